@@ -1,0 +1,43 @@
+"""
+Where the time comes from: the only module that asks the host for it.
+
+Three kinds of time have three kinds of name: `second` is stream time and comes from ticks, `wall_s` is UNIX time on
+this host, `elapsed_s` is monotonic and only good for differences. `kafka_timers.testing.ManualClock` stands in for it.
+"""
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of time that can also be waited for."""
+
+    def wall_s(self) -> float:
+        """Return UNIX time in seconds."""
+        ...
+
+    def elapsed_s(self) -> float:
+        """Return monotonic seconds since an arbitrary start."""
+        ...
+
+    async def sleep_until(self, wall_s: float) -> None:
+        """Return once `wall_s()` has reached *wall_s*; at once when that lies in the past."""
+        ...
+
+
+class HostClock:
+    """The clock of this host."""
+
+    def wall_s(self) -> float:
+        """Return UNIX time in seconds."""
+        return time.time()
+
+    def elapsed_s(self) -> float:
+        """Return monotonic seconds since an arbitrary start."""
+        return time.monotonic()
+
+    async def sleep_until(self, wall_s: float) -> None:
+        """Return once the host's clock shows *wall_s*; a step of the clock meanwhile is followed within a second."""
+        while (left_s := wall_s - time.time()) > 0:  # noqa: ASYNC110  # a clock has no event to await
+            await asyncio.sleep(min(left_s, 1.0))

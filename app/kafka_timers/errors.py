@@ -1,0 +1,53 @@
+"""
+What can go wrong, one class per thing that a caller can do about it.
+
+    KafkaTimersError
+    ├── WhenError        the time asked for is not a point in time that a timer can have
+    ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
+    ├── PublishError     the broker did not take a request; `retriable` says whether to try again
+    ├── BrokerError      no broker answers, or it refuses what this process needs
+    ├── TopicsError      topics are missing or do not fit each other
+    ├── SettingsError    settings contradict each other or this machine
+    └── KafkaSetupError  the embedded Kafka of `kafka-timers dev` cannot be started
+"""
+
+
+class KafkaTimersError(Exception):
+    """Base of everything that kafka-timers raises on purpose; its text is a sentence to act on."""
+
+
+class WhenError(KafkaTimersError, ValueError):
+    """The time of a timer must be an aware datetime or whole UNIX seconds."""
+
+
+class WireError(KafkaTimersError):
+    """Bytes on a topic of the service do not parse."""
+
+    def __init__(self, message: str, *, topic: str = "", partition: int = -1, offset: int = -1) -> None:
+        where = f" ({topic} partition {partition} offset {offset})" if topic else ""
+        super().__init__(message + where)
+        self.topic, self.partition, self.offset = topic, partition, offset
+
+
+class PublishError(KafkaTimersError):
+    """The broker did not take a request."""
+
+    def __init__(self, message: str, *, retriable: bool) -> None:
+        super().__init__(message)
+        self.retriable = retriable
+
+
+class BrokerError(KafkaTimersError):
+    """No broker answers at the bootstrap address, or it refuses what this process needs."""
+
+
+class TopicsError(KafkaTimersError):
+    """The service's topics are missing or do not fit each other; `kafka-timers topics check` says which."""
+
+
+class SettingsError(KafkaTimersError):
+    """Settings contradict each other, or this machine cannot do what they ask for."""
+
+
+class KafkaSetupError(KafkaTimersError):
+    """The embedded Kafka cannot be started: no Java, no jars, or a port that is taken."""

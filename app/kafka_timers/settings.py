@@ -1,0 +1,132 @@
+"""
+What can be set, one frozen dataclass per process.
+
+Each field is at the same time a command line option (`session_timeout_s` is `--session-timeout-s`) and an environment
+variable (`KAFKA_TIMERS_SESSION_TIMEOUT_S`). `from_env` is for those who start a process from Python; the command line
+builds its options from the same fields.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from kafka_timers.errors import SettingsError
+
+ENV_PREFIX = "KAFKA_TIMERS_"
+
+
+def setting(default: object, help: str, **more: object) -> Any:
+    """Declare a field with its default and its line of help; `choices` limits a string."""
+    return dataclasses.field(default=default, metadata={"help": help, **more})
+
+
+def env_name(field: str) -> str:
+    """Return the environment variable that sets *field*."""
+    return ENV_PREFIX + field.upper()
+
+
+class _Settings:
+    """What all processes share: reading the environment, and checking fields against each other."""
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ, **given: object) -> Self:
+        """
+        Return settings from *env*, overridden by *given*.
+
+        Raises:
+            SettingsError: a variable is not of its field's type, or fields contradict each other.
+        """
+        values = dict(given)
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
+            text = env.get(env_name(field.name))
+            if text is None or field.name in given:
+                continue
+            kind: Any = type(field.default)
+            try:
+                values[field.name] = kind(text)
+            except ValueError as error:
+                raise SettingsError(f"{env_name(field.name)}={text!r} is not of type {kind.__name__}") from error
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """
+        Check fields against each other.
+
+        Raises:
+            SettingsError: names the clash.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class OscillatorSettings(_Settings):
+    """Settings of one oscillator replica."""
+
+    bootstrap: str = setting("127.0.0.1:9092", "Kafka brokers, host:port, comma separated")
+    topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
+    replica: int = setting(0, "rank of this replica; replica r waits r x 250 ms for a tick before it emits it")
+    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on")
+    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none")
+    catch_up_s: int = setting(3600, "seconds missed while no oscillator ran that are emitted one by one at start")
+
+    def validate(self) -> None:
+        """
+        Check fields against each other.
+
+        Raises:
+            SettingsError: names the clash.
+        """
+        if not 0 <= self.replica <= 3:
+            raise SettingsError(f"replica {self.replica}: give 0 to 3; a later one could not emit within its second")
+        if self.catch_up_s < 1:
+            raise SettingsError(f"catch_up_s {self.catch_up_s}: give at least 1 second")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings(_Settings):
+    """Settings of one worker process."""
+
+    bootstrap: str = setting("127.0.0.1:9092", "Kafka brokers, host:port, comma separated")
+    topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
+    group: str = setting("kafka-timers", "consumer group of all workers of this service")
+    data_dir: str = setting("kafka-timers-data", "folder of this worker's stores; no two workers share one")
+    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on")
+    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none")
+    guarantee: str = setting(
+        "exactly-once",
+        "exactly-once needs receivers that read committed; at-least-once saves the transactions and may repeat "
+        "callbacks after a crash, a takeover or a pause",
+        choices=("exactly-once", "at-least-once"),
+    )
+    allowed_topics: str = setting("*", "callback topics that requests may name: globs, comma separated")
+    session_timeout_s: float = setting(6.0, "silence after which the other workers take over this one's partitions")
+    max_clock_skew_s: float = setting(2.0, "ticks further ahead of the broker's clock are refused and alarmed")
+    fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read")
+    seal_every_s: int = setting(5, "seconds between seals while nothing is due")
+    slice_rows: int = setting(200_000, "most callbacks in one transaction; a larger second is fired in slices")
+    slice_bytes: int = setting(64 << 20, "most bytes of requests in one transaction")
+    transaction_timeout_s: float = setting(10.0, "after it the broker aborts the transaction of a dead worker")
+    stalled_after_s: float = setting(10.0, "seconds without progress after which a partition turns health red")
+
+    def validate(self) -> None:
+        """
+        Check fields against each other.
+
+        Raises:
+            SettingsError: names the clash.
+        """
+        if self.guarantee not in ("exactly-once", "at-least-once"):
+            raise SettingsError(f"guarantee {self.guarantee!r}: give exactly-once or at-least-once")
+        if self.slice_rows < 1 or self.slice_bytes < 1:
+            raise SettingsError("slice_rows and slice_bytes: give at least 1")
+        if self.stalled_after_s <= self.seal_every_s:
+            raise SettingsError(
+                f"stalled_after_s {self.stalled_after_s} must be longer than seal_every_s {self.seal_every_s}: "
+                "a partition in which nothing is due shows progress only that often"
+            )
+        if self.session_timeout_s < 1:
+            raise SettingsError(f"session_timeout_s {self.session_timeout_s}: give at least 1 second")

@@ -1,0 +1,1 @@
+"""Create and check the service's own topics."""

@@ -1,0 +1,85 @@
+"""
+The bytes on the topics: names, headers, and the only module that touches generated protobuf code.
+
+Everything here is a promise to every client in every language; docs/wire.md tells it in prose.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Self
+
+from google.protobuf.message import DecodeError
+
+from kafka_timers.errors import WireError
+from kafka_timers.v1.future_pb2 import Future, Header
+from kafka_timers.v1.sealed_pb2 import Sealed
+
+__all__ = [
+    "EXPIRY_HEADER",
+    "ID_HEADER",
+    "REQUEST_HEADER",
+    "SECOND_LIMIT",
+    "TICK",
+    "TOKEN_HEADER",
+    "Future",
+    "Header",
+    "Sealed",
+    "Topics",
+    "future_from",
+    "sealed_from",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Names of the service's own topics; those of one instance share a prefix, which is empty by default."""
+
+    requests: str = "timer-request"
+    oscillator: str = "oscillator"
+    sealed: str = "timer-sealed"
+    rejected: str = "timer-rejected"
+
+    @classmethod
+    def of(cls, prefix: str) -> Self:
+        """Return the names with *prefix* before each."""
+        return cls(*(prefix + name for name in dataclasses.astuple(cls())))
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in dataclasses.astuple(self)
+
+
+TICK = b"1"
+
+TOKEN_HEADER = "timer-token"  # noqa: S105  # a header's name, no secret
+ID_HEADER = "timer-id"
+EXPIRY_HEADER = "timer-expiry"
+REQUEST_HEADER = "timer-request"
+
+# The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
+SECOND_LIMIT = 100_000_000_000
+
+
+def future_from(value: bytes, *, topic: str = "", partition: int = -1, offset: int = -1) -> Future:
+    """
+    Return the Future that *value* carries.
+
+    Raises:
+        WireError: the bytes are not a Future; it names *topic*, *partition* and *offset*.
+    """
+    try:
+        return Future.FromString(value)
+    except DecodeError as error:
+        raise WireError("bytes are not a Future", topic=topic, partition=partition, offset=offset) from error
+
+
+def sealed_from(value: bytes, *, topic: str = "", partition: int = -1, offset: int = -1) -> Sealed:
+    """
+    Return the seal that *value* carries.
+
+    Raises:
+        WireError: the bytes are not a Sealed; it names *partition* and *offset*.
+    """
+    try:
+        return Sealed.FromString(value)
+    except DecodeError as error:
+        raise WireError("bytes are not a seal", topic=topic, partition=partition, offset=offset) from error
