@@ -72,6 +72,7 @@ class OscillatorSettings(_Settings):
     host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on")
     port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none")
     catch_up_s: int = setting(3600, "seconds missed while no oscillator ran that are emitted one by one at start")
+    max_clock_skew_s: float = setting(2.0, "clocks of host and broker further apart silence and alarm the oscillator")
 
     def validate(self) -> None:
         """
@@ -84,6 +85,8 @@ class OscillatorSettings(_Settings):
             raise SettingsError(f"replica {self.replica}: give 0 to 3; a later one could not emit within its second")
         if self.catch_up_s < 1:
             raise SettingsError(f"catch_up_s {self.catch_up_s}: give at least 1 second")
+        if self.max_clock_skew_s <= 0:
+            raise SettingsError(f"max_clock_skew_s {self.max_clock_skew_s}: give more than 0 seconds")
 
 
 @dataclass(frozen=True, kw_only=True)

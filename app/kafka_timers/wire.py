@@ -25,6 +25,7 @@ __all__ = [
     "Header",
     "Sealed",
     "Topics",
+    "callback_headers",
     "future_from",
     "sealed_from",
 ]
@@ -83,3 +84,25 @@ def sealed_from(value: bytes, *, topic: str = "", partition: int = -1, offset: i
         return Sealed.FromString(value)
     except DecodeError as error:
         raise WireError("bytes are not a seal", topic=topic, partition=partition, offset=offset) from error
+
+
+def callback_headers(future: Future, second: int, request: bytes) -> list[tuple[str, bytes | None]]:
+    """
+    Return the headers of the callback that *future* asks for: the service's own, then the request's, untouched.
+
+    Args:
+        future: the request.
+        second: UNIX second that the request was made for, also when it fires later.
+        request: b"partition:offset" of the request on `timer-request`.
+    """
+    # Once per callback. Most requests have no token, id or headers, so the list starts with what all have, and each
+    # field is read once: reading one is a call into the protobuf runtime.
+    headers: list[tuple[str, bytes | None]] = [(EXPIRY_HEADER, b"%d" % second), (REQUEST_HEADER, request)]
+    if timer_id := future.timerId:
+        headers.insert(0, (ID_HEADER, timer_id.encode()))
+    if token := future.token:
+        headers.insert(0, (TOKEN_HEADER, token.encode()))
+    if own := future.headers:
+        for header in own:
+            headers.append((header.key, header.value if header.HasField("value") else None))
+    return headers

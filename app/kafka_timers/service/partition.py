@@ -1,0 +1,297 @@
+"""
+The rules of one partition: which requests are done, where a new one is kept, and what a tick may fire.
+
+Pure: seconds, offsets and bytes, no Kafka, no store, no clock. `tests/unit/test_simulation.py` drives this class
+through crashes, paused owners and takeovers and checks the promises after each history.
+
+What is done is told by seals alone (`timer-sealed`), so that whoever takes the partition over knows it:
+
+    complete seal (second, fence)           done: own second <= second and offset < fence
+    slice of a scan (second, fence, through) done: key <= through and offset < fence
+
+Every pending request has one key, and it follows from the log and the last complete seal alone, so that two workers
+order the same rows alike and `through` means the same to both:
+
+    own second > sealed second              (own second, millis, offset)
+    else it came late                       (sealed second + 1, 0, offset) + (own second, millis)
+    read during a scan of its second        (scan's second + 1, 0, offset) + (own second, millis)
+
+A scan is everything with a key up to the end of its second; its fence is how far the log had been read when it began.
+What is read during a scan lies behind the fence and is kept outside of the scan's range: it fires with the next tick.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kafka_timers.wire import Sealed
+
+_ROW = struct.Struct(">QHQ")
+_OWN = struct.Struct(">QH")
+_LATE = struct.Struct(">QHQQH")
+_DIGESTS = 1 << 64
+
+# Pending requests are counted per run of this many offsets, so `restore_from` is exact to one run and a worker with 10
+# million pending keeps some 600 numbers.
+CHUNK_BITS = 14
+
+# The own second of a request that is refused: it sorts as late, so the next tick takes it to `timer-rejected`.
+REFUSED = 0
+
+
+def first_key(second: int) -> bytes:
+    """Return the lowest key of *second*: an exclusive upper bound for all seconds before it."""
+    return _ROW.pack(second, 0, 0)
+
+
+def offset_of(key: bytes) -> int:
+    """Return the offset on `timer-request` of the request with *key*."""
+    return int.from_bytes(key[10:18], "big")
+
+
+def own_of(key: bytes) -> tuple[int, int]:
+    """Return the second and millis that the request asked for; they differ from the key's for a late one."""
+    return _OWN.unpack_from(key, _ROW.size if is_late(key) else 0)
+
+
+def is_late(key: bytes) -> bool:
+    """Tell whether the request was read after its second had been scanned."""
+    return len(key) > _ROW.size
+
+
+def offsets_of(keys: Sequence[bytes]) -> tuple[int, ...]:
+    """Return the offset of each of *keys*, in their order; many times faster than one by one."""
+    return struct.unpack(f">{len(keys)}Q", b"".join([key[10:18] for key in keys]))
+
+
+def digest_of(offsets: Iterable[int]) -> int:
+    """Return the sum of (offset + 1)^3 modulo 2^64: seals, slices and partitions add up, whatever the order."""
+    return sum([(offset + 1) ** 3 for offset in offsets]) % _DIGESTS
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A second that is being fired: requests below *fence* with a key up to its end, those up to *through* are done."""
+
+    second: int
+    fence: int
+    through: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """What a store on this host says of itself; see `Partition` for the fields."""
+
+    position: int
+    second: int
+    fence: int
+    scan: Scan | None
+
+
+class Partition:
+    """
+    The state of one partition at its owner.
+
+    Attributes:
+        number: of the partition.
+        second: the last second that is sealed completely; 0 before the first.
+        fence: the offset up to which the request log had been read when that second was scanned.
+        scan: the second that is being fired, if any.
+        position: the offset up to which the request log has been read into the store.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.second = 0
+        self.fence = 0
+        self.scan: Scan | None = None
+        self.position = 0
+        self.chunks: Counter[int] = Counter()
+        self._touched: set[int] = set()
+
+    # --- taking over -------------------------------------------------------------------------------------------------
+
+    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+        """
+        Set the state from the *seals* of this partition and from what a *local* store says.
+
+        The reader goes on at `position` then, and nothing may be scanned before `must_reach`.
+
+        Returns:
+            Whether the local store is worth keeping. If so, pass each of its rows below `first_key(unsettled)` through
+            `settle`; else drop it, and read the log from `position`.
+        """
+        seals = list(seals)
+        complete = max((s for s in seals if not s.HasField("through")), key=_age, default=None)
+        self.second, self.fence = (complete.last, complete.fence) if complete else (0, 0)
+        slices = [s for s in seals if s.HasField("through") and s.last > self.second]
+        latest = max(slices, key=lambda s: (*_age(s), s.through), default=None)
+        self.scan = Scan(latest.last, latest.fence, latest.through) if latest else None
+        restore_from = max((s.restore_from for s in (latest, complete) if s), default=0)
+        if local is None or local.position < restore_from:
+            # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
+            self.position = restore_from
+            return False
+        if local.second == self.second and local.scan and not self.scan:
+            # A scan that began here, of which nothing became visible. It is redone with its own fence: a request that
+            # came after it must not be taken for one that it has fired.
+            self.scan = local.scan
+        elif local.second > self.second:
+            # The seals are gone, this store is not.
+            self.second, self.fence, self.scan = local.second, local.fence, local.scan
+        self.position = local.position
+        return True
+
+    def unsettled(self, local: Local) -> int:
+        """Return the first second whose rows in a *local* store are certain to have the key that they must have."""
+        seconds = [self.second, local.second]
+        seconds += [scan.second for scan in (self.scan, local.scan) if scan]
+        return max(seconds) + 2
+
+    def settle(self, key: bytes) -> bytes | None:
+        """Return the key that the row under *key* must have by now, or None when its request is done."""
+        return self.place(*own_of(key), offset_of(key))
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def place(self, second: int, millis: int, offset: int) -> bytes | None:
+        """Return the key to keep a request under, or None when it is done; *second* is `REFUSED` for a refused one."""
+        scan = self.scan
+        if second > self.second:
+            key = _ROW.pack(second, millis, offset)
+        elif offset < self.fence:
+            return None
+        else:
+            key = _LATE.pack(self.second + 1, 0, offset, second, millis)
+        if scan is not None and second <= scan.second:
+            # A request is read after the scan of its second began:
+            #  1. tick 12 is read, the log has been read up to offset 40: scan (12, fence 40)
+            #  2. offset 40 asks for second 11        3. the scan's rows are dropped once they are sealed
+            # Under 11 it would be dropped without having fired. Held by test_v4_request_read_during_a_scan_is_not_lost.
+            if offset >= scan.fence:
+                return _LATE.pack(scan.second + 1, 0, offset, second, millis)
+            if key <= scan.through:
+                return None
+        return key
+
+    def added(self, offsets: Sequence[int]) -> None:
+        """Count the requests at *offsets*, which ascend, as pending."""
+        if offsets and offsets[0] >> CHUNK_BITS == offsets[-1] >> CHUNK_BITS:
+            counts = {offsets[0] >> CHUNK_BITS: len(offsets)}
+        else:
+            counts = Counter([offset >> CHUNK_BITS for offset in offsets])
+        self.chunks.update(counts)
+        self._touched.update(counts)
+
+    def removed(self, offsets: Iterable[int]) -> None:
+        """Count the requests at *offsets* as done."""
+        counts = Counter([offset >> CHUNK_BITS for offset in offsets])
+        self.chunks.subtract(counts)
+        for chunk in counts:
+            if not self.chunks[chunk]:
+                del self.chunks[chunk]
+        self._touched.update(counts)
+
+    def take_touched(self) -> dict[int, int]:
+        """Return the chunks whose counts have changed since the last call, with their counts; 0 means gone."""
+        touched = {chunk: self.chunks[chunk] for chunk in self._touched}
+        self._touched.clear()
+        return touched
+
+    @property
+    def pending(self) -> int:
+        """How many requests wait."""
+        return self.chunks.total()
+
+    @property
+    def restore_from(self) -> int:
+        """An offset on `timer-request` below which no request waits; at most one chunk below the best one."""
+        return self._lowest(self.chunks)
+
+    def _lowest(self, chunks: Counter[int]) -> int:
+        lowest = min(chunks, default=None)
+        return self.position if lowest is None else min(lowest << CHUNK_BITS, self.position)
+
+    # --- firing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def must_reach(self) -> int:
+        """
+        The position that the store must have reached before anything is scanned.
+
+        A seal with a lower fence than one before it would declare requests between the two as not done.
+        """
+        return max(self.fence, self.scan.fence if self.scan else 0)
+
+    def begin(self, second: int) -> Scan:
+        """
+        Open the scan of *second*, or return the one that was left open, which comes first and keeps its fence.
+
+        The scan must be in the store before its first callback leaves.
+        """
+        if self.scan is None:
+            self.scan = Scan(second, self.position)
+        return self.scan
+
+    def seal(self, due: Sequence[bytes], rejected: Sequence[bytes], *, complete: bool) -> Sealed:
+        """
+        Return the seal for the next rows of the open scan, without the fields that only the sender knows.
+
+        Args:
+            due: keys in order, from the scan's `through` on, nothing left out.
+            rejected: those of them that go to `timer-rejected` instead of their callback topic.
+            complete: no further rows of this scan follow.
+        """
+        scan = self._open()
+        offsets = offsets_of(due)
+        after = self.chunks - Counter([offset >> CHUNK_BITS for offset in offsets])
+        return Sealed(
+            partition=self.number,
+            first=self.second + 1,
+            last=scan.second,
+            due=len(due),
+            fired=len(due) - len(rejected),
+            rejected=len(rejected),
+            late_arrivals=sum(map(is_late, due)),
+            pending=after.total(),
+            digest=(digest_of(offsets) - digest_of(offsets_of(rejected))) % _DIGESTS,
+            fence=scan.fence,
+            through=None if complete else due[-1],
+            restore_from=self._lowest(after),
+        )
+
+    def sealed(self, seal: Sealed, due: Sequence[bytes]) -> None:
+        """Take note that *seal* is durable, and with it that the rows *due* are done."""
+        scan = self._open()
+        self.removed(offsets_of(due))
+        if seal.HasField("through"):
+            self.scan = replace(scan, through=seal.through)
+        else:
+            self.second, self.fence, self.scan = scan.second, scan.fence, None
+
+    def _open(self) -> Scan:
+        if self.scan is None:
+            raise AssertionError("no scan is open: begin() comes first")
+        return self.scan
+
+
+def _age(seal: Sealed) -> tuple[int, int]:
+    return seal.last, seal.fence
+
+
+def tick_second(second: int, appended_ms: int, max_clock_skew_s: float) -> int | None:
+    """
+    Return the second that a tick counts as, or None when it is too far ahead of the broker to be believed.
+
+    An oscillator ahead of the broker must not make anything early, so a tick never counts as more than the second in
+    which the broker appended it.
+
+    Args:
+        second: the tick's own second.
+        appended_ms: UNIX milliseconds of its append, by the broker's clock.
+        max_clock_skew_s: how far ahead is still believed.
+    """
+    if second * 1000 - appended_ms > max_clock_skew_s * 1000:
+        return None
+    return min(second, appended_ms // 1000)

@@ -1,0 +1,181 @@
+"""
+What a record on `timer-request` asks for, or why it is refused.
+
+Pure. A refused request is kept like any other until the next tick takes it to `timer-rejected`, in the same transaction
+as that second's callbacks: it gets there exactly once, whatever crashes. Its row holds the reason and the whole record.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from kafka_timers.service.partition import REFUSED, Partition
+from kafka_timers.wire import SECOND_LIMIT, Future, callback_headers
+
+
+class Reason(StrEnum):
+    """Why a request is refused; the value of the header `timer-rejected-reason`."""
+
+    KEY_MISSING = "key-missing"
+    KEY_NOT_A_SECOND = "key-not-a-second"
+    KEY_IN_MILLISECONDS = "key-in-milliseconds"
+    VALUE_MISSING = "value-missing"
+    VALUE_NOT_A_FUTURE = "value-not-a-future"
+    MILLIS_OUT_OF_RANGE = "millis-out-of-range"
+    CANCEL_UNSUPPORTED = "cancel-unsupported"
+    TOPIC_MISSING = "topic-missing"
+    TOPIC_UNKNOWN = "topic-unknown"
+    TOPIC_FORBIDDEN = "topic-forbidden"
+    TOPIC_RESERVED = "topic-reserved"
+    TOPIC_REFUSED = "topic-refused"
+    TOO_LARGE = "too-large"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A callback topic that may be written to: its partitions, and the largest batch that it takes."""
+
+    partitions: int
+    batch_bytes_max: int
+
+
+class Record(Protocol):
+    """What is used of a consumed record."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Expiry second in ASCII."""
+
+    @property
+    def value(self) -> bytes | None:
+        """A serialised Future."""
+
+    @property
+    def offset(self) -> int:
+        """On `timer-request`."""
+
+
+Rows = list[tuple[bytes, bytes]]
+
+# A batch of one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
+_BATCH_OVERHEAD = 100
+_HEADER_OVERHEAD = 10
+# What the service adds to a request's own bytes in the worst case: four headers' names, numbers and varints.
+_ADDED_MAX = _BATCH_OVERHEAD + 150
+
+_LENGTHS = struct.Struct(">ii")
+
+
+def second_of(key: bytes | None) -> int | Reason:
+    """Return the expiry second that a record's key names, or why it names none."""
+    if not key:
+        return Reason.KEY_MISSING
+    # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
+    if not key.isdigit() or len(key) > 14:
+        return Reason.KEY_NOT_A_SECOND
+    second = int(key)
+    if second >= SECOND_LIMIT:
+        return Reason.KEY_IN_MILLISECONDS
+    return second or Reason.KEY_NOT_A_SECOND
+
+
+def callback_bytes(future: Future) -> int:
+    """Return an upper bound for the size of a batch that holds only this callback."""
+    headers = callback_headers(future, SECOND_LIMIT, b"0123456789:01234567890123456789")
+    size = sum([len(name) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers])
+    return _BATCH_OVERHEAD + len(future.callBackKey.encode()) + len(future.callBack) + size
+
+
+def pack_refused(reason: Reason, record: Record) -> bytes:
+    """Return the row of a refused record."""
+    key, value = record.key, record.value
+    lengths = _LENGTHS.pack(len(reason), -1 if key is None else len(key))
+    return lengths + reason.encode() + (key or b"") + (b"" if value is None else b"v" + value)
+
+
+def unpack_refused(row: bytes) -> tuple[Reason, bytes | None, bytes | None]:
+    """Return reason, key and value of the record that `pack_refused` was given."""
+    reason_bytes, key_bytes = _LENGTHS.unpack_from(row)
+    key_at = _LENGTHS.size + reason_bytes
+    value_at = key_at + max(key_bytes, 0)
+    reason = Reason(row[_LENGTHS.size : key_at].decode())
+    return reason, None if key_bytes < 0 else row[key_at:value_at], row[value_at + 1 :] if row[value_at:] else None
+
+
+@dataclass(slots=True)
+class Accepted:
+    """
+    Rows for the store, and what could not be decided yet.
+
+    Attributes:
+        rows: key and value of each record that is kept.
+        offsets: of those records, ascending.
+        refused: how many of them are refused requests, by reason.
+        undecided: records whose callback topics nothing is known of yet, ascending; accept them again once it is.
+        unknown: those topics.
+    """
+
+    rows: Rows = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    refused: Counter[Reason] = field(default_factory=Counter)
+    undecided: list[Record] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+
+
+def accept(records: Sequence[Record], partition: Partition, topics: Mapping[str, Target | Reason]) -> Accepted:
+    """
+    Return a row for each of *records* that is not done yet.
+
+    Args:
+        records: of this partition, offsets ascending.
+        partition: decides where each row is kept.
+        topics: the callback topics that something is known of.
+    """
+    out = Accepted()
+    add_row, add_offset, parse, place = out.rows.append, out.offsets.append, Future.FromString, partition.place
+    for record in records:
+        value, offset = record.value, record.offset
+        second = second_of(record.key)
+        if isinstance(second, int) and value:
+            try:
+                future = parse(value)
+            except DecodeError:
+                verdict: Reason | None = Reason.VALUE_NOT_A_FUTURE
+            else:
+                target = topics.get(future.callBackTopic)
+                if target is None and future.callBackTopic:
+                    out.undecided.append(record)
+                    out.unknown.add(future.callBackTopic)
+                    continue
+                millis = future.millis
+                if type(target) is not Target or future.cancel or millis > 999:
+                    verdict = _refusal(future, target)
+                elif len(value) + _ADDED_MAX > target.batch_bytes_max:
+                    verdict = Reason.TOO_LARGE if callback_bytes(future) > target.batch_bytes_max else None
+                else:
+                    verdict = None
+        else:
+            verdict = second if isinstance(second, Reason) else Reason.VALUE_MISSING
+        if verdict is None:
+            key = place(second, millis, offset)  # type: ignore[arg-type]  # no verdict: it is a second
+        else:
+            key = place(REFUSED, 0, offset)
+            value = pack_refused(verdict, record)
+            out.refused[verdict] += key is not None
+        if key is not None:
+            add_row((key, value))  # type: ignore[arg-type]  # a record without a value has a verdict
+            add_offset(offset)
+    return out
+
+
+def _refusal(future: Future, target: Target | Reason | None) -> Reason:
+    if future.cancel:
+        return Reason.CANCEL_UNSUPPORTED
+    if future.millis > 999:
+        return Reason.MILLIS_OUT_OF_RANGE
+    return target if isinstance(target, Reason) else Reason.TOPIC_MISSING

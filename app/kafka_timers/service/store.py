@@ -1,0 +1,184 @@
+"""
+The rows of one partition, in one RocksDB on this host's disk.
+
+A cache of `timer-request` and nothing else: it may be lost, stale or damaged at any time, and is then read again from
+the log. So nothing is ever synced to disk; what matters is that each batch holds its rows *and* how far the log was read.
+
+    key of partition.py      the request as it came (a refused one: requests.pack_refused)
+    0xff c + chunk           how many requests wait in one run of offsets
+    0xff m                   position, sealed second and fence, open scan; which Kafka this belongs to
+
+Every read and delete has bounds: without them RocksDB walks over the tombstones of all that has ever fired.
+"""
+
+import shutil
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteBufferManager,
+)
+
+from kafka_timers.service.partition import Local, Partition, Scan, first_key
+from kafka_timers.service.requests import Rows
+
+_FORMAT = 1
+_HEAD = struct.Struct(">BQQQB")
+_SCAN = struct.Struct(">QQ")
+_CHUNK = struct.Struct(">Q")
+_COUNT = struct.Struct(">I")
+# Above all rows, whose keys begin with a second of at most 11 digits, and so with a zero byte.
+_META, _CHUNKS = b"\xffm", b"\xffc"
+
+
+class StoreMemory:
+    """
+    What all stores of a process share: one block cache and one budget for what is not written to disk yet.
+
+    Memory then depends neither on the number of partitions nor on what is pending.
+    """
+
+    def __init__(self, cache_bytes: int = 32 << 20, write_buffer_bytes: int = 64 << 20) -> None:
+        self.cache = Cache(cache_bytes)
+        self.write_buffers = WriteBufferManager(write_buffer_bytes, False)
+
+    def options(self) -> Options:
+        """Return the options to open one store with."""
+        table = BlockBasedOptions()
+        table.set_block_cache(self.cache)
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_block_size(16 << 10)
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_block_based_table_factory(table)
+        options.set_write_buffer_manager(self.write_buffers)
+        options.set_write_buffer_size(16 << 20)
+        options.set_max_write_buffer_number(2)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_max_background_jobs(2)
+        options.set_keep_log_file_num(2)
+        options.set_max_log_file_size(1 << 20)
+        options.set_max_open_files(64)
+        return options
+
+
+class TimerStore:
+    """
+    The store of one partition, open.
+
+    Args:
+        folder: of this store alone; made when missing.
+        identity: names the Kafka cluster and topic; a store of another one is not this one's.
+        memory: shared with the other stores of the process.
+
+    Raises:
+        Exception: RocksDB cannot open the folder, because it is damaged or not writable.
+    """
+
+    def __init__(self, folder: Path, identity: bytes, memory: StoreMemory) -> None:
+        self.folder = folder
+        self._identity = identity
+        folder.mkdir(parents=True, exist_ok=True)
+        self._db = Rdict(str(folder), options=memory.options())
+
+    def close(self) -> None:
+        """Close the store; its folder may be opened again."""
+        self._db.close()
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def local(self) -> Local | None:
+        """Return what this store says of itself; None when it is new, of another Kafka or of another format."""
+        meta = self._db.get(_META)
+        if meta is None or meta[0] != _FORMAT:
+            return None
+        _, position, second, fence, scanning = _HEAD.unpack_from(meta)
+        scan = Scan(*_SCAN.unpack_from(meta, _HEAD.size)) if scanning else None
+        if meta[_HEAD.size + _SCAN.size * scanning :] != self._identity:
+            return None
+        return Local(position, second, fence, scan)
+
+    def chunks(self) -> dict[int, int]:
+        """Return how many requests wait in each chunk of offsets."""
+        return {
+            _CHUNK.unpack(key[1:])[0]: _COUNT.unpack(n)[0] for key, n in self._items(_CHUNKS, _CHUNKS + b"\xff" * 9)
+        }
+
+    def rows(self, after: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with *after* < key < *before*, in order; the caller may stop at any row."""
+        return self._items(after + b"\0" if after else b"", before)
+
+    def has_due(self, second: int) -> bool:
+        """Tell whether any row is due at or before *second*."""
+        return next(self.rows(b"", first_key(second + 1)), None) is not None
+
+    def _items(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
+        # The iterator does not keep the options alive; freed, they silently end it early. The local name does.
+        options = ReadOptions()
+        options.set_iterate_upper_bound(before)
+        yield from self._db.items(from_key=start, read_opt=options)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Size of the table files; the write-ahead log comes on top."""
+        return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def add(self, rows: Rows, partition: Partition) -> None:
+        """Keep *rows*, with how far *partition* has read."""
+        batch = WriteBatch(raw_mode=True)
+        put = batch.put
+        for key, value in rows:
+            put(key, value)
+        self._write(batch, partition)
+
+    def save(self, partition: Partition) -> None:
+        """Keep the state of *partition* alone."""
+        self._write(WriteBatch(raw_mode=True), partition)
+
+    def drop(self, last: bytes, partition: Partition) -> None:
+        """Drop the rows up to and including key *last*, and keep *partition*."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(b"", last + b"\0")
+        self._write(batch, partition)
+
+    def settle(self, before: bytes, moved: Iterable[tuple[bytes, bytes, bytes | None]], partition: Partition) -> None:
+        """
+        Give rows other keys, and keep *partition*.
+
+        Args:
+            before: an exclusive upper bound for the old keys of all rows that *moved* names.
+            moved: old key, value and new key of *every* row below *before*; None drops the row.
+        """
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(b"", before)
+        for _, value, key in moved:
+            if key is not None:
+                batch.put(key, value)
+        self._write(batch, partition)
+
+    def _write(self, batch: WriteBatch, partition: Partition) -> None:
+        for chunk, count in partition.take_touched().items():
+            if count:
+                batch.put(_CHUNKS + _CHUNK.pack(chunk), _COUNT.pack(count))
+            else:
+                batch.delete(_CHUNKS + _CHUNK.pack(chunk))
+        scan = partition.scan
+        head = _HEAD.pack(_FORMAT, partition.position, partition.second, partition.fence, scan is not None)
+        tail = _SCAN.pack(scan.second, scan.fence) if scan else b""
+        batch.put(_META, head + tail + self._identity)
+        self._db.write(batch)
+
+
+def destroy(folder: Path) -> None:
+    """Remove the store in *folder*, whatever state it is in."""
+    shutil.rmtree(folder, ignore_errors=True)
