@@ -1,1 +1,41 @@
+"""
+Durable timers for services on Kafka: publish a Future, get a callback in its second.
+
+What a service imports that asks for timers (`TimerClient`) or receives their callbacks (`TokenGuard`). Needs aiokafka
+and protobuf only; the processes of the timer service itself come with extras. For tests see `kafka_timers.testing`.
+"""
+
+from kafka_timers.client import TimerClient
+from kafka_timers.errors import (
+    BrokerError,
+    KafkaTimersError,
+    PublishError,
+    RequestError,
+    SettingsError,
+    TopicsError,
+    WhenError,
+    WireError,
+)
+from kafka_timers.guard import TokenGuard, request_from, token_from
+from kafka_timers.request import Timer
+from kafka_timers.wire import Future, Header
+
+__all__ = [
+    "BrokerError",
+    "Future",
+    "Header",
+    "KafkaTimersError",
+    "PublishError",
+    "RequestError",
+    "SettingsError",
+    "Timer",
+    "TimerClient",
+    "TokenGuard",
+    "TopicsError",
+    "WhenError",
+    "WireError",
+    "request_from",
+    "token_from",
+]
+
 __version__ = "0.1.0"

@@ -3,6 +3,7 @@ What can go wrong, one class per thing that a caller can do about it.
 
     KafkaTimersError
     ├── WhenError        the time asked for is not a point in time that a timer can have
+    ├── RequestError     topic, key, value, id, token or headers are not what a request can carry
     ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
     ├── BrokerError      no broker answers, or it refuses what this process needs
@@ -18,6 +19,10 @@ class KafkaTimersError(Exception):
 
 class WhenError(KafkaTimersError, ValueError):
     """The time of a timer must be an aware datetime or whole UNIX seconds."""
+
+
+class RequestError(KafkaTimersError, ValueError):
+    """Topic, key, value, id, token or headers are not what a request can carry."""
 
 
 class WireError(KafkaTimersError):

@@ -11,18 +11,20 @@ many again and again, until a complete seal is among them or the log has no more
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
 
-from kafka_timers.errors import TopicsError, WireError
-from kafka_timers.topics import answering
-from kafka_timers.wire import Sealed, sealed_from
+from kafka_timers.errors import BrokerError, TopicsError, WireError
+from kafka_timers.topics import answering, counts
+from kafka_timers.wire import Sealed, Topics, sealed_from
 
-__all__ = ["latest", "read_all_tails", "read_tail", "read_tails"]
+__all__ = ["is_complete", "last_seals", "latest", "read_tail", "read_tails"]
 
 _FIRST_REACH = 64
 _REACH_GROWTH = 16
+_POLL_MS = 50
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +39,7 @@ def latest(seals: Iterable[Sealed]) -> Sealed | None:
     return max(filter(is_complete, seals), key=lambda seal: (seal.last, seal.fence), default=None)
 
 
-async def read_tail(
-    consumer: AIOKafkaConsumer, topic: str, partition: int, *, timeout_s: float = 10.0
-) -> list[Sealed]:
+async def read_tail(consumer: AIOKafkaConsumer, topic: str, partition: int, *, timeout_s: float = 10.0) -> list[Sealed]:
     """
     Return the last seals of one partition, as `read_tails` does for several.
 
@@ -60,7 +60,7 @@ async def read_tails(
 
     Args:
         consumer: started, without a group, `isolation_level="read_committed"` and `auto_offset_reset="none"`. It is
-            assigned to *partitions* and stays so. A small `fetch_max_wait_ms` lets the next call begin sooner.
+            given a new assignment, and keeps it. A small `fetch_max_wait_ms` lets the next call begin sooner.
         topic: name of `timer-sealed`.
         partitions: numbers; each is a key of the result.
         timeout_s: bound of the whole call.
@@ -70,18 +70,83 @@ async def read_tails(
     """
     where = [TopicPartition(topic, partition) for partition in partitions]
     tails: dict[int, list[Sealed]] = {partition: [] for partition in partitions}
-    async with answering(_address_of(consumer), timeout_s=timeout_s):
-        # Before the assignment: an assigned partition without a position is an error to a consumer that resets none.
-        ends = await consumer.end_offsets(where)
-        starts = await consumer.beginning_offsets(where)
-        consumer.assign(where)
-        reach, unread = _FIRST_REACH, [tp for tp in where if ends[tp] > starts[tp]]
-        for tp in where:
-            consumer.seek(tp, ends[tp])
-        while unread:
-            froms = {tp: max(starts[tp], ends[tp] - reach) for tp in unread}
-            for tp, seals in (await _read(consumer, froms, ends)).items():
-                tails[tp.partition] = seals
-            unread = [tp for tp in unread if froms[tp] > starts[tp] and latest(tails[tp.partition]) is None]
-            reach *= _REACH_GROWTH
+    try:
+        async with asyncio.timeout(timeout_s):
+            ends = await consumer.end_offsets(where)
+            starts = await consumer.beginning_offsets(where)
+            reach, unread = _FIRST_REACH, [tp for tp in where if ends[tp] > starts[tp]]
+            while unread:
+                froms = {tp: max(starts[tp], ends[tp] - reach) for tp in unread}
+                for tp, seals in (await _read(consumer, froms, ends)).items():
+                    tails[tp.partition] = seals
+                unread = [tp for tp in unread if froms[tp] > starts[tp] and latest(tails[tp.partition]) is None]
+                reach *= _REACH_GROWTH
+    except TimeoutError as error:
+        raise BrokerError(f"the end of {topic} could not be read within {timeout_s:g} s: is Kafka there?") from error
+    except KafkaError as error:
+        raise BrokerError(f"the end of {topic} could not be read: {error}") from error
     return tails
+
+
+async def last_seals(bootstrap: str, prefix: str) -> dict[int, list[Sealed]]:
+    """
+    Return the last seals of every partition, read over a connection of its own.
+
+    Args:
+        bootstrap: Kafka brokers, host:port, comma separated.
+        prefix: put before the topics' names.
+
+    Returns:
+        As `read_tails`; a partition without a seal has an empty list.
+
+    Raises:
+        TopicsError: `timer-sealed` does not exist.
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    topic = Topics.of(prefix).sealed
+    count = (await counts(bootstrap, prefix)).get(topic)
+    if count is None:
+        raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        isolation_level="read_committed",
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        fetch_max_wait_ms=_POLL_MS,
+    )
+    try:
+        async with answering(bootstrap):
+            await consumer.start()
+        return await read_tails(consumer, topic, range(count))
+    finally:
+        await consumer.stop()
+
+
+async def _read(
+    consumer: AIOKafkaConsumer, froms: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, list[Sealed]]:
+    consumer.assign(list(froms))
+    for tp, offset in froms.items():
+        # Before anything is awaited: a partition without a position is an error to a consumer that resets none.
+        consumer.seek(tp, offset)
+    seals: dict[TopicPartition, list[Sealed]] = {tp: [] for tp in froms}
+    unread = set(froms)
+    while unread:
+        for tp, records in (await consumer.getmany(*unread, timeout_ms=_POLL_MS)).items():
+            seals[tp].extend(_parsed(record for record in records if record.offset < ends[tp]))
+        # The position, not the last record: it also passes markers and aborted records, which are never returned.
+        unread = {tp for tp in unread if await consumer.position(tp) < ends[tp]}
+    # At once, or the consumer waits at the end for more, and whatever is asked next waits behind that for half a second.
+    consumer.unsubscribe()
+    return seals
+
+
+def _parsed(records: Iterable[ConsumerRecord]) -> Iterator[Sealed]:
+    for record in records:
+        try:
+            # No bytes at all would parse, as a seal of second 0.
+            yield sealed_from(
+                record.value or b"\0", topic=record.topic, partition=record.partition, offset=record.offset
+            )
+        except WireError as error:
+            log.warning("skipped: %s", error)

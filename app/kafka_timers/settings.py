@@ -27,6 +27,15 @@ def env_name(field: str) -> str:
     return ENV_PREFIX + field.upper()
 
 
+def _flag(text: str) -> bool:
+    # bool("false") is True.
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    try:
+        return words[text.strip().lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
 class _Settings:
     """What all processes share: reading the environment, and checking fields against each other."""
 
@@ -45,7 +54,7 @@ class _Settings:
                 continue
             kind: Any = type(field.default)
             try:
-                values[field.name] = kind(text)
+                values[field.name] = _flag(text) if kind is bool else kind(text)
             except ValueError as error:
                 raise SettingsError(f"{env_name(field.name)}={text!r} is not of type {kind.__name__}") from error
         return cls(**values)
@@ -133,3 +142,40 @@ class WorkerSettings(_Settings):
             )
         if self.session_timeout_s < 1:
             raise SettingsError(f"session_timeout_s {self.session_timeout_s}: give at least 1 second")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevSettings(_Settings):
+    """Settings of `kafka-timers dev`, which runs everything on this machine."""
+
+    bootstrap: str = setting("", "Kafka brokers to use, host:port, comma separated; empty brings a Kafka along")
+    topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
+    folder: str = setting(".kafka-timers", "folder of Kafka's data, the worker's stores and all logs")
+    fresh: bool = setting(False, "delete first what earlier runs left in the folder")
+    partitions: int = setting(4, "partitions of topics that do not exist yet; existing ones keep theirs")
+    port: int = setting(9092, "port of the Kafka that is brought along")
+    worker_port: int = setting(8070, "port of the worker's /metrics, /livez and /readyz")
+    oscillator_port: int = setting(8071, "the same of the first oscillator; the second has the next port")
+
+    def validate(self) -> None:
+        """
+        Check fields against each other.
+
+        Raises:
+            SettingsError: names the clash.
+        """
+        if self.partitions < 1:
+            raise SettingsError(f"partitions {self.partitions}: give at least 1")
+        ports = {
+            "worker_port": self.worker_port,
+            "oscillator_port": self.oscillator_port,
+            "oscillator_port + 1": self.oscillator_port + 1,
+        }
+        if not self.bootstrap:
+            ports["port"] = self.port
+        for name, port in ports.items():
+            if not 0 < port < 65_536:
+                raise SettingsError(f"{name} is {port}: give 1 to 65535")
+        if len(set(ports.values())) < len(ports):
+            listed = ", ".join(f"{name} {port}" for name, port in ports.items())
+            raise SettingsError(f"two of these ports are the same: {listed}")

@@ -19,7 +19,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExists
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.wire import Topics
 
-__all__ = ["answering", "check", "create", "problems"]
+__all__ = ["answering", "check", "counts", "create", "problems"]
 
 _DAY_MS = 86_400_000
 _FOR_EVER = -1
@@ -117,12 +117,12 @@ async def create(bootstrap: str, prefix: str, partitions: int) -> list[str]:
     topics = Topics.of(prefix)
     wanted = _wanted(topics)
     async with _admin(bootstrap) as admin:
-        counts = await _partition_counts(admin, topics)
-        missing = [name for name in wanted if name not in counts]
+        existing = await _partition_counts(admin, topics)
+        missing = [name for name in wanted if name not in existing]
         for name in _aligned(topics):
-            if missing and counts.get(name, partitions) != partitions:
+            if missing and existing.get(name, partitions) != partitions:
                 raise TopicsError(
-                    f"{name} has {counts[name]} partitions: create the missing {', '.join(missing)} with as many, "
+                    f"{name} has {existing[name]} partitions: create the missing {', '.join(missing)} with as many, "
                     f"not with {partitions}"
                 )
         return await _make(admin, wanted, missing, partitions) if missing else []
@@ -141,26 +141,37 @@ async def check(bootstrap: str, prefix: str) -> list[str]:
     """
     topics = Topics.of(prefix)
     async with _admin(bootstrap) as admin:
-        counts = await _partition_counts(admin, topics)
-        configs = await _configs(admin, list(counts))
-    return problems(topics, counts, configs)
+        existing = await _partition_counts(admin, topics)
+        configs = await _configs(admin, list(existing))
+    return problems(topics, existing, configs)
 
 
-def problems(topics: Topics, counts: Mapping[str, int], configs: Mapping[str, Mapping[str, str]]) -> list[str]:
+async def counts(bootstrap: str, prefix: str) -> dict[str, int]:
+    """
+    Return the number of partitions of each of the service's topics that exists, by name.
+
+    Raises:
+        BrokerError: no broker answers within 10 s.
+    """
+    async with _admin(bootstrap) as admin:
+        return await _partition_counts(admin, Topics.of(prefix))
+
+
+def problems(topics: Topics, existing: Mapping[str, int], configs: Mapping[str, Mapping[str, str]]) -> list[str]:
     """
     Return what is wrong with *topics*, as `check` does, from what the brokers say.
 
     Args:
         topics: names.
-        counts: partitions of each topic that exists.
+        existing: partitions of each topic that exists.
         configs: settings of each topic that exists.
     """
     found = [
         f"topic {name} is missing: create it with kafka-timers topics create"
         for name in dataclasses.astuple(topics)
-        if name not in counts
+        if name not in existing
     ]
-    aligned = {name: counts[name] for name in _aligned(topics) if name in counts}
+    aligned = {name: existing[name] for name in _aligned(topics) if name in existing}
     if len(set(aligned.values())) > 1:
         found.append(
             f"partition counts differ ({', '.join(f'{name} {count}' for name, count in aligned.items())}): a tick must "
@@ -168,7 +179,7 @@ def problems(topics: Topics, counts: Mapping[str, int], configs: Mapping[str, Ma
             f"{topics.requests}"
         )
     for name, wanted in _wanted(topics).items():
-        if name not in counts:
+        if name not in existing:
             continue
         for key, (value, why) in wanted.must.items():
             actual = configs[name].get(key, "")

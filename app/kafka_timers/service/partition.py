@@ -28,7 +28,6 @@ from dataclasses import dataclass, replace
 from kafka_timers.wire import Sealed
 
 _ROW = struct.Struct(">QHQ")
-_OWN = struct.Struct(">QH")
 _LATE = struct.Struct(">QHQQH")
 _DIGESTS = 1 << 64
 
@@ -45,14 +44,12 @@ def first_key(second: int) -> bytes:
     return _ROW.pack(second, 0, 0)
 
 
-def offset_of(key: bytes) -> int:
-    """Return the offset on `timer-request` of the request with *key*."""
-    return int.from_bytes(key[10:18], "big")
-
-
-def own_of(key: bytes) -> tuple[int, int]:
-    """Return the second and millis that the request asked for; they differ from the key's for a late one."""
-    return _OWN.unpack_from(key, _ROW.size if is_late(key) else 0)
+def parts_of(key: bytes) -> tuple[int, int, int]:
+    """Return the second and millis that the request asked for, and its offset on `timer-request`."""
+    if is_late(key):
+        _, _, offset, second, millis = _LATE.unpack(key)
+        return second, millis, offset
+    return _ROW.unpack(key)
 
 
 def is_late(key: bytes) -> bool:
@@ -108,6 +105,7 @@ class Partition:
         self.scan: Scan | None = None
         self.position = 0
         self.chunks: Counter[int] = Counter()
+        self._done_below = 0
         self._touched: set[int] = set()
 
     # --- taking over -------------------------------------------------------------------------------------------------
@@ -129,6 +127,7 @@ class Partition:
         latest = max(slices, key=lambda s: (*_age(s), s.through), default=None)
         self.scan = Scan(latest.last, latest.fence, latest.through) if latest else None
         restore_from = max((s.restore_from for s in (latest, complete) if s), default=0)
+        self._done_below = restore_from
         if local is None or local.position < restore_from:
             # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
             self.position = restore_from
@@ -151,7 +150,7 @@ class Partition:
 
     def settle(self, key: bytes) -> bytes | None:
         """Return the key that the row under *key* must have by now, or None when its request is done."""
-        return self.place(*own_of(key), offset_of(key))
+        return self.place(*parts_of(key))
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -211,7 +210,8 @@ class Partition:
 
     def _lowest(self, chunks: Counter[int]) -> int:
         lowest = min(chunks, default=None)
-        return self.position if lowest is None else min(lowest << CHUNK_BITS, self.position)
+        # What was sealed once is never taken back, though a new request may open its chunk again: retention follows it.
+        return self.position if lowest is None else max(lowest << CHUNK_BITS, self._done_below)
 
     # --- firing ------------------------------------------------------------------------------------------------------
 
@@ -233,6 +233,10 @@ class Partition:
         if self.scan is None:
             self.scan = Scan(second, self.position)
         return self.scan
+
+    def range_of(self, scan: Scan) -> tuple[bytes, bytes]:
+        """Return the range of keys, the second one excluded, that are left to fire in *scan*."""
+        return scan.through + b"\0" if scan.through else first_key(self.second + 1), first_key(scan.second + 1)
 
     def seal(self, due: Sequence[bytes], rejected: Sequence[bytes], *, complete: bool) -> Sealed:
         """
@@ -265,6 +269,7 @@ class Partition:
         """Take note that *seal* is durable, and with it that the rows *due* are done."""
         scan = self._open()
         self.removed(offsets_of(due))
+        self._done_below = seal.restore_from
         if seal.HasField("through"):
             self.scan = replace(scan, through=seal.through)
         else:

@@ -62,11 +62,11 @@ class Record(Protocol):
 
 Rows = list[tuple[bytes, bytes]]
 
-# A batch of one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
+# Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
 _BATCH_OVERHEAD = 100
 _HEADER_OVERHEAD = 10
-# What the service adds to a request's own bytes in the worst case: four headers' names, numbers and varints.
-_ADDED_MAX = _BATCH_OVERHEAD + 150
+# What a callback's batch can be larger than its request: the above, and the service's own four headers.
+OVERHEAD_BYTES = _BATCH_OVERHEAD + 150
 
 _LENGTHS = struct.Struct(">ii")
 
@@ -84,11 +84,14 @@ def second_of(key: bytes | None) -> int | Reason:
     return second or Reason.KEY_NOT_A_SECOND
 
 
-def callback_bytes(future: Future) -> int:
-    """Return an upper bound for the size of a batch that holds only this callback."""
+def fits(future: Future, size: int, target: Target) -> bool:
+    """Tell whether a callback fits into its topic; *size* is that of the serialised *future*."""
+    if size + OVERHEAD_BYTES <= target.batch_bytes_max:
+        return True
     headers = callback_headers(future, SECOND_LIMIT, b"0123456789:01234567890123456789")
-    size = sum([len(name) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers])
-    return _BATCH_OVERHEAD + len(future.callBackKey.encode()) + len(future.callBack) + size
+    header_bytes = sum([len(name) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers])
+    body_bytes = len(future.callBackKey.encode()) + len(future.callBack)
+    return _BATCH_OVERHEAD + body_bytes + header_bytes <= target.batch_bytes_max
 
 
 def pack_refused(reason: Reason, record: Record) -> bytes:
@@ -110,20 +113,19 @@ def unpack_refused(row: bytes) -> tuple[Reason, bytes | None, bytes | None]:
 @dataclass(slots=True)
 class Accepted:
     """
-    Rows for the store, and what could not be decided yet.
+    Rows for the store, or what must be known before there are any.
 
     Attributes:
         rows: key and value of each record that is kept.
         offsets: of those records, ascending.
         refused: how many of them are refused requests, by reason.
-        undecided: records whose callback topics nothing is known of yet, ascending; accept them again once it is.
-        unknown: those topics.
+        unknown: callback topics that nothing is known of yet. If there are any, the rows are of no use: look the
+            topics up and accept the same records again.
     """
 
     rows: Rows = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     refused: Counter[Reason] = field(default_factory=Counter)
-    undecided: list[Record] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
 
 
@@ -149,16 +151,13 @@ def accept(records: Sequence[Record], partition: Partition, topics: Mapping[str,
             else:
                 target = topics.get(future.callBackTopic)
                 if target is None and future.callBackTopic:
-                    out.undecided.append(record)
                     out.unknown.add(future.callBackTopic)
                     continue
                 millis = future.millis
                 if type(target) is not Target or future.cancel or millis > 999:
                     verdict = _refusal(future, target)
-                elif len(value) + _ADDED_MAX > target.batch_bytes_max:
-                    verdict = Reason.TOO_LARGE if callback_bytes(future) > target.batch_bytes_max else None
                 else:
-                    verdict = None
+                    verdict = None if fits(future, len(value), target) else Reason.TOO_LARGE
         else:
             verdict = second if isinstance(second, Reason) else Reason.VALUE_MISSING
         if verdict is None:

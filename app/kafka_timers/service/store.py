@@ -2,13 +2,14 @@
 The rows of one partition, in one RocksDB on this host's disk.
 
 A cache of `timer-request` and nothing else: it may be lost, stale or damaged at any time, and is then read again from
-the log. So nothing is ever synced to disk; what matters is that each batch holds its rows *and* how far the log was read.
+the log. So nothing is ever synced to disk; what matters is that each batch holds its rows and how far the log was read.
 
     key of partition.py      the request as it came (a refused one: requests.pack_refused)
     0xff c + chunk           how many requests wait in one run of offsets
     0xff m                   position, sealed second and fence, open scan; which Kafka this belongs to
 
-Every read and delete has bounds: without them RocksDB walks over the tombstones of all that has ever fired.
+Every read and delete has bounds: without them RocksDB walks over the tombstones of all that has ever fired. All rows
+lie above the last sealed second, so reads start there.
 """
 
 import shutil
@@ -93,6 +94,11 @@ class TimerStore:
         """Close the store; its folder may be opened again."""
         self._db.close()
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever kept here."""
+        return self._db.get(_META) is None
+
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def local(self) -> Local | None:
@@ -112,13 +118,13 @@ class TimerStore:
             _CHUNK.unpack(key[1:])[0]: _COUNT.unpack(n)[0] for key, n in self._items(_CHUNKS, _CHUNKS + b"\xff" * 9)
         }
 
-    def rows(self, after: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield (key, value) with *after* < key < *before*, in order; the caller may stop at any row."""
-        return self._items(after + b"\0" if after else b"", before)
+    def rows(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield (key, value) with *start* <= key < *before*, in order, as they are now; one may stop anywhere."""
+        return self._items(start, before)
 
-    def has_due(self, second: int) -> bool:
-        """Tell whether any row is due at or before *second*."""
-        return next(self.rows(b"", first_key(second + 1)), None) is not None
+    def has_due(self, sealed_second: int, second: int) -> bool:
+        """Tell whether any row is due at or before *second*, given that none is left up to *sealed_second*."""
+        return next(self._items(first_key(sealed_second + 1), first_key(second + 1)), None) is not None
 
     def _items(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
         # The iterator does not keep the options alive; freed, they silently end it early. The local name does.
@@ -151,19 +157,13 @@ class TimerStore:
         batch.delete_range(b"", last + b"\0")
         self._write(batch, partition)
 
-    def settle(self, before: bytes, moved: Iterable[tuple[bytes, bytes, bytes | None]], partition: Partition) -> None:
-        """
-        Give rows other keys, and keep *partition*.
-
-        Args:
-            before: an exclusive upper bound for the old keys of all rows that *moved* names.
-            moved: old key, value and new key of *every* row below *before*; None drops the row.
-        """
+    def move(self, moved: Iterable[tuple[bytes, bytes, bytes | None]], partition: Partition) -> None:
+        """Give rows other keys, and keep *partition*; *moved* has old key, value and new key, None to drop the row."""
         batch = WriteBatch(raw_mode=True)
-        batch.delete_range(b"", before)
-        for _, value, key in moved:
-            if key is not None:
-                batch.put(key, value)
+        for old, value, new in moved:
+            batch.delete(old)
+            if new is not None:
+                batch.put(new, value)
         self._write(batch, partition)
 
     def _write(self, batch: WriteBatch, partition: Partition) -> None:
@@ -177,6 +177,11 @@ class TimerStore:
         tail = _SCAN.pack(scan.second, scan.fence) if scan else b""
         batch.put(_META, head + tail + self._identity)
         self._db.write(batch)
+
+
+def is_damage(error: Exception) -> bool:
+    """Tell whether *error* says that the files of a store are damaged; RocksDB tells by its message alone."""
+    return any(sign in str(error) for sign in ("Corruption:", "No such file or directory", "Not implemented"))
 
 
 def destroy(folder: Path) -> None:

@@ -1,0 +1,486 @@
+"""
+The command line: starts the service's processes, makes and checks its topics, and looks at what it does.
+
+Options of a process are the fields of its settings. A command imports what it runs when it runs, so that help costs
+neither Faust nor RocksDB and a machine without them still has the other commands. docs/cli.md is made of the help.
+"""
+
+import asyncio
+import base64
+import dataclasses
+import json
+import logging
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kafka_timers import __version__
+from kafka_timers.clock import HostClock
+from kafka_timers.errors import KafkaTimersError, TopicsError
+from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
+from kafka_timers.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SECOND_LIMIT, TOKEN_HEADER
+
+if TYPE_CHECKING:
+    from aiokafka import ConsumerRecord
+
+    from kafka_timers.client import Timer
+    from kafka_timers.status import PartitionStatus
+
+__all__ = ["main", "program"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_T = TypeVar("_T")
+
+_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+class _Program(click.Group):
+    """The program; whatever kafka-timers raises on purpose becomes one line and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KafkaTimersError as error:
+            click.secho(f"Error: {error}", fg="red", err=True)
+            ctx.exit(1)
+
+
+class _Delay(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return delay_s_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _When(click.ParamType):
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | int:
+        try:
+            return when_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _HeaderPair(click.ParamType):
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, bytes]:
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is not name=value", param, ctx)
+        return name, _bytes_of(text)
+
+
+def delay_s_of(text: str) -> int:
+    """
+    Return the seconds that *text* stands for: days, hours, minutes and seconds in this order, as 3s, 5m or 1h30m.
+
+    Raises:
+        ValueError: *text* is not of this form.
+    """
+    parts = re.fullmatch(r"(?=.)" + "".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in _UNITS_S), text)
+    if parts is None:
+        raise ValueError(f"{text!r} is not a duration: give days, hours, minutes, seconds, as 3s, 5m, 1h30m or 2d")
+    return sum(int(part or 0) * unit_s for part, unit_s in zip(parts.groups(), _UNITS_S.values(), strict=True))
+
+
+def when_of(text: str) -> datetime | int:
+    """
+    Return the point in time that *text* names: an aware datetime from ISO 8601, or UNIX seconds from digits.
+
+    Raises:
+        ValueError: *text* is neither, has no zone, or counts milliseconds.
+    """
+    if re.fullmatch("[0-9]+", text):
+        if len(text) > 12 or int(text) >= SECOND_LIMIT:
+            raise ValueError(f"{text} is too large for UNIX seconds: are these milliseconds?")
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is neither ISO 8601, as 2030-01-31T12:00:00Z, nor UNIX seconds") from error
+    if when.tzinfo is None:
+        raise ValueError(f"{text!r} has no zone: add Z for UTC, or an offset as +02:00")
+    return when
+
+
+def options_of(settings: type, *only: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that gives a command one option per field of *settings*, or per field named in *only*."""
+
+    def decorate(command: _Command) -> _Command:
+        for field in reversed(dataclasses.fields(settings)):
+            if not only or field.name in only:
+                command = _option(field)(command)
+        return command
+
+    return decorate
+
+
+def _option(field: "dataclasses.Field[Any]") -> Callable[[_Command], _Command]:
+    choices = field.metadata.get("choices")
+    return click.option(
+        f"--{field.name.replace('_', '-')}",
+        field.name,
+        type=click.Choice(choices) if choices else type(field.default),
+        is_flag=isinstance(field.default, bool),
+        default=field.default,
+        show_default=True,
+        envvar=env_name(field.name),
+        show_envvar=True,
+        help=field.metadata["help"],
+    )
+
+
+_where = options_of(WorkerSettings, "bootstrap", "topic_prefix")
+_json = click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
+
+
+@click.group(cls=_Program, context_settings={"max_content_width": 80, "help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="kafka-timers")
+def program() -> None:
+    """
+    Durable timers on Kafka: publish a Future, get a callback in its second.
+
+    Start with `kafka-timers dev`, which brings a Kafka along. An option whose
+    help names an environment variable may also be set by it; the option wins.
+    """
+
+
+@program.command()
+@options_of(DevSettings)
+def dev(**given: Any) -> None:
+    """Run everything on this machine: Kafka, two oscillators, one worker."""
+    with _needs("dev"):
+        from kafka_timers.dev.run import run
+    sys.exit(run(DevSettings(**given)))
+
+
+@program.command()
+@options_of(WorkerSettings)
+def worker(**given: Any) -> None:
+    """Run a worker, which fires timers; several share the partitions."""
+    with _needs("worker"):
+        from kafka_timers.service.worker import run
+    sys.exit(run(WorkerSettings(**given)))
+
+
+@program.command()
+@options_of(OscillatorSettings)
+def oscillator(**given: Any) -> None:
+    """Run an oscillator, which writes the ticks; a second one stands by."""
+    with _needs("oscillator"):
+        from kafka_timers_oscillator.main import run
+    sys.exit(run(OscillatorSettings(**given)))
+
+
+@program.group()
+def topics() -> None:
+    """Create and check the service's own topics."""
+
+
+@topics.command("create")
+@_where
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    envvar=env_name("partitions"),
+    show_envvar=True,
+    help="partitions of each topic; fixed for life",
+)
+@_json
+def topics_create(bootstrap: str, topic_prefix: str, partitions: int, as_json: bool) -> None:
+    """
+    Create the topics that are missing.
+
+    Existing ones stay as they are.
+    """
+    from kafka_timers.topics import create
+
+    created = _wait_for(create(bootstrap, topic_prefix, partitions))
+    if as_json:
+        click.echo(json.dumps({"created": created}))
+    for name in () if as_json else created:
+        click.echo(f"created {name} with {partitions} partitions")
+    if not created and not as_json:
+        click.echo("all topics exist and stay as they are")
+
+
+@topics.command("check")
+@_where
+@_json
+def topics_check(bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+    """
+    Say what is wrong with the topics.
+
+    Exits with 1 when anything is.
+    """
+    from kafka_timers.topics import check
+
+    problems = _wait_for(check(bootstrap, topic_prefix))
+    if as_json:
+        click.echo(json.dumps({"problems": problems}))
+    for problem in () if as_json else problems or ["all topics are as they should be"]:
+        click.echo(problem)
+    sys.exit(1 if problems else 0)
+
+
+@program.command()
+@_where
+@click.option("--in", "delay_s", type=_Delay(), help="fire after this time, as 3s, 5m, 1h30m or 2d")
+@click.option("--at", "when", type=_When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds")
+@click.option("--topic", required=True, help="topic of the callback; it must exist")
+@click.option("--key", help="key of the callback  [default: no key]")
+@click.option("--value", default="", show_default=True, help="value of the callback; - reads it from standard input")
+@click.option("--token", help="cancellation token, passed on to the receiver  [default: none]")
+@click.option("--timer-id", help="your own name for the timer  [default: none]")
+@click.option("--header", "headers", type=_HeaderPair(), multiple=True, help="header of the callback; repeatable")
+@_json
+def send(
+    bootstrap: str,
+    topic_prefix: str,
+    delay_s: int | None,
+    when: datetime | int | None,
+    topic: str,
+    key: str | None,
+    value: str,
+    token: str | None,
+    timer_id: str | None,
+    headers: Sequence[tuple[str, bytes]],
+    as_json: bool,
+) -> None:
+    """Schedule one callback, by --in or by --at."""
+    from kafka_timers.client import TimerClient
+
+    if (delay_s is None) == (when is None):
+        raise click.UsageError("give either --in or --at")
+    body = sys.stdin.buffer.read() if value == "-" else _bytes_of(value)
+
+    async def schedule() -> "Timer":
+        async with TimerClient(bootstrap, topic_prefix=topic_prefix, timeout_s=10.0) as client:
+            given: dict[str, Any] = {"topic": topic, "key": key, "value": body, "headers": headers}
+            given |= {"timer_id": timer_id, "token": token}
+            return await (client.after(delay_s, **given) if when is None else client.at(when, **given))
+
+    timer = _wait_for(schedule())
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(timer) | {"request": timer.request}))
+    else:
+        click.echo(
+            f"fires at {_utc(timer.second, '%Y-%m-%d %H:%M:%S')} UTC (second {timer.second}), request {timer.request}"
+        )
+
+
+@program.command()
+@click.argument("topic")
+@_where
+@click.option("--from-beginning", is_flag=True, help="also show what the topic holds already")
+@click.option("--count", type=click.IntRange(min=1), help="stop after so many  [default: go on until Ctrl-C]")
+@_json
+def watch(
+    topic: str, bootstrap: str, topic_prefix: str, from_beginning: bool, count: int | None, as_json: bool
+) -> None:
+    """
+    Show callbacks on TOPIC as they come.
+
+    Each with its second (UTC), its lateness, key and value; what would not
+    print is spelled out. Reads committed records only, as receivers should.
+    """
+
+    async def show() -> None:
+        clock, shown = HostClock(), 0
+        async with aclosing(_records(bootstrap, topic, from_beginning)) as records:
+            async for record in records:
+                now_s = clock.wall_s()
+                click.echo(json.dumps(json_of(record, now_s)) if as_json else line_of(record, now_s, Console().width))
+                shown += 1
+                if shown == count:
+                    return
+
+    # Ctrl-C is how this command ends.
+    with suppress(KeyboardInterrupt):
+        _wait_for(show())
+
+
+@program.command()
+@_where
+@_json
+def status(bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+    """
+    Show how each partition stands.
+
+    All of it is read from the topic `timer-sealed`; lateness is that of the
+    last seal that fired anything.
+    """
+    from kafka_timers.seals import last_seals
+    from kafka_timers.status import status_of
+
+    rows = status_of(_wait_for(last_seals(bootstrap, topic_prefix)), HostClock().wall_s())
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
+    else:
+        Console().print(status_table(rows))
+
+
+def status_table(rows: "Sequence[PartitionStatus]") -> Table:
+    """Return *rows* as a table that fits 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("part", justify="right")
+    table.add_column("sealed up to, UTC", no_wrap=True)
+    table.add_column("lag s", justify="right", no_wrap=True)
+    table.add_column("pending", justify="right", no_wrap=True)
+    table.add_column("late p50/p99/max ms", justify="right", no_wrap=True)
+    table.add_column("owner", overflow="fold")
+    for row in rows:
+        lateness = (row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms)
+        table.add_row(
+            str(row.partition),
+            "-" if row.second is None else _utc(row.second, "%Y-%m-%d %H:%M:%S"),
+            "-" if row.lag_s is None else str(row.lag_s),
+            "-" if row.pending is None else str(row.pending),
+            "-" if None in lateness else "/".join(map(str, lateness)),
+            # As Text, or a worker's name could be taken for markup.
+            Text("-" if row.owner is None else printable(row.owner.encode())),
+        )
+    return table
+
+
+def printable(data: bytes | None) -> str:
+    """
+    Return *data* as text that is safe on a terminal: what does not print, such as an escape, is spelled out.
+
+    Bytes that are not UTF-8 show as \\xff, a missing value as null.
+    """
+    if data is None:
+        return "null"
+    text = data.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def line_of(record: "ConsumerRecord", now_s: float, width: int) -> str:
+    """Return *record* as a line of at most *width* cells, for a terminal: second, lateness, key and value."""
+    second, lateness_ms = _lateness(record, now_s)
+    if second is None or lateness_ms is None:
+        head = f"{'no timer':8} {'-':>13} "
+    else:
+        word = "late" if lateness_ms >= 0 else "early"
+        head = f"{_utc(second, '%H:%M:%S')} {f'{abs(lateness_ms)} ms {word}':>13} "
+    return head + _fitted(printable(record.key), 16) + " " + _fitted(printable(record.value), max(10, width - 40))
+
+
+def json_of(record: "ConsumerRecord", now_s: float) -> dict[str, Any]:
+    """
+    Return *record* for JSON; bytes that are not UTF-8 go to `key_base64` and `value_base64`.
+
+    `second` and `lateness_ms` are null for a record that is no callback.
+    """
+    headers = dict(record.headers)
+    second, lateness_ms = _lateness(record, now_s)
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "second": second,
+        "lateness_ms": lateness_ms,
+        **_json_of("request", headers.get(REQUEST_HEADER)),
+        **_json_of("timer_id", headers.get(ID_HEADER)),
+        **_json_of("token", headers.get(TOKEN_HEADER)),
+        **_json_of("key", record.key),
+        **_json_of("value", record.value),
+    }
+
+
+def _lateness(record: "ConsumerRecord", now_s: float) -> tuple[int | None, int | None]:
+    # Milliseconds from the timer's second to the record's own time, or to its arrival when it carries none.
+    expiry = dict(record.headers).get(EXPIRY_HEADER) or b""
+    if not re.fullmatch(b"[0-9]{1,11}", expiry):
+        return None, None
+    second = int(expiry)
+    at_ms = record.timestamp if record.timestamp >= 0 else int(now_s * 1000)
+    return second, at_ms - second * 1000
+
+
+def _json_of(name: str, data: bytes | None) -> dict[str, str | None]:
+    try:
+        return {name: None if data is None else data.decode()}
+    except UnicodeDecodeError:
+        return {name + "_base64": base64.b64encode(data or b"").decode()}
+
+
+def _fitted(text: str, cells: int) -> str:
+    fitted = Text(text)
+    fitted.truncate(cells, overflow="ellipsis", pad=True)
+    return fitted.plain
+
+
+def _utc(second: int, form: str) -> str:
+    # A seal may hold any number, a calendar may not.
+    return datetime.fromtimestamp(second, UTC).strftime(form) if 0 <= second < SECOND_LIMIT else str(second)
+
+
+def _bytes_of(text: str) -> bytes:
+    # Arguments that are not UTF-8 arrive with their bytes as surrogates, and leave as the bytes they were.
+    return text.encode("utf-8", "surrogateescape")
+
+
+async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncIterator[ConsumerRecord]":
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.errors import UnknownTopicOrPartitionError
+
+    from kafka_timers.topics import answering
+
+    consumer = AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        # How long a topic that does not exist is waited for: some brokers make it when it is asked for.
+        request_timeout_ms=5_000,
+    )
+    try:
+        async with answering(bootstrap):
+            try:
+                await consumer.start()
+            except UnknownTopicOrPartitionError as error:
+                raise TopicsError(f"topic {topic} does not exist: create it first") from error
+            await (consumer.seek_to_beginning() if from_beginning else consumer.seek_to_end())
+        click.echo(f"watching {topic}; Ctrl-C ends", err=True)
+        async for record in consumer:
+            yield record
+    finally:
+        await consumer.stop()
+
+
+def _wait_for(work: Coroutine[Any, Any, _T]) -> _T:
+    # The client logs each attempt to connect; the error that ends in says the same once.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    return asyncio.run(work)
+
+
+@contextmanager
+def _needs(extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kafka_timers"):
+            raise
+        raise KafkaTimersError(f"{error.name} is not installed: pip install 'kafka-timers[{extra}]'") from error
+
+
+def main() -> None:
+    """Run the program on the arguments of this process and exit with its code."""
+    program(prog_name="kafka-timers")

@@ -1,0 +1,326 @@
+"""
+Publish timers: checks and bytes are made in `request`, this module takes them to the broker.
+
+Each partition has a lane. What comes while one batch is under way makes up the next, so a thousand calls at once cost
+few round trips and a single call none but its own. Batches are built here rather than with the producer's `send()`:
+of its callers that wait for room each is woken for each batch, and 100,000 calls at once then take minutes.
+"""
+
+import asyncio
+import dataclasses
+import itertools
+from collections import deque
+from contextlib import suppress
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from kafka_timers.clock import Clock, HostClock
+from kafka_timers.errors import BrokerError, PublishError, TopicsError
+from kafka_timers.request import Headers, Timer, future_of, partition_of, second_after, second_of
+from kafka_timers.topics import answering
+from kafka_timers.wire import Topics
+
+__all__ = ["Timer", "TimerClient"]
+
+# At 150 bytes a request some 400 of them. Larger batches gain little, and a topic may take less than Kafka's 1 MiB.
+_BATCH_BYTES = 64 << 10
+
+# A topic that was just made is not known to every broker at once.
+_TOPIC_WAIT_S = 5.0
+_STOP_S = 5.0
+
+
+class TimerClient:
+    """
+    Publishes timers to the service whose workers run on the same Kafka.
+
+    Use it as an async context manager, one for the whole process; calls may run at the same time, and many at once
+    (`asyncio.gather`) travel in few batches. Requests with the same timer id, or without one the same key, are
+    accepted in the order of the calls.
+
+    Args:
+        bootstrap: Kafka brokers, host:port, comma separated; not used when *producer* is given.
+        topic_prefix: put before the names of the service's own topics, as its workers have it.
+        producer: a started producer without serializers to publish through: one with TLS or SASL, or a transactional
+            one, to schedule inside your own transaction. It stays yours to stop. By default the client has its own,
+            idempotent and with acks=all.
+        timeout_s: longest wait for the broker to accept a batch.
+        clock: what `after` counts from; this host's by default.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str = "127.0.0.1:9092",
+        *,
+        topic_prefix: str = "",
+        producer: AIOKafkaProducer | None = None,
+        timeout_s: float = 30.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._bootstrap = bootstrap
+        topics = Topics.of(topic_prefix)
+        self._topic = topics.requests
+        self._reserved = frozenset(dataclasses.astuple(topics))
+        self._given = producer
+        self._own: AIOKafkaProducer | None = None
+        self._timeout_s = timeout_s
+        self._clock = clock or HostClock()
+        self._lanes: list[_Lane] = []
+        self._turns = itertools.count()
+
+    async def start(self) -> None:
+        """
+        Connect and look up the partitions of `timer-request`; their count is fixed for the life of the topic.
+
+        Raises:
+            BrokerError: no broker answers at the address, or it refuses this client.
+            TopicsError: `timer-request` does not exist, or this client may not see it.
+        """
+        if self._given is not None:
+            self._lanes = await self._lanes_of(self._given)
+            return
+        async with answering(self._bootstrap, timeout_s=self._timeout_s):
+            self._own = AIOKafkaProducer(
+                bootstrap_servers=self._bootstrap,
+                enable_idempotence=True,
+                acks="all",
+                max_batch_size=_BATCH_BYTES,
+                request_timeout_ms=int(self._timeout_s * 1000),
+            )
+            try:
+                await self._own.start()
+                self._lanes = await self._lanes_of(self._own)
+            except BaseException:
+                await self.stop()
+                raise
+
+    async def stop(self) -> None:
+        """Wait until what is under way is accepted or has failed, and disconnect; nothing is raised."""
+        lanes, self._lanes = self._lanes, []
+        await asyncio.gather(*(lane.done() for lane in lanes))
+        own, self._own = self._own, None
+        if own is not None:
+            # Without a limit it would wait for a broker that is gone for as long as it is gone.
+            with suppress(TimeoutError, KafkaError):
+                async with asyncio.timeout(_STOP_S):
+                    await own.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def at(
+        self,
+        when: datetime | float,
+        *,
+        topic: str,
+        key: str | bytes | None = None,
+        value: bytes = b"",
+        timer_id: str | None = None,
+        token: str | None = None,
+        millis: int = 0,
+        headers: Headers = (),
+    ) -> Timer:
+        """
+        Ask for a callback at *when*, and return once the broker has accepted that.
+
+        Args:
+            when: an aware datetime or UNIX seconds. A fraction of a second is rounded up: never early. A moment in the
+                past fires with the next tick.
+            topic: gets the callback; it must exist and be allowed by the service's operator.
+            key: of the callback, text or its UTF-8 bytes; None is a callback without a key.
+            value: of the callback.
+            timer_id: your own name for the timer.
+            token: handed back in the header `timer-token`; see `TokenGuard`.
+            millis: 0-999, orders the callbacks of one second; all of them leave at its tick.
+            headers: of the callback, after the service's own.
+
+        Raises:
+            WhenError: *when* is not a point in time that a timer can have.
+            RequestError: another argument is not what a request can carry.
+            PublishError: the broker did not accept the request; after a time limit it still may.
+        """
+        second = second_of(when)
+        return await self._ask(second, topic, key, value, timer_id, token, millis, headers)
+
+    async def after(
+        self,
+        delay: timedelta | float,
+        *,
+        topic: str,
+        key: str | bytes | None = None,
+        value: bytes = b"",
+        timer_id: str | None = None,
+        token: str | None = None,
+        millis: int = 0,
+        headers: Headers = (),
+    ) -> Timer:
+        """
+        Ask for a callback *delay* from now by this host's clock; otherwise as `at`.
+
+        Args:
+            delay: a timedelta or seconds; 0 is the next second that begins. Never early, so up to a second later.
+
+        Raises:
+            WhenError: *delay* is negative, or no time at all.
+        """
+        second = second_after(delay, self._clock.wall_s())
+        return await self._ask(second, topic, key, value, timer_id, token, millis, headers)
+
+    async def send_later(self, key: bytes | None, value: bytes, topic: str, when: datetime | float) -> Timer:
+        """
+        Send *key* and *value* to *topic* at *when*; `at` with the arguments of other schedulers.
+
+        Source: kafka-scheduler, `MessageScheduler.sendLater`.
+        """
+        return await self.at(when, topic=topic, key=key, value=value)
+
+    async def _ask(
+        self,
+        second: int,
+        topic: str,
+        key: str | bytes | None,
+        value: bytes,
+        timer_id: str | None,
+        token: str | None,
+        millis: int,
+        headers: Headers,
+    ) -> Timer:
+        future = future_of(
+            topic=topic,
+            key=key,
+            value=value,
+            timer_id=timer_id,
+            token=token,
+            millis=millis,
+            headers=headers,
+            reserved=self._reserved,
+        )
+        # One partition per timer id: only there has it one order, which a later request for the same id relies on.
+        partition, offset = await self._publish(
+            b"%d" % second, future.SerializeToString(), timer_id or future.callBackKey
+        )
+        return Timer(second, partition, offset, timer_id, token)
+
+    async def _publish(self, key: bytes, value: bytes, name: str) -> tuple[int, int]:
+        """Return partition and offset of the record; *name* chooses the partition, an empty one lets any do."""
+        lanes = self._lanes
+        if not lanes:
+            raise PublishError("the client is not started: use `async with TimerClient(...)`", retriable=False)
+        partition = partition_of(name, len(lanes)) if name else next(self._turns) % len(lanes)
+        return partition, await lanes[partition].publish(key, value)
+
+    async def _lanes_of(self, producer: AIOKafkaProducer) -> "list[_Lane]":
+        topic = self._topic
+        try:
+            async with asyncio.timeout(_TOPIC_WAIT_S):
+                # All topics: a question for one that is missing makes it, on brokers that allow that.
+                while (ids := (await producer.client.fetch_all_metadata()).partitions_for_topic(topic)) is None:  # noqa: ASYNC110  # brokers cannot be waited for but by asking
+                    await asyncio.sleep(0.1)
+        except TimeoutError as error:
+            raise TopicsError(
+                f"topic {topic} is missing, or this client may not see it: create it with kafka-timers topics create"
+            ) from error
+        except KafkaError as error:
+            raise BrokerError(f"no broker answers through the given producer; was it started? ({error})") from error
+        return [_Lane(producer, topic, partition, self._timeout_s) for partition in range(len(ids))]
+
+
+class _Lane:
+    """The way to one partition: one batch under way, and the requests that wait for the next, in order of the calls."""
+
+    def __init__(self, producer: AIOKafkaProducer, topic: str, partition: int, timeout_s: float) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._timeout_s = timeout_s
+        self._waiting: deque[tuple[bytes, bytes, asyncio.Future[int]]] = deque()
+        self._driver: asyncio.Task[None] | None = None
+
+    def publish(self, key: bytes, value: bytes) -> asyncio.Future[int]:
+        """Return what becomes the record's offset; cancelled before its batch is made up, the record is not sent."""
+        offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((key, value, offset))
+        if self._driver is None or self._driver.done():
+            self._driver = asyncio.create_task(self._drive())
+        return offset
+
+    async def done(self) -> None:
+        """Return once nothing waits any more."""
+        if self._driver is not None:
+            await self._driver
+
+    async def _drive(self) -> None:
+        while self._waiting:
+            batch, offsets = self._next_batch()
+            if not offsets:
+                continue
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    sent = await (await self._producer.send_batch(batch, self._topic, partition=self._partition))
+            except Exception as error:  # every caller hears of it, whatever it is
+                if isinstance(error, TimeoutError | KafkaTimeoutError):
+                    # The broker is away: who has waited behind this batch would wait another limit for the same.
+                    offsets += [offset for _, _, offset in self._waiting]
+                    self._waiting.clear()
+                for offset in offsets:
+                    if not offset.done():
+                        offset.set_exception(_publish_error(error, self._topic, self._timeout_s))
+                        offset.exception()  # a caller that was cancelled meanwhile does not ask for it
+            else:
+                for number, offset in enumerate(offsets):
+                    if not offset.done():
+                        offset.set_result(sent.offset + number if sent.offset >= 0 else -1)
+
+    def _next_batch(self) -> tuple[BatchBuilder, list[asyncio.Future[int]]]:
+        waiting, batch, offsets = self._waiting, self._producer.create_batch(), []
+        while waiting:
+            key, value, offset = waiting[0]
+            # The first record is taken whatever its size, so one that is too large fails alone.
+            if not offset.done() and batch.append(key=key, value=value, timestamp=None) is None:
+                break
+            waiting.popleft()
+            if not offset.done():
+                offsets.append(offset)
+        return batch, offsets
+
+
+def _publish_error(error: Exception, topic: str, timeout_s: float) -> PublishError:
+    match error:
+        case TimeoutError() | KafkaTimeoutError():
+            text = (
+                f"no answer from the broker within {timeout_s:g} s: the request may still be accepted, or be twice if "
+            )
+            text += "it is published again"
+            retriable = True
+        case MessageSizeTooLargeError() | RecordListTooLargeError():
+            text, retriable = f"the request is larger than topic {topic} takes (max.message.bytes)", False
+        case TopicAuthorizationFailedError():
+            text, retriable = f"this client may not write to topic {topic}: it needs the ACL", False
+        case UnknownTopicOrPartitionError() | AssertionError():
+            text = (
+                f"topic {topic} has gone or has other partitions now: create it again with kafka-timers topics create"
+            )
+            retriable = False
+        case _:
+            text, retriable = f"the broker did not take the request: {error!r}", getattr(error, "retriable", False)
+    mapped = PublishError(text, retriable=retriable)
+    mapped.__cause__ = error
+    return mapped

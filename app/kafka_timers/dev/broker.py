@@ -1,0 +1,269 @@
+"""
+A real Kafka on this machine: one process, broker and controller in one (KRaft), reachable on 127.0.0.1 only.
+
+It is set up to start and to rebalance quickly and to be small, for development and tests; nothing in it is meant for
+production. What it stores is kept in a folder and found again by the next start.
+"""
+
+import asyncio
+import base64
+import errno
+import random
+import shutil
+import socket
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from kafka_timers.dev import jars, java
+from kafka_timers.dev.process import Child
+from kafka_timers.errors import KafkaSetupError
+
+__all__ = ["EmbeddedKafka", "free_port", "refuse_taken_port"]
+
+HOST = "127.0.0.1"
+
+_START_LIMIT_S = 60.0
+_STOP_LIMIT_S = 20.0
+
+_LOGGING = """\
+appender.out.type = Console
+appender.out.name = OUT
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c{1} %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = OUT
+"""
+
+# Without these, one broker cannot hold the internal topics, which by default have three replicas each.
+_ONE_BROKER = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+
+_QUICK = {
+    # 50 partitions each by default, all made when the first group or transaction starts.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "1",
+    # The first member of a group waits 3 s for others by default.
+    "group.initial.rebalance.delay.ms": "0",
+    # Lets a test see a takeover without 6 s of silence before.
+    "group.min.session.timeout.ms": "1000",
+    # A killed broker may come back only after its old session of 9 s has ended, and here it is its own controller.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+class EmbeddedKafka:
+    """
+    A Kafka broker of one's own.
+
+    Start and stop it in the same event loop, on a thread that lives as long as the program: on Linux the broker is
+    killed when that thread ends, so that a killed program leaves no broker behind. It may be started again after `stop`
+    or `kill`; it then answers at the same address and holds the same data.
+
+    Args:
+        folder: holds the data, `server.properties` and `broker.log`; made when it does not exist.
+        port: where clients reach it; 0 chooses a free one, once.
+        properties: broker settings in Kafka's own names; they win over those made here.
+    """
+
+    def __init__(self, folder: Path, port: int = 0, properties: Mapping[str, str] | None = None) -> None:
+        self.folder = folder.absolute()
+        self.port = port or free_port()
+        self._properties = dict(properties or {})
+        self._child: Child | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The address for clients, host:port."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """The file that the broker writes its warnings and errors to."""
+        return self.folder / "broker.log"
+
+    async def start(self) -> None:
+        """
+        Start the broker and return once it answers; nothing is done when it runs.
+
+        Raises:
+            KafkaSetupError: no Java, no jars, the port is taken, or the broker ended; then with its last words.
+        """
+        if self._child and self._child.returncode is None:
+            return
+        refuse_taken_port(self.port, "Kafka")
+        # In threads, because both take longer than a moment: one runs programs, the other may wait for the network.
+        program = await asyncio.to_thread(java.find)
+        classpath = await asyncio.to_thread(jars.classpath)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        logging = self.folder / "log4j2.properties"
+        logging.write_text(_LOGGING)
+        # Without the optimizing compiler it starts in half the time, and a broker this small needs no more.
+        tuning = ["-XX:TieredStopAtLevel=1", "-Xmx512m"]
+        command = [str(program), *tuning, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
+        if not self._data.exists():
+            await self._format(command)
+        config = self._configure(self._data)
+        self._child = await Child.start("Kafka", [*command, "kafka.Kafka", str(config)], self.log)
+        try:
+            await self._until_it_answers(self._child)
+        except BaseException:
+            self._child.kill()
+            await self._child.wait()
+            raise
+
+    async def stop(self) -> None:
+        """End the broker gently, by force after 20 s; returns once it is gone, at once when it does not run."""
+        if self._child:
+            await self._child.stop(_STOP_LIMIT_S)
+
+    async def kill(self) -> None:
+        """End the broker as a crash would (SIGKILL); returns once it is gone."""
+        if self._child:
+            self._child.kill()
+            await self._child.wait()
+
+    async def obituary(self) -> str:
+        """Wait until the broker has ended, and return a text that says how it came, with the last lines of its log."""
+        return await self._child.obituary() if self._child else "Kafka was never started"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def _configure(self, data: Path) -> Path:
+        # The controller's port may differ from start to start: the only voter of the quorum is this process, which
+        # tells the quorum where it is.
+        controller = f"{HOST}:{free_port()}"
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": controller,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(data),
+            "auto.create.topics.enable": "false",
+            **_ONE_BROKER,
+            **_QUICK,
+            **self._properties,
+        }
+        config = self.folder / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        return config
+
+    async def _format(self, command: list[str]) -> None:
+        # Under another name and then renamed: an interruption must not leave data that is half formatted.
+        unfinished = self.folder / "data.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        config = self._configure(unfinished)
+        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(config)]
+        child = await Child.start("Kafka's format", [*command, *tool], self.log)
+        try:
+            if await child.wait():
+                raise KafkaSetupError(f"Kafka cannot prepare {self._data}: {await child.obituary()}")
+        finally:
+            child.kill()
+        unfinished.rename(self._data)
+
+    async def _until_it_answers(self, child: Child) -> None:
+        answer, end = asyncio.ensure_future(self._answer()), asyncio.ensure_future(child.obituary())
+        try:
+            await asyncio.wait((answer, end), timeout=_START_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+            if end.done():
+                raise KafkaSetupError(f"Kafka did not start: {end.result()}")
+            if not answer.done():
+                raise KafkaSetupError(f"Kafka does not answer after {_START_LIMIT_S:g} s; {child.last_words()}")
+            answer.result()
+        finally:
+            answer.cancel()
+            end.cancel()
+
+    async def _answer(self) -> None:
+        # First by a bare connection: Kafka's client would log an error for every attempt before the port is open.
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(HOST, self.port)
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                break
+        while not await self._lists_a_broker():  # noqa: ASYNC110  # Kafka has to be asked
+            await asyncio.sleep(0.05)
+
+    async def _lists_a_broker(self) -> bool:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap, request_timeout_ms=5_000)
+        try:
+            await admin.start()
+            return bool((await admin.describe_cluster())["brokers"])
+        except KafkaError:
+            return False
+        finally:
+            await admin.close()
+
+
+def free_port() -> int:
+    """
+    Return a TCP port on 127.0.0.1 that nobody listens on.
+
+    It lies below the range from which systems take the ports of outgoing connections. From that range a client that
+    tries to reach a stopped broker would, sooner or later, get the broker's own port and so keep it from coming back.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)  # noqa: S311  # not a secret
+        if _is_free(port):
+            return port
+
+
+def refuse_taken_port(port: int, who: str) -> None:
+    """
+    Do nothing if *port* on 127.0.0.1 is free.
+
+    Args:
+        port: TCP port.
+        who: what would listen there, for the message.
+
+    Raises:
+        KafkaSetupError: another program listens there.
+    """
+    if not _is_free(port):
+        raise KafkaSetupError(
+            f"port {port} on {HOST}, meant for {who}, is taken by another program: end that one, or give another port"
+        )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        # As Java does: connections of an earlier broker that still linger do not count.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True

@@ -1,0 +1,99 @@
+"""Child processes of `kafka-timers dev` and of the tests: a log each, a gentle end, and none left behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from kafka_timers.dev import tied
+
+__all__ = ["Child"]
+
+_LOG_LINES = 15
+
+
+class Child:
+    """
+    A running child process.
+
+    It ends with this process even if this one is killed (on Linux), and a Ctrl-C in the terminal does not reach it: who
+    started it ends it, in the order that is right.
+
+    Attributes:
+        name: for messages.
+        log: the file that its output goes to, behind what earlier runs wrote there.
+    """
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, log_start: int) -> None:
+        self.name = name
+        self.log = log
+        self._process = process
+        self._log_start = log_start
+
+    @classmethod
+    async def start(cls, name: str, command: Sequence[str], log: Path, env: Mapping[str, str] = os.environ) -> Self:
+        """
+        Start *command* and return at once.
+
+        Raises:
+            OSError: the log cannot be written.
+        """
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            log_start = output.tell()
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-IS", tied.__file__, str(os.getpid()), *command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=env,
+                start_new_session=True,
+            )
+        return cls(name, process, log, log_start)
+
+    @property
+    def pid(self) -> int:
+        """The process id, for signals that the methods here do not cover."""
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        """Wait for the end and return the exit code."""
+        return await self._process.wait()
+
+    async def obituary(self) -> str:
+        """Wait for the end and return a text that says how it came, with the last lines of the log."""
+        return f"{self.name} ended with exit code {await self.wait()}; {self.last_words()}"
+
+    async def stop(self, limit_s: float = 10.0) -> None:
+        """Ask the process to end (SIGTERM) and wait until it has; after *limit_s* it is killed."""
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.wait(), limit_s)
+        except TimeoutError:
+            self.kill()
+            await self.wait()
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL); `wait` returns once it is gone."""
+        self._signal(signal.SIGKILL)
+
+    def last_words(self) -> str:
+        """Return a sentence with the last lines that this run wrote to its log, and where that is."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            lines = b"".join(deque(log, _LOG_LINES)).decode(errors="replace").rstrip()
+        return f"the end of {self.log}:\n{lines}" if lines else f"it wrote nothing to {self.log}"
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)

@@ -1,0 +1,28 @@
+"""
+Run a command that ends with the process that started it, also when that one is killed: `tied.py PARENT COMMAND…`.
+
+Run as a script, by path, and with -IS, so that it is quick: it asks the kernel for a SIGKILL when the parent goes, then
+becomes the command, under the same process id. This is Linux's (prctl); elsewhere the command outlives a killed parent.
+The kernel watches the thread that started this one, so start it from a thread that lives as long as the program.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Become the command in `sys.argv`."""
+    parent, *command = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != int(parent):
+            return  # it was gone before the kernel was asked
+    os.execvp(command[0], command)  # noqa: S606  # the caller's command, without a shell
+
+
+if __name__ == "__main__":
+    main()

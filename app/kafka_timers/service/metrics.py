@@ -1,0 +1,77 @@
+"""
+Everything that the worker counts, with its unit in the name; docs/operate.md says what to do about each.
+
+One registry per process, made by the worker and served by `kafka_timers.probes`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
+
+
+class BulkHistogram(Collector):
+    """A histogram that takes many equal observations at once, as those of a second are."""
+
+    def __init__(self, name: str, help: str, registry: CollectorRegistry) -> None:
+        self._name, self._help = name, help
+        self._counts = [0] * (len(_BUCKETS_S) + 1)
+        self._sum_s = 0.0
+        registry.register(self)
+
+    def add(self, value_s: float, count: int) -> None:
+        """Observe *value_s* seconds *count* times."""
+        self._counts[bisect_left(_BUCKETS_S, value_s)] += count
+        self._sum_s += value_s * count
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the one metric, for the registry."""
+        bounds = [*map(floatToGoString, _BUCKETS_S), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        return [HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum_s)]
+
+
+class WorkerMetrics:
+    """The metrics of one worker process."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, help: str, *labels: str) -> Counter:
+            return Counter(f"kafka_timers_{name}", help, labels, registry=registry)
+
+        def gauge(name: str, help: str) -> Gauge:
+            return Gauge(f"kafka_timers_{name}", help, ("partition",), registry=registry)
+
+        def histogram(name: str, help: str) -> BulkHistogram:
+            return BulkHistogram(f"kafka_timers_{name}", help, registry)
+
+        self.requests = counter("requests", "requests taken into a store")
+        self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
+        self.fired = counter("fired", "callbacks made visible to receivers", "topic")
+        self.late_arrivals = counter("late_arrivals", "requests read after their second was scanned")
+        self.ticks_refused = counter("ticks_refused", "ticks further ahead of the broker than max_clock_skew_s")
+        self.fence_timeouts = counter("fence_timeouts", "seconds fired before all accepted in time was read")
+        self.takeovers = counter("takeovers", "partitions taken over, by what the local store was worth", "store")
+        self.fenced = counter("fenced", "transactions refused because another worker owns the partition")
+        self.failures = counter("partition_failures", "faults after which a partition was taken over anew")
+        self.lateness = histogram("lateness_seconds", "from a callback's second to its commit, late arrivals left out")
+        self.tick_delay = histogram("tick_delay_seconds", "from a second to the arrival of its tick in this process")
+        self.pending = gauge("pending", "requests that wait")
+        self.ingest_lag = gauge("ingest_lag_records", "requests accepted and not read yet, at the last tick")
+        self.seconds_behind = gauge("seconds_behind", "from the last second looked at to the last tick")
+        self.store_bytes = gauge("store_bytes", "table files of the store on disk")
+        self.log_gap = gauge("request_log_gap", "1 when the request log starts above the oldest pending request")
+
+    def forget(self, partition: int) -> None:
+        """Stop showing *partition*, which has another owner now."""
+        for gauge in (self.pending, self.ingest_lag, self.seconds_behind, self.store_bytes, self.log_gap):
+            with suppress(KeyError):
+                gauge.remove(str(partition))

@@ -1,0 +1,431 @@
+"""
+One owned partition, from takeover to hand-over.
+
+    take over   shut out the owner before → read the seals → open the store, or replay the log → read on
+    per tick    wait until all that was accepted before it is read → scan → callbacks, rejects and seal → drop the rows
+
+Any fault ends in a new takeover: what is done is told by the seals, so nothing has to be remembered across it.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from kafka_timers.clock import Clock
+from kafka_timers.errors import KafkaTimersError, TopicsError
+from kafka_timers.seals import read_tail
+from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.metrics import WorkerMetrics
+from kafka_timers.service.partition import Local, Partition, Scan, first_key, offsets_of
+from kafka_timers.service.reader import RequestReader
+from kafka_timers.service.requests import Record, accept
+from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
+from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
+from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.wire import Sealed, Topics
+
+log = logging.getLogger(__name__)
+
+_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+_SLICE_ROWS_MIN = 100
+
+
+class RequestLogError(Exception):
+    """The request log is not the one that the seals are of; firing from it would lose or repeat timers."""
+
+
+class Fences:
+    """
+    End offsets of the request log, asked for once per tick for all partitions that this worker owns.
+
+    Over a connection of its own: behind the reader's long poll an answer takes as long as the poll.
+    """
+
+    def __init__(self, consumer: AIOKafkaConsumer, topic: str, numbers: Callable[[], list[int]]) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._numbers = numbers
+        self._second = 0
+        self._asked: asyncio.Task[dict[int, int]] | None = None
+
+    async def end(self, number: int, second: int) -> int:
+        """Return the offset behind the last committed request of partition *number*, asked for after tick *second*."""
+        if self._asked is None or second != self._second:
+            self._second = second
+            self._asked = asyncio.create_task(self.ends(self._numbers()))
+        ends = await asyncio.shield(self._asked)
+        if number not in ends:
+            ends = await self.ends([number])
+        return ends[number]
+
+    async def ends(self, numbers: list[int]) -> dict[int, int]:
+        """Return the offset behind the last committed request of each partition."""
+        where = [TopicPartition(self._topic, number) for number in numbers]
+        return {at.partition: end for at, end in (await self._consumer.end_offsets(where)).items()}
+
+    async def start(self, number: int) -> int:
+        """Return the first offset that is left in the log of partition *number*."""
+        at = TopicPartition(self._topic, number)
+        return int((await self._consumer.beginning_offsets([at]))[at])
+
+
+class Ledger:
+    """The seals of any partition, one reading at a time over one connection."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, topic: str) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._free = asyncio.Lock()
+
+    async def seals(self, number: int) -> list[Sealed]:
+        """Return the last seals of partition *number*."""
+        async with self._free:
+            return await read_tail(self._consumer, self._topic, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the owners of one process share."""
+
+    settings: WorkerSettings
+    topics: Topics
+    partitions: int
+    reader: RequestReader
+    fences: Fences
+    ledger: Ledger
+    targets: CallbackTopics
+    rejects: Rejects
+    memory: StoreMemory
+    identity: bytes
+    metrics: WorkerMetrics
+    clock: Clock
+    name: str
+
+
+class Owner:
+    """
+    Owns one partition until `stop`.
+
+    Attributes:
+        partition: its state; a new one after each takeover.
+        awaited: the offset that the tick waits for the store to reach.
+    """
+
+    def __init__(self, number: int, shared: Shared) -> None:
+        self.number = number
+        self.partition = Partition(number)
+        self.awaited = 0
+        self._shared = shared
+        self._store: TimerStore | None = None
+        self._sender: Sender | None = None
+        self._slice_rows = shared.settings.slice_rows
+        self._tick = 0
+        self._fired_up_to = 0
+        self._folder = Path(shared.settings.data_dir) / str(number)
+        self._wake = asyncio.Event()
+        self._read_on = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._failed: Exception | None = None
+        self._serving = False
+        self._trouble = "is being taken over"
+        self._looked_at_s = shared.clock.elapsed_s()
+        self._task = asyncio.create_task(self._run(), name=f"partition-{number}")
+
+    # --- called from outside -----------------------------------------------------------------------------------------
+
+    def tick(self, second: int) -> None:
+        """Fire everything up to *second*; a later tick that comes before that is done covers it."""
+        if second > self._tick:
+            self._tick = second
+            self._wake.set()
+
+    async def stop(self, limit_s: float) -> None:
+        """Give the partition up, after the transaction that is under way if that ends within *limit_s*."""
+        self._stopped.set()
+        self._wake.set()
+        await asyncio.wait([self._task], timeout=limit_s)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._shared.metrics.forget(self.number)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since this partition has made progress."""
+        return self._shared.clock.elapsed_s() - self._looked_at_s
+
+    def problem(self) -> str | None:
+        """Return why this partition does not fire; None when it does."""
+        if self.idle_s > self._shared.settings.stalled_after_s:
+            return f"partition {self.number} {self._trouble}: no progress for {self.idle_s:.0f} s"
+        return None if self._serving else f"partition {self.number} {self._trouble}"
+
+    # --- fed by the reader -------------------------------------------------------------------------------------------
+
+    async def ingest(self, records: Sequence[Record], position: int) -> None:
+        """Keep *records*, after which the log has been read up to *position*."""
+        partition, targets = self.partition, self._shared.targets
+        while (accepted := accept(records, partition, targets.verdicts)).unknown:
+            await targets.resolve(accepted.unknown)
+        # Nothing is awaited between the decision where a request is kept and its being there: a scan may begin between.
+        partition.position = position
+        partition.added(accepted.offsets)
+        self._opened.add(accepted.rows, partition)
+        self._shared.metrics.requests.inc(len(accepted.rows) - accepted.refused.total())
+        self._read_on.set()
+        if not self._serving:
+            self._looked_at_s = self._shared.clock.elapsed_s()
+
+    def fail(self, error: Exception) -> None:
+        """Take note that the partition cannot be read."""
+        self._failed = error
+        self._wake.set()
+        self._read_on.set()
+
+    # --- the partition's life ----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        settings = self._shared.settings
+        faults = 0
+        while not self._stopped.is_set():
+            pause_s = 0.0
+            try:
+                await self._take_over()
+                while await self._next_tick():
+                    await self._fire_up_to(self._tick)
+                    faults = 0
+            except FencedError:
+                self._shared.metrics.fenced.inc()
+                self._trouble = "is owned by another worker"
+                log.warning("partition %d: another worker owns it by now", self.number)
+                # Either this worker has lost the partition and will hear of it with its next heartbeat, or the broker
+                # gave up a transaction that took too long. After a whole session without a word it is the latter.
+                pause_s = settings.session_timeout_s
+            except Exception as error:
+                self._shared.metrics.failures.inc()
+                self._trouble = f"failed ({_told(error)})"
+                expected = isinstance(error, (KafkaError, TopicsRefusedError, RequestLogError, KafkaTimersError))
+                log.warning("partition %d: %s", self.number, _told(error), exc_info=None if expected else error)
+                if isinstance(error, TopicsRefusedError):
+                    for topic, reason in error.reasons.items():
+                        self._shared.targets.refuse(topic, reason)
+                elif is_damage(error):
+                    log.warning("partition %d: its store is damaged and is rebuilt from the log", self.number)
+                    self._close()
+                    destroy(self._folder)
+                pause_s = _PAUSES_S[min(faults, len(_PAUSES_S) - 1)]
+                faults += 1
+            finally:
+                await self._let_go()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stopped.wait()
+
+    async def _take_over(self) -> None:
+        shared, number = self._shared, self.number
+        self._failed = None
+        self._sender = sender = Sender(shared.settings, number, shared.topics.sealed)
+        await sender.start()
+        seals = await shared.ledger.seals(number)
+        check_partitions(seals, shared.partitions)
+        start, end = await shared.fences.start(number), (await shared.fences.ends([number]))[number]
+        self._store = store = _open(self._folder, shared)
+        local = store.local()
+        if local and local.position > end:
+            log.warning("partition %d: the store has read up to %d, the log ends at %d", number, local.position, end)
+            local = None
+        self.partition = partition = Partition(number)
+        keep = partition.take_over(seals, local)
+        self._check_log(start, end)
+        if local and keep:
+            self._settle(local)
+        elif not store.is_new:
+            self._close()
+            destroy(self._folder)
+            self._store = TimerStore(self._folder, shared.identity, shared.memory)
+        self._opened.save(partition)
+        shared.metrics.takeovers.labels("kept" if local and keep else "rebuilt").inc()
+        log.info(
+            "partition %d: taken over, fired up to second %d, %d pending in the store, reading on from offset %d of %d",
+            *(number, partition.second, partition.pending, partition.position, end),
+        )
+        shared.reader.add(self)
+        # Until the log has been read up to where it ends now, an older request might come after a younger one.
+        await self._reach(max(end, partition.must_reach), None)
+        self._trouble = "waits for a tick"
+        self._serving = True
+        self._looked_at_s = shared.clock.elapsed_s()
+
+    def _check_log(self, start: int, end: int) -> None:
+        """Compare what must be read with what the request log still has, from *start* to *end*."""
+        partition, topic = self.partition, self._shared.topics.requests
+        if partition.must_reach > end:
+            raise RequestLogError(
+                f"{topic} ends at offset {end}, below {partition.must_reach} up to which it has been fired: was the "
+                "topic deleted, or did it lose records? If it was made anew on purpose, make that of the seals anew too"
+            )
+        gap = start > partition.position
+        self._shared.metrics.log_gap.labels(self.number).set(gap)
+        if gap:
+            log.error(
+                "partition %d: requests from offset %d on are pending, but %s starts at %d: its retention is too short",
+                *(self.number, partition.position, topic, start),
+            )
+            partition.position = start
+
+    def _settle(self, local: Local) -> None:
+        """Bring the rows of a store that was here before in line with the seals."""
+        partition, store = self.partition, self._opened
+        partition.chunks.update(store.chunks())
+        rows = store.rows(b"", first_key(partition.unsettled(local)))
+        moved = [(key, row, new) for key, row in rows if (new := partition.settle(key)) != key]
+        partition.removed(offsets_of([key for key, _, new in moved if new is None]))
+        store.move(moved, partition)
+
+    async def _next_tick(self) -> bool:
+        """Wait for a tick; False when the partition is to be given up."""
+        await self._wake.wait()
+        self._wake.clear()
+        if self._failed:
+            raise self._failed
+        return not self._stopped.is_set()
+
+    async def _fire_up_to(self, second: int) -> None:
+        partition, store, shared = self.partition, self._opened, self._shared
+        if second > partition.second:
+            await self._reach(await shared.fences.end(self.number, second), shared.settings.fence_wait_s)
+            quiet = second - partition.second < shared.settings.seal_every_s
+            if partition.scan or not quiet or store.has_due(partition.second, second):
+                while partition.second < second and not self._stopped.is_set():
+                    scan = partition.begin(second)
+                    store.save(partition)
+                    await self._fire(scan)
+        self._fired_up_to = max(second, self._fired_up_to)
+        self._looked_at_s = shared.clock.elapsed_s()
+
+    async def _fire(self, scan: Scan) -> None:
+        """Send the next slice of *scan* and its seal."""
+        shared, partition, store, sender = self._shared, self.partition, self._opened, self._connected
+        taken = Slice(self.number, sender, shared.targets, shared.rejects, shared.clock)
+        try:
+            # Past the transaction's timeout the broker would abort it anyway.
+            async with asyncio.timeout(shared.settings.transaction_timeout_s * 0.8):
+                await sender.begin()
+                rows = store.rows(*partition.range_of(scan))
+                await taken.take(rows, self._slice_rows, shared.settings.slice_bytes)
+                seal = partition.seal(taken.due, list(taken.rejected), complete=taken.complete)
+                seal.lateness_p50_ms = taken.lateness_ms(0.5)
+                seal.lateness_p99_ms = taken.lateness_ms(0.99)
+                seal.lateness_max_ms = taken.lateness_ms(1)
+                seal.worker = shared.name
+                seal.partitions = shared.partitions
+                await sender.commit(seal)
+        except TimeoutError as error:
+            self._slice_rows = max(len(taken.due) // 2, _SLICE_ROWS_MIN)
+            raise KafkaError(
+                f"{len(taken.due)} callbacks were not taken in time; slices have {self._slice_rows} now"
+            ) from error
+        partition.sealed(seal, taken.due)
+        if taken.due:
+            store.drop(taken.due[-1], partition)
+        else:
+            store.save(partition)
+        self._slice_rows = min(self._slice_rows * 2, shared.settings.slice_rows)
+        self._looked_at_s = shared.clock.elapsed_s()
+        self._count(taken, seal.late_arrivals)
+
+    async def _reach(self, position: int, limit_s: float | None) -> None:
+        """Wait until the store has been fed up to *position*; with a limit, go on without the rest after it."""
+        self.awaited = position
+        try:
+            async with asyncio.timeout(limit_s):
+                while self.partition.position < position:
+                    self._read_on.clear()
+                    await self._read_on.wait()
+                    if self._failed:
+                        raise self._failed
+        except TimeoutError:
+            self._shared.metrics.fence_timeouts.inc()
+
+    async def _let_go(self) -> None:
+        self._serving = False
+        self._shared.reader.remove(self)
+        if self._sender:
+            await self._sender.stop()
+            self._sender = None
+        self._close()
+
+    def _close(self) -> None:
+        if self._store:
+            self._store.close()
+            self._store = None
+
+    @property
+    def _connected(self) -> Sender:
+        if self._sender is None:
+            raise AssertionError("there is a sender between takeover and hand-over only")
+        return self._sender
+
+    @property
+    def _opened(self) -> TimerStore:
+        if self._store is None:
+            raise AssertionError("the store is open between takeover and hand-over only")
+        return self._store
+
+    def _count(self, taken: Slice, late_arrivals: int) -> None:
+        metrics = self._shared.metrics
+        for topic, count in taken.fired.items():
+            metrics.fired.labels(topic).inc(count)
+        for reason, count in Counter(taken.rejected.values()).items():
+            metrics.rejected.labels(reason).inc(count)
+        metrics.late_arrivals.inc(late_arrivals)
+        now_s = self._shared.clock.wall_s()
+        for second, count in taken.seconds.items():
+            metrics.lateness.add(now_s - second, count)
+
+    def show(self) -> None:
+        """Bring the gauges of this partition up to date."""
+        if not self._serving:
+            return
+        metrics, partition = self._shared.metrics, self.partition
+        metrics.pending.labels(self.number).set(partition.pending)
+        metrics.store_bytes.labels(self.number).set(self._opened.bytes_on_disk)
+        metrics.seconds_behind.labels(self.number).set(max(self._tick - self._fired_up_to, 0))
+        metrics.ingest_lag.labels(self.number).set(max(self.awaited - partition.position, 0))
+
+
+def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:
+    """
+    Check the number of partitions against the one that the seals were written with.
+
+    Raises:
+        TopicsError: it has changed.
+    """
+    before = max(seals, key=lambda seal: (seal.last, seal.fence), default=None)
+    if before and before.partitions != partitions:
+        raise TopicsError(
+            f"the service has run with {before.partitions} partitions and finds {partitions} now. The count is fixed "
+            "for life, since timer ids are routed by it: move to a new set of topics (--topic-prefix) instead"
+        )
+
+
+def _open(folder: Path, shared: Shared) -> TimerStore:
+    try:
+        return TimerStore(folder, shared.identity, shared.memory)
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        log.warning("partition %s: its store is damaged and is rebuilt from the log: %s", folder.name, error)
+        destroy(folder)
+        return TimerStore(folder, shared.identity, shared.memory)
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,155 @@
+"""
+What leaves a partition: callbacks, rejects and the seal that names them, all or nothing.
+
+Exactly once means: one transactional producer per owned partition, whose `start()` shuts out the one before. What that
+one had begun is aborted, what it still sends is refused, so a paused owner that comes back can repeat nothing.
+Everything goes through the transaction, a seal with nothing due as well: the plain seal of a paused owner could appear
+after one of its successor and declare less as done than the successor had fired.
+
+At least once has no transactions: callbacks first, the seal once the broker has them.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from kafka_timers.service.requests import Reason
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.wire import Sealed
+
+_REFUSALS: dict[type[Exception], Reason] = {
+    TopicAuthorizationFailedError: Reason.TOPIC_REFUSED,
+    InvalidTopicError: Reason.TOPIC_UNKNOWN,
+    UnknownTopicOrPartitionError: Reason.TOPIC_UNKNOWN,
+    MessageSizeTooLargeError: Reason.TOO_LARGE,
+    RecordListTooLargeError: Reason.TOO_LARGE,
+}
+_STOP_S = 5.0
+BATCH_BYTES = 256 << 10
+
+
+class FencedError(Exception):
+    """Another worker owns the partition by now; only a fresh assignment makes this one its owner again."""
+
+
+class TopicsRefusedError(Exception):
+    """The broker refused writes to callback topics; `reasons` says which and why. Nothing of the slice is visible."""
+
+    def __init__(self, reasons: dict[str, Reason]) -> None:
+        super().__init__(", ".join(f"{topic}: {reason}" for topic, reason in reasons.items()))
+        self.reasons = reasons
+
+
+class Sender:
+    """
+    The producer of one partition.
+
+    Args:
+        settings: of the worker.
+        partition: number of the partition, part of the transactional id.
+        sealed_topic: where seals go.
+    """
+
+    def __init__(self, settings: WorkerSettings, partition: int, sealed_topic: str) -> None:
+        self._transactional = settings.guarantee == "exactly-once"
+        self._partition = partition
+        self._sealed_topic = sealed_topic
+        self._acks: list[tuple[str, asyncio.Future[Any]]] = []
+        more: dict[str, Any] = {"enable_idempotence": True}
+        if self._transactional:
+            more = {
+                "transactional_id": f"{settings.group}.{settings.topic_prefix}{partition}",
+                "transaction_timeout_ms": int(settings.transaction_timeout_s * 1000),
+            }
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=settings.bootstrap,
+            acks="all",
+            max_batch_size=BATCH_BYTES,
+            request_timeout_ms=int(settings.transaction_timeout_s * 1000),
+            **more,
+        )
+
+    async def start(self) -> None:
+        """Connect, and with exactly-once shut out whoever owned the partition before."""
+        await self._producer.start()
+
+    async def stop(self) -> None:
+        """Disconnect; what was not committed is aborted by the next owner's start."""
+        for _, ack in self._acks:
+            # Cancelled or not, nobody asks for its outcome any more.
+            ack.cancel()
+        with suppress(TimeoutError, KafkaError):
+            async with asyncio.timeout(_STOP_S):
+                await self._producer.stop()
+
+    def new_batch(self) -> BatchBuilder:
+        """Return an empty batch of at most `BATCH_BYTES`; may be called before `begin`."""
+        return self._producer.create_batch()
+
+    async def begin(self) -> None:
+        """Begin a slice."""
+        self._acks = []
+        if self._transactional:
+            try:
+                await self._producer.begin_transaction()
+            except ProducerFenced as error:
+                raise FencedError from error
+
+    async def send(self, batch: BatchBuilder, topic: str, partition: int) -> None:
+        """Send *batch* as part of the slice; waits only while an earlier one for the same partition is queued."""
+        try:
+            self._acks.append((topic, await self._producer.send_batch(batch, topic, partition=partition)))
+        except ProducerFenced as error:
+            raise FencedError from error
+        except AssertionError as error:
+            # The transaction has failed meanwhile; an ack tells why.
+            await self._gather()
+            raise KafkaError("the transaction failed without a reason") from error
+
+    async def commit(self, seal: Sealed) -> None:
+        """
+        End the slice with *seal*; all of it is visible once this returns.
+
+        Raises:
+            FencedError: another worker owns the partition; nothing of the slice is visible.
+            TopicsRefusedError: callback topics refuse; nothing of the slice is visible.
+            KafkaError: anything else. The slice may be visible or not: the seals tell. This sender is of no more use.
+        """
+        if not self._transactional:
+            await self._gather()
+        batch = self.new_batch()
+        batch.append(timestamp=None, key=b"%d" % self._partition, value=seal.SerializeToString())
+        await self.send(batch, self._sealed_topic, self._partition)
+        # commit_transaction() returns normally when a batch has failed, so every ack is looked at before.
+        await self._gather()
+        if self._transactional:
+            try:
+                await self._producer.commit_transaction()
+            except ProducerFenced as error:
+                raise FencedError from error
+
+    async def _gather(self) -> None:
+        answers = await asyncio.gather(*[ack for _, ack in self._acks], return_exceptions=True)
+        acks = zip(self._acks, answers, strict=True)
+        failed = [(topic, error) for (topic, _), error in acks if isinstance(error, Exception)]
+        if not failed:
+            return
+        for _, error in failed:
+            if isinstance(error, ProducerFenced):
+                raise FencedError from error
+        reasons = {topic: _REFUSALS[type(error)] for topic, error in failed if type(error) in _REFUSALS}
+        if reasons:
+            raise TopicsRefusedError(reasons)
+        raise failed[0][1]

@@ -1,0 +1,289 @@
+"""
+The worker process: connects, joins the group, and owns the partitions that it is assigned.
+
+What it does with a partition is in `owner`; this module ties the Faust app, the reader and the owners together, and tells
+the outside how they are.
+"""
+
+import asyncio
+import dataclasses
+import fcntl
+import logging
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from kafka_timers.clock import Clock, HostClock
+from kafka_timers.errors import BrokerError, SettingsError, TopicsError
+from kafka_timers.probes import Probes
+from kafka_timers.service.agents import make_app
+from kafka_timers.service.callbacks import Rejects
+from kafka_timers.service.metrics import WorkerMetrics
+from kafka_timers.service.owner import Fences, Ledger, Owner, Shared, check_partitions
+from kafka_timers.service.partition import tick_second
+from kafka_timers.service.reader import RequestReader
+from kafka_timers.service.requests import Target
+from kafka_timers.service.store import StoreMemory
+from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.topics import answering, counts
+from kafka_timers.wire import Topics
+
+log = logging.getLogger(__name__)
+
+# A second's transaction may take this long to end when the partition is to be given up.
+_HAND_OVER_S = 2.0
+_HOUSEKEEPING_S = 1.0
+_NO_TICK_S = 3.0
+# Beyond this many times `stalled_after_s` a restart is the better bet: /livez turns red.
+_DEAD_FACTOR = 6
+
+
+class Worker:
+    """
+    One worker.
+
+    Args:
+        settings: of this process.
+        clock: tells how late callbacks are and how long nothing has happened; never what is due.
+    """
+
+    def __init__(self, settings: WorkerSettings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or HostClock()
+        self._topics = Topics.of(settings.topic_prefix)
+        self.metrics = WorkerMetrics()
+        self.probes = Probes(settings.host, settings.port, self.metrics.registry, self._dead, self._unready)
+        self._owners: dict[int, Owner] = {}
+        self._joined = False
+        self._ticked_s: float | None = None
+        self._skewed: str | None = None
+        self._shared: Shared | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """
+        Fire timers until *stop* is set.
+
+        Raises:
+            KafkaTimersError: the worker cannot start; the text says why.
+        """
+        async with AsyncExitStack() as stack:
+            stack.enter_context(_locked(Path(self._settings.data_dir)))
+            await self.probes.start()
+            stack.push_async_callback(self.probes.stop)
+            if not await _answers(self._settings.bootstrap, stop):
+                return
+            admin = AIOKafkaAdminClient(bootstrap_servers=self._settings.bootstrap)
+            await admin.start()
+            stack.push_async_callback(admin.close)
+            self._shared = shared = await self._connect(admin, stack)
+            app = make_app(self._settings, shared.partitions, self._on_tick, self._on_assigned, self._on_revoked)
+            tasks = [asyncio.create_task(shared.reader.run()), asyncio.create_task(self._keep_house(shared))]
+            stack.push_async_callback(_cancel, tasks)
+            app.finalize()
+            await app.start()
+            stack.push_async_callback(app.stop)
+            log.info("worker %s is in group %s", shared.name, self._settings.group)
+            ended = [asyncio.create_task(stop.wait()), asyncio.create_task(app.wait_until_stopped()), *tasks]
+            done, _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            await _cancel(ended[:2])
+            await self._on_revoked(set(self._owners))
+            for task in done.intersection(tasks):
+                task.result()
+            if app.crash_reason:
+                raise app.crash_reason
+
+    # --- the Faust app's callbacks -----------------------------------------------------------------------------------
+
+    def _on_tick(self, number: int, key: bytes | None, appended_ms: int) -> None:
+        if not key or not key.isdigit():
+            log.warning("%s partition %d: a tick with key %.40r is no second", self._topics.oscillator, number, key)
+            return
+        second = int(key)
+        usable = tick_second(second, appended_ms, self._settings.max_clock_skew_s)
+        if usable is None:
+            self.metrics.ticks_refused.inc()
+            self._skewed = f"tick {second} is {second - appended_ms / 1000:.1f} s ahead of the broker's clock: refused"
+            log.warning("%s partition %d: %s", self._topics.oscillator, number, self._skewed)
+            return
+        self._skewed = None
+        self._ticked_s = self._clock.elapsed_s()
+        self.metrics.tick_delay.add(self._clock.wall_s() - second, 1)
+        if owner := self._owners.get(number):
+            owner.tick(usable)
+
+    async def _on_assigned(self, numbers: set[int]) -> None:
+        await self._on_revoked(set(self._owners))
+        if self._shared:
+            self._owners = {number: Owner(number, self._shared) for number in numbers}
+        self._ticked_s = self._clock.elapsed_s()
+        self._joined = True
+        log.info("owns partitions %s", sorted(numbers))
+
+    async def _on_revoked(self, numbers: set[int]) -> None:
+        owners = [self._owners.pop(number) for number in numbers & set(self._owners)]
+        await asyncio.gather(*[owner.stop(_HAND_OVER_S) for owner in owners])
+
+    # --- health ------------------------------------------------------------------------------------------------------
+
+    def _unready(self) -> list[str]:
+        if self._shared is None:
+            return [f"no broker answers at {self._settings.bootstrap} yet"]
+        if not self._joined:
+            return ["has not joined the group yet"]
+        reasons = [problem for owner in self._owners.values() if (problem := owner.problem())]
+        silent_s = self._clock.elapsed_s() - (self._ticked_s or 0)
+        if self._owners and silent_s > _NO_TICK_S:
+            reasons.append(f"no tick for {silent_s:.0f} s: is an oscillator running?")
+        if self._skewed:
+            reasons.append(self._skewed)
+        return reasons
+
+    def _dead(self) -> list[str]:
+        limit_s = self._settings.stalled_after_s * _DEAD_FACTOR
+        if self._ticked_s is None or self._clock.elapsed_s() - self._ticked_s > _NO_TICK_S:
+            # Without ticks nothing moves, and no restart of a worker mends that.
+            return []
+        idle = [owner for owner in self._owners.values() if owner.idle_s > limit_s]
+        return [problem for owner in idle if (problem := owner.problem())]
+
+    # --- start -------------------------------------------------------------------------------------------------------
+
+    async def _connect(self, admin: AIOKafkaAdminClient, stack: AsyncExitStack) -> Shared:
+        settings, topics = self._settings, self._topics
+        found = await counts(settings.bootstrap, settings.topic_prefix)
+        partitions = _agreed(found, topics)
+        fetching = await stack.enter_async_context(_consumer(settings, max_partition_fetch_bytes=2 << 20))
+        asking = await stack.enter_async_context(_consumer(settings))
+        sealing = await stack.enter_async_context(_consumer(settings, fetch_max_wait_ms=50))
+        targets = CallbackTopics(admin, topics, settings.allowed_topics, self._clock)
+        reader = RequestReader(fetching, topics.requests)
+        ledger = Ledger(sealing, topics.sealed)
+        check_partitions(await ledger.seals(0), partitions)
+        rejected = (await targets.look_up([topics.rejected]))[topics.rejected]
+        if not isinstance(rejected, Target):
+            raise TopicsError(f"topic {topics.rejected} cannot be written to: {rejected}")
+        cluster = (await admin.describe_cluster())["cluster_id"] or ""
+        return Shared(
+            settings=settings,
+            topics=topics,
+            partitions=partitions,
+            reader=reader,
+            fences=Fences(asking, topics.requests, lambda: reader.numbers),
+            ledger=ledger,
+            targets=targets,
+            rejects=Rejects(topics.rejected, rejected, topics.requests),
+            memory=StoreMemory(),
+            identity=f"{cluster}/{topics.requests}".encode(),
+            metrics=self.metrics,
+            clock=self._clock,
+            name=self.probes.url or f"{socket.gethostname()}:{settings.data_dir}",
+        )
+
+    async def _keep_house(self, shared: Shared) -> None:
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            for owner in self._owners.values():
+                owner.show()
+            try:
+                await shared.targets.refresh()
+            except KafkaError as error:
+                log.warning("callback topics could not be looked up: %s", error)
+
+
+def run(settings: WorkerSettings) -> int:
+    """
+    Run a worker until SIGTERM or SIGINT, and return the exit code.
+
+    Raises:
+        KafkaTimersError: the worker cannot start; the text says why.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        await Worker(settings).run(stop)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+    return 0
+
+
+async def _answers(bootstrap: str, stop: asyncio.Event) -> bool:
+    """Wait until a broker answers; False when *stop* came first."""
+    told = False
+    while not stop.is_set():
+        try:
+            async with answering(bootstrap):
+                admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+                try:
+                    await admin.start()
+                finally:
+                    await admin.close()
+            return True
+        except BrokerError as error:
+            if not told:
+                log.warning("%s; trying again every second", error)
+                told = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await stop.wait()
+    return False
+
+
+@asynccontextmanager
+async def _consumer(settings: WorkerSettings, **more: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=settings.bootstrap,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        **more,
+    )
+    await consumer.start()
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold *folder* for this process alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise SettingsError(f"data folder {folder} is used by another worker: give each its own") from error
+            yield
+    except OSError as error:
+        raise SettingsError(f"data folder {folder} cannot be written to: {error.strerror}") from error
+
+
+def _agreed(found: Mapping[str, int], topics: Topics) -> int:
+    """Return the one number of partitions that the topics have."""
+    missing = [topic for topic in dataclasses.astuple(topics) if topic not in found]
+    if missing:
+        raise TopicsError(f"missing: {', '.join(missing)}. Create them with kafka-timers topics create")
+    aligned = {topic: found[topic] for topic in (topics.requests, topics.oscillator, topics.sealed)}
+    if len(set(aligned.values())) > 1:
+        told = ", ".join(f"{topic} has {count}" for topic, count in aligned.items())
+        raise TopicsError(f"partition counts differ: {told}. They must be the same, and are fixed for life")
+    return found[topics.requests]
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,164 @@
+"""
+Test timers without waiting: a clock that stands still until it is moved, and an in-memory broker that follows it.
+
+    clock = ManualClock()
+    timers = InMemoryTimers(clock)
+    await place_order(timers.client)            # calls client.after(30, topic="reminders", …)
+    await clock.advance(30)
+    [record] = timers.take("reminders")
+
+No Kafka, no threads, and the same result on every run. Of the service it has what a receiver sees: records, headers and
+their order. It lets every topic pass and keeps nothing after the process.
+"""
+
+import asyncio
+import heapq
+import itertools
+from collections import defaultdict
+
+from aiokafka import ConsumerRecord
+
+from kafka_timers.client import TimerClient
+from kafka_timers.wire import Future, callback_headers
+
+__all__ = ["InMemoryTimers", "ManualClock"]
+
+# Turns of the event loop that a woken task gets to reach its next sleep: a fixed number, so that every run is the same.
+_TURNS = 20
+
+
+class ManualClock:
+    """
+    A `kafka_timers.clock.Clock` that a test moves.
+
+    Args:
+        wall_s: UNIX seconds at which it stands.
+    """
+
+    def __init__(self, wall_s: float = 0.0) -> None:
+        self._wall_s = wall_s
+        self._elapsed_s = 0.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = itertools.count()
+
+    def wall_s(self) -> float:
+        """Return UNIX time in seconds."""
+        return self._wall_s
+
+    def elapsed_s(self) -> float:
+        """Return the seconds by which `advance` has moved the clock; `set` does not count."""
+        return self._elapsed_s
+
+    async def sleep_until(self, wall_s: float) -> None:
+        """Return once the clock has reached *wall_s*; at once when it has."""
+        while self._wall_s < wall_s:
+            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._sleepers, (wall_s, next(self._numbers), woken))
+            await woken
+
+    def set(self, wall_s: float) -> None:
+        """Step to *wall_s*, also backwards, as a host's clock may; sleepers that are due run when the caller awaits."""
+        self._wall_s = wall_s
+        while self._sleepers and self._sleepers[0][0] <= wall_s:
+            _, _, woken = heapq.heappop(self._sleepers)
+            if not woken.done():  # it is, when the sleeper was cancelled
+                woken.set_result(None)
+
+    async def advance(self, seconds: float) -> None:
+        """
+        Move on by *seconds*, stopping wherever a sleeper is due, in order of time and then of falling asleep.
+
+        Each woken task runs at its own moment until it waits again, so one that sleeps a second at a time wakes once
+        for each second. What a task does after waiting for something other than this clock may come later.
+        """
+        if seconds < 0:
+            raise ValueError(f"advance({seconds!r}): time does not go back; set() steps the clock")
+        start_s, end_s = self._wall_s, self._wall_s + seconds
+        base_s = self._elapsed_s
+        await _let_run()
+        while self._sleepers and (wake_s := self._sleepers[0][0]) <= end_s:
+            self._elapsed_s = base_s + wake_s - start_s
+            self.set(wake_s)
+            await _let_run()
+        self._elapsed_s = base_s + seconds
+        self.set(end_s)
+
+
+async def _let_run() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
+class InMemoryTimers:
+    """
+    The timer service and its broker in memory, with one partition.
+
+    Attributes:
+        client: a `TimerClient` whose requests stay in here; same checks, same results, no network.
+
+    Args:
+        clock: its seconds are the ticks. A tick that was read is not taken back when the clock is.
+    """
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.client: TimerClient = _InMemoryClient(self, clock)
+        self._clock = clock
+        self._second = int(clock.wall_s())
+        self._pending: list[tuple[int, int, int, int, Future]] = []
+        self._offsets = itertools.count()
+        self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
+        self._taken: defaultdict[str, int] = defaultdict(int)
+
+    def take(self, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
+        """Return the callbacks on *topic* that are due by now and were not taken before, in the order of firing."""
+        self._tick()
+        records = self._topics[topic][self._taken[topic] :]
+        self._taken[topic] += len(records)
+        return records
+
+    def _accept(self, second: int, future: Future) -> int:
+        self._tick()
+        offset = next(self._offsets)
+        # Late ones fire with the next tick, before those with millis, as in the service.
+        late = second <= self._second
+        due, millis = (self._second + 1, 0) if late else (second, future.millis)
+        heapq.heappush(self._pending, (due, millis, offset, second, future))
+        return offset
+
+    def _tick(self) -> None:
+        # Nobody can tell a callback that appears in its second from one that appears when it is looked for.
+        self._second = max(self._second, int(self._clock.wall_s()))
+        while self._pending and self._pending[0][0] <= self._second:
+            due, _, offset, second, future = heapq.heappop(self._pending)
+            self._fire(due, second, offset, future)
+
+    def _fire(self, due: int, second: int, offset: int, future: Future) -> None:
+        log = self._topics[future.callBackTopic]
+        key, value = future.callBackKey.encode() or None, future.callBack
+        log.append(
+            ConsumerRecord(
+                topic=future.callBackTopic,
+                partition=0,
+                offset=len(log),
+                timestamp=due * 1000,
+                timestamp_type=1,
+                key=key,
+                value=value,
+                checksum=None,
+                serialized_key_size=len(key) if key else -1,
+                serialized_value_size=len(value),
+                headers=tuple(callback_headers(future, second, b"0:%d" % offset)),
+            )
+        )
+
+
+class _InMemoryClient(TimerClient):
+    def __init__(self, timers: InMemoryTimers, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self._timers = timers
+
+    async def start(self) -> None:
+        """Nothing to connect to."""
+
+    async def _publish(self, key: bytes, value: bytes, name: str) -> tuple[int, int]:
+        return 0, self._timers._accept(int(key), Future.FromString(value))

@@ -1,0 +1,141 @@
+"""Whether a replica does its work: what /livez and /readyz answer, the gauges, and a log line at each change."""
+
+import logging
+
+from kafka_timers.clock import Clock
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from kafka_timers_oscillator.broker_time import BrokerTime
+
+log = logging.getLogger(__name__)
+
+NOT_READY_AFTER_S = 3.0
+
+# Longer than anything that a replica waits for, each of its waits having a limit.
+STUCK_AFTER_S = 60.0
+
+PREFIX = "kafka_timers_oscillator"
+
+
+class Metrics:
+    """The metrics of one replica, in *registry*; a tick is one second in one partition."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.last_tick = Gauge(
+            f"{PREFIX}_last_tick_seconds", "last second that every partition has, in UNIX seconds", registry=registry
+        )
+        self.clock_offset = Gauge(
+            f"{PREFIX}_clock_offset_seconds", "this host's clock less the broker's", registry=registry
+        )
+        self.delay = Histogram(
+            f"{PREFIX}_tick_delay_seconds",
+            "append time less second of each tick that this replica emitted",
+            buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
+            registry=registry,
+        )
+        self.behind = Gauge(
+            f"{PREFIX}_behind_seconds",
+            "the broker's time less the last second that every partition has",
+            registry=registry,
+        )
+        self.emitted = Counter(f"{PREFIX}_ticks_emitted", "ticks that this replica emitted", registry=registry)
+        self.suppressed = Counter(
+            f"{PREFIX}_ticks_suppressed", "ticks not emitted since another replica had done so", registry=registry
+        )
+        self.early = Counter(
+            f"{PREFIX}_ticks_early",
+            "ticks that landed before their second by the broker's clock and were emitted again",
+            registry=registry,
+        )
+        self.skipped = Counter(
+            f"{PREFIX}_ticks_skipped", "missed ticks left out by the catch-up limit", registry=registry
+        )
+
+
+class Health:
+    """
+    The state of one replica, told by the parts that do the work.
+
+    Args:
+        clock: the clock of the host.
+        broker_time: where the broker's time is learnt.
+        max_clock_skew_s: how far the two may differ.
+    """
+
+    def __init__(self, clock: Clock, broker_time: BrokerTime, metrics: Metrics, max_clock_skew_s: float) -> None:
+        self._clock, self._broker_time = clock, broker_time
+        self._max_clock_skew_s = max_clock_skew_s
+        self._last_tick = metrics.last_tick
+        self._troubles: dict[int | None, str] = {}
+        self._held = False
+        self._last_second: int | None = None
+        self.answered_elapsed_s = self._turned_elapsed_s = self._progress_elapsed_s = clock.elapsed_s()
+        metrics.clock_offset.set_function(lambda: self.clock_offset_s() or 0.0)
+        metrics.behind.set_function(self._behind_s)
+
+    def turned(self) -> None:
+        """Note that the replica's loop goes round."""
+        self._turned_elapsed_s = self._clock.elapsed_s()
+
+    def answered(self, partition: int | None = None) -> None:
+        """Note that the broker answered, with a tick of *partition* if that is given."""
+        self.answered_elapsed_s = self._clock.elapsed_s()
+        if self._troubles:
+            self._troubles.pop(None, None)
+            self._troubles.pop(partition, None)
+            if not self._troubles:
+                log.info("the broker answers again")
+
+    def trouble(self, reason: str, partition: int | None = None) -> None:
+        """Note that the broker does not do what it was asked for, for all or for *partition*, until it does."""
+        if not self._troubles:
+            log.error("%s; trying again", reason)
+        self._troubles[partition] = reason
+
+    def progressed(self, second: int) -> None:
+        """Note that every partition has the tick of *second*."""
+        self._progress_elapsed_s = self._clock.elapsed_s()
+        self._last_second = second
+        self._last_tick.set(second)
+
+    def clock_offset_s(self) -> float | None:
+        """Return by how much the host's clock is ahead of the broker's, in seconds; None while that is not known."""
+        broker_s = self._broker_time.at(self._clock.elapsed_s())
+        return None if broker_s is None else self._clock.wall_s() - broker_s
+
+    def must_keep_silent(self) -> bool:
+        """Tell whether the clocks of host and broker differ by more than they may."""
+        reason = self._skew()
+        if bool(reason) != self._held:
+            self._held = bool(reason)
+            if self._held:
+                log.error("%s", reason)
+            else:
+                log.info("the clocks of host and broker agree again")
+        return self._held
+
+    def live(self) -> list[str]:
+        """Return why this process should be restarted; nothing when it is alive."""
+        stuck_s = self._clock.elapsed_s() - self._turned_elapsed_s
+        return [f"the loop has been stuck for {stuck_s:.0f} s"] if stuck_s > STUCK_AFTER_S else []
+
+    def ready(self) -> list[str]:
+        """Return why ticks are missing, or will be when the other replicas are gone; nothing when all is well."""
+        reasons = [reason for reason in (*self._troubles.values(), self._skew()) if reason]
+        silent_s = self._clock.elapsed_s() - self._progress_elapsed_s
+        if silent_s > NOT_READY_AFTER_S:
+            reasons.append(f"no tick was emitted or seen for {silent_s:.0f} s")
+        return reasons
+
+    def _skew(self) -> str:
+        offset_s = self.clock_offset_s()
+        if offset_s is None or abs(offset_s) <= self._max_clock_skew_s:
+            return ""
+        return (
+            f"this host's clock is {abs(offset_s):.1f} s {'ahead of' if offset_s > 0 else 'behind'} the broker's; "
+            f"no tick is emitted until they differ by at most {self._max_clock_skew_s:g} s"
+        )
+
+    def _behind_s(self) -> float:
+        broker_s = self._broker_time.at(self._clock.elapsed_s())
+        return 0.0 if broker_s is None or self._last_second is None else broker_s - self._last_second

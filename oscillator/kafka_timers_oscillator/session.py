@@ -1,0 +1,201 @@
+"""
+The work of a replica between connecting to the broker and losing it: moves ticks between the schedule and the topic.
+
+The broker's time must be known before the first tick, and only an acknowledgement tells it. So a replica first emits
+again a second that is long past: the last one of a partition, or second 0 when it holds none. Every reader knows such a
+tick already and drops it. The same is done while the replica has to keep silent, to notice when that may end.
+
+The host's wall clock takes no part in placing ticks, but it must agree with the broker's. If they differ by more than
+`max_clock_skew_s` one of them is wrong, there is no telling which, and a timer that fired early cannot be taken back:
+the replica keeps silent and alarms. What it kept back is emitted when they agree again.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import NoReturn
+
+from aiokafka.errors import KafkaError
+from kafka_timers.clock import Clock
+from kafka_timers.errors import BrokerError
+
+from kafka_timers_oscillator.broker_time import BrokerTime
+from kafka_timers_oscillator.health import Health, Metrics
+from kafka_timers_oscillator.schedule import Schedule
+from kafka_timers_oscillator.tick_log import TickLog
+
+log = logging.getLogger(__name__)
+
+# The broker's time is learnt anew after this long without any tick.
+RELEARN_AFTER_S = 5.0
+
+# Ticks sent together are waited for together this long; one still open then does not hold up the other partitions.
+ROUND_LIMIT_S = 0.5
+
+READ_LIMIT_S = 5.0
+
+# The session ends after this long without a word from the broker. Until then aiokafka finds it again by itself.
+SILENCE_LIMIT_S = 15.0
+
+# The longest sleep, so that a change of the clocks is noticed soon.
+NAP_S = 0.5
+
+# More than this between two turns of the loop, by the broker's time, is neither a sleep nor a round.
+STALL_S = 0.8
+
+
+class Session:
+    """
+    One session; `follow` and `emit` run side by side until the broker is lost.
+
+    Args:
+        ticks: the topic.
+        schedule: not yet started.
+        broker_time: what is known from earlier sessions, and goes on being learnt.
+        clock: the clock of the host.
+        metrics: what is counted.
+        health: is told how it goes.
+    """
+
+    def __init__(
+        self,
+        ticks: TickLog,
+        schedule: Schedule,
+        broker_time: BrokerTime,
+        clock: Clock,
+        metrics: Metrics,
+        health: Health,
+    ) -> None:
+        self._ticks, self._schedule, self._broker_time = ticks, schedule, broker_time
+        self._clock, self._metrics, self._health = clock, metrics, health
+        self._at_end = False
+        self._stands_in = False
+
+    async def follow(self) -> NoReturn:
+        """Tell the schedule of every tick in the log, from shortly before its end."""
+        while True:
+            found = await self._ticks.read()
+            others = [tick for tick in found if not self._schedule.is_own(tick.partition, tick.second)]
+            if self._at_end and others:
+                self._broker_time.heard(self._clock.elapsed_s(), min(tick.append_s for tick in others))
+            for partition, second, append_s in found:
+                own = self._schedule.is_own(partition, second)
+                advance = self._saw(partition, second, append_s)
+                if self._at_end and advance and not own:
+                    self._metrics.suppressed.inc(advance)
+                    self._stands_in = False
+
+    async def emit(self, tasks: asyncio.TaskGroup, *, listen_s: float) -> NoReturn:
+        """
+        Emit the ticks that are due, in *tasks*.
+
+        Args:
+            tasks: ends when this session does.
+            listen_s: how long the broker's time is tried to be learnt from other replicas' ticks.
+
+        Raises:
+            BrokerError: the broker has not answered for long.
+            KafkaError: it does not tell the end of the log, or did not take what was sent to learn its time.
+            TimeoutError: the same.
+        """
+        await self._ticks.reach_end(self._ticks.partitions, READ_LIMIT_S)
+        self._at_end = True
+        self._health.answered()
+        await self._learn_time(listen_s)
+        now_s = self._broker_s()
+        self._schedule.start(now_s)
+        partitions, behind_s = len(self._ticks.partitions), now_s - self._schedule.last
+        log.info("start with %d partitions, last tick %d, %.1f s ago", partitions, self._schedule.last, behind_s)
+        turned_s = self._broker_s()
+        while True:
+            self._health.turned()
+            if self._clock.elapsed_s() - self._health.answered_elapsed_s > SILENCE_LIMIT_S:
+                raise BrokerError(f"the broker has not answered for {SILENCE_LIMIT_S:.0f} s")
+            await self._learn_time(0.0)
+            if self._broker_s() - turned_s > STALL_S:
+                # This process, or its host, was stopped for so long that another replica may have emitted what is due
+                # here. Its ticks may lie unread in the connection, so the end of the log is asked for first.
+                await self._ticks.reach_end(self._schedule.idle(), READ_LIMIT_S)
+            turned_s = self._broker_s()
+            if self._health.must_keep_silent():
+                await asyncio.sleep(NAP_S)
+            elif (wait_s := self._schedule.next_s() - turned_s) > 0:
+                await asyncio.sleep(min(wait_s, NAP_S))
+            else:
+                await self._round(tasks)
+
+    async def _round(self, tasks: asyncio.TaskGroup) -> None:
+        now_s = self._broker_s()
+        if skipped := self._schedule.skip(now_s):
+            log.warning("%d ticks further back than the catch-up limit are left out", skipped)
+            self._metrics.skipped.inc(skipped)
+        due = self._schedule.due(now_s)
+        if not due:
+            return
+        first, last = min(seconds[0] for seconds in due.values()), max(seconds[-1] for seconds in due.values())
+        if first < last:
+            log.info("catch up with seconds %d to %d", first, last)
+        elif self._schedule.replica and not self._stands_in:
+            log.warning("no tick of the replicas before this one: stand in from second %d", last)
+            self._stands_in = True
+        sent_elapsed_s = self._clock.elapsed_s()
+        sendings = {tasks.create_task(self._send(partition, seconds)) for partition, seconds in due.items()}
+        done, _ = await asyncio.wait(sendings, timeout=ROUND_LIMIT_S)
+        if stamps := [append_s for sending in done if (append_s := _outcome(sending)) is not None]:
+            self._broker_time.acknowledged(sent_elapsed_s, self._clock.elapsed_s(), min(stamps))
+
+    async def _send(self, partition: int, seconds: range) -> float | None:
+        """Return the append time of *seconds*, or None when they were not acknowledged."""
+        self._schedule.sent(partition, seconds)
+        try:
+            append_s = await self._ticks.append(partition, seconds)
+            self._saw(partition, seconds[-1], append_s)
+        except (KafkaError, TimeoutError) as error:
+            self._health.trouble(
+                f"partition {partition} does not take ticks: {str(error) or type(error).__name__}", partition
+            )
+            # Whether they are in the log is not known, and another replica may have emitted them since.
+            with suppress(KafkaError, TimeoutError):
+                await self._ticks.reach_end([partition], READ_LIMIT_S)
+            return None
+        finally:
+            self._schedule.landed(partition)
+        for second in seconds:
+            if append_s < second:
+                self._metrics.early.inc()
+            else:
+                self._metrics.emitted.inc()
+                self._metrics.delay.observe(append_s - second)
+        return append_s
+
+    def _saw(self, partition: int, second: int, append_s: float) -> int:
+        broker_s = self._broker_time.at(self._clock.elapsed_s())
+        before = self._schedule.last
+        advance = self._schedule.saw(partition, second, append_s, append_s if broker_s is None else broker_s)
+        if self._at_end:
+            self._health.answered(partition)
+            if self._schedule.last > before:
+                self._health.progressed(self._schedule.last)
+        return advance
+
+    async def _learn_time(self, listen_s: float) -> None:
+        """Return once the broker's time is known, from this replica's own asking if none was heard for *listen_s*."""
+        asks_elapsed_s = self._clock.elapsed_s() + listen_s
+        while self._broker_time.age_s(now_elapsed_s := self._clock.elapsed_s()) > RELEARN_AFTER_S:
+            if now_elapsed_s < asks_elapsed_s:
+                await asyncio.sleep(0.05)
+                continue
+            # Another partition each time, since one may be without a leader.
+            partition = self._ticks.partitions[int(now_elapsed_s) % len(self._ticks.partitions)]
+            append_s = await self._ticks.append(partition, [max(0, self._schedule.last_in(partition))])
+            self._broker_time.heard(self._clock.elapsed_s(), append_s)
+            self._health.answered()
+
+    def _broker_s(self) -> float:
+        broker_s = self._broker_time.at(self._clock.elapsed_s())
+        assert broker_s is not None, "asked for before it was learnt"  # noqa: S101  # `emit` learns it first
+        return broker_s
+
+
+def _outcome(sending: asyncio.Task[float | None]) -> float | None:
+    return None if sending.cancelled() or sending.exception() else sending.result()

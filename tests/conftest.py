@@ -1,0 +1,81 @@
+"""
+The brokers that tests run against. They are real ones: what a broker does is never mocked.
+
+`kafka` is one broker for all tests, so each test uses names of its own (`prefix`). A test that stops its broker, or
+needs other settings, starts its own with `start_kafka`. With KAFKA_TIMERS_TEST_BOOTSTRAP set, tests that only need an
+address use that one. Tests that need a broker of ours are skipped where there is no Java; on CI (CI=true) they fail.
+"""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from kafka_timers.dev import java
+from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.errors import KafkaSetupError
+
+StartKafka = Callable[..., Awaitable[EmbeddedKafka]]
+
+# Read before the variables of whoever runs the tests are removed.
+TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clean_environment() -> Iterator[None]:
+    """Remove settings that whoever runs the tests has in the environment; child processes inherit what is left."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith("KAFKA_TIMERS_"):
+                patch.delenv(name)
+        yield
+
+
+@pytest.fixture(scope="session")
+def needs_java() -> None:
+    """Skip without Java; on CI, fail."""
+    try:
+        java.find()
+    except KafkaSetupError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+async def kafka(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedKafka]:
+    """The broker that all tests share; do not stop it."""
+    async with EmbeddedKafka(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def bootstrap(request: pytest.FixtureRequest) -> str:
+    """The address of a broker: the one given, else that of `kafka`."""
+    if TEST_BOOTSTRAP:
+        return TEST_BOOTSTRAP
+    broker: EmbeddedKafka = request.getfixturevalue("kafka")
+    return broker.bootstrap
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Put before every topic, group and id of this test."""
+    return f"t{uuid.uuid4().hex[:8]}-"
+
+
+@pytest.fixture
+async def start_kafka(needs_java: None, tmp_path: Path) -> AsyncIterator[StartKafka]:
+    """Start brokers of the test's own: `await start_kafka(port=…, properties={…})`; all are stopped at its end."""
+    started: list[EmbeddedKafka] = []
+
+    async def start(port: int = 0, properties: Mapping[str, str] | None = None) -> EmbeddedKafka:
+        broker = EmbeddedKafka(tmp_path / f"kafka-{len(started)}", port, properties)
+        started.append(broker)
+        await broker.start()
+        return broker
+
+    yield start
+    for broker in started:
+        await broker.stop()

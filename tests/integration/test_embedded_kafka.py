@@ -1,0 +1,2 @@
+async def test_x(bootstrap):
+    print(bootstrap)

@@ -1,0 +1,1019 @@
+"""
+A model of one partition and everything around it, to drive `Partition` through faults that no test would think of.
+
+One broker, up to three workers with a disk each, one oscillator; chosen step by step by a seeded generator. Workers are
+Python generators that yield wherever another process could get in between, so "crash", "pause" and "takeover" are just
+ways of not going on with one. After a history the promises are checked against what became visible.
+
+    python tests/unit/simulation.py 4711                      tell history 4711 step by step
+    python tests/unit/simulation.py 4711 --off fencing        the same with a rule of the design switched off
+
+What the shell must keep is written here as the shell would do it; each such line can be switched off by the name in
+`SHELL_RULES`, and `CORE_RULES` does the same to `Partition` itself.
+"""
+
+import random
+import struct
+import sys
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from unittest import mock
+
+from kafka_timers.service import partition as core
+from kafka_timers.service.partition import REFUSED, Local, Partition, Scan, first_key, parts_of, tick_second
+from kafka_timers.wire import Sealed
+
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+MAX_CLOCK_SKEW_S = 2.0
+START_S = 10
+
+# What a worker does around the core. Each is a promise that the core relies on.
+SHELL_RULES = {
+    "fencing": "a takeover shuts out the old owner at the broker, with what it has begun",
+    "fence before seals": "the old owner is shut out first, then the seals are read",
+    "seals in the transaction": "empty seals go through the fenced transaction like all others",
+    "position is the fence": "a scan's fence is the position of the store, not the end offset asked for",
+    "wait for the end": "a tick waits until the log is read up to its end",
+    "wait for must_reach": "nothing is scanned before `must_reach`",
+    "settle": "the rows of a kept store are settled",
+    "old ticks": "a tick at or below the sealed second is ignored",
+    "tick counts as appended": "a tick counts as no more than the second of its append",
+    "one batch": "rows and position are written at once",
+    "place and write": "nothing gets between placing requests and keeping them",
+    "scan in the store": "each write to the store carries the open scan",
+    "scan before callbacks": "the open scan is written before the first callback leaves",
+    "drop after the seal": "rows are dropped only once their seal is durable",
+    "seal keys": "slices are sealed under another record key, so that compaction keeps the last complete seal",
+    "verdict from the log": "whether a request is refused follows from its bytes, not from what a worker knows",
+}
+
+
+class Violation(AssertionError):
+    """A promise does not hold; the text says which."""
+
+
+class Fenced(Exception):
+    """Another owner has been let in at the broker."""
+
+
+class SendFailed(Exception):
+    """The outcome of a transaction is not known, or the log cannot be read on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A record on `timer-request`; *moody* ones have a callback topic that comes and goes."""
+
+    second: int
+    millis: int
+    appended_ms: int
+    refused: bool = False
+    unsendable: bool = False
+    moody: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """A record on a callback topic, or on `timer-rejected`."""
+
+    offset: int
+    payload: str
+    appended_ms: int
+    rejected: bool
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A record on `oscillator`; *stable* is how far the request log could be read at its append."""
+
+    second: int
+    appended_ms: int
+    stable: int
+
+
+class Broker:
+    """Kafka: three logs of one partition, callbacks, and one transactional id."""
+
+    def __init__(self, now_ms: int = START_S * 1000) -> None:
+        self.now_ms = now_ms
+        self.requests: list[Request | None] = []  # None: an offset without a record, as transactions leave them
+        self.log_start = 0  # retention has deleted what lies below
+        self.pinned: int | None = None  # an open transaction of some producer begins here
+        self.ticks: list[Tick] = []
+        self.ticks_committed = 0
+        self.seals: list[Sealed] = []
+        self.kept_seals: list[tuple[str, Sealed]] = []  # what compaction has left of them
+        self.callbacks: list[Callback] = []
+        self.epoch = 0
+        self.in_doubt: Producer | None = None  # a commit that was asked for and has not been answered
+
+    @property
+    def stable(self) -> int:
+        return len(self.requests) if self.pinned is None else self.pinned
+
+    def publish(self, callbacks: Iterable[Callback], seals: Iterable[tuple[str, Sealed]]) -> None:
+        self.callbacks.extend(callbacks)
+        for key, seal in seals:
+            self.seals.append(seal)
+            self.kept_seals.append((key, seal))
+
+    def compact(self) -> None:
+        newest = {key: at for at, (key, _) in enumerate(self.kept_seals)}
+        self.kept_seals = [self.kept_seals[at] for at in sorted(newest.values())]
+
+
+class Producer:
+    """A worker's producer; with *transactions* what it sends is visible at once or never."""
+
+    def __init__(self, broker: Broker, *, transactions: bool, fencing: bool) -> None:
+        self.broker, self.transactions, self.fencing = broker, transactions, fencing
+        if transactions and fencing:
+            broker.epoch += 1
+            broker.in_doubt = None
+        self.epoch = broker.epoch
+        self.callbacks: list[Callback] = []
+        self.seals: list[tuple[str, Sealed]] = []
+
+    def check(self) -> None:
+        if self.transactions and self.fencing and self.epoch != self.broker.epoch:
+            raise Fenced
+
+    def send(self, callback: Callback) -> None:
+        self.check()
+        if self.transactions:
+            self.callbacks.append(callback)
+        else:
+            self.broker.publish([callback], [])
+
+    def commit(self) -> None:
+        self.check()
+        self.broker.publish(self.callbacks, self.seals)
+        self.callbacks, self.seals = [], []
+
+
+class Store:
+    """A worker's disk; each method is one atomic batch."""
+
+    def __init__(self) -> None:
+        self.rows: dict[bytes, str] = {}
+        self.keys: list[bytes] = []
+        self.local: Local | None = None
+        self.chunks: dict[int, int] = {}
+
+    def copy(self) -> "Store":
+        other = Store()
+        other.rows, other.keys, other.local, other.chunks = (
+            self.rows.copy(),
+            self.keys.copy(),
+            self.local,
+            self.chunks.copy(),
+        )
+        return other
+
+    def add(self, rows: Sequence[tuple[bytes, str]]) -> None:
+        self.rows.update(rows)
+        self.keys = sorted(self.rows)
+
+    def drop(self, before: bytes) -> None:
+        """Drop the rows with a lower key than *before*."""
+        for key in self.keys[: bisect_left(self.keys, before)]:
+            del self.rows[key]
+        self.keys = sorted(self.rows)
+
+    def note(self, local: Local, touched: dict[int, int]) -> None:
+        self.local = local
+        for chunk, count in touched.items():
+            if count:
+                self.chunks[chunk] = count
+            else:
+                self.chunks.pop(chunk, None)
+
+    def between(self, after: bytes, before: bytes) -> list[bytes]:
+        return self.keys[bisect_right(self.keys, after) : bisect_left(self.keys, before)]
+
+
+@dataclass
+class Faults:
+    """How often something goes wrong inside a worker's own step; all 0 in a told story."""
+
+    send: float = 0.0
+    commit: float = 0.0
+    commit_in_doubt: float = 0.0
+    commit_unanswered: float = 0.0
+    impatient: float = 0.0
+    ticks_coalesced: float = 0.0
+    ticks_uncommitted: float = 0.0
+    seals_tail: float = 0.0
+
+
+Steps = Generator[str, None, None]
+
+
+class Worker:
+    """One process with its disk: a takeover, then a reader and a ticker side by side."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name = world, name
+        self.store = Store()
+        self.backup = Store()
+        self.paused = False
+        self.partition: Partition = world.partition_class(0)
+        self.tasks: list[Steps] = []
+        self.sealed_ms = 0
+        self.log_start = 0
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def assign(self) -> None:
+        self.tasks = [self.take_over()]
+
+    def stop(self) -> None:
+        self.tasks = []
+
+    def step(self, task: Steps) -> str:
+        """Go on with *task* up to its next point; tell what was reached."""
+        try:
+            return next(task)
+        except StopIteration:
+            self.tasks = [self.read(), self.tick()]
+            return "owner"
+        except Fenced:
+            self.stop()
+            return "fenced"
+        except SendFailed:
+            # The outcome is in the seals. A paused owner may do this too, and shuts out the true one.
+            self.assign()
+            return "send failed"
+
+    def until(self, *points: str, task: int = -1) -> str:
+        """Go on with one task until it reaches one of *points*; for told stories."""
+        for _ in range(1000):
+            point = self.step(self.tasks[task])
+            self.world.say(f"{self.name} {point}")
+            if point in points:
+                return point
+        raise AssertionError(f"{self.name} does not reach {points}")
+
+    # --- takeover ----------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> Steps:
+        world, broker, off = self.world, self.world.broker, self.world.off
+        transactions = world.guarantee == EXACTLY_ONCE
+        if "fence before seals" in off:
+            seals = self.seals()
+            yield "seals read"
+        self.producer = Producer(broker, transactions=transactions, fencing="fencing" not in off)
+        yield "fenced the others"
+        if "fence before seals" not in off:
+            seals = self.seals()
+            yield "seals read"
+        self.partition = partition = world.partition_class(0)
+        local, store = self.store.local, self.store
+        if partition.take_over(seals, local):
+            assert local is not None
+            partition.chunks.update(store.chunks)
+            if "settle" not in off:
+                before = first_key(partition.unsettled(local))
+                rows = [(key, partition.settle(key), store.rows[key]) for key in store.between(b"", before)]
+                partition.removed([parts_of(key)[2] for key, new, _ in rows if new is None])
+                store.drop(before)
+                store.add([(new, value) for _, new, value in rows if new is not None])
+            self.note()
+        else:
+            self.store = Store()
+            yield "store dropped"
+            self.note()
+        if partition.position < self.log_start:
+            if transactions:
+                raise Violation(f"{self.name} wants to read from {partition.position}, below {self.log_start}")
+            partition.position = self.log_start  # the seal of a paused owner was the last
+        self.sealed_ms = 0
+
+    def seals(self) -> list[Sealed]:
+        self.log_start = self.world.broker.log_start
+        seals = [seal for _, seal in self.world.broker.kept_seals]
+        if self.world.hits(self.world.faults.seals_tail):
+            complete = [at for at, seal in enumerate(seals) if not seal.HasField("through")]
+            return seals[complete[-1] if complete else 0 :]
+        return seals
+
+    def note(self) -> None:
+        """Write the state of the partition, in the batch that changes the rows."""
+        p = self.partition
+        scan = None if "scan in the store" in self.world.off else p.scan
+        self.store.note(Local(p.position, p.second, p.fence, scan), p.take_touched())
+
+    # --- reading requests --------------------------------------------------------------------------------------------
+
+    def read(self) -> Steps:
+        world, broker, p = self.world, self.world.broker, self.partition
+        while True:
+            at, to = p.position, min(broker.stable, p.position + world.between(1, 4))
+            if at < broker.log_start:
+                raise SendFailed  # a paused owner's position has expired
+            if at < to:
+                rows, offsets = [], []
+                for offset in range(at, to):
+                    request = broker.requests[offset]
+                    if request is not None:
+                        key = p.place(self.own(request), request.millis, offset)
+                        if key is not None:
+                            rows.append((key, payload_of(offset)))
+                            offsets.append(offset)
+                if "place and write" in world.off:
+                    yield "placed"
+                p.position = to
+                if "one batch" in world.off:
+                    self.note()
+                    yield "position written"
+                p.added(offsets)
+                self.store.add(rows)
+                self.note()
+                yield "read"
+            else:
+                yield "all read"
+
+    def own(self, request: Request) -> int:
+        if "verdict from the log" in self.world.off and request.moody:
+            return REFUSED if self.world.broker.now_ms // 2000 % 2 else request.second
+        return REFUSED if request.refused else request.second
+
+    # --- ticks -------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> Steps:
+        world, broker, faults = self.world, self.world.broker, self.world.faults
+        at = min(broker.ticks_committed, len(broker.ticks))
+        while True:
+            if at >= len(broker.ticks):
+                yield "no tick"
+                continue
+            if world.hits(faults.ticks_coalesced):
+                at = len(broker.ticks) - 1
+            second = world.counts_as(broker.ticks[at])
+            at += 1
+            if second is not None and (second > self.partition.second or "old ticks" in world.off):
+                yield from self.fire(second)
+            if not world.hits(faults.ticks_uncommitted):
+                broker.ticks_committed = at
+
+    def fire(self, second: int) -> Steps:
+        world, broker, off, p, store = self.world, self.world.broker, self.world.off, self.partition, self.store
+        end = broker.stable
+        yield "end asked"
+        patient = "wait for the end" not in off
+        while p.position < p.must_reach or (patient and p.position < end):
+            if p.position >= p.must_reach or "wait for must_reach" in off:
+                if world.hits(world.faults.impatient):
+                    world.impatient.add(second)
+                    break
+            yield "waiting"
+        due = store.between(b"", first_key(second + 1))
+        if not due and p.scan is None and broker.now_ms - self.sealed_ms < world.quiet_ms:
+            return
+        first = True
+        while p.second < second or (first and "old ticks" in off):
+            first = False
+            if p.scan is None and "position is the fence" in off:
+                p.scan = Scan(second, end)
+            p.begin(second)
+            yield "scan begun"
+            if "scan before callbacks" not in off:
+                self.note()
+            yield "scan open"
+            complete = False
+            while not complete:
+                complete = yield from self.fire_slice()
+
+    def fire_slice(self) -> Generator[str, None, bool]:
+        world, p, store = self.world, self.partition, self.store
+        scan = p.scan
+        assert scan is not None
+        keys = store.between(scan.through, first_key(scan.second + 1))
+        due = keys[: world.slice_rows]
+        complete = len(due) == len(keys)
+        rejected = [key for key in due if self.is_rejected(key)]
+        seal = p.seal(due, rejected, complete=complete)
+        if seal.pending != len(store.rows) - len(store.between(b"", due[-1] + b"\0") if due else []):
+            raise Violation(f"P8: seal {seal.last} says that {seal.pending} wait of {len(store.rows)} before it")
+        rows = [(key, store.rows[key]) for key in due]
+        if "drop after the seal" in world.off:
+            self.drop(due, scan, complete)
+        yield from self.send(rows, set(rejected), seal)
+        p.sealed(seal, due)
+        self.drop(due, scan, complete)
+        self.sealed_ms = world.broker.now_ms
+        yield "sealed"
+        return complete
+
+    def drop(self, due: Sequence[bytes], scan: Scan, complete: bool) -> None:
+        # One range, as a store with a hundred thousand rows drops them.
+        if due or complete:
+            self.store.drop(first_key(scan.second + 1) if complete else due[-1] + b"\0")
+        self.note()
+
+    def is_rejected(self, key: bytes) -> bool:
+        request = self.world.broker.requests[parts_of(key)[2]]
+        return parts_of(key)[0] == REFUSED or (request is not None and request.unsendable)
+
+    def send(self, rows: Sequence[tuple[bytes, str]], rejected: set[bytes], seal: Sealed) -> Steps:
+        world, broker, faults, producer = self.world, self.world.broker, self.world.faults, self.producer
+        for key, payload in rows:
+            producer.send(Callback(parts_of(key)[2], payload, broker.now_ms, key in rejected, self.name))
+            yield "sent"
+            if world.hits(faults.send):
+                raise SendFailed
+        record = ("slice" if seal.HasField("through") and "seal keys" not in world.off else "", seal)
+        yield "about to seal"
+        if not producer.transactions or (not rows and "seals in the transaction" in world.off):
+            broker.publish([], [record])
+        else:
+            producer.check()
+            producer.seals.append(record)
+            yield "about to commit"
+            if world.hits(faults.commit):
+                raise SendFailed
+            if world.hits(faults.commit_in_doubt):
+                producer.check()
+                broker.in_doubt = producer
+                raise SendFailed
+            producer.commit()
+        if world.hits(faults.commit_unanswered):
+            raise SendFailed
+        yield "committed"
+
+
+class World:
+    """
+    One history.
+
+    Args:
+        seed: of every choice.
+        guarantee: of the workers.
+        off: rules that are switched off, of `SHELL_RULES` or `CORE_RULES`.
+        trace: gets a line for each step.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        guarantee: str = EXACTLY_ONCE,
+        off: Iterable[str] = (),
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.guarantee = guarantee
+        self.off = frozenset(off)
+        self.trace = trace
+        self.partition_class = next((CORE_RULES[rule] for rule in self.off if rule in CORE_RULES), Partition)
+        self.faults = Faults()
+        self.broker = Broker()
+        self.skew_ms = 0
+        self.slice_rows = 1000
+        self.quiet_ms = 5000
+        self.impatient: set[int] = set()
+        self.troubled = False
+        self.workers = [Worker(self, name) for name in "ABC"]
+        self.owner = self.workers[0]
+        self._boundary = START_S + 1
+
+    # --- choices -----------------------------------------------------------------------------------------------------
+
+    def hits(self, probability: float) -> bool:
+        return probability > 0.0 and self.rng.random() < probability
+
+    def between(self, low: int, high: int) -> int:
+        return int(self.rng.random() * (high - low + 1)) + low
+
+    def say(self, what: str) -> None:
+        if self.trace:
+            self.trace(f"{self.broker.now_ms / 1000:8.3f}  {what}")
+
+    # --- what the world does -----------------------------------------------------------------------------------------
+
+    def counts_as(self, tick: Tick) -> int | None:
+        if "tick counts as appended" in self.off:
+            return tick.second
+        return tick_second(tick.second, tick.appended_ms, MAX_CLOCK_SKEW_S)
+
+    def request(self, second: int, **more: Any) -> int:
+        """Append a request; return its offset."""
+        offset = len(self.broker.requests)
+        request = Request(second, more.pop("millis", 0), self.broker.now_ms, **more)
+        self.broker.requests.append(request)
+        self.say(f"request #{offset} for {second}{' (refused)' if request.refused else ''}")
+        return offset
+
+    def tick(self, second: int) -> None:
+        """Append a tick."""
+        self.broker.ticks.append(Tick(second, self.broker.now_ms, self.broker.stable))
+        self.say(f"tick {second}")
+
+    def at(self, second: float) -> None:
+        """Let the broker's clock show *second*."""
+        self.broker.now_ms = round(second * 1000)
+
+    def take_over(self, worker: Worker, *, empty: bool = False) -> None:
+        """Make *worker* the owner and let it catch up; for told stories."""
+        if empty:
+            worker.store = Store()
+        self.owner = worker
+        worker.assign()
+        worker.until("owner")
+
+    def settle_down(self, worker: Worker) -> None:
+        """Let *worker* read and fire all there is."""
+        idle = 0
+        for _ in range(2000):
+            points = [worker.step(task) for task in list(worker.tasks)]
+            if self.trace:
+                self.say(f"{worker.name} {', '.join(points):32} {state_of(worker.partition)}")
+            idle = idle + 1 if points == ["all read", "no tick"] else 0
+            if idle == 2:
+                return
+        raise Violation("P9: the owner does not come to rest")
+
+    # --- a random history --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Live a random history, end all faults, fire what is left, and check the promises."""
+        rng = self.rng
+        self.faults = Faults(
+            send=rng.choice((0.0, 0.03)),
+            commit=rng.choice((0.0, 0.1)),
+            commit_in_doubt=rng.choice((0.0, 0.1)),
+            commit_unanswered=rng.choice((0.0, 0.1)),
+            impatient=rng.choice((0.0, 0.2)),
+            ticks_coalesced=rng.choice((0.0, 0.3)),
+            ticks_uncommitted=rng.choice((0.0, 0.7)),
+            seals_tail=rng.choice((0.0, 0.5)),
+        )
+        self.skew_ms = rng.choice((0, 0, -200, 100, 300))
+        self.slice_rows = rng.choice((1, 1, 2, 3, 1000))
+        self.quiet_ms = rng.choice((0, 1500, 5000))
+        calm = rng.choice((0.0, 0.04, 0.04, 0.08))
+        self.troubled = bool(calm or any(vars(self.faults).values()))
+        self.owner.assign()
+        for _ in range(rng.choice((60, 100, 160))):
+            dice = rng.random()
+            if dice < calm:
+                self.trouble()
+            elif dice < 0.30:
+                self.pass_time(self.between(20, 450))
+            elif dice < 0.45:
+                self.random_request()
+            else:
+                self.some_worker()
+        self.end()
+
+    def random_request(self) -> None:
+        dice = self.rng.random()
+        if dice < 0.06:
+            self.broker.requests.append(None)
+        elif dice < 0.08 and self.broker.pinned is None:
+            self.broker.pinned = len(self.broker.requests)
+        elif dice < 0.16:
+            self.broker.pinned = None
+        else:
+            second = self.broker.now_ms // 1000 + self.between(-3, 4)
+            dice = self.rng.random()
+            self.request(
+                second,
+                millis=500 if self.hits(0.2) else 0,
+                refused=dice < 0.1,
+                unsendable=0.1 < dice < 0.15,
+                moody=0.15 < dice < 0.4,
+            )
+
+    def pass_time(self, by_ms: int) -> None:
+        broker, until_ms = self.broker, self.broker.now_ms + by_ms
+        while self._boundary * 1000 - self.skew_ms <= until_ms:
+            broker.now_ms = max(broker.now_ms, self._boundary * 1000 - self.skew_ms)
+            if not self.hits(0.1):
+                self.tick(self._boundary)
+            if self.hits(0.1):
+                self.tick(self._boundary - self.between(0, 2))
+            if self.hits(0.02):
+                self.tick(self._boundary + 3600)
+            self._boundary += 1
+        broker.now_ms = until_ms
+
+    def some_worker(self) -> None:
+        worker = self.owner
+        if self.hits(0.4):
+            worker = self.rng.choice(self.workers)
+        if worker.paused or not worker.tasks:
+            return
+        task = self.rng.choice(worker.tasks)
+        for _ in range(self.between(1, 8)):
+            if task not in worker.tasks:
+                break
+            point = worker.step(task)
+            if self.trace:
+                self.say(f"{worker.name} {point:16} {state_of(worker.partition)}")
+            if point in ("no tick", "all read", "waiting"):
+                break
+
+    def trouble(self) -> None:
+        rng, owner = self.rng, self.owner
+        kind = rng.choice(
+            ("crash", "crash", "assign", "assign", "zombie", "zombie", "resume", "land", "backup", "compact", "retention")
+        )
+        self.say(f"-- {kind}")
+        if kind == "crash":
+            worker = owner if self.hits(0.7) else rng.choice(self.workers)
+            worker.stop()
+            if self.hits(0.3):
+                worker.store = worker.backup.copy()  # what was not synced is gone, or an old disk came back
+            elif self.hits(0.3):
+                worker.store = Store()
+            self.say(f"{worker.name} is down, its disk holds {worker.store.local}")
+            if worker is owner:
+                self.hand_over(rng.choice(self.workers))
+        elif kind == "assign":
+            owner.stop()
+            self.hand_over(rng.choice(self.workers))
+        elif kind == "zombie":
+            owner.paused = self.hits(0.7)
+            self.hand_over(rng.choice([worker for worker in self.workers if worker is not owner]))
+        elif kind == "resume":
+            for worker in self.workers:
+                worker.paused = False
+        elif kind == "land":
+            self.land()
+        elif kind == "backup":
+            worker = rng.choice(self.workers)
+            worker.backup = worker.store.copy()
+        elif kind == "retention":
+            # Nothing that is pending may expire; an operator is warned long before.
+            if self.broker.seals:
+                self.broker.log_start = max(self.broker.log_start, self.broker.seals[-1].restore_from)
+        else:
+            self.broker.compact()
+
+    def hand_over(self, worker: Worker) -> None:
+        self.owner = worker
+        worker.paused = False
+        worker.assign()
+        self.say(f"{worker.name} gets the partition")
+
+    def land(self) -> None:
+        """Let the commit take place that nobody has heard of, unless its producer has been shut out."""
+        producer, self.broker.in_doubt = self.broker.in_doubt, None
+        if producer:
+            producer.commit()
+            self.say("a commit in doubt has taken place")
+
+    def end(self) -> None:
+        broker, rng = self.broker, self.rng
+        self.say("-- faults have ended")
+        self.faults = Faults()
+        broker.pinned = None
+        self.quiet_ms = 0
+        if self.hits(0.5):
+            self.land()
+        worker = rng.choice(self.workers)
+        for other in self.workers:
+            other.stop()
+        self.hand_over(worker)
+        self.settle_down(worker)
+        last = max([request.second for request in broker.requests if request], default=START_S)
+        last = max(last, broker.now_ms // 1000) + 1
+        for second in (last, last + 1):
+            self.at(second)
+            self.tick(second)
+            self.settle_down(worker)
+        check(self, last)
+
+    def replay(self) -> "World":
+        """Return another world with the same requests and ticks, in which one worker without a past fires them."""
+        other = World(off=self.off & set(CORE_RULES))
+        other.quiet_ms = 0
+        other.broker.now_ms = self.broker.now_ms
+        other.broker.requests, other.broker.ticks = self.broker.requests, self.broker.ticks
+        other.owner.assign()
+        other.settle_down(other.owner)
+        return other
+
+
+def state_of(partition: Partition) -> str:
+    text = f"read to {partition.position}, sealed {partition.second} fence {partition.fence}"
+    if scan := partition.scan:
+        text += f", scanning {scan.second} fence {scan.fence}"
+        text += f" through {struct.unpack_from('>QHQ', scan.through)}" if scan.through else ""
+    return text
+
+
+def payload_of(offset: int) -> str:
+    return f"callback of #{offset}"
+
+
+# --- the promises ----------------------------------------------------------------------------------------------------
+
+
+def check(world: World, last: int) -> None:
+    """
+    Check the promises, once everything with a second up to *last* has had its tick.
+
+    Raises:
+        Violation: one does not hold.
+    """
+    broker = world.broker
+    exact = world.guarantee == EXACTLY_ONCE or not world.troubled
+    visible = Counter(callback.offset for callback in broker.callbacks)
+    requests = {offset: request for offset, request in enumerate(broker.requests) if request}
+    for offset, request in requests.items():
+        if not visible[offset]:
+            raise Violation(f"P1: #{offset} for {request.second} is lost")
+        if exact and visible[offset] > 1:
+            raise Violation(f"P2: #{offset} for {request.second} is visible {visible[offset]} times")
+    latest: dict[tuple[int, int], int] = {}
+    for callback in broker.callbacks:
+        offset = callback.offset
+        if offset not in requests or callback.payload != payload_of(offset):
+            raise Violation(f"P7: {callback} is not what was asked for")
+        request = requests[offset]
+        if "verdict from the log" not in world.off and callback.rejected != (request.refused or request.unsendable):
+            raise Violation(f"#{offset} went to the wrong topic")
+        if callback.rejected:
+            continue
+        if callback.appended_ms < request.second * 1000:
+            raise Violation(f"P3: #{offset} for {request.second} fired at {callback.appended_ms}")
+        at = request.second, request.millis
+        if exact and latest.get(at, -1) > offset:
+            raise Violation(f"P6: #{offset} for {at} fired after #{latest[at]}")
+        latest[at] = offset
+    if exact:
+        done_by = audit(requests, broker.seals)
+        if any(offset not in done_by for offset in requests):
+            raise Violation("P8: the seals do not say of all requests that they are done")
+        check_fences(world)
+    else:
+        check_cover(broker.seals)
+    if max(seal.last for seal in broker.seals) < last:
+        raise Violation(f"P9: {last} is not sealed")
+    if exact:
+        replayed = {(callback.offset, callback.rejected) for callback in world.replay().broker.callbacks}
+        if replayed != {(callback.offset, callback.rejected) for callback in broker.callbacks}:
+            raise Violation("P12: a replay fires something else")
+
+
+def audit(requests: dict[int, Request], seals: Sequence[Sealed]) -> dict[int, int]:
+    """
+    Tell from requests and seals alone which seal says of which request that it is done.
+
+    It follows the words of `sealed.proto`, not the code of `Partition`.
+
+    Returns:
+        Offset of a request → index of the seal.
+
+    Raises:
+        Violation: P8, a seal contradicts the requests or the seals before it.
+    """
+    done_by: dict[int, int] = {}
+    waiting = dict(requests)
+    second = fence = 0
+    scan: tuple[int, int] | None = None
+    for index, seal in enumerate(seals):
+        if seal.first != second + 1 or seal.last < seal.first:
+            raise Violation(f"P8: {seal.first}..{seal.last} is sealed after {second}")
+        if seal.fence < fence:
+            raise Violation(f"P8: the fence went back from {fence} to {seal.fence} with {seal.last}")
+        if scan not in (None, (seal.last, seal.fence)):
+            raise Violation(f"P8: {scan} was left unfinished for {(seal.last, seal.fence)}")
+        keys = {}
+        for offset, request in waiting.items():
+            own = 0 if request.refused else request.second
+            if own <= seal.last and offset < seal.fence:
+                keys[offset] = (own, request.millis, offset) if own > second else (second + 1, 0, offset)
+        if seal.HasField("through"):
+            through = struct.unpack_from(">QHQ", seal.through)
+            keys = {offset: key for offset, key in keys.items() if key <= through}
+        rejected = [offset for offset in keys if requests[offset].refused or requests[offset].unsendable]
+        fired = [offset for offset in keys if offset not in rejected]
+        late = [offset for offset in keys if requests[offset].refused or requests[offset].second <= second]
+        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.digest)
+        meant = (len(keys), len(fired), len(rejected), len(late), sum((o + 1) ** 3 for o in fired) % 2**64)
+        if said != meant:
+            raise Violation(f"P8: seal {index} of {seal.last} says {said}, requests say {meant}: {sorted(keys)}")
+        done_by.update(dict.fromkeys(keys, index))
+        waiting = {offset: request for offset, request in waiting.items() if offset not in keys}
+        if any(offset < seal.restore_from for offset in waiting):
+            raise Violation(f"P8: {min(waiting)} waits below restore_from {seal.restore_from} of {seal.last}")
+        if seal.pending < sum(offset < seal.fence for offset in waiting):
+            raise Violation(f"P8: {seal.last} says that {seal.pending} wait, more do")
+        if seal.HasField("through"):
+            scan = seal.last, seal.fence
+        else:
+            second, fence, scan = seal.last, seal.fence, None
+    return done_by
+
+
+def check_cover(seals: Sequence[Sealed]) -> None:
+    """Check that seals leave out no second, also when a paused owner has added some of its own."""
+    second = 0
+    for seal in seals:
+        if seal.first > second + 1:
+            raise Violation(f"P8: {second + 1}..{seal.first - 1} is not sealed")
+        if seal.due != seal.fired + seal.rejected:
+            raise Violation(f"P8: {seal.last} does not balance")
+        if not seal.HasField("through"):
+            second = max(second, seal.last)
+
+
+def check_fences(world: World) -> None:
+    """Check that what was accepted before a tick fires in its second, where nobody lost patience."""
+    stable: dict[int, int] = {}
+    for tick in world.broker.ticks:
+        second = world.counts_as(tick)
+        if second is not None:
+            stable.setdefault(second, tick.stable)
+    for seal in world.broker.seals:
+        if seal.last not in world.impatient and seal.fence < stable[seal.last]:
+            raise Violation(f"{seal.last} was scanned at {seal.fence}, {stable[seal.last]} was read at its tick")
+
+
+# --- rules of the core, switched off ---------------------------------------------------------------------------------
+
+
+class _NotBehindTheScan(Partition):
+    def place(self, second: int, millis: int, offset: int) -> bytes | None:
+        scan = self.scan
+        if scan and second <= scan.second and offset >= scan.fence:
+            self.scan = None
+            try:
+                return super().place(second, millis, offset)
+            finally:
+                self.scan = scan
+        return super().place(second, millis, offset)
+
+
+class _NoOwnSecond(Partition):
+    def settle(self, key: bytes) -> bytes | None:
+        return self.place(*struct.unpack_from(">QH", key), parts_of(key)[2])
+
+
+class _LocalScanForgotten(Partition):
+    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+        return super().take_over(seals, local and replace(local, scan=None))
+
+
+class _SealedScanForgotten(Partition):
+    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+        return super().take_over([seal for seal in seals if not seal.HasField("through")], local)
+
+
+class _ScanGetsNewFence(Partition):
+    def begin(self, second: int) -> Scan:
+        self.scan = replace(super().begin(second), fence=self.position)
+        return self.scan
+
+
+class _OpenScanIsOverwritten(Partition):
+    def begin(self, second: int) -> Scan:
+        self.scan = None
+        return super().begin(second)
+
+
+class _ThroughIgnored(Partition):
+    def place(self, second: int, millis: int, offset: int) -> bytes | None:
+        scan = self.scan
+        self.scan = scan and replace(scan, through=b"")
+        try:
+            return super().place(second, millis, offset)
+        finally:
+            self.scan = scan
+
+
+class _LowWaterKeys(Partition):
+    def place(self, second: int, millis: int, offset: int) -> bytes | None:
+        key = super().place(second, millis, offset)
+        if key is not None and self.scan and second <= self.second and offset < self.scan.fence:
+            return struct.pack(">QHQQH", self.scan.second + 1, 0, offset, second, millis)
+        return key
+
+
+class _FenceIgnored(Partition):
+    def place(self, second: int, millis: int, offset: int) -> bytes | None:
+        return None if second <= self.second else super().place(second, millis, offset)
+
+
+class _NoMustReach(Partition):
+    @property
+    def must_reach(self) -> int:
+        return 0
+
+
+class _MustReachLastFenceOnly(Partition):
+    @property
+    def must_reach(self) -> int:
+        return self.fence
+
+
+class _StoreKeptBelowRestoreFrom(Partition):
+    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+        kept = super().take_over(seals, local)
+        if local is not None:
+            self.position = local.position
+        return kept or local is not None
+
+
+class _StaleSlices(Partition):
+    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+        seals = list(seals)
+        kept = super().take_over(seals, local)
+        slices = [seal for seal in seals if seal.HasField("through")]
+        if self.scan is None and slices:
+            self.scan = Scan(slices[-1].last, slices[-1].fence, slices[-1].through)
+        return kept
+
+
+class _SettlesTooLittle(Partition):
+    def unsettled(self, local: Local) -> int:
+        return self.second + 1
+
+
+class _SettlesWithoutLocal(Partition):
+    def unsettled(self, local: Local) -> int:
+        return max(self.second, self.scan.second if self.scan else 0) + 2
+
+
+class _RestoreFromPosition(Partition):
+    @property
+    def restore_from(self) -> int:
+        return self.position
+
+    def _lowest(self, chunks: Counter[int]) -> int:
+        return self.position
+
+
+class _LatestSealWins(Partition):
+    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+        return super().take_over(list(seals)[-1:], local)
+
+
+class _LocalIsNotAsked(Partition):
+    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+        return super().take_over(seals, local and Local(local.position, 0, 0, None))
+
+
+CORE_RULES: dict[str, type[Partition]] = {
+    "behind the scan": _NotBehindTheScan,
+    "own second": _NoOwnSecond,
+    "local scan redone": _LocalScanForgotten,
+    "sealed scan redone": _SealedScanForgotten,
+    "scan keeps its fence": _ScanGetsNewFence,
+    "open scan first": _OpenScanIsOverwritten,
+    "through": _ThroughIgnored,
+    "late key from the seal": _LowWaterKeys,
+    "offset below the fence": _FenceIgnored,
+    "must_reach": _NoMustReach,
+    "must_reach of the scan": _MustReachLastFenceOnly,
+    "store below restore_from": _StoreKeptBelowRestoreFrom,
+    "unsettled": _SettlesTooLittle,
+    "unsettled by local": _SettlesWithoutLocal,
+    "restore_from": _RestoreFromPosition,
+    "complete seal and slices": _LatestSealWins,
+    "slices above the seal": _StaleSlices,
+    "local second": _LocalIsNotAsked,
+}
+
+
+# --- running them ----------------------------------------------------------------------------------------------------
+
+
+def run_history(
+    seed: int,
+    *,
+    off: Iterable[str] = (),
+    guarantee: str | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> None:
+    """
+    Live one history, the same for the same arguments; every fourth is at-least-once unless *guarantee* says otherwise.
+
+    Raises:
+        Violation: a promise does not hold.
+    """
+    guarantee = guarantee or (AT_LEAST_ONCE if seed % 4 == 3 else EXACTLY_ONCE)
+    # Two offsets to a chunk, so that a history of ten requests has several.
+    with mock.patch.object(core, "CHUNK_BITS", 1):
+        World(seed, guarantee=guarantee, off=off, trace=trace).run()
+
+
+def first_violation(seeds: Iterable[int], **more: Any) -> tuple[int, str] | None:
+    """Return the first of *seeds* whose history breaks a promise, and which."""
+    for seed in seeds:
+        try:
+            run_history(seed, **more)
+        except Exception as error:
+            return seed, f"{type(error).__name__}: {error}"
+    return None
+
+
+if __name__ == "__main__":
+    run_history(int(sys.argv[1]), off=sys.argv[3:], trace=print)
