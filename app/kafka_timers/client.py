@@ -20,6 +20,7 @@ from aiokafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
@@ -55,7 +56,7 @@ class TimerClient:
         topic_prefix: put before the names of the service's own topics, as its workers have it.
         producer: a started producer without serializers to publish through: one with TLS or SASL, or a transactional
             one, to schedule inside your own transaction. It stays yours to stop. By default the client has its own,
-            idempotent and with acks=all.
+            idempotent and with acks=all, and renews it when the broker has refused a batch.
         timeout_s: longest wait for the broker to accept a batch.
         clock: what `after` counts from; this host's by default.
     """
@@ -69,12 +70,10 @@ class TimerClient:
         timeout_s: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
-        self._bootstrap = bootstrap
         topics = Topics.of(topic_prefix)
         self._topic = topics.requests
         self._reserved = frozenset(dataclasses.astuple(topics))
-        self._given = producer
-        self._own: AIOKafkaProducer | None = None
+        self._link = _Link(bootstrap, producer, timeout_s)
         self._timeout_s = timeout_s
         self._clock = clock or HostClock()
         self._lanes: list[_Lane] = []
@@ -88,34 +87,19 @@ class TimerClient:
             BrokerError: no broker answers at the address, or it refuses this client.
             TopicsError: `timer-request` does not exist, or this client may not see it.
         """
-        if self._given is not None:
-            self._lanes = await self._lanes_of(self._given)
-            return
-        async with answering(self._bootstrap, timeout_s=self._timeout_s):
-            self._own = AIOKafkaProducer(
-                bootstrap_servers=self._bootstrap,
-                enable_idempotence=True,
-                acks="all",
-                max_batch_size=_BATCH_BYTES,
-                request_timeout_ms=int(self._timeout_s * 1000),
-            )
-            try:
-                await self._own.start()
-                self._lanes = await self._lanes_of(self._own)
-            except BaseException:
-                await self.stop()
-                raise
+        await self._link.start()
+        try:
+            partitions = await _partition_count(self._link.producer, self._topic)
+        except BaseException:
+            await self._link.stop()
+            raise
+        self._lanes = [_Lane(self._link, self._topic, partition, self._timeout_s) for partition in range(partitions)]
 
     async def stop(self) -> None:
         """Wait until what is under way is accepted or has failed, and disconnect; nothing is raised."""
         lanes, self._lanes = self._lanes, []
         await asyncio.gather(*(lane.done() for lane in lanes))
-        own, self._own = self._own, None
-        if own is not None:
-            # Without a limit it would wait for a broker that is gone for as long as it is gone.
-            with suppress(TimeoutError, KafkaError):
-                async with asyncio.timeout(_STOP_S):
-                    await own.stop()
+        await self._link.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -227,27 +211,90 @@ class TimerClient:
         partition = partition_of(name, len(lanes)) if name else next(self._turns) % len(lanes)
         return partition, await lanes[partition].publish(key, value)
 
-    async def _lanes_of(self, producer: AIOKafkaProducer) -> "list[_Lane]":
-        topic = self._topic
-        try:
-            async with asyncio.timeout(_TOPIC_WAIT_S):
-                # All topics: a question for one that is missing makes it, on brokers that allow that.
-                while (ids := (await producer.client.fetch_all_metadata()).partitions_for_topic(topic)) is None:  # noqa: ASYNC110  # brokers cannot be waited for but by asking
-                    await asyncio.sleep(0.1)
-        except TimeoutError as error:
-            raise TopicsError(
-                f"topic {topic} is missing, or this client may not see it: create it with kafka-timers topics create"
-            ) from error
-        except KafkaError as error:
-            raise BrokerError(f"no broker answers through the given producer; was it started? ({error})") from error
-        return [_Lane(producer, topic, partition, self._timeout_s) for partition in range(len(ids))]
+
+async def _partition_count(producer: AIOKafkaProducer, topic: str) -> int:
+    try:
+        async with asyncio.timeout(_TOPIC_WAIT_S):
+            # All topics: a question for one that is missing makes it, on brokers that allow that.
+            while (ids := (await producer.client.fetch_all_metadata()).partitions_for_topic(topic)) is None:  # noqa: ASYNC110  # brokers cannot be waited for but by asking
+                await asyncio.sleep(0.1)
+    except TimeoutError as error:
+        raise TopicsError(
+            f"topic {topic} is missing, or this client may not see it: create it with kafka-timers topics create"
+        ) from error
+    except KafkaError as error:
+        raise BrokerError(f"no broker answers through the given producer; was it started? ({error})") from error
+    return len(ids)
+
+
+class _Link:
+    """
+    The producer, and another in its place when it is spent.
+
+    An idempotent producer of aiokafka is spent once the broker has refused a batch, as too large for one: the batch has
+    used up sequence numbers, and the broker refuses all that come after as out of order. A given one stays.
+    """
+
+    def __init__(self, bootstrap: str, given: AIOKafkaProducer | None, timeout_s: float) -> None:
+        self._bootstrap = bootstrap
+        self._given = given
+        self._timeout_s = timeout_s
+        self._own: AIOKafkaProducer | None = None
+        self._renewing = asyncio.Lock()
+
+    @property
+    def producer(self) -> AIOKafkaProducer:
+        """The one to publish with now."""
+        return self._given or self._own
+
+    async def start(self) -> None:
+        if self._given is None:
+            self._own = await self._started()
+
+    async def renew(self, spent: AIOKafkaProducer) -> None:
+        """Put another in the place of *spent*; while no broker answers it stays, to be renewed by the next failure."""
+        async with self._renewing:
+            if spent is not self._own:
+                return
+            with suppress(BrokerError):
+                self._own = await self._started()
+                # Sends what other partitions have under way.
+                await _stop(spent)
+
+    async def stop(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            await _stop(own)
+
+    async def _started(self) -> AIOKafkaProducer:
+        async with answering(self._bootstrap, timeout_s=self._timeout_s):
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self._bootstrap,
+                enable_idempotence=True,
+                acks="all",
+                max_batch_size=_BATCH_BYTES,
+                request_timeout_ms=int(self._timeout_s * 1000),
+            )
+            try:
+                await producer.start()
+            except BaseException:
+                await _stop(producer)
+                raise
+            return producer
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    # Without a limit it would wait for a broker that is gone for as long as it is gone.
+    with suppress(TimeoutError, KafkaError):
+        async with asyncio.timeout(_STOP_S):
+            await producer.stop()
 
 
 class _Lane:
     """The way to one partition: one batch under way, and the requests that wait for the next, in order of the calls."""
 
-    def __init__(self, producer: AIOKafkaProducer, topic: str, partition: int, timeout_s: float) -> None:
-        self._producer = producer
+    def __init__(self, link: _Link, topic: str, partition: int, timeout_s: float) -> None:
+        self._link = link
         self._topic = topic
         self._partition = partition
         self._timeout_s = timeout_s
@@ -269,14 +316,16 @@ class _Lane:
 
     async def _drive(self) -> None:
         while self._waiting:
-            batch, offsets = self._next_batch()
+            producer = self._link.producer
+            batch, offsets = self._next_batch(producer)
             if not offsets:
                 continue
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    sent = await (await self._producer.send_batch(batch, self._topic, partition=self._partition))
+                    sent = await (await producer.send_batch(batch, self._topic, partition=self._partition))
             except Exception as error:  # every caller hears of it, whatever it is
-                if isinstance(error, TimeoutError | KafkaTimeoutError):
+                away = isinstance(error, TimeoutError | KafkaTimeoutError)
+                if away:
                     # The broker is away: who has waited behind this batch would wait another limit for the same.
                     offsets += [offset for _, _, offset in self._waiting]
                     self._waiting.clear()
@@ -284,13 +333,15 @@ class _Lane:
                     if not offset.done():
                         offset.set_exception(_publish_error(error, self._topic, self._timeout_s))
                         offset.exception()  # a caller that was cancelled meanwhile does not ask for it
+                if not away:
+                    await self._link.renew(producer)
             else:
                 for number, offset in enumerate(offsets):
                     if not offset.done():
                         offset.set_result(sent.offset + number if sent.offset >= 0 else -1)
 
-    def _next_batch(self) -> tuple[BatchBuilder, list[asyncio.Future[int]]]:
-        waiting, batch, offsets = self._waiting, self._producer.create_batch(), []
+    def _next_batch(self, producer: AIOKafkaProducer) -> tuple[BatchBuilder, list[asyncio.Future[int]]]:
+        waiting, batch, offsets = self._waiting, producer.create_batch(), []
         while waiting:
             key, value, offset = waiting[0]
             # The first record is taken whatever its size, so one that is too large fails alone.
@@ -314,7 +365,10 @@ def _publish_error(error: Exception, topic: str, timeout_s: float) -> PublishErr
             text, retriable = f"the request is larger than topic {topic} takes (max.message.bytes)", False
         case TopicAuthorizationFailedError():
             text, retriable = f"this client may not write to topic {topic}: it needs the ACL", False
-        case UnknownTopicOrPartitionError() | AssertionError():
+        case OutOfOrderSequenceNumber():
+            text = "the broker has refused an earlier batch, after which the producer is of no more use: start another"
+            retriable = False
+        case UnknownTopicOrPartitionError():
             text = (
                 f"topic {topic} has gone or has other partitions now: create it again with kafka-timers topics create"
             )

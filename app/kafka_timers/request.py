@@ -79,10 +79,10 @@ def second_of(when: datetime | float) -> int:
         second = -((_EPOCH - when) // _SECOND)
     elif isinstance(when, bool) or not isinstance(when, int | float):
         raise WhenError(f"{when!r} is of type {type(when).__name__}: give an aware datetime or UNIX seconds")
-    elif not math.isfinite(when):
+    elif isinstance(when, float) and not math.isfinite(when):
         raise WhenError(f"{when!r} is not a point in time: give an aware datetime or UNIX seconds")
     elif when >= SECOND_LIMIT:
-        raise WhenError(f"{when!r} looks like milliseconds: give UNIX seconds, that is {when / 1000!r}")
+        raise WhenError(f"{when!r} looks like milliseconds: give UNIX seconds, that is {when // 1000}")
     else:
         second = math.ceil(when)
     if not 0 < second < SECOND_LIMIT:

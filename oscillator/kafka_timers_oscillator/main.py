@@ -23,6 +23,8 @@ def run(settings: OscillatorSettings) -> int:
         SettingsError: the port for metrics and health cannot be listened on.
         TopicsError: the broker does not stamp the topic's records with its own time.
     """
+    # With the broker away aiokafka logs some ten lines a second; what matters of it is in this process's own lines.
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     asyncio.run(_run(settings))
     return 0
 

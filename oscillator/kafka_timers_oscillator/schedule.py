@@ -25,7 +25,9 @@ MARGIN_S = 0.002
 # Most seconds of one partition that are sent at once when catching up: a few kilobytes, far below any broker's limit.
 ROUND_SECONDS = 200
 
-NONE = -1
+# The last tick of a partition without ticks, and the second by which the broker's time is asked for there: a tick of
+# it changes nothing.
+NONE = 0
 
 
 class Schedule:

@@ -98,7 +98,7 @@ class Session:
             KafkaError: it does not tell the end of the log, or did not take what was sent to learn its time.
             TimeoutError: the same.
         """
-        await self._ticks.reach_end(self._ticks.partitions, READ_LIMIT_S)
+        await self._ticks.reach_end_at_open(READ_LIMIT_S)
         self._at_end = True
         self._health.answered()
         await self._learn_time(listen_s)
@@ -187,7 +187,7 @@ class Session:
                 continue
             # Another partition each time, since one may be without a leader.
             partition = self._ticks.partitions[int(now_elapsed_s) % len(self._ticks.partitions)]
-            append_s = await self._ticks.append(partition, [max(0, self._schedule.last_in(partition))])
+            append_s = await self._ticks.append(partition, [self._schedule.last_in(partition)])
             self._broker_time.heard(self._clock.elapsed_s(), append_s)
             self._health.answered()
 

@@ -5,7 +5,7 @@ A thin shell around aiokafka. It knows bytes and offsets; which ticks there shou
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple, Self
 
@@ -41,9 +41,14 @@ class TickLog:
     """The open topic; `open` makes one."""
 
     def __init__(
-        self, topic: str, partitions: Sequence[int], producer: AIOKafkaProducer, consumer: AIOKafkaConsumer
+        self,
+        topic: str,
+        end: Mapping[TopicPartition, int],
+        producer: AIOKafkaProducer,
+        consumer: AIOKafkaConsumer,
     ) -> None:
-        self.partitions = partitions
+        self.partitions = [partition for _, partition in end]
+        self._end = end
         self._topic, self._producer, self._consumer = topic, producer, consumer
         self._taken = asyncio.Event()
 
@@ -69,7 +74,7 @@ class TickLog:
                 await producer.start()
                 await producer.partitions_for(topic)
                 consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS)
-                opened.push_async_callback(consumer.stop)
+                opened.push_async_callback(_stop, consumer)
                 await consumer.start()
                 of = [TopicPartition(topic, partition) for partition in partitions]
                 first, end = await consumer.beginning_offsets(of), await consumer.end_offsets(of)
@@ -78,7 +83,7 @@ class TickLog:
             consumer.assign(of)
             for partition in of:
                 consumer.seek(partition, max(first[partition], end[partition] - TAIL))
-            yield cls(topic, partitions, producer, consumer)
+            yield cls(topic, {partition: end[partition] for partition in of}, producer, consumer)
 
     async def read(self) -> list[Tick]:
         """Return the ticks appended since the last call, those of a partition in order; waits a while for some."""
@@ -92,6 +97,16 @@ class TickLog:
             if record.key is not None and record.key.isdigit() and int(record.key) < SECOND_LIMIT
         ]
 
+    async def reach_end_at_open(self, limit_s: float) -> None:
+        """
+        Return once what there was when the topic was opened was read, by whoever calls `read`, and taken.
+
+        Raises:
+            TimeoutError: that took longer than *limit_s*.
+        """
+        async with asyncio.timeout(limit_s):
+            await self._reach(self._end)
+
     async def reach_end(self, partitions: Iterable[int], limit_s: float) -> None:
         """
         Return once what *partitions* hold now was read, by whoever calls `read`, and taken.
@@ -101,13 +116,17 @@ class TickLog:
             KafkaError: the broker does not tell the end.
         """
         async with asyncio.timeout(limit_s):
-            end = await self._consumer.end_offsets([TopicPartition(self._topic, number) for number in partitions])
-            # aiokafka moves a position and hands over the records in one step, and `read`'s caller takes them in the
-            # same: whoever sees the position finds them taken.
-            for partition, offset in end.items():
-                while await self._consumer.position(partition) < offset:
-                    self._taken.clear()
-                    await self._taken.wait()
+            await self._reach(
+                await self._consumer.end_offsets([TopicPartition(self._topic, number) for number in partitions])
+            )
+
+    async def _reach(self, end: Mapping[TopicPartition, int]) -> None:
+        # aiokafka moves a position and hands over the records in one step, and `read`'s caller takes them in the same:
+        # whoever sees the position finds them taken.
+        for partition, offset in end.items():
+            while await self._consumer.position(partition) < offset:
+                self._taken.clear()
+                await self._taken.wait()
 
     async def append(self, partition: int, seconds: Iterable[int]) -> float:
         """
@@ -145,6 +164,16 @@ async def _partitions(bootstrap: str, topic: str) -> list[int]:
         if entry["config_value"] != "LogAppendTime":
             raise _not_append_time(topic)
     return sorted(partition["partition"] for partition in found[0]["partitions"])
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    # While a failed fetch waits for its repetition, `stop` of aiokafka 0.14 ends in that fetch's CancelledError, which
+    # looks like our own, and leaves the connections open. Without an assignment aiokafka ends its fetches by itself.
+    consumer.unsubscribe()
+    try:
+        await asyncio.sleep(0.05)
+    finally:
+        await consumer.stop()
 
 
 def _in_words(error: Exception) -> str:

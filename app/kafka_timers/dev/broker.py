@@ -155,7 +155,7 @@ class EmbeddedKafka:
     def _configure(self, data: Path) -> Path:
         # The controller's port may differ from start to start: the only voter of the quorum is this process, which
         # tells the quorum where it is.
-        controller = f"{HOST}:{free_port()}"
+        controller = f"{HOST}:{free_port(besides=self.port)}"
         properties = {
             "process.roles": "broker,controller",
             "node.id": "1",
@@ -226,16 +226,16 @@ class EmbeddedKafka:
             await admin.close()
 
 
-def free_port() -> int:
+def free_port(besides: int = 0) -> int:
     """
-    Return a TCP port on 127.0.0.1 that nobody listens on.
+    Return a TCP port on 127.0.0.1 that nobody listens on, and not *besides*.
 
     It lies below the range from which systems take the ports of outgoing connections. From that range a client that
     tries to reach a stopped broker would, sooner or later, get the broker's own port and so keep it from coming back.
     """
     while True:
         port = random.randrange(20_000, 32_000)  # noqa: S311  # not a secret
-        if _is_free(port):
+        if port != besides and _is_free(port):
             return port
 
 

@@ -13,11 +13,12 @@ import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import TopicAlreadyExistsError
 from rich.console import Console
-from rich.table import Table
 
 from kafka_timers import topics
 from kafka_timers.dev import jars, java
@@ -32,6 +33,7 @@ CALLBACK_TOPIC = "callbacks"
 
 _MARKER = "kafka-timers-dev.lock"
 _HOST = "127.0.0.1"
+_OSCILLATORS = 2
 _READY_LIMIT_S = 60.0
 
 
@@ -96,7 +98,7 @@ def claimed(folder: Path, *, fresh: bool) -> Iterator[None]:
         yield
 
 
-async def _until_asked_to_end(serving: Coroutine[None, None, int]) -> int:
+async def _until_asked_to_end(serving: Coroutine[Any, Any, int]) -> int:
     asked = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asked.set)
@@ -113,23 +115,119 @@ async def _until_asked_to_end(serving: Coroutine[None, None, int]) -> int:
 
 async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
     refuse_taken_port(settings.worker_port, "the worker (--worker-port)")
-    for replica in range(2):
+    for replica in range(_OSCILLATORS):
         refuse_taken_port(settings.oscillator_port + replica, f"oscillator {replica} (--oscillator-port)")
-    # Left in the opposite order, and also when this is cancelled: the worker, the oscillators, Kafka.
+    bootstrap = settings.bootstrap
+    if not bootstrap:
+        refuse_taken_port(settings.port, "Kafka (--port)")
+    deaths: list[asyncio.Task[str]] = []
+    # What is entered last is left first, also when this is cancelled: the worker, the oscillators, Kafka.
     async with AsyncExitStack() as stack:
-        stack.callback(console.print, "Everything has ended; the next start goes on from here.")
-        bootstrap, obituaries = settings.bootstrap, []
+
+        def watch(obituary: Coroutine[Any, Any, str]) -> None:
+            deaths.append(asyncio.create_task(obituary))
+            stack.callback(deaths[-1].cancel)
+
         if not bootstrap:
             with console.status("Starting Kafka"):
                 kafka = await stack.enter_async_context(EmbeddedKafka(folder / "kafka", settings.port))
-            bootstrap, obituaries = kafka.bootstrap, [kafka.obituary()]
+            watch(kafka.obituary())
+            bootstrap = kafka.bootstrap
         await _prepare_topics(settings, bootstrap)
-        for name, arguments in _commands(settings, bootstrap, folder).items():
-            command = [sys.executable, "-m", "kafka_timers", *arguments]
+        for name, command in commands(settings, bootstrap, folder).items():
             child = await Child.start(name, command, folder / "log" / f"{name}.log")
             stack.push_async_callback(child.stop)
-            obituaries.append(child.obituary())
+            watch(child.obituary())
+        stack.callback(console.print, "Ending it all; the next start goes on from here.")
+
         with console.status("Waiting for the worker"):
-            trouble = await _first(_ready(settings.worker_port, folder), *obituaries)
-        ...
+            ready = asyncio.create_task(_until_ready(settings.worker_port))
+            stack.callback(ready.cancel)
+            await asyncio.wait((ready, *deaths), timeout=_READY_LIMIT_S, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            _print_hints(settings, bootstrap, folder, console)
+            await asyncio.wait(deaths, return_when=asyncio.FIRST_COMPLETED)
+        trouble = [death.result() for death in deaths if death.done()] or [
+            f"the worker is not ready after {_READY_LIMIT_S:g} s: {await _why_not_ready(settings.worker_port)}; "
+            f"its log is in {folder / 'log'}"
+        ]
+        console.print("\n".join(trouble), style="red", markup=False, highlight=False, soft_wrap=True)
     return 1
+
+
+def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
+    """Return the command of each process beside Kafka, by the process's name, in the order of starting."""
+    program = [sys.executable, "-m", "kafka_timers"]
+    # Also what has a default: otherwise a variable in the environment of this process would decide.
+    common = ["--bootstrap", bootstrap, "--topic-prefix", settings.topic_prefix, "--host", _HOST]
+    oscillators = {
+        f"oscillator-{replica}": [
+            *(*program, "oscillator", *common, "--replica", str(replica)),
+            *("--port", str(settings.oscillator_port + replica)),
+        ]
+        for replica in range(_OSCILLATORS)
+    }
+    worker = [
+        *(*program, "worker", *common, "--data-dir", str(folder / "worker")),
+        *("--port", str(settings.worker_port)),
+    ]
+    return {**oscillators, "worker": worker}
+
+
+def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
+    """Return what to try next, in a second terminal, and where to look: what each is for, and its lines."""
+    where = f" --bootstrap {bootstrap}" if bootstrap != WorkerSettings.bootstrap else ""
+    prefixed = f"{where} --topic-prefix {settings.topic_prefix}" if settings.topic_prefix else where
+    ports = [settings.worker_port, *(settings.oscillator_port + replica for replica in range(_OSCILLATORS))]
+    return {
+        "watch callbacks": [f"kafka-timers watch {CALLBACK_TOPIC}{where}"],
+        "send a timer": [
+            f"kafka-timers send --in 3s --topic {CALLBACK_TOPIC} --key order-1 --value hello{prefixed}",
+        ],
+        "see how it goes": [f"kafka-timers status{prefixed}"],
+        "metrics": [f"http://{_HOST}:{port}/metrics" for port in ports],
+        "logs": [str(folder / "log")],
+    }
+
+
+def _print_hints(settings: DevSettings, bootstrap: str, folder: Path, console: Console) -> None:
+    console.print(f"Timers fire on Kafka at {bootstrap}. Ctrl-C ends it all.\n", highlight=False)
+    for purpose, lines in hints(settings, bootstrap, folder).items():
+        for line in lines:
+            # Never wrapped: the lines are there to be copied.
+            console.print(f"  {purpose:<16} {line}", markup=False, highlight=False, soft_wrap=True)
+            purpose = ""
+
+
+async def _prepare_topics(settings: DevSettings, bootstrap: str) -> None:
+    await topics.create(bootstrap, settings.topic_prefix, settings.partitions)
+    if problems := await topics.check(bootstrap, settings.topic_prefix):
+        raise TopicsError("\n".join(problems))
+    async with topics.answering(bootstrap):
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        try:
+            await admin.start()
+            # Replication as the broker's default says; the empty assignment is how the client lets -1 pass.
+            response = await admin.create_topics([NewTopic(CALLBACK_TOPIC, settings.partitions, -1, {})])
+        finally:
+            await admin.close()
+    for _, code, message in response.topic_errors:
+        if code not in (0, TopicAlreadyExistsError.errno):
+            raise BrokerError(f"cannot create the topic {CALLBACK_TOPIC}: {message}")
+
+
+async def _until_ready(port: int) -> None:
+    while await _why_not_ready(port):  # noqa: ASYNC110  # another process has to be asked
+        await asyncio.sleep(0.1)
+
+
+async def _why_not_ready(port: int) -> str:
+    """Return the reason that /readyz at *port* gives; empty when it is ready."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,
+            session.get(f"http://{_HOST}:{port}/readyz") as response,
+        ):
+            return "" if response.status == 200 else (await response.text()).strip() or f"HTTP {response.status}"
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return str(error) or "no answer"

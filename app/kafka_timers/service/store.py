@@ -114,9 +114,8 @@ class TimerStore:
 
     def chunks(self) -> dict[int, int]:
         """Return how many requests wait in each chunk of offsets."""
-        return {
-            _CHUNK.unpack(key[1:])[0]: _COUNT.unpack(n)[0] for key, n in self._items(_CHUNKS, _CHUNKS + b"\xff" * 9)
-        }
+        counts = self._items(_CHUNKS, _META)
+        return {_CHUNK.unpack_from(key, len(_CHUNKS))[0]: _COUNT.unpack(count)[0] for key, count in counts}
 
     def rows(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) with *start* <= key < *before*, in order, as they are now; one may stop anywhere."""

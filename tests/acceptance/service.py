@@ -1,0 +1,232 @@
+"""
+The whole service for one test: its processes on a real broker, requests in, ticks in, callbacks out.
+
+Ticks come from the test itself unless it starts oscillators: a second that lies in the past can be ticked at once, so
+nothing waits for the clock. A worker cannot tell the difference, since time reaches it as data only.
+"""
+
+import asyncio
+import itertools
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from kafka_timers import topics
+from kafka_timers.dev.broker import free_port
+from kafka_timers.dev.process import Child
+from kafka_timers.seals import last_seals
+from kafka_timers.wire import Future, Sealed, Topics
+
+LIMIT_S = 60.0
+
+
+@dataclass
+class Process:
+    """A process of the service, and where it answers."""
+
+    child: Child
+    port: int
+    data_dir: Path
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Return status and body of an HTTP request to the process."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels."""
+        lines = [line for line in self.get("/metrics")[1].splitlines() if line.split("{")[0].split(" ")[0] == name]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    async def until(self, path: str, wanted: Callable[[int, str], bool], limit_s: float = LIMIT_S) -> str:
+        """Poll *path* until *wanted* is true of its status and body, and return the body."""
+        end_s = time.monotonic() + limit_s
+        while True:
+            status, body = await asyncio.to_thread(self.get, path)
+            if wanted(status, body):
+                return body
+            if self.child.returncode is not None:
+                raise AssertionError(await self.child.obituary())
+            if time.monotonic() > end_s:
+                raise AssertionError(
+                    f"{path} still says {status} {body!r} after {limit_s:g} s; {self.child.last_words()}"
+                )
+            await asyncio.sleep(0.05)
+
+
+class Service:
+    """Topics with a prefix of their own, and the processes that a test starts on them."""
+
+    def __init__(self, bootstrap: str, prefix: str, folder: Path, partitions: int = 4) -> None:
+        self.bootstrap = bootstrap
+        self.prefix = prefix
+        self.topics = Topics.of(prefix)
+        self.callbacks = prefix + "callbacks"
+        self.partitions = partitions
+        self._folder = folder
+        self._names = itertools.count()
+        self._running: list[Process] = []
+        self._producer: AIOKafkaProducer | None = None
+
+    # --- set-up ------------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the topics and connect."""
+        await topics.create(self.bootstrap, self.prefix, self.partitions)
+        await self.create_topic(self.callbacks)
+        self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", max_request_size=8 << 20)
+        await self._producer.start()
+
+    async def close(self) -> None:
+        """End all processes."""
+        for process in self._running:
+            process.child.kill()
+        for process in self._running:
+            await process.child.wait()
+        if self._producer:
+            await self._producer.stop()
+
+    async def create_topic(self, name: str, **configs: str) -> None:
+        """Make a topic for callbacks whose records carry the broker's time; it has as many partitions as requests."""
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        configs = {"message.timestamp.type": "LogAppendTime"} | {k.replace("_", "."): v for k, v in configs.items()}
+        await admin.create_topics([NewTopic(name, self.partitions, 1, topic_configs=configs)])
+        await admin.close()
+
+    @property
+    def producer(self) -> AIOKafkaProducer:
+        """A plain producer."""
+        assert self._producer is not None
+        return self._producer
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    async def start(self, command: str, *options: str, data_dir: Path | None = None) -> Process:
+        """Start a process of the service and return at once."""
+        port, name = free_port(), f"{command}-{next(self._names)}"
+        arguments = [command, "--bootstrap", self.bootstrap, "--topic-prefix", self.prefix, "--port", str(port)]
+        folder = data_dir or self._folder / name
+        if command == "worker":
+            arguments += ["--group", self.prefix + "workers", "--data-dir", str(folder), "--session-timeout-s", "2"]
+        command_line = [sys.executable, "-m", "kafka_timers", *arguments, *options]
+        child = await Child.start(name, command_line, self._folder / f"{name}.log")
+        process = Process(child, port, folder)
+        self._running.append(process)
+        return process
+
+    async def worker(self, *options: str, data_dir: Path | None = None) -> Process:
+        """Start a worker and wait until it has taken its partitions over."""
+        process = await self.start("worker", *options, data_dir=data_dir)
+        await self.until_serving(process)
+        return process
+
+    async def until_serving(self, process: Process) -> None:
+        """Wait until a worker has nothing to complain of but that no tick comes."""
+        await process.until("/readyz", lambda status, body: status == 200 or body.startswith("no tick"))
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+
+    async def request(
+        self, second: int | str | bytes, value: Future | bytes | None, partition: int | None = None
+    ) -> str:
+        """Publish one request; returns `partition:offset`."""
+        key = second if isinstance(second, bytes) else str(second).encode()
+        data = value.SerializeToString() if isinstance(value, Future) else value
+        at = await self.producer.send_and_wait(self.topics.requests, data, key=key, partition=partition)
+        return f"{at.partition}:{at.offset}"
+
+    async def requests(self, second: int, names: Iterable[str], partition: int | None = None) -> None:
+        """Publish a request per name, whose callback has the name as key and value, spread over the partitions."""
+        acks = []
+        for number, name in enumerate(names):
+            future = Future(callBackTopic=self.callbacks, callBackKey=name, callBack=name.encode())
+            to = number % self.partitions if partition is None else partition
+            key = str(second).encode()
+            acks.append(
+                await self.producer.send(self.topics.requests, future.SerializeToString(), key=key, partition=to)
+            )
+        await asyncio.gather(*acks)
+
+    async def tick(self, second: int, partitions: Iterable[int] | None = None) -> None:
+        """Write one tick into every partition, or into the ones named."""
+        where = range(self.partitions) if partitions is None else partitions
+        sends = [
+            self.producer.send_and_wait(self.topics.oscillator, b"1", key=str(second).encode(), partition=partition)
+            for partition in where
+        ]
+        await asyncio.gather(*sends)
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, topic: str, count: int, limit_s: float = LIMIT_S, committed: bool = True
+    ) -> list[ConsumerRecord]:
+        """Return the first *count* records of a topic, or what there is after *limit_s*."""
+        async with self.reading(topic, committed=committed) as consumer:
+            return await take(consumer, count, limit_s)
+
+    @asynccontextmanager
+    async def reading(self, topic: str, *, committed: bool = True):
+        """Yield a consumer of all of a topic, from its beginning."""
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            isolation_level="read_committed" if committed else "read_uncommitted",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=50,
+        )
+        await consumer.start()
+        try:
+            where = [TopicPartition(topic, number) for number in range(self.partitions)]
+            consumer.assign(where)
+            await consumer.seek_to_beginning(*where)
+            yield consumer
+        finally:
+            await consumer.stop()
+
+    async def callback_names(self, wanted: Sequence[str], limit_s: float = LIMIT_S) -> list[str]:
+        """Return the callbacks' values, once as many as *wanted* are there and nothing more comes for half a second."""
+        async with self.reading(self.callbacks) as consumer:
+            records = await take(consumer, len(wanted), limit_s)
+            records += await take(consumer, 1, 0.5)
+        return [record.value.decode() for record in records]
+
+    async def seals(self) -> dict[int, list[Sealed]]:
+        """Return the last seals of each partition."""
+        return await last_seals(self.bootstrap, self.prefix)
+
+    async def until_sealed(self, second: int, limit_s: float = LIMIT_S) -> dict[int, list[Sealed]]:
+        """Wait until every partition is sealed completely up to *second*."""
+        end_s = time.monotonic() + limit_s
+        while True:
+            seals = await self.seals()
+            if all(any(s.last >= second and not s.HasField("through") for s in tail) for tail in seals.values()):
+                return seals
+            if time.monotonic() > end_s:
+                told = {partition: [seal.last for seal in tail][-1:] for partition, tail in seals.items()}
+                words = [process.child.last_words() for process in self._running]
+                raise AssertionError(f"sealed up to {told} instead of {second} after {limit_s:g} s; {words}")
+            await asyncio.sleep(0.05)
+
+
+async def take(consumer: AIOKafkaConsumer, count: int, limit_s: float) -> list[ConsumerRecord]:
+    """Return the next *count* records, or fewer after *limit_s*."""
+    records: list[ConsumerRecord] = []
+    end_s = time.monotonic() + limit_s
+    while len(records) < count and (left_s := end_s - time.monotonic()) > 0:
+        for fetched in (await consumer.getmany(timeout_ms=min(int(left_s * 1000) + 1, 200))).values():
+            records += fetched
+    return records

@@ -1,0 +1,98 @@
+"""A timer fires in its second, whoever asked for it."""
+
+import time
+
+from confluent_kafka import Producer
+from kafka_timers.wire import Future, Header
+from service import Service
+
+
+async def test_timer_of_any_kafka_client_fires_in_its_second(service: Service) -> None:
+    """Three fields, the key that everyone writes, and the client's own choice of the partition."""
+    await service.start("oscillator")
+    worker = await service.worker()
+    await worker.until("/readyz", lambda status, _: status == 200)
+    second = int(time.time()) + 3
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+    future = Future(callBackTopic=service.callbacks, callBackKey="order-1", callBack=b"wake up")
+    producer.produce(service.topics.requests, key=str(second), value=future.SerializeToString())
+    assert producer.flush(10) == 0
+    [callback] = await service.read(service.callbacks, 1)
+    assert (callback.key, callback.value) == (b"order-1", b"wake up")
+    assert second * 1000 <= callback.timestamp < second * 1000 + 1300
+    headers = dict(callback.headers)
+    assert headers["timer-expiry"] == str(second).encode()
+    partition, offset = headers["timer-request"].split(b":")
+    [request] = [r for r in await service.read(service.topics.requests, 1) if r.offset == int(offset)]
+    assert request.partition == int(partition)
+
+
+async def test_callback_carries_token_id_and_own_headers_untouched(service: Service) -> None:
+    """Key, value and headers arrive byte for byte, behind the service's own headers."""
+    await service.worker()
+    second = int(time.time()) - 100
+    own = [Header(key="trace", value=b"\x00\xff"), Header(key="trace", value=b""), Header(key="none")]
+    future = Future(
+        callBackTopic=service.callbacks,
+        callBackKey="clé",
+        callBack=bytes(range(256)),
+        timerId="invoice-7",
+        token="t-1",
+        headers=own,
+    )
+    request = await service.request(second, future)
+    await service.tick(second)
+    [callback] = await service.read(service.callbacks, 1)
+    assert callback.key == "clé".encode()
+    assert callback.value == bytes(range(256))
+    service_headers, own_headers = callback.headers[:4], callback.headers[4:]
+    assert dict(service_headers) == {
+        "timer-token": b"t-1",
+        "timer-id": b"invoice-7",
+        "timer-expiry": str(second).encode(),
+        "timer-request": request.encode(),
+    }
+    assert own_headers == (("trace", b"\x00\xff"), ("trace", b""), ("none", None))
+
+
+async def test_callbacks_of_one_second_keep_the_order_of_acceptance(service: Service) -> None:
+    """Same partition, second and millis: first come, first fired; millis sort within the second."""
+    await service.worker()
+    second = int(time.time()) - 100
+    for name, millis in (("c", 500), ("a", 0), ("d", 500), ("b", 0)):
+        future = Future(callBackTopic=service.callbacks, callBackKey="same", callBack=name.encode(), millis=millis)
+        await service.request(second, future, partition=1)
+    await service.tick(second)
+    assert [record.value for record in await service.read(service.callbacks, 4)] == [b"a", b"b", b"c", b"d"]
+
+
+async def test_seals_balance_and_cover_every_second(service: Service) -> None:
+    """Each seal says what was due, what was fired and what waits, and goes on where the one before ended."""
+    await service.worker("--slice-rows", "10")
+    second = int(time.time()) - 1000
+    await service.requests(second, [f"now-{n}" for n in range(100)])
+    await service.requests(second + 500, [f"later-{n}" for n in range(40)])
+    await service.tick(second)
+    await service.until_sealed(second)
+    await service.tick(second + 7)
+    for partition, seals in (await service.until_sealed(second + 7)).items():
+        assert all(seal.due == seal.fired + seal.rejected for seal in seals)
+        assert sum(seal.fired for seal in seals) == 25
+        assert seals[-1].pending == 10
+        assert seals[-1].partitions == 4
+        assert seals[-1].restore_from <= 25
+        assert [seal.partition for seal in seals] == [partition] * len(seals)
+        ends = [0] + [seal.last for seal in seals if not seal.HasField("through")]
+        assert [seal.first for seal in seals if not seal.HasField("through")] == [end + 1 for end in ends[:-1]]
+
+
+async def test_at_least_once_fires_without_transactions(service: Service) -> None:
+    """What a receiver that reads uncommitted sees is the same then: nothing is ever aborted."""
+    await service.worker("--guarantee", "at-least-once")
+    second = int(time.time()) - 100
+    names = [f"t-{n}" for n in range(200)]
+    await service.requests(second, names)
+    await service.tick(second)
+    await service.until_sealed(second)
+    records = await service.read(service.callbacks, 201, limit_s=2, committed=False)
+    assert sorted(record.value.decode() for record in records) == sorted(names)

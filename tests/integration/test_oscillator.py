@@ -1,0 +1,363 @@
+"""Oscillators on a real broker: which ticks are in the log, how often and when, whatever happens to the processes."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+import aiohttp
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from kafka_timers.clock import HostClock
+from kafka_timers.dev.broker import free_port
+from kafka_timers.errors import TopicsError
+from kafka_timers.settings import OscillatorSettings
+from kafka_timers_oscillator.replica import Replica
+from prometheus_client import CollectorRegistry
+
+PARTITIONS = 4
+
+# The longest that a test waits for anything; no assertion is about it.
+LIMIT_S = 40.0
+
+PROGRAM = """
+import sys
+from kafka_timers.settings import OscillatorSettings
+from kafka_timers_oscillator.main import run
+sys.exit(run(OscillatorSettings.from_env()))
+"""
+
+
+class Tick(NamedTuple):
+    """A record of the topic."""
+
+    second: int
+    append_s: float
+
+
+class Log:
+    """The oscillator topic of one test, as everybody can read it."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self.bootstrap, self.prefix, self.topic = bootstrap, prefix, prefix + "oscillator"
+        self.ticks: dict[int, list[Tick]] = defaultdict(list)
+        self._more = asyncio.Condition()
+
+    async def create(self, timestamp_type: str = "LogAppendTime") -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
+        await admin.start()
+        try:
+            config = {"message.timestamp.type": timestamp_type}
+            await admin.create_topics([NewTopic(self.topic, PARTITIONS, 1, topic_configs=config)])
+        finally:
+            await admin.close()
+
+    async def write(self, last: Iterable[int]) -> None:
+        """Give each partition a last tick: that of partition 0 comes first."""
+        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap)
+        await producer.start()
+        try:
+            for partition, second in enumerate(last):
+                await producer.send_and_wait(self.topic, b"1", key=b"%d" % second, partition=partition)
+        finally:
+            await producer.stop()
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        consumer = AIOKafkaConsumer(self.topic, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
+        await consumer.start()
+        following = asyncio.create_task(self._follow(consumer))
+        try:
+            yield
+        finally:
+            following.cancel()
+            await consumer.stop()
+
+    async def _follow(self, consumer: AIOKafkaConsumer) -> None:
+        async for record in consumer:
+            self.ticks[record.partition].append(Tick(int(record.key), record.timestamp / 1000))
+            async with self._more:
+                self._more.notify_all()
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S), self._more:
+            await self._more.wait_for(reached)
+
+    async def until_second(self, second: int) -> None:
+        """Wait until every partition has *second* or a later one."""
+        await self.until(lambda: self.last >= second)
+
+    @property
+    def last(self) -> int:
+        """The last second that every partition has."""
+        counted = [max((counts_as(tick) for tick in self.ticks[number]), default=0) for number in range(PARTITIONS)]
+        return min(counted)
+
+    def seconds(self, partition: int) -> list[int]:
+        """
+        The ticks of *partition*, as a worker counts them.
+
+        Without second 0, by which an oscillator learns the broker's time from an empty topic, and without those that
+        landed early: a busy machine may cause one, and it has to be there again.
+        """
+        return [second for second, append_s in self.ticks[partition] if 0 < second <= append_s]
+
+    def assert_gapless(self, first: int | None = None) -> None:
+        """Each partition has every second once, in order, and from *first* on if that is given."""
+        for partition in range(PARTITIONS):
+            seconds = self.seconds(partition)
+            start = seconds[0] if first is None else first
+            assert seconds == list(range(start, start + len(seconds))), f"partition {partition}"
+
+    def lateness_s(self, after: int) -> float:
+        """The largest lateness of any tick whose second is later than *after*."""
+        return max(append_s - second for ticks in self.ticks.values() for second, append_s in ticks if second > after)
+
+
+def counts_as(tick: Tick) -> int:
+    return min(tick.second, int(tick.append_s))
+
+
+@pytest.fixture
+async def log(bootstrap: str, prefix: str) -> AsyncIterator[Log]:
+    """The topic of this test, created and followed."""
+    log = Log(bootstrap, prefix)
+    await log.create()
+    async with log.followed():
+        yield log
+
+
+class Process:
+    """An oscillator replica in a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str) -> None:
+        self._process, self._url = process, url
+
+    def send_signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        """End it; return its exit code."""
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.send_signal(number)
+        return await asyncio.wait_for(self._process.wait(), LIMIT_S)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with aiohttp.ClientSession() as session, session.get(self._url + path) as answer:
+            return answer.status, await answer.text()
+
+    async def metric(self, name: str) -> float:
+        _, text = await self.get("/metrics")
+        found = [line for line in text.splitlines() if line.startswith(f"kafka_timers_oscillator_{name} ")]
+        return float(found[0].split()[1])
+
+
+@asynccontextmanager
+async def oscillator(log: Log, replica: int = 0, **settings: object) -> AsyncIterator[Process]:
+    """Run a replica as a process; it is gone at the end."""
+    port = free_port()
+    given = {"bootstrap": log.bootstrap, "topic_prefix": log.prefix, "replica": replica, "port": port, **settings}
+    env = os.environ | {f"KAFKA_TIMERS_{name.upper()}": str(value) for name, value in given.items()}
+    started = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, env=env)
+    process = Process(started, f"http://127.0.0.1:{port}")
+    try:
+        yield process
+    finally:
+        await process.end(signal.SIGKILL)
+
+
+class SteppedClock(HostClock):
+    """The host's clock, with its wall time off by `off_s`."""
+
+    def __init__(self, off_s: float = 0.0) -> None:
+        self.off_s = off_s
+
+    def wall_s(self) -> float:
+        return super().wall_s() + self.off_s
+
+
+@asynccontextmanager
+async def replica_in_here(log: Log, clock: SteppedClock | None = None) -> AsyncIterator[Replica]:
+    """Run a replica as a task."""
+    settings = OscillatorSettings(bootstrap=log.bootstrap, topic_prefix=log.prefix)
+    replica = Replica(settings, CollectorRegistry(), clock)
+    running = asyncio.create_task(replica.run())
+    try:
+        yield replica
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Wait for something in this process that gives no signal."""
+    async with asyncio.timeout(LIMIT_S):
+        while not reached():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.01)
+
+
+async def test_two_replicas_tick_as_one_and_one_goes_on_when_the_other_is_killed(log: Log) -> None:
+    """No second is missing, none comes twice, none is later than 1.3 s."""
+    async with oscillator(log, 0) as first, oscillator(log, 1) as second:
+        await log.until(lambda: log.last > 0)
+        begin = log.last
+        await log.until_second(begin + 4)
+        assert await first.get("/readyz") == (200, "ok")
+        assert await second.get("/readyz") == (200, "ok")
+        assert await second.get("/livez") == (200, "ok")
+        assert await second.metric("ticks_emitted_total") == 0
+        assert await second.metric("ticks_suppressed_total") >= 4 * PARTITIONS
+        assert await first.metric("ticks_suppressed_total") == 0
+        assert abs(await first.metric("clock_offset_seconds")) < 1
+        killed_at = log.last
+        await first.end(signal.SIGKILL)
+        await log.until_second(killed_at + 4)
+        assert await second.metric("ticks_emitted_total") >= 3 * PARTITIONS
+        assert await second.get("/readyz") == (200, "ok")
+    log.assert_gapless()
+    assert log.lateness_s(after=begin) < 1.3
+
+
+async def test_a_replica_that_was_stopped_does_not_repeat_what_the_other_emitted(log: Log) -> None:
+    async with oscillator(log, 0) as first, oscillator(log, 1):
+        await log.until(lambda: log.last > 0)
+        await log.until_second(log.last + 2)
+        first.send_signal(signal.SIGSTOP)
+        await log.until_second(stopped_until := log.last + 4)
+        first.send_signal(signal.SIGCONT)
+        await log.until_second(stopped_until + 3)
+    log.assert_gapless()
+
+
+async def test_after_both_were_dead_every_missed_second_comes_once(log: Log) -> None:
+    """A partition that a crash left one tick behind gets that too."""
+    away_since = int(HostClock().wall_s()) - 300
+    await log.write([away_since, away_since - 1, away_since, away_since])
+    async with oscillator(log, 0), oscillator(log, 1):
+        await log.until_second(int(HostClock().wall_s()) + 2)
+    # The first one learnt the broker's time by repeating the last tick of one partition.
+    for ticks in log.ticks.values():
+        if ticks[0].second == ticks[1].second:
+            del ticks[1]
+    log.assert_gapless()
+    assert log.seconds(1)[0] == away_since - 1
+
+
+async def test_seconds_beyond_the_catch_up_limit_are_left_out(log: Log) -> None:
+    now = int(HostClock().wall_s())
+    await log.write([now - 5000] * PARTITIONS)
+    async with oscillator(log, catch_up_s=10) as process:
+        await log.until_second(now + 2)
+        assert await process.metric("ticks_skipped_total") >= 4980 * PARTITIONS
+    for partition in range(PARTITIONS):
+        emitted = [second for second in log.seconds(partition) if second > now - 5000]
+        assert now - 12 <= emitted[0] <= now - 5
+        assert emitted == list(range(emitted[0], emitted[0] + len(emitted)))
+
+
+async def test_a_clock_an_hour_ahead_keeps_silent_alarms_and_goes_on_when_it_is_right(log: Log) -> None:
+    last = int(HostClock().wall_s()) - 5
+    await log.write([last] * PARTITIONS)
+    clock = SteppedClock(3600.0)
+    async with replica_in_here(log, clock) as replica:
+        await until(lambda: any("ahead of the broker's" in reason for reason in replica.health.ready()))
+        # More than a second has to pass, to see that nothing comes.
+        await asyncio.sleep(1.5)
+        assert {tick.second for ticks in log.ticks.values() for tick in ticks} == {last}
+        assert "this host's clock is 3600" in replica.health.ready()[0]
+        assert replica.health.live() == []
+        clock.off_s = 0.0
+        await log.until_second(int(clock.wall_s()) + 1)
+        assert replica.health.ready() == []
+
+
+async def test_a_tick_an_hour_ahead_by_someone_else_keeps_nobody_from_ticking(log: Log) -> None:
+    now = int(HostClock().wall_s())
+    await log.write([now + 3600] * PARTITIONS)
+    async with replica_in_here(log):
+        await log.until_second(now + 3)
+    for partition in range(PARTITIONS):
+        seconds = log.seconds(partition)
+        assert seconds == list(range(seconds[0], seconds[0] + len(seconds)))
+
+
+@pytest.mark.parametrize("step_s", [-1.5, 1.5])
+async def test_a_small_step_of_the_host_s_clock_does_not_move_ticks(log: Log, step_s: float) -> None:
+    clock = SteppedClock()
+    async with replica_in_here(log, clock):
+        await log.until(lambda: log.last > 0)
+        begin = log.last
+        await log.until_second(begin + 2)
+        clock.off_s = step_s
+        await log.until_second(begin + 5)
+    log.assert_gapless()
+    assert log.lateness_s(after=begin) < 0.5
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+async def test_a_large_step_of_the_host_s_clock_silences_until_it_is_right_again(log: Log, step_s: float) -> None:
+    clock = SteppedClock()
+    async with replica_in_here(log, clock) as replica:
+        await log.until(lambda: log.last > 0)
+        clock.off_s = step_s
+        stepped_at = log.last
+        await asyncio.sleep(1.5)
+        assert log.last <= stepped_at + 1
+        assert any("broker's" in reason for reason in replica.health.ready())
+        clock.off_s = 0.0
+        await log.until_second(stepped_at + 4)
+    log.assert_gapless()
+
+
+async def test_a_topic_without_the_broker_s_time_ends_the_process_with_a_reason(bootstrap: str, prefix: str) -> None:
+    log = Log(bootstrap, prefix)
+    await log.create("CreateTime")
+    replica = Replica(OscillatorSettings(bootstrap=bootstrap, topic_prefix=prefix), CollectorRegistry())
+    with pytest.raises(TopicsError, match=r"message\.timestamp\.type=LogAppendTime"):
+        await asyncio.wait_for(replica.run(), LIMIT_S)
+
+
+async def test_a_missing_topic_is_named_waited_for_and_not_made(bootstrap: str, prefix: str) -> None:
+    log = Log(bootstrap, prefix)
+    async with replica_in_here(log) as replica:
+        await until(lambda: any(f"{prefix}oscillator is not there" in reason for reason in replica.health.ready()))
+        await log.create()
+        async with log.followed():
+            await log.until(lambda: log.last > 0)
+        assert replica.health.ready() == []
+
+
+async def test_sigterm_ends_the_process_in_good_order(log: Log) -> None:
+    async with oscillator(log) as process:
+        await log.until(lambda: log.last > 0)
+        assert await process.end(signal.SIGTERM) == 0
+
+
+async def test_a_broker_that_is_away_at_start_and_goes_away_later_costs_no_second(start_kafka, prefix: str) -> None:
+    port = free_port()
+    log = Log(f"127.0.0.1:{port}", prefix)
+    async with replica_in_here(log) as replica:
+        await until(lambda: any(f"no broker at 127.0.0.1:{port}" in reason for reason in replica.health.ready()))
+        broker = await start_kafka(port=port)
+        await log.create()
+        async with log.followed():
+            await log.until(lambda: log.last > 0)
+            await log.until_second(log.last + 2)
+            await broker.kill()
+            killed_at = log.last
+            await until(lambda: any("no tick was emitted or seen" in reason for reason in replica.health.ready()))
+            await broker.start()
+            await log.until_second(killed_at + 5)
+            await log.until_second(int(HostClock().wall_s()) + 2)
+            await until(lambda: replica.health.ready() == [])
+    # What was on its way when the broker went may be there twice.
+    for partition in range(PARTITIONS):
+        seconds = sorted(set(log.seconds(partition)))
+        assert seconds == list(range(seconds[0], seconds[0] + len(seconds)))

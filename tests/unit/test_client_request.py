@@ -1,0 +1,201 @@
+"""What a caller may ask for: points in time, and what a request can carry."""
+
+import math
+import random
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from kafka_timers import RequestError, WhenError
+from kafka_timers.request import future_of, second_after, second_of
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def asked(**given: Any) -> Any:
+    """A request for a callback on `reminders`, changed by what is given."""
+    plain = {"topic": "reminders", "key": None, "value": b"", "timer_id": None, "token": None, "millis": 0}
+    return future_of(**(plain | {"headers": (), "reserved": {"timer-request"}} | given))
+
+
+@pytest.mark.parametrize(
+    ("when", "second"),
+    [
+        (1, 1),
+        (1_700_000_000, 1_700_000_000),
+        (1_700_000_000.0, 1_700_000_000),
+        (1_700_000_000.000001, 1_700_000_001),
+        (1_700_000_000.999, 1_700_000_001),
+        (0.5, 1),
+        (99_999_999_999, 99_999_999_999),
+        (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), 1_700_000_000),
+        (datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC), 1_700_000_001),
+        (datetime(2023, 11, 14, 22, 13, 19, 999_999, tzinfo=UTC), 1_700_000_000),
+        (datetime(2023, 11, 15, 3, 43, 20, tzinfo=timezone(timedelta(hours=5, minutes=30))), 1_700_000_000),
+        (datetime(2023, 11, 14, 23, 13, 20, tzinfo=BERLIN), 1_700_000_000),
+    ],
+)
+def test_moment_is_the_first_whole_second_that_is_not_before_it(when: datetime | float, second: int) -> None:
+    assert second_of(when) == second
+
+
+def test_hour_that_a_clock_shows_twice_is_two_moments() -> None:
+    twice = datetime(2023, 10, 29, 2, 30, tzinfo=BERLIN)
+    assert second_of(twice) == 1_698_539_400
+    assert second_of(twice.replace(fold=1)) == 1_698_539_400 + 3600
+
+
+def test_day_over_the_change_to_summer_time_has_23_hours() -> None:
+    before, after = (datetime(2023, 3, day, 12, tzinfo=BERLIN) for day in (25, 26))
+    assert second_of(after) - second_of(before) == 23 * 3600
+
+
+def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
+    chance = random.Random(7)
+    for _ in range(2_000):
+        moment = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC) + timedelta(microseconds=chance.randrange(10**17))
+        exact = (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(seconds=1)
+        assert 0 <= second_of(moment) - Decimal(exact) < 1 + Decimal("1e-5")
+        number = chance.uniform(0.1, 99_999_999_998)
+        assert 0 <= second_of(number) - number < 1
+
+
+@pytest.mark.parametrize(
+    ("when", "advice"),
+    [
+        (datetime(2023, 11, 14), "aware datetime"),  # naive
+        (1_700_000_000_000, "UNIX seconds, that is 1700000000"),
+        (1_700_000_000_000.0, "looks like milliseconds"),
+        (100_000_000_000, "looks like milliseconds"),
+        (99_999_999_999.5, "outside the years 1970 to 5138"),
+        (0, "outside the years 1970 to 5138"),
+        (-1, "outside the years 1970 to 5138"),
+        (-0.5, "outside the years 1970 to 5138"),
+        (datetime(1969, 12, 31, tzinfo=UTC), "outside the years 1970 to 5138"),
+        (datetime(5139, 1, 1, tzinfo=UTC), "outside the years 1970 to 5138"),
+        (datetime.max.replace(tzinfo=UTC), "outside the years 1970 to 5138"),
+        (math.nan, "not a point in time"),
+        (math.inf, "not a point in time"),
+        (-math.inf, "not a point in time"),
+        (True, "of type bool"),
+        ("1700000000", "of type str"),
+        (b"1700000000", "of type bytes"),
+        (None, "of type NoneType"),
+        (date(2023, 11, 14), "of type date"),
+        (timedelta(seconds=3), "of type timedelta"),
+        (Decimal(1_700_000_000), "of type Decimal"),
+    ],
+)
+def test_what_is_no_moment_is_refused_with_what_to_give_instead(when: Any, advice: str) -> None:
+    with pytest.raises(WhenError, match=advice):
+        second_of(when)
+
+
+def test_number_too_large_for_a_float_is_refused_like_any_other() -> None:
+    with pytest.raises(WhenError, match="looks like milliseconds"):
+        second_of(10**400)
+
+
+@pytest.mark.parametrize(
+    ("delay", "second"),
+    [
+        (0, 101),
+        (0.5, 101),
+        (0.6, 102),
+        (30, 131),
+        (timedelta(minutes=1), 161),
+        (timedelta(0), 101),
+        (5e9, 5_000_000_101),
+    ],
+)
+def test_delay_ends_in_the_first_whole_second_after_it(delay: timedelta | float, second: int) -> None:
+    assert second_after(delay, 100.5) == second
+
+
+def test_no_delay_at_the_beginning_of_a_second_is_that_second() -> None:
+    assert second_after(0, 100.0) == 100
+
+
+@pytest.mark.parametrize(
+    "delay",
+    [
+        -1,
+        -0.001,
+        timedelta(seconds=-1),
+        math.nan,
+        math.inf,
+        True,
+        "5",
+        None,
+        datetime(2023, 11, 14, tzinfo=UTC),
+        10**11,
+        10**400,
+    ],
+)
+def test_what_is_no_delay_is_refused(delay: Any) -> None:
+    with pytest.raises(WhenError):
+        second_after(delay, 1_700_000_000.0)
+
+
+def test_request_without_more_has_the_three_fields_alone() -> None:
+    future = asked(key="order-7", value=b"pay")
+    assert [field.name for field, _ in future.ListFields()] == ["callBackTopic", "callBackKey", "callBack"]
+
+
+def test_request_carries_everything_given() -> None:
+    future = asked(
+        key="k", value=b"\x00\xff", timer_id="id", token="t", millis=999, headers=[("a", b""), ("b", None), ("a", b"1")]
+    )
+    assert (future.callBackKey, future.callBack, future.timerId, future.token) == ("k", b"\x00\xff", "id", "t")
+    assert future.millis == 999
+    assert [(header.key, header.value if header.HasField("value") else None) for header in future.headers] == [
+        ("a", b""),
+        ("b", None),
+        ("a", b"1"),
+    ]
+
+
+def test_key_as_bytes_is_the_key_as_text() -> None:
+    assert asked(key="größe".encode()) == asked(key="größe")
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"topic": ""}, "not the name of a Kafka topic"),
+        ({"topic": "a b"}, "not the name of a Kafka topic"),
+        ({"topic": "a\n"}, "not the name of a Kafka topic"),
+        ({"topic": ".."}, "not the name of a Kafka topic"),
+        ({"topic": "a" * 250}, "not the name of a Kafka topic"),
+        ({"topic": None}, "not the name of a Kafka topic"),
+        ({"topic": b"reminders"}, "not the name of a Kafka topic"),
+        ({"topic": "timer-request"}, "timer service's own"),
+        ({"key": b"\xff"}, "key .* is not UTF-8"),
+        ({"key": "\ud800"}, "key .* is not UTF-8"),
+        ({"key": 7}, "key is of type int"),
+        ({"key": ""}, "key is empty.* give None"),
+        ({"key": b""}, "key is empty.* give None"),
+        ({"timer_id": ""}, "timer_id is empty"),
+        ({"timer_id": 7}, "timer_id is of type int"),
+        ({"token": ""}, "token is empty"),
+        ({"value": "text"}, "value is of type str"),
+        ({"value": None}, "value is of type NoneType"),
+        ({"millis": 1000}, "0 to 999"),
+        ({"millis": -1}, "0 to 999"),
+        ({"millis": 1.5}, "0 to 999"),
+        ({"millis": True}, "0 to 999"),
+        ({"headers": [("trace", "text")]}, "header 'trace'"),
+        ({"headers": [(b"trace", b"1")]}, "header b'trace'"),
+        ({"headers": [("timer-token", b"1")]}, "set by the timer service"),
+        ({"headers": [("timer-request", b"1")]}, "set by the timer service"),
+    ],
+)
+def test_what_a_request_cannot_carry_is_refused_by_name(given: dict[str, Any], advice: str) -> None:
+    with pytest.raises(RequestError, match=advice):
+        asked(**given)
+
+
+def test_topic_of_three_dots_is_a_name_to_kafka() -> None:
+    assert asked(topic="...").callBackTopic == "..."

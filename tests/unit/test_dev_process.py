@@ -1,0 +1,98 @@
+"""Child processes: how they end, and what is told of them."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kafka_timers.dev.process import Child
+
+# Says that it is up and then waits for a signal; SIGTERM ends it well.
+PATIENT = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('up', flush=True); signal.pause()"
+STUBBORN = PATIENT.replace("lambda *_: exit(0)", "signal.SIG_IGN")
+
+
+async def start(code: str, log: Path) -> Child:
+    return await Child.start("child", [sys.executable, "-c", code], log)
+
+
+def is_up(log: Path) -> bool:
+    return log.exists() and "up" in log.read_text()
+
+
+async def until_up(log: Path) -> None:
+    async with asyncio.timeout(10):
+        while not is_up(log):  # noqa: ASYNC110  # another process writes it
+            await asyncio.sleep(0.01)
+
+
+async def test_a_child_is_asked_to_end(tmp_path: Path) -> None:
+    child = await start(PATIENT, tmp_path / "log")
+    await until_up(child.log)
+    await child.stop()
+    assert child.returncode == 0
+
+
+async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    child = await start(STUBBORN, tmp_path / "log")
+    await until_up(child.log)
+    await child.stop(limit_s=0.1)
+    assert child.returncode == -signal.SIGKILL
+
+
+async def test_stopping_twice_is_no_error(tmp_path: Path) -> None:
+    child = await start("", tmp_path / "log")
+    await child.wait()
+    await child.stop()
+    await child.stop()
+    assert child.returncode == 0
+
+
+async def test_the_end_is_told_with_the_last_lines_of_this_run(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of an earlier run\n")
+    child = await start("print(*range(100), sep='\\n'); exit(3)", log)
+    told = await child.obituary()
+    assert told.startswith(f"child ended with exit code 3; the end of {log}:\n")
+    assert told.endswith("\n98\n99")
+    assert "earlier" not in told
+    assert "\n50\n" not in told
+
+
+async def test_a_silent_end_is_told_too(tmp_path: Path) -> None:
+    child = await start("exit(3)", tmp_path / "log")
+    assert await child.obituary() == f"child ended with exit code 3; it wrote nothing to {tmp_path / 'log'}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ties a process to its parent")
+async def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    parent_code = f"""
+import asyncio, sys
+from pathlib import Path
+from kafka_timers.dev.process import Child
+
+async def main():
+    child = await Child.start("child", [sys.executable, "-c", {STUBBORN!r}], Path({str(tmp_path / "log")!r}))
+    print(child.pid, flush=True)
+    await child.wait()
+
+asyncio.run(main())
+"""
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", parent_code, stdout=subprocess.PIPE)
+    assert parent.stdout
+    # Open until the test ends, so that its number cannot pass to another process meanwhile.
+    child = os.pidfd_open(int(await parent.stdout.readline()))
+    try:
+        await until_up(tmp_path / "log")
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(child, ended.set)
+        assert not ended.is_set()
+        parent.kill()
+        await parent.wait()
+        await asyncio.wait_for(ended.wait(), 10)
+    finally:
+        asyncio.get_running_loop().remove_reader(child)
+        os.close(child)

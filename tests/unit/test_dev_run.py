@@ -1,0 +1,109 @@
+"""What `kafka-timers dev` decides before it starts anything, and what it prints."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from kafka_timers.cli import program
+from kafka_timers.dev.run import claimed, commands, hints
+from kafka_timers.errors import SettingsError
+from kafka_timers.settings import DevSettings
+
+
+def test_a_new_folder_is_made(tmp_path: Path) -> None:
+    with claimed(tmp_path / "a" / "b", fresh=False):
+        assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_the_next_run_finds_what_the_last_one_left(tmp_path: Path) -> None:
+    with claimed(tmp_path, fresh=False):
+        (tmp_path / "data").touch()
+    with claimed(tmp_path, fresh=False):
+        assert (tmp_path / "data").exists()
+
+
+def test_a_fresh_run_finds_nothing(tmp_path: Path) -> None:
+    with claimed(tmp_path, fresh=False):
+        (tmp_path / "kafka").mkdir()
+        (tmp_path / "kafka" / "data").touch()
+        (tmp_path / "file").touch()
+    with claimed(tmp_path, fresh=True):
+        assert not (tmp_path / "kafka").exists()
+        assert not (tmp_path / "file").exists()
+
+
+def test_a_fresh_run_does_not_follow_links_out_of_the_folder(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "dev", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    with claimed(folder, fresh=False):
+        (folder / "link").symlink_to(elsewhere)
+    with claimed(folder, fresh=True):
+        assert not (folder / "link").is_symlink()
+    assert (elsewhere / "precious").exists()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_folder_with_other_things_is_refused_and_left_alone(fresh: bool, tmp_path: Path) -> None:
+    (tmp_path / "thesis").touch()
+    with pytest.raises(SettingsError, match="--folder"), claimed(tmp_path, fresh=fresh):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis"]
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_second_run_in_the_same_folder_is_refused(fresh: bool, tmp_path: Path) -> None:
+    with claimed(tmp_path, fresh=False):
+        (tmp_path / "data").touch()
+        with pytest.raises(SettingsError, match="already runs"), claimed(tmp_path, fresh=fresh):
+            pass
+        assert (tmp_path / "data").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="cannot be used"), claimed(tmp_path / "file" / "dev", fresh=False):
+        pass
+
+
+@pytest.mark.parametrize("prefix", ["", "mine-"])
+def test_the_command_line_takes_the_commands_of_all_processes(prefix: str, tmp_path: Path) -> None:
+    started = commands(DevSettings(topic_prefix=prefix), "127.0.0.1:9092", tmp_path)
+    assert list(started) == ["oscillator-0", "oscillator-1", "worker"]
+    given = {}
+    for name, (_python, _m, _package, command, *arguments) in started.items():
+        given[name] = program.commands[command].make_context(command, arguments).params
+        assert given[name]["topic_prefix"] == prefix
+    assert [given[f"oscillator-{replica}"]["replica"] for replica in range(2)] == [0, 1]
+    assert given["worker"]["data_dir"] == str(tmp_path / "worker")
+    assert len({of_one["port"] for of_one in given.values()}) == 3
+
+
+@pytest.mark.parametrize("prefix", ["", "mine-"])
+@pytest.mark.parametrize("bootstrap", ["127.0.0.1:9092", "127.0.0.1:9999"])
+def test_the_command_line_takes_what_is_printed_to_try_next(prefix: str, bootstrap: str, tmp_path: Path) -> None:
+    printed = hints(DevSettings(topic_prefix=prefix), bootstrap, tmp_path).values()
+    tried = [shlex.split(line)[1:] for lines in printed for line in lines if line.startswith("kafka-timers ")]
+    assert [command for command, *_ in tried] == ["watch", "send", "status"]
+    for command, *arguments in tried:
+        given = program.commands[command].make_context(command, arguments).params
+        assert given["bootstrap"] == bootstrap
+        assert given.get("topic_prefix", prefix) == prefix or command == "watch"
+
+
+def test_two_ports_that_are_the_same_are_refused() -> None:
+    with pytest.raises(SettingsError, match="two of these ports are the same"):
+        DevSettings(worker_port=8072)
+    with pytest.raises(SettingsError, match="two of these ports are the same"):
+        DevSettings(port=8070)
+    DevSettings(port=8070, bootstrap="127.0.0.1:9092")
+
+
+@pytest.mark.parametrize(("text", "fresh"), [("0", False), ("false", False), ("1", True), ("true", True)])
+def test_the_environment_can_say_no_to_a_fresh_start(text: str, fresh: bool) -> None:
+    assert DevSettings.from_env({"KAFKA_TIMERS_FRESH": text}).fresh is fresh
+
+
+def test_the_environment_is_refused_when_it_says_neither_yes_nor_no() -> None:
+    with pytest.raises(SettingsError, match="KAFKA_TIMERS_FRESH"):
+        DevSettings.from_env({"KAFKA_TIMERS_FRESH": "perhaps"})

@@ -1,0 +1,91 @@
+"""The HTTP server of metrics and health."""
+
+import socket
+
+import aiohttp
+import pytest
+from kafka_timers.dev.broker import free_port
+from kafka_timers.errors import SettingsError
+from kafka_timers.probes import Probes
+from prometheus_client import CollectorRegistry, Counter
+
+
+def nothing() -> list[str]:
+    return []
+
+
+async def get(url: str) -> tuple[int, str, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, answer.content_type, await answer.text()
+
+
+async def test_health_is_ok_or_says_every_reason() -> None:
+    reasons: list[str] = []
+    probes = Probes("127.0.0.1", free_port(), CollectorRegistry(), nothing, lambda: reasons)
+    await probes.start()
+    try:
+        assert await get(probes.url + "/readyz") == (200, "text/plain", "ok")
+        reasons += ["partition 3 is stalled", "no tick for 4 s"]
+        assert await get(probes.url + "/readyz") == (503, "text/plain", "partition 3 is stalled\nno tick for 4 s")
+        assert await get(probes.url + "/livez") == (200, "text/plain", "ok")
+    finally:
+        await probes.stop()
+
+
+async def test_metrics_are_those_of_the_registry_given() -> None:
+    registry = CollectorRegistry()
+    Counter("fired", "what fired", registry=registry).inc(3)
+    probes = Probes("127.0.0.1", free_port(), registry, nothing, nothing)
+    await probes.start()
+    try:
+        status, kind, text = await get(probes.url + "/metrics")
+    finally:
+        await probes.stop()
+    assert (status, kind) == (200, "text/plain")
+    assert "fired_total 3.0" in text
+    assert "python_gc" not in text
+
+
+async def test_there_is_no_other_route_and_nothing_asked_for_comes_back() -> None:
+    probes = Probes("127.0.0.1", free_port(), CollectorRegistry(), nothing, nothing)
+    await probes.start()
+    try:
+        for path in ("/", "/metrics/more", "/nonsense?with=nonsense"):
+            status, _, text = await get(probes.url + path)
+            assert status == 404
+            assert "nonsense" not in text
+    finally:
+        await probes.stop()
+
+
+async def test_a_taken_port_is_said_plainly() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        probes = Probes("127.0.0.1", port, CollectorRegistry(), nothing, nothing)
+        with pytest.raises(SettingsError, match=f"port {port} on 127.0.0.1 is taken"):
+            await probes.start()
+        await probes.stop()
+
+
+async def test_an_address_of_another_host_is_said_plainly() -> None:
+    probes = Probes("192.0.2.1", free_port(), CollectorRegistry(), nothing, nothing)
+    with pytest.raises(SettingsError, match=r"cannot listen on 192\.0\.2\.1"):
+        await probes.start()
+
+
+async def test_port_0_serves_nothing() -> None:
+    probes = Probes("127.0.0.1", 0, CollectorRegistry(), nothing, nothing)
+    await probes.start()
+    assert probes.url == ""
+    await probes.stop()
+
+
+async def test_after_stop_the_port_is_free_again() -> None:
+    port = free_port()
+    for _ in range(2):
+        probes = Probes("127.0.0.1", port, CollectorRegistry(), nothing, nothing)
+        await probes.start()
+        assert (await get(probes.url + "/livez"))[0] == 200
+        await probes.stop()

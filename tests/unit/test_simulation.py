@@ -1,0 +1,413 @@
+"""
+The promises, held by `Partition` through thousands of random histories, and the rules without which they are not.
+
+A failing history is told step by step by `python tests/unit/simulation.py SEED`.
+"""
+
+import os
+
+import pytest
+from simulation import (
+    AT_LEAST_ONCE,
+    CORE_RULES,
+    EXACTLY_ONCE,
+    SHELL_RULES,
+    Store,
+    Violation,
+    Worker,
+    World,
+    audit,
+    first_violation,
+)
+
+HISTORIES = 10_000
+HISTORIES_UNTIL_MISSED = 3_000
+
+# Switched off, nothing is found; each is kept for the reason beside it.
+NOT_MISSED = {
+    "scan before callbacks": "what is read meanwhile writes the scan too, and nobody but those rows needs it",
+    "local scan redone": "nothing of it is visible, and settled rows fire as well under a scan with a later fence",
+    "unsettled by local": "only with `local scan redone` switched off as well: else the scan's second is the bound",
+    "local second": "only where the seals are gone: test_h6_a_store_outlives_the_seals",
+}
+
+
+def test_the_promises_hold_through_ten_thousand_random_histories() -> None:
+    found = first_violation(range(HISTORIES))
+    assert found is None, f"history {found[0]}: {found[1]}; see python tests/unit/simulation.py {found[0]}"
+
+
+@pytest.mark.chaos
+def test_the_promises_hold_through_a_long_campaign() -> None:
+    """KAFKA_TIMERS_HISTORIES sets how many; none of them is among those of the short one."""
+    count = int(os.environ.get("KAFKA_TIMERS_HISTORIES", "500000"))
+    found = first_violation(range(HISTORIES, HISTORIES + count))
+    assert found is None, f"history {found[0]}: {found[1]}; see python tests/unit/simulation.py {found[0]}"
+
+
+@pytest.mark.parametrize("rule", sorted((SHELL_RULES.keys() | CORE_RULES.keys()) - NOT_MISSED.keys()))
+def test_a_rule_that_is_switched_off_breaks_a_promise(rule: str) -> None:
+    found = first_violation(range(HISTORIES_UNTIL_MISSED), off=[rule], guarantee=EXACTLY_ONCE)
+    assert found is not None, f"{rule}: nothing depends on it"
+
+
+@pytest.mark.parametrize("rule", sorted(NOT_MISSED))
+def test_a_rule_that_is_kept_for_another_reason_breaks_no_promise(rule: str) -> None:
+    found = first_violation(range(500), off=[rule], guarantee=EXACTLY_ONCE)
+    assert found is None, f"{rule} is needed after all: history {found[0]}: {found[1]}"
+
+
+# --- the stories -----------------------------------------------------------------------------------------------------
+
+
+def story(*, off: tuple[str, ...] = ()) -> tuple[World, Worker, Worker, Worker]:
+    world = World(off=off, trace=print)
+    world.troubled = True
+    return world, *world.workers
+
+
+def fired(world: World) -> list[int]:
+    return [callback.offset for callback in world.broker.callbacks]
+
+
+def test_a_request_fires_in_its_second() -> None:
+    world, a, _, _ = story()
+    world.request(12)
+    world.take_over(a)
+    world.at(11)
+    world.tick(11)
+    world.settle_down(a)
+    assert fired(world) == []
+    world.at(12)
+    world.tick(12)
+    world.settle_down(a)
+    assert fired(world) == [0]
+    assert world.broker.callbacks[0].appended_ms == 12_000
+    world.finish()
+
+
+def test_v3_a_seal_says_how_far_the_store_had_read_not_which_end_was_asked_for() -> None:
+    world, a, _, _ = story()
+    world.request(10)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("end asked")
+    older = a.store.copy()
+    world.request(9)
+    a.until("read", task=0)
+    a.until("sealed")
+    assert (world.broker.seals[-1].fence, fired(world)) == (2, [1, 0])
+    a.stop()
+    a.store = older
+    world.take_over(a)
+    world.finish()
+    assert fired(world) == [1, 0]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_v4_request_read_during_a_scan_is_not_lost(crash: bool) -> None:
+    world, a, b, _ = story()
+    world.request(11)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("scan open")
+    world.request(10)
+    a.until("read", task=0)
+    if crash:
+        world.take_over(a)
+    a.until("sealed")
+    world.take_over(b, empty=True)
+    world.finish()
+    assert sorted(fired(world)) == [0, 1]
+
+
+def test_v5_a_late_row_of_a_stale_store_does_not_fire_again() -> None:
+    world, a, b, _ = story()
+    world.take_over(a)
+    world.at(11)
+    world.tick(11)
+    a.until("sealed")
+    world.request(10)
+    a.until("read", task=0)
+    world.take_over(b)
+    world.at(12)
+    world.tick(12)
+    world.settle_down(b)
+    assert fired(world) == [0]
+    world.take_over(a)
+    assert a.store.rows == {}
+    world.finish()
+    assert fired(world) == [0]
+
+
+def test_v5_what_a_stale_store_has_not_read_does_not_fire_again() -> None:
+    world, a, b, _ = story()
+    world.request(20)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.request(12)
+    world.take_over(b)
+    world.at(12)
+    world.tick(12)
+    world.settle_down(b)
+    world.take_over(a)
+    assert a.partition.position == 1
+    world.finish()
+    assert fired(world) == [1, 0]
+
+
+def test_v8_a_tick_that_lands_before_its_second_fires_nothing_of_it() -> None:
+    world, a, _, _ = story()
+    world.request(11)
+    world.take_over(a)
+    world.at(10.8)
+    world.tick(11)
+    world.settle_down(a)
+    assert (fired(world), world.broker.seals[-1].last) == ([], 10)
+    world.at(11)
+    world.tick(11)
+    world.settle_down(a)
+    assert fired(world) == [0]
+    world.finish()
+
+
+def test_v9_a_paused_owner_that_goes_on_adds_neither_callbacks_nor_seals() -> None:
+    world, a, b, _ = story()
+    for _ in range(2):
+        world.request(11)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("sent")
+    world.take_over(b)
+    world.at(12)
+    world.tick(12)
+    world.settle_down(b)
+    seals = [seal.last for seal in world.broker.seals]
+    a.until("fenced")
+    assert (fired(world), [seal.last for seal in world.broker.seals]) == ([0, 1], seals)
+    world.finish()
+
+
+def test_v9_a_commit_nobody_heard_of_is_in_the_seals_of_the_next_takeover() -> None:
+    world, a, b, _ = story()
+    world.request(11)
+    world.take_over(a)
+    world.at(11)
+    world.tick(11)
+    a.until("read", task=0)
+    world.faults.commit_unanswered = 1.0
+    a.until("send failed")
+    world.faults.commit_unanswered = 0.0
+    world.take_over(b)
+    world.finish()
+    assert fired(world) == [0]
+
+
+def _a_paused_owner_seals_an_empty_second(world: World, a: Worker, b: Worker, c: Worker) -> None:
+    """
+    Let a plain seal appear after the takeover.
+
+    1. tick 13: A finds nothing due and is paused with an empty seal (13, fence 0) in its hand
+    2. request #0 for 12, B takes over, tick 12 is read again: B fires #0, seal (12, fence 1)
+    3. A goes on    4. B is gone before it seals 13: the highest seal is (13, fence 0), by which #0 has not fired
+    """
+    world.take_over(a)
+    world.at(12)
+    world.tick(12)
+    world.at(13)
+    world.tick(13)
+    world.faults.ticks_coalesced = 1.0
+    world.faults.ticks_uncommitted = 1.0
+    a.until("about to seal")
+    world.faults = type(world.faults)()
+    world.request(12)
+    world.take_over(b)
+    b.until("read", task=0)
+    b.until("sealed")
+    assert fired(world) == [0]
+    a.until("sealed", "fenced")
+    world.take_over(c)
+    world.finish()
+
+
+def test_an_empty_seal_sent_outside_the_transaction_fires_a_request_twice() -> None:
+    with pytest.raises(Violation, match="P2"):
+        _a_paused_owner_seals_an_empty_second(*story(off=("seals in the transaction",)))
+
+
+def test_an_empty_seal_of_a_paused_owner_is_refused() -> None:
+    world, a, b, c = story()
+    _a_paused_owner_seals_an_empty_second(world, a, b, c)
+    assert fired(world) == [0]
+
+
+def test_h2_a_request_committed_after_its_second_fires_with_the_next_tick() -> None:
+    world, a, _, _ = story()
+    world.broker.pinned = 0
+    world.request(11)
+    world.take_over(a)
+    world.at(11)
+    world.tick(11)
+    world.settle_down(a)
+    world.at(11.5)
+    world.broker.pinned = None
+    world.settle_down(a)
+    assert fired(world) == []
+    world.at(12)
+    world.tick(12)
+    world.settle_down(a)
+    assert (fired(world), world.broker.seals[-1].late_arrivals) == ([0], 1)
+    world.finish()
+
+
+def test_h3_ticks_whose_append_times_go_back_fire_nothing_early_and_nothing_twice() -> None:
+    world, a, _, _ = story()
+    world.request(11)
+    world.request(12)
+    world.take_over(a)
+    world.at(11)
+    world.tick(11)
+    world.settle_down(a)
+    world.at(10.9)
+    world.tick(12)
+    world.settle_down(a)
+    assert fired(world) == [0]
+    world.finish()
+
+
+def test_h5_compaction_in_the_middle_of_a_second_keeps_what_the_slices_stand_on() -> None:
+    world, a, b, _ = story()
+    world.slice_rows = 1
+    world.take_over(a)
+    world.at(11)
+    world.tick(11)
+    a.until("sealed")
+    world.request(9)
+    world.request(8)
+    a.until("read", task=0)
+    world.settle_down(a)
+    world.at(12)
+    world.tick(12)
+    a.until("sealed")
+    assert fired(world) == [0]
+    world.broker.compact()
+    world.take_over(b)
+    world.finish()
+    assert fired(world) == [0, 1]
+
+
+def test_h6_a_store_outlives_the_seals() -> None:
+    world, a, _, _ = story()
+    world.request(11)
+    world.request(15)
+    world.take_over(a)
+    world.at(12)
+    world.tick(12)
+    world.settle_down(a)
+    world.broker.kept_seals.clear()
+    world.take_over(a)
+    assert (a.partition.second, a.partition.position, len(a.store.rows)) == (12, 2, 1)
+    world.finish()
+    assert fired(world) == [0, 1]
+
+
+def test_h6_a_first_start_fires_what_old_ticks_in_the_log_cover() -> None:
+    world, a, _, _ = story()
+    for second in range(11, 15):
+        world.at(second)
+        world.tick(second)
+    world.request(12)
+    world.take_over(a)
+    world.finish()
+    assert fired(world) == [0]
+
+
+def test_h7_one_seal_covers_all_seconds_since_the_one_before() -> None:
+    world, a, _, _ = story()
+    world.seal_every_s = 5
+    world.take_over(a)
+    for second in range(11, 18):
+        world.at(second)
+        world.tick(second)
+        world.settle_down(a)
+    assert [(seal.first, seal.last) for seal in world.broker.seals] == [(1, 11), (12, 16)]
+    world.seal_every_s = 0
+    world.finish()
+
+
+def test_what_was_accepted_before_a_tick_fires_in_its_second_however_slow_the_reader_is() -> None:
+    world, a, _, _ = story()
+    world.take_over(a)
+    world.request(11)
+    world.at(11)
+    world.tick(11)
+    a.until("waiting")
+    a.until("read", task=0)
+    a.until("sealed")
+    assert (fired(world), world.broker.seals[-1].last) == ([0], 11)
+    world.finish()
+
+
+def test_rows_of_a_restored_disk_fire_once() -> None:
+    world, a, b, _ = story()
+    for second in (11, 12, 13):
+        world.request(second)
+    world.take_over(a)
+    a.until("read", task=0)
+    old_disk = a.store.copy()
+    world.at(12)
+    world.tick(12)
+    world.settle_down(a)
+    b.store = old_disk
+    world.take_over(b)
+    assert len(b.store.rows) == 1
+    world.finish()
+    assert fired(world) == [0, 1, 2]
+
+
+def test_at_least_once_repeats_but_loses_nothing_when_a_paused_owner_goes_on() -> None:
+    world, a, b, _ = story()
+    world.guarantee = AT_LEAST_ONCE
+    for _ in range(2):
+        world.request(11)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("sent")
+    world.take_over(b)
+    world.settle_down(b)
+    a.until("sealed")
+    world.finish()
+    assert fired(world) == [0, 0, 1, 1]
+
+
+def test_the_audit_finds_a_seal_that_claims_what_was_not_asked_for() -> None:
+    world, a, _, _ = story()
+    world.request(11)
+    world.take_over(a)
+    world.finish()
+    requests = {offset: request for offset, request in enumerate(world.broker.requests) if request}
+    assert set(audit(requests, world.broker.seals)) == {0}
+    with pytest.raises(Violation, match="P8"):
+        audit({}, world.broker.seals)
+
+
+def test_an_empty_disk_is_filled_from_where_something_is_pending() -> None:
+    world, a, b, _ = story()
+    for _ in range(20):
+        world.request(11)
+    world.take_over(a)
+    world.at(11)
+    world.tick(11)
+    world.settle_down(a)
+    assert isinstance(b.store, Store)
+    world.take_over(b, empty=True)
+    assert b.partition.position == 20
+    world.finish()

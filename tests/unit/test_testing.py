@@ -1,0 +1,197 @@
+"""What the package gives to users' tests: a clock that is moved, and the service in memory."""
+
+import asyncio
+import inspect
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka_timers import PublishError, RequestError, Timer, TimerClient, WhenError, request_from
+from kafka_timers.clock import Clock
+from kafka_timers.testing import InMemoryTimers, ManualClock
+
+RECEIVERS_PAGE = Path(__file__).parents[2] / "docs" / "receivers.md"
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+async def test_clock_stands_until_it_is_moved() -> None:
+    clock: Clock = ManualClock(1_700_000_000.5)
+    assert (clock.wall_s(), clock.wall_s()) == (1_700_000_000.5, 1_700_000_000.5)
+    assert clock.elapsed_s() == 0.0
+
+
+async def test_sleepers_wake_at_their_own_moment_in_order() -> None:
+    clock = ManualClock()
+    woken: list[tuple[str, float]] = []
+
+    async def sleep(name: str, until_s: float) -> None:
+        await clock.sleep_until(until_s)
+        woken.append((name, clock.wall_s()))
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, until_s in [("c", 3.0), ("a", 1.0), ("b1", 2.0), ("b2", 2.0)]:
+            tasks.create_task(sleep(name, until_s))
+        await clock.advance(2.5)
+        assert woken == [("a", 1.0), ("b1", 2.0), ("b2", 2.0)]
+        assert (clock.wall_s(), clock.elapsed_s()) == (2.5, 2.5)
+        await clock.advance(0.5)
+    assert woken[-1] == ("c", 3.0)
+
+
+async def test_task_that_sleeps_second_by_second_wakes_in_each() -> None:
+    clock = ManualClock(10.0)
+    seconds: list[float] = []
+
+    async def tick() -> None:
+        while clock.wall_s() < 100:
+            await clock.sleep_until(clock.wall_s() + 1)
+            seconds.append(clock.wall_s())
+
+    task = asyncio.create_task(tick())
+    await clock.advance(90)
+    await task
+    assert seconds == [float(second) for second in range(11, 101)]
+
+
+async def test_sleep_into_the_past_returns_at_once() -> None:
+    clock = ManualClock(10.0)
+    await clock.sleep_until(10.0)
+    await clock.sleep_until(3.0)
+
+
+async def test_cancelled_sleeper_does_not_stop_the_clock() -> None:
+    clock = ManualClock()
+    task = asyncio.create_task(clock.sleep_until(1))
+    await clock.advance(0)
+    task.cancel()
+    await clock.advance(2)
+    assert task.cancelled()
+    assert clock.wall_s() == 2.0
+
+
+async def test_step_of_the_clock_wakes_who_is_due_and_is_no_time_that_passed() -> None:
+    clock = ManualClock(100.0)
+    task = asyncio.create_task(clock.sleep_until(150))
+    await clock.advance(1)
+    clock.set(50.0)
+    assert clock.wall_s() == 50.0
+    clock.set(200.0)
+    await task
+    assert clock.elapsed_s() == 1.0
+
+
+async def test_time_does_not_go_back_by_advancing() -> None:
+    with pytest.raises(ValueError, match="does not go back"):
+        await ManualClock().advance(-1)
+
+
+async def test_callback_appears_in_its_second_and_not_before() -> None:
+    clock = ManualClock(1_700_000_000.0)
+    timers = InMemoryTimers(clock)
+    timer = await timers.client.after(30, topic="reminders", key="order-7", value=b"pay")
+    assert timer == Timer(1_700_000_030, 0, 0, None, None)
+    await clock.advance(29.999)
+    assert timers.take("reminders") == []
+    await clock.advance(0.001)
+    [record] = timers.take("reminders")
+    assert (record.topic, record.key, record.value) == ("reminders", b"order-7", b"pay")
+    assert record.timestamp == 1_700_000_030_000
+    assert record.headers == (("timer-expiry", b"1700000030"), ("timer-request", b"0:0"))
+    assert request_from(record.headers) == timer.request
+    assert timers.take("reminders") == []
+
+
+async def test_callback_has_the_headers_that_the_service_writes() -> None:
+    clock = ManualClock()
+    timers = InMemoryTimers(clock)
+    headers = [("trace", b"1"), ("null", None)]
+    await timers.client.at(5, topic="reminders", timer_id="id", token="token", headers=headers)
+    await clock.advance(5)
+    [record] = timers.take("reminders")
+    assert (record.key, record.value) == (None, b"")
+    assert record.headers == (
+        ("timer-token", b"token"),
+        ("timer-id", b"id"),
+        ("timer-expiry", b"5"),
+        ("timer-request", b"0:0"),
+        ("trace", b"1"),
+        ("null", None),
+    )
+
+
+async def test_callbacks_come_in_order_of_second_then_millis_then_acceptance() -> None:
+    clock = ManualClock()
+    timers = InMemoryTimers(clock)
+    for second, millis in [(2, 500), (2, 0), (1, 999), (2, 500), (1, 0)]:
+        await timers.client.at(second, topic="reminders", millis=millis)
+    await clock.advance(10)
+    assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:4", "0:2", "0:1", "0:0", "0:3"]
+
+
+async def test_late_request_fires_with_the_next_tick_and_keeps_its_second() -> None:
+    clock = ManualClock(100.2)
+    timers = InMemoryTimers(clock)
+    await timers.client.at(101, topic="reminders", value=b"in time", millis=0)
+    await timers.client.at(40, topic="reminders", value=b"late", millis=999)
+    assert timers.take("reminders") == []
+    await clock.advance(0.8)
+    assert [(record.value, dict(record.headers)["timer-expiry"]) for record in timers.take("reminders")] == [
+        (b"in time", b"101"),
+        (b"late", b"40"),
+    ]
+
+
+async def test_clock_that_steps_back_fires_nothing_twice() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    await timers.client.at(110, topic="reminders")
+    clock.set(120.0)
+    assert len(timers.take("reminders")) == 1
+    clock.set(100.0)
+    await timers.client.at(115, topic="reminders")
+    await clock.advance(20)
+    assert timers.take("reminders") == []
+    await clock.advance(1)
+    assert len(timers.take("reminders")) == 1
+
+
+async def test_topics_are_apart_and_their_offsets_count_from_zero() -> None:
+    clock = ManualClock()
+    timers = InMemoryTimers(clock)
+    for topic in ("a", "b", "a"):
+        await timers.client.send_later(b"key", b"value", topic, datetime(1970, 1, 1, 0, 0, 3, tzinfo=UTC))
+    await clock.advance(3)
+    assert [record.offset for record in timers.take("a")] == [0, 1]
+    assert [record.offset for record in timers.take("b")] == [0]
+    assert timers.take("c") == []
+
+
+async def test_checks_are_those_of_the_real_client() -> None:
+    clock = ManualClock()
+    async with InMemoryTimers(clock).client as client:
+        assert isinstance(client, TimerClient)
+        with pytest.raises(WhenError):
+            await client.at(1_700_000_000_000, topic="reminders")
+        with pytest.raises(RequestError):
+            await client.after(timedelta(seconds=1), topic="oscillator")
+
+
+async def test_real_client_that_was_not_started_says_so() -> None:
+    with pytest.raises(PublishError, match="async with TimerClient") as caught:
+        await TimerClient().after(1, topic="reminders")
+    assert not caught.value.retriable
+
+
+async def test_tests_on_the_receivers_page_pass() -> None:
+    names: dict[str, Any] = {}
+    for block in python_blocks(RECEIVERS_PAGE):
+        exec(block, names)
+    tests = [value for name, value in names.items() if name.startswith("test_") and inspect.iscoroutinefunction(value)]
+    assert len(tests) == 2
+    for test in tests:
+        await test()
