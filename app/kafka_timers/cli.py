@@ -12,10 +12,10 @@ import json
 import logging
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from rich import box
@@ -162,7 +162,7 @@ def program() -> None:
 @program.command()
 @options_of(DevSettings)
 def dev(**given: Any) -> None:
-    """Run everything on this machine: Kafka, two oscillators, one worker."""
+    """Run everything here: Kafka, two oscillators and a worker."""
     with _needs("dev"):
         from kafka_timers.dev.run import run
     sys.exit(run(DevSettings(**given)))
@@ -171,7 +171,7 @@ def dev(**given: Any) -> None:
 @program.command()
 @options_of(WorkerSettings)
 def worker(**given: Any) -> None:
-    """Run a worker, which fires timers; several share the partitions."""
+    """Run a worker, which fires timers; several share the work."""
     with _needs("worker"):
         from kafka_timers.service.worker import run
     sys.exit(run(WorkerSettings(**given)))
@@ -180,7 +180,7 @@ def worker(**given: Any) -> None:
 @program.command()
 @options_of(OscillatorSettings)
 def oscillator(**given: Any) -> None:
-    """Run an oscillator, which writes the ticks; a second one stands by."""
+    """Run an oscillator, which writes one tick per second."""
     with _needs("oscillator"):
         from kafka_timers_oscillator.main import run
     sys.exit(run(OscillatorSettings(**given)))
@@ -274,7 +274,8 @@ def send(
         async with TimerClient(bootstrap, topic_prefix=topic_prefix, timeout_s=10.0) as client:
             given: dict[str, Any] = {"topic": topic, "key": key, "value": body, "headers": headers}
             given |= {"timer_id": timer_id, "token": token}
-            return await (client.after(delay_s, **given) if when is None else client.at(when, **given))
+            # One of the two is given, as was checked above.
+            return await (client.after(cast(int, delay_s), **given) if when is None else client.at(when, **given))
 
     timer = _wait_for(schedule())
     if as_json:
@@ -287,13 +288,11 @@ def send(
 
 @program.command()
 @click.argument("topic")
-@_where
+@options_of(WorkerSettings, "bootstrap")
 @click.option("--from-beginning", is_flag=True, help="also show what the topic holds already")
 @click.option("--count", type=click.IntRange(min=1), help="stop after so many  [default: go on until Ctrl-C]")
 @_json
-def watch(
-    topic: str, bootstrap: str, topic_prefix: str, from_beginning: bool, count: int | None, as_json: bool
-) -> None:
+def watch(topic: str, bootstrap: str, from_beginning: bool, count: int | None, as_json: bool) -> None:
     """
     Show callbacks on TOPIC as they come.
 
@@ -437,7 +436,7 @@ def _bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncIterator[ConsumerRecord]":
+async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncGenerator[ConsumerRecord, None]":
     from aiokafka import AIOKafkaConsumer
     from aiokafka.errors import UnknownTopicOrPartitionError
 
@@ -448,6 +447,7 @@ async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncIt
         bootstrap_servers=bootstrap,
         isolation_level="read_committed",
         enable_auto_commit=False,
+        auto_offset_reset="earliest" if from_beginning else "latest",
         # How long a topic that does not exist is waited for: some brokers make it when it is asked for.
         request_timeout_ms=5_000,
     )
@@ -457,7 +457,10 @@ async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncIt
                 await consumer.start()
             except UnknownTopicOrPartitionError as error:
                 raise TopicsError(f"topic {topic} does not exist: create it first") from error
-            await (consumer.seek_to_beginning() if from_beginning else consumer.seek_to_end())
+            for partition in consumer.assignment():
+                # "From now on" is from here: until a position is known, records pass unseen. Seeking instead would race
+                # with the reset that the consumer begins by itself, and the later of the two would win.
+                await consumer.position(partition)
         click.echo(f"watching {topic}; Ctrl-C ends", err=True)
         async for record in consumer:
             yield record

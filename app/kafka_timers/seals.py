@@ -136,7 +136,7 @@ async def _read(
             seals[tp].extend(_parsed(record for record in records if record.offset < ends[tp]))
         # The position, not the last record: it also passes markers and aborted records, which are never returned.
         unread = {tp for tp in unread if await consumer.position(tp) < ends[tp]}
-    # At once, or the consumer waits at the end for more, and whatever is asked next waits behind that for half a second.
+    # At once, or the consumer waits at the end for more, and what is asked next waits behind that for half a second.
     consumer.unsubscribe()
     return seals
 

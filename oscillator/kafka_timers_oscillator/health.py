@@ -123,7 +123,9 @@ class Health:
         """Return why ticks are missing, or will be when the other replicas are gone; nothing when all is well."""
         reasons = [reason for reason in (*self._troubles.values(), self._skew()) if reason]
         silent_s = self._clock.elapsed_s() - self._progress_elapsed_s
-        if silent_s > NOT_READY_AFTER_S:
+        if self._last_second is None:
+            reasons.append("no tick was emitted or seen yet")
+        elif silent_s > NOT_READY_AFTER_S:
             reasons.append(f"no tick was emitted or seen for {silent_s:.0f} s")
         return reasons
 

@@ -43,18 +43,25 @@ def test_an_empty_topic_starts_with_the_present_second() -> None:
     assert take(it, 100.7) == {0: [100], 1: [100]}
 
 
+def test_second_0_by_which_an_empty_topic_is_asked_for_its_time_starts_nothing() -> None:
+    it = schedule(2)
+    it.saw(0, 0, 100.6, -math.inf)
+    it.start(100.7)
+    assert take(it, 100.7) == {0: [100], 1: [100]}
+
+
 def test_every_second_since_the_last_tick_is_emitted_in_order() -> None:
     it = started(100, 107.3)
     assert take(it, 107.3) == {0: [101, 102, 103, 104, 105, 106, 107]}
 
 
 def test_a_long_gap_is_caught_up_in_rounds_that_leave_out_nothing() -> None:
-    it = started(0, 1000.5)
+    it = started(1, 1001.5)
     emitted: list[int] = []
-    while seconds := take(it, 1000.5).get(0):
+    while seconds := take(it, 1001.5).get(0):
         assert len(seconds) <= ROUND_SECONDS
         emitted += seconds
-    assert emitted == list(range(1, 1001))
+    assert emitted == list(range(2, 1002))
 
 
 def test_seconds_beyond_the_catch_up_limit_are_left_out_and_counted() -> None:
@@ -131,9 +138,9 @@ def test_a_later_replica_leaves_catching_up_to_the_first_while_that_gets_on() ->
 
 
 def test_a_later_replica_that_catches_up_does_not_wait_for_itself() -> None:
-    it = started(0, 1000.0, replica=1)
-    assert take(it, 1000.3) == {0: list(range(1, 201))}
-    assert take(it, 1000.301) == {0: list(range(201, 401))}
+    it = started(1, 1000.0, replica=1)
+    assert take(it, 1000.3) == {0: list(range(2, 202))}
+    assert take(it, 1000.301) == {0: list(range(202, 402))}
 
 
 def test_a_partition_in_flight_has_nothing_due_and_holds_up_no_other() -> None:

@@ -1,10 +1,8 @@
 """The rules of one partition, one at a time; `test_simulation.py` has them work together."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
-
 from kafka_timers.service import partition as core
 from kafka_timers.service.partition import (
     REFUSED,
@@ -21,10 +19,10 @@ from kafka_timers.service.partition import (
 from kafka_timers.wire import Sealed
 
 
-def sealed_up_to(second: int, fence: int, **more: int) -> Partition:
+def sealed_up_to(second: int, fence: int) -> Partition:
     partition = Partition(3)
-    partition.take_over([Sealed(last=second, fence=fence, **more)], None)
-    partition.position = max(partition.position, fence)
+    partition.take_over([Sealed(last=second, fence=fence)], None)
+    partition.position = fence
     return partition
 
 
@@ -36,9 +34,8 @@ def place(partition: Partition, second: int, offset: int, millis: int = 0) -> by
 
 
 @pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "CHUNK_BITS", 2)
-    yield
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ import pytest
 from simulation import (
     AT_LEAST_ONCE,
     CORE_RULES,
-    EXACTLY_ONCE,
     SHELL_RULES,
+    PromiseError,
     Store,
-    Violation,
     Worker,
     World,
     audit,
@@ -23,12 +22,14 @@ from simulation import (
 HISTORIES = 10_000
 HISTORIES_UNTIL_MISSED = 3_000
 
+# Alone it is missed once in 5,000 histories, since mostly another rule covers for it.
+TOGETHER = {"unsettled by local": ["local scan redone"]}
+
 # Switched off, nothing is found; each is kept for the reason beside it.
 NOT_MISSED = {
     "scan before callbacks": "what is read meanwhile writes the scan too, and nobody but those rows needs it",
     "local scan redone": "nothing of it is visible, and settled rows fire as well under a scan with a later fence",
-    "unsettled by local": "only with `local scan redone` switched off as well: else the scan's second is the bound",
-    "local second": "only where the seals are gone: test_h6_a_store_outlives_the_seals",
+    "local second": "matters only where the seals are gone: test_h6_a_store_outlives_the_seals",
 }
 
 
@@ -47,13 +48,14 @@ def test_the_promises_hold_through_a_long_campaign() -> None:
 
 @pytest.mark.parametrize("rule", sorted((SHELL_RULES.keys() | CORE_RULES.keys()) - NOT_MISSED.keys()))
 def test_a_rule_that_is_switched_off_breaks_a_promise(rule: str) -> None:
-    found = first_violation(range(HISTORIES_UNTIL_MISSED), off=[rule], guarantee=EXACTLY_ONCE)
+    off = [rule, *TOGETHER.get(rule, [])]
+    found = first_violation(range(HISTORIES_UNTIL_MISSED), off=off)
     assert found is not None, f"{rule}: nothing depends on it"
 
 
 @pytest.mark.parametrize("rule", sorted(NOT_MISSED))
 def test_a_rule_that_is_kept_for_another_reason_breaks_no_promise(rule: str) -> None:
-    found = first_violation(range(500), off=[rule], guarantee=EXACTLY_ONCE)
+    found = first_violation(range(500), off=[rule])
     assert found is None, f"{rule} is needed after all: history {found[0]}: {found[1]}"
 
 
@@ -194,6 +196,23 @@ def test_v9_a_paused_owner_that_goes_on_adds_neither_callbacks_nor_seals() -> No
     world.finish()
 
 
+def test_v9_what_the_old_owner_commits_during_a_takeover_is_in_the_seals_that_are_read() -> None:
+    world, a, b, _ = story()
+    world.request(11)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("about to commit")
+    world.owner = b
+    b.assign()
+    b.until("fenced the others")
+    a.until("fenced", "committed")
+    b.until("owner")
+    world.finish()
+    assert fired(world) == [0]
+
+
 def test_v9_a_commit_nobody_heard_of_is_in_the_seals_of_the_next_takeover() -> None:
     world, a, b, _ = story()
     world.request(11)
@@ -237,7 +256,7 @@ def _a_paused_owner_seals_an_empty_second(world: World, a: Worker, b: Worker, c:
 
 
 def test_an_empty_seal_sent_outside_the_transaction_fires_a_request_twice() -> None:
-    with pytest.raises(Violation, match="P2"):
+    with pytest.raises(PromiseError, match="P2"):
         _a_paused_owner_seals_an_empty_second(*story(off=("seals in the transaction",)))
 
 
@@ -395,7 +414,7 @@ def test_the_audit_finds_a_seal_that_claims_what_was_not_asked_for() -> None:
     world.finish()
     requests = {offset: request for offset, request in enumerate(world.broker.requests) if request}
     assert set(audit(requests, world.broker.seals)) == {0}
-    with pytest.raises(Violation, match="P8"):
+    with pytest.raises(PromiseError, match="P8"):
         audit({}, world.broker.seals)
 
 

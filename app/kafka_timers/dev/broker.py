@@ -28,7 +28,7 @@ __all__ = ["EmbeddedKafka", "free_port", "refuse_taken_port"]
 
 HOST = "127.0.0.1"
 
-_START_LIMIT_S = 60.0
+_START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 20.0
 
 _LOGGING = """\

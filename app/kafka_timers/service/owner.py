@@ -198,6 +198,8 @@ class Owner:
             pause_s = 0.0
             try:
                 await self._take_over()
+                # A tick may have come before or during the takeover.
+                self._wake.set()
                 while await self._next_tick():
                     await self._fire_up_to(self._tick)
                     faults = 0

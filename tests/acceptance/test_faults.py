@@ -1,0 +1,307 @@
+"""Crashes, pauses, hand-overs and broken disks: nothing is lost, and a receiver that reads committed sees no double."""
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from kafka_timers.wire import Future
+from service import Process, Service, take
+
+
+def fired(names: list[str], wanted: list[str]) -> tuple[list[str], list[str]]:
+    """Return which of *wanted* are missing among *names*, and which are there more than once."""
+    counts = Counter(names)
+    return [name for name in wanted if not counts[name]], [name for name, count in counts.items() if count > 1]
+
+
+async def until_uncommitted(service: Service, count: int) -> None:
+    """Wait until *count* more callbacks have reached the broker, visible or not."""
+    async with service.reading(service.callbacks, committed=False) as consumer:
+        assert len(await take(consumer, count, 60)) >= count
+
+
+async def test_worker_killed_in_the_middle_of_100_000_callbacks_loses_and_doubles_none(service: Service) -> None:
+    """The transaction that was under way is aborted by the next owner, who fires the whole second again."""
+    worker = await service.worker()
+    second = int(time.time()) - 1000
+    names = [f"t-{n}" for n in range(100_000)]
+    await service.requests(second, names)
+    await service.tick(second)
+    await until_uncommitted(service, 5_000)
+    worker.child.kill()
+    assert not any(seal.fired == 25_000 for seals in (await service.seals()).values() for seal in seals)
+    await service.worker(data_dir=worker.data_dir)
+    await service.tick(second + 1)
+    await service.until_sealed(second)
+    assert fired(await service.callback_names(names), names) == ([], [])
+
+
+async def test_worker_killed_at_20_random_points_loses_and_doubles_none(service: Service) -> None:
+    """The point is anywhere from before the tick to after the commit; every other start finds an empty disk."""
+    chance = random.Random(4)
+    start = int(time.time()) - 1000
+    names: list[str] = []
+    data_dir: Path | None = None
+    for round_ in range(20):
+        worker = await service.worker("--slice-rows", "700", data_dir=data_dir)
+        here = [f"{round_}-{n}" for n in range(2_000)]
+        names += here
+        await service.requests(start + round_, here)
+        await service.tick(start + round_)
+        await asyncio.sleep(chance.uniform(0, 0.25))  # the point of the crash is what is random here
+        worker.child.kill()
+        await worker.child.wait()
+        data_dir = worker.data_dir if round_ % 2 else None
+    await service.worker()
+    await service.tick(start + 20)
+    await service.until_sealed(start + 20)
+    assert fired(await service.callback_names(names), names) == ([], [])
+
+
+async def test_worker_paused_in_mid_second_is_fenced_and_rejoins(service: Service) -> None:
+    """What a paused worker had sent stays invisible; when it comes back it repeats nothing and takes part again."""
+    paused = await service.worker()
+    second = int(time.time()) - 1000
+    names = [f"t-{n}" for n in range(40_000)]
+    await service.requests(second, names)
+    await service.tick(second)
+    await until_uncommitted(service, 2_000)
+    os.kill(paused.child.pid, signal.SIGSTOP)
+    other = await service.worker()
+    await until_owned(other, 4)
+    await service.tick(second + 1)
+    await service.until_sealed(second + 1)
+    os.kill(paused.child.pid, signal.SIGCONT)
+    await until_owned(paused, 2)
+    await until_owned(other, 2)
+    more = [f"more-{n}" for n in range(400)]
+    await service.requests(second + 10, more)
+    await service.tick(second + 10)
+    await service.until_sealed(second + 10)
+    assert fired(await service.callback_names(names + more), names + more) == ([], [])
+
+
+async def until_owned(worker: Process, count: int) -> None:
+    """Wait until *worker* owns *count* partitions and has taken them over."""
+    lines = "\nkafka_timers_pending{"
+    await worker.until("/metrics", lambda status, body: status == 200 and body.count(lines) == count)
+    await worker.until("/readyz", lambda status, body: status == 200 or body.startswith("no tick"))
+
+
+async def test_workers_join_and_leave_without_loss_or_double(service: Service) -> None:
+    """Partitions are handed over while their seconds are fired."""
+    start = int(time.time()) - 10_000
+    names: list[str] = []
+
+    async def load(until: asyncio.Event) -> None:
+        for second in range(start, start + 10_000):
+            here = [f"{second}-{n}" for n in range(200)]
+            names.extend(here)
+            await service.requests(second, here)
+            await service.tick(second)
+            if until.is_set():
+                return
+
+    over = asyncio.Event()
+    loading = asyncio.create_task(load(over))
+    first = await service.worker()
+    second = await service.worker()
+    await until_owned(first, 2)
+    await until_owned(second, 2)
+    await first.child.stop()
+    await until_owned(second, 4)
+    over.set()
+    await loading
+    last = start + len(names) // 200
+    await service.tick(last + 10)
+    await service.until_sealed(last + 10)
+    assert first.child.returncode == 0
+    assert fired(await service.callback_names(names), names) == ([], [])
+
+
+async def test_seconds_missed_without_oscillators_fire_when_one_is_back(service: Service) -> None:
+    """Both replicas are dead for 10 s: what was due meanwhile fires at once afterwards, nothing fires early."""
+    oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
+    worker = await service.worker()
+    await worker.until("/readyz", lambda status, _: status == 200)
+    now = int(time.time())
+    dues = {f"t-{n}": now + 2 + n for n in range(16)}
+    for name, second in dues.items():
+        await service.requests(second, [name], partition=second % 4)
+    for oscillator in oscillators:
+        oscillator.child.kill()
+    told = await worker.until("/readyz", lambda status, _: status == 503)
+    assert "no tick" in told
+    await asyncio.sleep(now + 12 - time.time())  # that it is 10 s is the point
+    assert await service.read(service.callbacks, 1, limit_s=0.2) == [] or time.time() < now + 3
+    back = time.time()
+    for replica in range(2):
+        await service.start("oscillator", "--replica", str(replica))
+    records = await service.read(service.callbacks, len(dues))
+    assert fired([record.value.decode() for record in records], list(dues)) == ([], [])
+    for record in records:
+        due = dues[record.value.decode()]
+        assert record.timestamp >= due * 1000
+        assert record.timestamp <= max(due + 1.3, back + 10) * 1000
+
+
+async def test_no_second_is_late_when_one_of_two_oscillators_dies(service: Service) -> None:
+    """The second replica waits 250 ms for the first one's tick, then writes it."""
+    oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
+    worker = await service.worker()
+    await worker.until("/readyz", lambda status, _: status == 200)
+    now = int(time.time())
+    dues = {f"t-{n}": now + 3 + n for n in range(6)}
+    for name, second in dues.items():
+        await service.requests(second, [name], partition=second % 4)
+    await asyncio.sleep(now + 5.5 - time.time())  # some seconds of both, then of one
+    oscillators[0].child.kill()
+    records = await service.read(service.callbacks, len(dues))
+    lateness_s = {r.value.decode(): r.timestamp / 1000 - dues[r.value.decode()] for r in records}
+    assert sorted(lateness_s) == sorted(dues)
+    assert min(lateness_s.values()) >= 0
+    assert max(lateness_s.values()) < 1.3
+    async with service.reading(service.topics.oscillator) as consumer:
+        ticks = Counter((r.partition, r.key) for r in await take(consumer, 1_000, 1))
+    assert all(ticks[partition, str(second).encode()] == 1 for second in dues.values() for partition in range(4))
+
+
+async def test_ticks_an_hour_ahead_are_refused_and_alarmed(service: Service) -> None:
+    """An oscillator with a wrong clock fires nothing early, and health says so."""
+    worker = await service.worker()
+    now = int(time.time())
+    await service.requests(now + 1800, ["t"], partition=0)
+    await service.tick(now + 3600)
+    told = await worker.until("/readyz", lambda status, body: "ahead" in body)
+    assert f"tick {now + 3600}" in told
+    assert worker.metric("kafka_timers_ticks_refused_total") == 4
+    await service.tick(now - 10)
+    await service.until_sealed(now - 10)
+    assert await service.read(service.callbacks, 1, limit_s=0.2) == []
+
+
+async def test_tick_ahead_of_the_broker_by_less_counts_as_the_second_of_its_append(service: Service) -> None:
+    """V8: a tick that comes 0.2 s early must not make its second early."""
+    await service.worker()
+    second = int(time.time() + 0.4) + 1
+    await asyncio.sleep(second - 0.9 - time.time())
+    await service.requests(second, ["t"], partition=0)
+    await service.tick(second)
+    await service.until_sealed(second - 1)
+    assert await service.read(service.callbacks, 1, limit_s=0.1) == []
+    await asyncio.sleep(max(second + 0.01 - time.time(), 0))
+    await service.tick(second)
+    [callback] = await service.read(service.callbacks, 1)
+    assert callback.timestamp >= second * 1000
+
+
+async def test_tick_from_the_past_or_twice_fires_nothing_again(service: Service) -> None:
+    """Ticks may be repeated and may come out of order."""
+    worker = await service.worker()
+    second = int(time.time()) - 100
+    names = [f"t-{n}" for n in range(100)]
+    await service.requests(second, names)
+    for tick in (second, second, second - 50, second):
+        await service.tick(tick)
+    await service.until_sealed(second)
+    await service.tick(second + 6)
+    await service.until_sealed(second + 6)
+    assert fired(await service.callback_names(names), names) == ([], [])
+    assert worker.metric("kafka_timers_fired_total") == 100
+
+
+@pytest.mark.parametrize("disk", ["empty", "stale", "damaged", "foreign"])
+async def test_takeover_by_a_worker_whose_disk_is(service: Service, disk: str) -> None:
+    """Pending timers are read from the log again; what has fired is known from the seals."""
+    start = int(time.time()) - 1000
+    first = await service.worker()
+    pending = [f"pending-{n}" for n in range(300)]
+    early = [f"early-{n}" for n in range(300)]
+    await service.requests(start + 500, pending)
+    await service.requests(start, early)
+    await first.until("/metrics", lambda _, body: "kafka_timers_requests_total 600.0" in body)
+    await first.child.stop()
+    copy = first.data_dir.with_name("copy")
+    shutil.copytree(first.data_dir, copy)
+    second = await service.worker(data_dir=first.data_dir)
+    late = [f"late-{n}" for n in range(300)]
+    await service.requests(start - 5, late)
+    await service.tick(start + 1)
+    await service.until_sealed(start + 1)
+    await second.child.stop()
+    if disk == "empty":
+        shutil.rmtree(copy)
+    elif disk == "damaged":
+        for path in copy.glob("*/*.sst"):
+            path.write_bytes(b"nonsense")
+        for path in copy.glob("*/CURRENT"):
+            path.write_bytes(b"nonsense")
+    elif disk == "foreign":
+        os.rename(copy / "0", copy / "x")
+        os.rename(copy / "1", copy / "0")
+        os.rename(copy / "x", copy / "1")
+    third = await service.worker(data_dir=copy)
+    await service.tick(start + 501)
+    await service.until_sealed(start + 501)
+    names = pending + early + late
+    assert fired(await service.callback_names(names), names) == ([], [])
+    if disk == "damaged":
+        assert "is damaged and is rebuilt from the log" in third.child.last_words()
+
+
+async def test_store_behind_restore_from_is_thrown_away(service: Service) -> None:
+    """Everything in a store that ends below `restore_from` has fired since: none of it fires again."""
+    start = int(time.time()) - 1000
+    first = await service.worker()
+    early = [f"early-{n}" for n in range(200)]
+    await service.requests(start, early)
+    await first.until("/metrics", lambda _, body: "kafka_timers_requests_total 200.0" in body)
+    await first.child.stop()
+    copy = first.data_dir.with_name("copy")
+    shutil.copytree(first.data_dir, copy)
+    second = await service.worker(data_dir=first.data_dir)
+    await service.tick(start)
+    await service.until_sealed(start)
+    more = [f"more-{n}" for n in range(200)]
+    await service.requests(start + 1, more)
+    await service.tick(start + 1)
+    await service.until_sealed(start + 1)
+    await second.child.stop()
+    third = await service.worker(data_dir=copy)
+    await service.tick(start + 10)
+    await service.until_sealed(start + 10)
+    assert fired(await service.callback_names(early + more), early + more) == ([], [])
+    assert third.metric("kafka_timers_takeovers_total") == 4
+    assert 'kafka_timers_takeovers_total{store="rebuilt"} 4.0' in third.get("/metrics")[1]
+
+
+async def test_requests_in_a_transaction_fire_when_it_is_committed_and_never_hold_others_back(service: Service) -> None:
+    """A producer may schedule inside its own transaction; an open or aborted one delays nothing but itself."""
+    from aiokafka import AIOKafkaProducer
+
+    await service.worker()
+    second = int(time.time()) - 100
+    async with AIOKafkaProducer(
+        bootstrap_servers=service.bootstrap, transactional_id=service.prefix + "user"
+    ) as producer:
+        future = Future(callBackTopic=service.callbacks, callBackKey="k", callBack=b"aborted")
+        await producer.begin_transaction()
+        await producer.send_and_wait(service.topics.requests, future.SerializeToString(), str(second).encode(), 0)
+        await producer.abort_transaction()
+        await producer.begin_transaction()
+        future.callBack = b"committed"
+        await producer.send_and_wait(service.topics.requests, future.SerializeToString(), str(second).encode(), 0)
+        await service.requests(second, ["other"], partition=1)
+        await service.tick(second)
+        await service.until_sealed(second)
+        assert [r.value for r in await service.read(service.callbacks, 1)] == [b"other"]
+        await producer.commit_transaction()
+    await service.tick(second + 1)
+    assert {r.value for r in await service.read(service.callbacks, 2)} == {b"other", b"committed"}
+    assert len(await service.read(service.callbacks, 3, limit_s=0.5)) == 2

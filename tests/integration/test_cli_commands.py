@@ -1,0 +1,244 @@
+"""The commands that look at a real broker, run as a user runs them."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from kafka_timers import topics
+from kafka_timers.wire import Sealed, future_from
+
+LIMIT_S = 30.0
+
+
+async def started(*arguments: str, stdin: int = DEVNULL) -> Process:
+    command = [sys.executable, "-m", "kafka_timers", *arguments]
+    return await asyncio.create_subprocess_exec(*command, stdin=stdin, stdout=PIPE, stderr=PIPE, env=os.environ)
+
+
+async def ended(*arguments: str, stdin: bytes | None = None) -> tuple[int | None, str, str]:
+    """Return exit code, standard output and standard error of `kafka-timers` *arguments*."""
+    process = await started(*arguments, stdin=DEVNULL if stdin is None else PIPE)
+    async with asyncio.timeout(LIMIT_S):
+        output, errors = await process.communicate(stdin)
+    return process.returncode, output.decode(), errors.decode()
+
+
+@asynccontextmanager
+async def watching(*arguments: str) -> AsyncIterator[Process]:
+    """`kafka-timers watch`, once it says that it sees what comes from now on; ended if the block leaves it running."""
+    process = await started("watch", *arguments)
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            assert (await process.stderr.readline()).endswith(b"; Ctrl-C ends\n")
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def producing(bootstrap: str) -> AsyncIterator[AIOKafkaProducer]:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+@pytest.fixture
+def where(bootstrap: str, prefix: str) -> list[str]:
+    return ["--bootstrap", bootstrap, "--topic-prefix", prefix]
+
+
+@pytest.fixture
+async def callbacks(bootstrap: str, prefix: str) -> str:
+    """A topic for callbacks, with one partition."""
+    await topics.create(bootstrap, prefix, 1)
+    # Any topic with one partition will do.
+    return prefix + "timer-rejected"
+
+
+def expiring(second: int) -> list[tuple[str, bytes]]:
+    return [("timer-expiry", b"%d" % second), ("timer-request", b"0:1")]
+
+
+async def test_topics_are_checked_created_and_checked_again(where: list[str]) -> None:
+    code, output, _ = await ended("topics", "check", *where)
+    assert (code, output.count("is missing: create it")) == (1, 4)
+    code, output, _ = await ended("topics", "create", *where, "--partitions", "2")
+    assert (code, output.count("created "), output.count(" with 2 partitions\n")) == (0, 4, 4)
+    assert await ended("topics", "create", *where) == (0, "all topics exist and stay as they are\n", "")
+    assert await ended("topics", "check", *where) == (0, "all topics are as they should be\n", "")
+
+
+async def test_topics_as_json(where: list[str], prefix: str) -> None:
+    code, output, _ = await ended("topics", "check", *where, "--json")
+    assert (code, len(json.loads(output)["problems"])) == (1, 4)
+    code, output, _ = await ended("topics", "create", *where, "--json")
+    assert (code, prefix + "oscillator" in json.loads(output)["created"]) == (0, True)
+    assert json.loads((await ended("topics", "create", *where, "--json"))[1]) == {"created": []}
+    assert json.loads((await ended("topics", "check", *where, "--json"))[1]) == {"problems": []}
+
+
+async def test_send_publishes_what_its_options_say(bootstrap: str, where: list[str], prefix: str) -> None:
+    await topics.create(bootstrap, prefix, 1)
+    at = ["--at", "2030-03-17T18:46:40+01:00", "--topic", "calls", "--key", "k", "--value", "v"]
+    more = ["--timer-id", "id", "--token", "t", "--header", "a=b=c", "--header", "a="]
+    code, output, errors = await ended("send", *where, *at, *more, "--json")
+    assert (code, errors) == (0, "")
+    assert json.loads(output) == {
+        "second": 1_900_000_000,
+        "partition": 0,
+        "offset": 0,
+        "timer_id": "id",
+        "token": "t",
+        "request": "0:0",
+    }
+    where_read = TopicPartition(prefix + "timer-request", 0)
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    await consumer.start()
+    consumer.assign([where_read])
+    record = await asyncio.wait_for(consumer.getone(), LIMIT_S)
+    await consumer.stop()
+    future = future_from(record.value)
+    assert record.key == b"1900000000"
+    assert (future.callBackTopic, future.callBackKey, future.callBack) == ("calls", "k", b"v")
+    assert (future.timerId, future.token) == ("id", "t")
+    assert [(header.key, header.value) for header in future.headers] == [("a", b"b=c"), ("a", b"")]
+
+
+async def test_send_reads_the_value_from_standard_input(bootstrap: str, where: list[str], prefix: str) -> None:
+    await topics.create(bootstrap, prefix, 1)
+    before_s = time.time()
+    code, output, _ = await ended("send", *where, "--in", "1h", "--topic", "calls", "--value", "-", stdin=b"\x00\xff\n")
+    assert code == 0
+    second = int(output.split("(second ")[1].split(")")[0])
+    assert 3_600 <= second - before_s < 3_600 + LIMIT_S
+    assert output.endswith("request 0:0\n")
+    consumer = AIOKafkaConsumer(prefix + "timer-request", bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    await consumer.start()
+    record = await asyncio.wait_for(consumer.getone(), LIMIT_S)
+    await consumer.stop()
+    assert future_from(record.value).callBack == b"\x00\xff\n"
+
+
+async def test_send_without_the_topics_says_how_to_make_them(where: list[str], prefix: str) -> None:
+    code, output, errors = await ended("send", *where, "--in", "3s", "--topic", "calls")
+    assert (code, output) == (1, "")
+    assert errors.startswith(f"Error: topic {prefix}timer-request is missing")
+    assert errors.endswith("create it with kafka-timers topics create\n")
+
+
+async def test_watch_shows_callbacks_from_now_on_with_their_lateness(bootstrap: str, callbacks: str) -> None:
+    async with producing(bootstrap) as producer:
+        await producer.send_and_wait(callbacks, b"before", headers=expiring(1))
+        async with watching(callbacks, "--bootstrap", bootstrap, "--count", "2", "--json") as watch:
+            # The topic is stamped by the broker.
+            second = int(time.time()) - 100
+            await producer.send_and_wait(callbacks, b"first", key=b"k", headers=expiring(second))
+            await producer.send_and_wait(callbacks, b"second", headers=expiring(second))
+            output, errors = await watch.communicate()
+    assert (watch.returncode, errors) == (0, b"")
+    first, last = map(json.loads, output.splitlines())
+    assert (first["key"], first["value"], first["second"], first["request"]) == ("k", "first", second, "0:1")
+    assert 100_000 <= first["lateness_ms"] < 100_000 + LIMIT_S * 1000
+    assert last["value"] == "second"
+
+
+async def test_watch_from_the_beginning_also_shows_what_is_there(bootstrap: str, callbacks: str) -> None:
+    async with producing(bootstrap) as producer:
+        await producer.send_and_wait(callbacks, b"before", headers=expiring(1))
+    async with watching(callbacks, "--bootstrap", bootstrap, "--from-beginning", "--count", "1") as watch:
+        output, _ = await watch.communicate()
+    assert b"before" in output
+
+
+async def test_watch_never_hands_control_characters_to_the_terminal(bootstrap: str, callbacks: str) -> None:
+    evil = b"\x1b[2J\x1b]0;title\x07\r\n[bold]"
+    async with (
+        watching(callbacks, "--bootstrap", bootstrap, "--count", "1") as text,
+        watching(callbacks, "--bootstrap", bootstrap, "--count", "1", "--json") as lines,
+        producing(bootstrap) as producer,
+    ):
+        await producer.send_and_wait(callbacks, evil, key=b"\x1b[31m", headers=[("timer-token", evil), *expiring(1)])
+        for process in (text, lines):
+            output, _ = await process.communicate()
+            assert output.endswith(b"\n")
+            assert output[:-1].decode().isprintable()
+    assert json.loads(output)["value"] == evil.decode()
+
+
+async def test_watch_shows_committed_callbacks_only(bootstrap: str, prefix: str, callbacks: str) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=prefix)
+    await producer.start()
+    async with watching(callbacks, "--bootstrap", bootstrap, "--count", "1") as watch:
+        for value, commit in ((b"aborted", False), (b"committed", True)):
+            await producer.begin_transaction()
+            await producer.send_and_wait(callbacks, value, headers=expiring(1))
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+        output, _ = await watch.communicate()
+    await producer.stop()
+    assert b"committed" in output
+    assert b"aborted" not in output
+
+
+async def test_ctrl_c_ends_watch_quietly(bootstrap: str, callbacks: str) -> None:
+    async with watching(callbacks, "--bootstrap", bootstrap) as watch:
+        watch.send_signal(signal.SIGINT)
+        assert await watch.communicate() == (b"", b"")
+    assert watch.returncode == 0
+
+
+async def test_watch_ends_when_nobody_reads_its_output(bootstrap: str, callbacks: str) -> None:
+    async with producing(bootstrap) as producer, watching(callbacks, "--bootstrap", bootstrap) as watch:
+        assert watch.stdout is not None
+        watch._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+        await producer.send_and_wait(callbacks, b"unread")
+        await watch.wait()
+
+
+async def test_status_tells_what_the_seals_tell(bootstrap: str, where: list[str], prefix: str) -> None:
+    await topics.create(bootstrap, prefix, 2)
+    second = int(time.time()) - 100
+    seal = Sealed(partition=1, last=second, fired=2, pending=7, lateness_p50_ms=3, lateness_p99_ms=4, lateness_max_ms=5)
+    seal.worker = "http://10.0.0.1:8070 w1"
+    async with producing(bootstrap) as producer:
+        await producer.send_and_wait(prefix + "timer-sealed", seal.SerializeToString(), key=b"1", partition=1)
+    code, output, errors = await ended("status", *where, "--json")
+    assert (code, errors) == (0, "")
+    unknown, row = json.loads(output)
+    assert set(unknown.values()) == {0, None}
+    lag_s = row.pop("lag_s")
+    assert 100 <= lag_s < 100 + LIMIT_S
+    assert row == {
+        "partition": 1,
+        "second": second,
+        "pending": 7,
+        "lateness_p50_ms": 3,
+        "lateness_p99_ms": 4,
+        "lateness_max_ms": 5,
+        "owner": "http://10.0.0.1:8070 w1",
+    }
+    code, output, _ = await ended("status", *where)
+    assert "3/4/5" in output
+    assert "\x1b" not in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+async def test_status_without_the_topics_says_how_to_make_them(where: list[str], prefix: str) -> None:
+    assert await ended("status", *where) == (
+        1,
+        "",
+        f"Error: topic {prefix}timer-sealed is missing: create it with kafka-timers topics create\n",
+    )

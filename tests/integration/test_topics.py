@@ -1,0 +1,183 @@
+"""The service's topics on a real broker: made once, and every fault told."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from kafka_timers import topics
+from kafka_timers.errors import BrokerError, TopicsError
+
+DAY_MS = 86_400_000
+
+
+async def make(bootstrap: str, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+    """Make a topic as an operator might who does not know what it is for."""
+    async with topics.answering(bootstrap):
+        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+        await admin.start()
+        try:
+            response = await admin.create_topics([NewTopic(name, partitions, 1, {}, dict(configs))])
+            assert [code for _, code, _ in response.topic_errors] == [0]
+        finally:
+            await admin.close()
+
+
+async def settings_of(bootstrap: str, name: str) -> dict[str, str]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        (response,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+        return {entry[0]: entry[1] for entry in response.resources[0][4]}
+    finally:
+        await admin.close()
+
+
+async def test_topics_are_made_once_and_are_then_as_they_should_be(bootstrap: str, prefix: str) -> None:
+    names = [prefix + name for name in ("timer-request", "oscillator", "timer-sealed", "timer-rejected")]
+    assert await topics.create(bootstrap, prefix, 3) == names
+    assert await topics.create(bootstrap, prefix, 3) == []
+    assert await topics.check(bootstrap, prefix) == []
+    assert await topics.counts(bootstrap, prefix) == dict.fromkeys(names, 3)
+
+
+async def test_topics_that_exist_stay_as_they_are(bootstrap: str, prefix: str) -> None:
+    await topics.create(bootstrap, prefix, 3)
+    assert await topics.create(bootstrap, prefix, 5) == []
+    assert set((await topics.counts(bootstrap, prefix)).values()) == {3}
+
+
+async def test_two_that_create_at_the_same_time_share_the_work(bootstrap: str, prefix: str) -> None:
+    made = await asyncio.gather(*(topics.create(bootstrap, prefix, 2) for _ in range(3)))
+    assert sorted(name for names in made for name in names) == sorted(await topics.counts(bootstrap, prefix))
+    assert await topics.check(bootstrap, prefix) == []
+
+
+async def test_missing_topics_are_not_made_with_another_count_than_the_others_have(bootstrap: str, prefix: str) -> None:
+    await make(bootstrap, prefix + "timer-request", 2, {})
+    with pytest.raises(TopicsError, match=f"{prefix}timer-request has 2 partitions: create the missing"):
+        await topics.create(bootstrap, prefix, 4)
+    assert await topics.counts(bootstrap, prefix) == {prefix + "timer-request": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "timer-request",
+            {
+                "cleanup.policy": "delete",
+                "message.timestamp.type": "LogAppendTime",
+                "retention.ms": "-1",
+                "retention.bytes": "-1",
+            },
+        ),
+        (
+            "oscillator",
+            {
+                "cleanup.policy": "delete",
+                "message.timestamp.type": "LogAppendTime",
+                "retention.ms": str(7 * DAY_MS),
+                "segment.ms": str(DAY_MS),
+            },
+        ),
+        (
+            "timer-sealed",
+            {
+                "cleanup.policy": "compact",
+                "message.timestamp.type": "LogAppendTime",
+                "min.compaction.lag.ms": str(7 * DAY_MS),
+                "segment.ms": str(DAY_MS),
+            },
+        ),
+        ("timer-rejected", {"cleanup.policy": "delete", "retention.ms": str(30 * DAY_MS)}),
+    ],
+)
+async def test_each_topic_is_made_for_what_it_holds(
+    bootstrap: str, prefix: str, name: str, expected: dict[str, str]
+) -> None:
+    await topics.create(bootstrap, prefix, 1)
+    assert (await settings_of(bootstrap, prefix + name)).items() >= expected.items()
+
+
+async def test_check_names_each_missing_topic_and_makes_none(bootstrap: str, prefix: str) -> None:
+    for _ in range(2):
+        problems = await topics.check(bootstrap, prefix)
+        assert [problem.split(": create it with kafka-timers topics create")[0] for problem in problems] == [
+            f"topic {prefix}{name} is missing"
+            for name in ("timer-request", "oscillator", "timer-sealed", "timer-rejected")
+        ]
+
+
+SOUND = {
+    "timer-request": {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"},
+    "oscillator": {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"},
+    "timer-sealed": {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "compact",
+        "min.compaction.lag.ms": str(8 * DAY_MS),
+    },
+    "timer-rejected": {"message.timestamp.type": "CreateTime", "retention.ms": "1000"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "configs"),
+    [
+        ("timer-request", {"cleanup.policy": "compact"}),
+        ("timer-request", {"cleanup.policy": "compact,delete"}),
+        ("timer-request", {"message.timestamp.type": "CreateTime"}),
+        ("timer-request", {"retention.ms": "9000000000"}),
+        ("timer-request", {"retention.bytes": "9000000000"}),
+        ("oscillator", {"cleanup.policy": "compact"}),
+        ("oscillator", {"message.timestamp.type": "CreateTime"}),
+        ("oscillator", {"retention.ms": "3600000"}),
+        ("timer-sealed", {"cleanup.policy": "delete"}),
+        ("timer-sealed", {"cleanup.policy": "compact,delete"}),
+        ("timer-sealed", {"message.timestamp.type": "CreateTime"}),
+        ("timer-sealed", {"min.compaction.lag.ms": "0"}),
+        ("timer-rejected", {"cleanup.policy": "compact"}),
+    ],
+)
+async def test_check_tells_a_wrong_setting_and_what_it_must_be(
+    bootstrap: str, prefix: str, name: str, configs: dict[str, str]
+) -> None:
+    for topic, sound in SOUND.items():
+        await make(bootstrap, prefix + topic, 1, sound | (configs if topic == name else {}))
+    (problem,) = await topics.check(bootstrap, prefix)
+    ((key, value),) = configs.items()
+    assert problem.startswith(f"topic {prefix}{name} has {key}={value}: set it to ")
+    assert ", because " in problem
+
+
+async def test_check_finds_nothing_wrong_with_what_an_operator_may_choose(bootstrap: str, prefix: str) -> None:
+    for topic, sound in SOUND.items():
+        await make(bootstrap, prefix + topic, 5 if topic == "timer-rejected" else 2, sound)
+    assert await topics.check(bootstrap, prefix) == []
+
+
+async def test_check_tells_partition_counts_that_differ(bootstrap: str, prefix: str) -> None:
+    for topic, sound in SOUND.items():
+        await make(bootstrap, prefix + topic, 3 if topic == "oscillator" else 2, sound)
+    (problem,) = await topics.check(bootstrap, prefix)
+    assert problem.startswith(
+        f"partition counts differ ({prefix}timer-request 2, {prefix}oscillator 3, {prefix}timer-sealed 2)"
+    )
+
+
+async def test_a_broker_that_accepts_and_never_answers_is_given_up() -> None:
+    server = await asyncio.start_server(lambda reader, _: reader.read(), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    started_s = time.monotonic()
+    with pytest.raises(BrokerError, match=address):
+        async with topics.answering(address, timeout_s=0.3):
+            await topics.check(address, "")
+    assert time.monotonic() - started_s < 5
+    server.close()
+
+
+async def test_a_topic_that_the_broker_refuses_is_said_with_its_reason(bootstrap: str) -> None:
+    with pytest.raises(BrokerError, match="cannot create no good-timer-request"):
+        await topics.create(bootstrap, "no good-", 1)

@@ -1,0 +1,275 @@
+"""What the command line takes, and what it makes of it, without a broker."""
+
+import dataclasses
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, timezone
+
+import click
+import pytest
+from aiokafka import ConsumerRecord
+from click.testing import CliRunner, Result
+from kafka_timers.cli import delay_s_of, json_of, line_of, printable, program, when_of
+from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
+
+PROCESSES = {"dev": DevSettings, "worker": WorkerSettings, "oscillator": OscillatorSettings}
+EXPIRY_S = 1_900_000_000
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(program, arguments, prog_name="kafka-timers", env=env)
+
+
+def record(
+    key: bytes | None = b"k",
+    value: bytes | None = b"v",
+    *,
+    timestamp_ms: int = EXPIRY_S * 1000 + 12,
+    headers: tuple[tuple[str, bytes | None], ...] = (("timer-expiry", b"%d" % EXPIRY_S), ("timer-request", b"3:17")),
+) -> ConsumerRecord:
+    return ConsumerRecord("calls", 1, 5, timestamp_ms, 0, key, value, None, 1, 1, headers)
+
+
+@pytest.fixture
+def unused_address() -> Iterator[str]:
+    """An address at which nothing answers: the port is taken, and not listened to, while the test runs."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_help_names_every_command() -> None:
+    text = run("--help").output
+    for name in ("dev", "worker", "oscillator", "topics", "send", "watch", "status"):
+        assert re.search(rf"^  {name} ", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("command", PROCESSES)
+def test_help_of_a_process_shows_default_environment_name_and_meaning_of_every_setting(command: str) -> None:
+    text = " ".join(run(command, "--help").output.split())
+    # Long words are broken at their hyphens at the end of a line.
+    text = text.replace("- ", "-")
+    for field in dataclasses.fields(PROCESSES[command]):
+        assert f"--{field.name.replace('_', '-')} " in text
+        assert env_name(field.name) in text
+        assert field.metadata["help"].split(",")[0] in text
+        if not isinstance(field.default, bool):
+            assert f"default: {field.default if field.default != '' else chr(34) * 2}" in text
+
+
+@pytest.mark.parametrize("command", ["topics create", "topics check", "send", "status", "watch"])
+def test_help_of_every_other_command_shows_where_its_broker_comes_from(command: str) -> None:
+    text = " ".join(run(*command.split(), "--help").output.split())
+    assert "env var: KAFKA_TIMERS_BOOTSTRAP; default: 127.0.0.1:9092" in text
+
+
+def test_help_loads_neither_faust_nor_rocksdb_nor_a_web_server() -> None:
+    script = (
+        "import sys; from kafka_timers.cli import program\n"
+        "for name in program.commands: program([name, '--help'], standalone_mode=False)\n"
+        "print('loaded', *{name.partition('.')[0] for name in sys.modules})"
+    )
+    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    loaded = output.splitlines()[-1].split()
+    assert "click" in loaded
+    assert {"faust", "mode", "rocksdict", "aiohttp", "prometheus_client"}.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize(("module", "extra"), [("click", "worker"), ("rich", "worker")])
+def test_without_the_libraries_of_the_command_line_it_says_what_to_install(module: str, extra: str) -> None:
+    script = f"import sys; sys.modules['{module}'] = None; from kafka_timers.__main__ import main; main()"
+    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == f"Error: the command line needs {module}: pip install 'kafka-timers[{extra}]'\n"
+
+
+@pytest.mark.parametrize(("command", "missing"), [("worker", "faust"), ("oscillator", "prometheus_client")])
+def test_without_the_libraries_of_a_process_it_says_what_to_install(command: str, missing: str) -> None:
+    script = f"import sys; sys.modules['{missing}'] = None; from kafka_timers.__main__ import main; main()"
+    ended = subprocess.run([sys.executable, "-c", script, command], check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == f"Error: {missing} is not installed: pip install 'kafka-timers[{command}]'\n"
+
+
+def test_settings_that_clash_are_one_sentence_and_exit_code_1() -> None:
+    result = run("worker", "--stalled-after-s", "3")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: stalled_after_s 3.0 must be longer than seal_every_s 5")
+    assert result.stderr.count("\n") == 1
+
+
+def test_settings_come_from_the_environment_and_an_option_wins() -> None:
+    env = {"KAFKA_TIMERS_REPLICA": "9"}
+    assert "replica 9: give 0 to 3" in run("oscillator", env=env).stderr
+    assert "replica 7: give 0 to 3" in run("oscillator", "--replica", "7", env=env).stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["worker", "--port", "many"],
+        ["worker", "--guarantee", "maybe"],
+        ["nothing"],
+        ["topics", "create", "--partitions", "0"],
+        ["send", "--topic", "calls"],
+        ["send", "--topic", "calls", "--in", "3s", "--at", "1900000000"],
+        ["send", "--in", "3s"],
+        ["send", "--topic", "calls", "--in", "soon"],
+        ["send", "--topic", "calls", "--at", "2030-01-31"],
+        ["send", "--topic", "calls", "--in", "3s", "--header", "no-equals-sign"],
+        ["watch"],
+        ["watch", "calls", "--count", "0"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2_and_no_traceback(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("command", [["topics", "check"], ["topics", "create"], ["status"], ["watch", "calls"]])
+def test_a_broker_that_is_away_is_one_sentence_and_exit_code_1(command: list[str], unused_address: str) -> None:
+    arguments = [sys.executable, "-m", "kafka_timers", *command, "--bootstrap", unused_address]
+    ended = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=30)
+    assert ended.returncode == 1
+    assert ended.stderr == f"Error: no Kafka answers at {unused_address}: start it, or give another address\n"
+
+
+def test_an_address_that_is_none_is_said_plainly() -> None:
+    command = [sys.executable, "-m", "kafka_timers", "status", "--bootstrap", "localhost:kafka"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "Error: 'localhost:kafka' is not a list of Kafka brokers: give host:port, comma separated\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("3s", 3), ("5m", 300), ("2h", 7_200), ("1d", 86_400), ("1h30m", 5_400), ("1d2h3m4s", 93_784), ("0s", 0)],
+)
+def test_durations_are_days_hours_minutes_and_seconds(text: str, seconds: int) -> None:
+    assert delay_s_of(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "s", "-3s", "3 s", "3ms", "1.5h", "30m1h", "3s3s", "3S", "٣s", "1w", "9999999999s"]
+)
+def test_a_duration_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration: give days, hours, minutes, seconds"):
+        delay_s_of(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "when"),
+    [
+        ("2030-01-31T12:00:00Z", datetime(2030, 1, 31, 12, tzinfo=UTC)),
+        ("2030-01-31T12:00:00+02:00", datetime(2030, 1, 31, 12, tzinfo=timezone(timedelta(hours=2)))),
+        ("2030-01-31 12:00:00.25+00:00", datetime(2030, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)),
+        ("1900000000", 1_900_000_000),
+        ("0", 0),
+    ],
+)
+def test_times_are_iso_8601_with_a_zone_or_unix_seconds(text: str, when: datetime | int) -> None:
+    assert when_of(text) == when
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("2030-01-31T12:00:00", "has no zone: add Z for UTC"),
+        ("2030-01-31", "has no zone"),
+        ("1900000000000", "are these milliseconds"),
+        ("9" * 5_000, "are these milliseconds"),
+        ("tomorrow", "neither ISO 8601"),
+        ("-5", "neither ISO 8601"),
+        ("1900000000.5", "neither ISO 8601"),
+        ("", "neither ISO 8601"),
+        ("2030-02-30T12:00:00Z", "neither ISO 8601"),
+    ],
+)
+def test_a_time_of_another_form_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        when_of(text)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"plain", "plain"),
+        ("grün 日本".encode(), "grün 日本"),
+        (b"", ""),
+        (None, "null"),
+        (b"\x1b[31mred\x1b]0;title\x07", r"\x1b[31mred\x1b]0;title\x07"),
+        (b"one\r\ntwo\ttab\x7f", r"one\r\ntwo\ttab\x7f"),
+        (b"\xff\xc3(", r"\xff\xc3("),
+        ("\u202eevil\u200b\x9b31m".encode(), r"\u202eevil\u200b\x9b31m"),
+    ],
+)
+def test_what_does_not_print_is_spelled_out(data: bytes | None, text: str) -> None:
+    assert printable(data) == text
+
+
+def test_every_character_outside_of_what_prints_is_spelled_out() -> None:
+    everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)])).encode()
+    assert printable(everything).isprintable()
+
+
+def test_a_line_of_watch_tells_second_lateness_key_and_value() -> None:
+    assert line_of(record(b"order-7", b"hello"), 0.0, 80).split() == [
+        "17:46:40",
+        "12",
+        "ms",
+        "late",
+        "order-7",
+        "hello",
+    ]
+
+
+def test_a_line_of_watch_fits_the_terminal_and_holds_no_control_characters() -> None:
+    for value in (b"x" * 500, "日本".encode() * 300, b"\x1b[2J\n" * 100):
+        line = line_of(record(value * 2, value), 0.0, 80)
+        assert line.isprintable()
+        assert "…" in line
+        assert len(line.encode("utf-8", "replace")) > 40
+        assert click.unstyle(line) == line
+        assert sum(2 if char in "日本" else 1 for char in line) <= 80
+
+
+def test_a_callback_that_came_early_is_called_early() -> None:
+    assert "3 ms early" in line_of(record(timestamp_ms=EXPIRY_S * 1000 - 3), 0.0, 80)
+
+
+def test_lateness_is_counted_to_the_arrival_when_the_record_has_no_time() -> None:
+    assert json_of(record(timestamp_ms=-1), EXPIRY_S + 1.5)["lateness_ms"] == 1_500
+
+
+@pytest.mark.parametrize(
+    "headers", [(), (("timer-expiry", None),), (("timer-expiry", b"soon"),), (("timer-expiry", b"9" * 30),)]
+)
+def test_a_record_that_is_no_callback_is_shown_without_lateness(headers: tuple[tuple[str, bytes | None], ...]) -> None:
+    shown = json_of(record(headers=headers), 0.0)
+    assert (shown["second"], shown["lateness_ms"]) == (None, None)
+    assert "no timer" in line_of(record(headers=headers), 0.0, 80)
+
+
+def test_json_of_a_record_keeps_bytes_that_are_not_text() -> None:
+    shown = json_of(record(None, b"\xff\x00"), 0.0)
+    assert shown == {
+        "topic": "calls",
+        "partition": 1,
+        "offset": 5,
+        "second": EXPIRY_S,
+        "lateness_ms": 12,
+        "request": "3:17",
+        "timer_id": None,
+        "token": None,
+        "key": None,
+        "value_base64": "/wA=",
+    }
+    assert json.loads(json.dumps(shown)) == shown

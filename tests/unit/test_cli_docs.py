@@ -1,0 +1,53 @@
+"""
+docs/cli.md is the program's own help. After a change of the command line: `python tests/unit/test_cli_docs.py`.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from kafka_timers.cli import program
+from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+
+INTRODUCTION = """\
+# Command line
+
+What `kafka-timers COMMAND --help` prints, at one glance; this page is made from it by `tests/unit/test_cli_docs.py`.
+
+Exit codes: 0 all is well, 1 something failed or is wrong (one line on the standard error says what), 2 wrong usage.
+With `--json` the standard output holds JSON and nothing else: one document, or for `watch` one per line. In what
+`watch --json` prints, keys and values that are not UTF-8 go to `key_base64` and `value_base64`.
+"""
+
+
+def page() -> str:
+    """Return what docs/cli.md must hold."""
+    sections = [f"## {path}\n\n```text\n{text}\n```\n" for path, text in helps(program, "kafka-timers")]
+    return "\n".join([INTRODUCTION, *sections])
+
+
+def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
+    """Yield path and help of *command* and of all below it, 80 columns wide wherever this runs."""
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=80, **command.context_settings)
+    yield context.command_path, command.get_help(context)
+    for below in command.list_commands(context) if isinstance(command, click.Group) else ():
+        yield from helps(command.commands[below], below, context)
+
+
+def test_the_page_is_what_the_program_says() -> None:
+    assert PAGE.read_text() == page(), "run: python tests/unit/test_cli_docs.py"
+
+
+def test_the_page_names_every_setting_of_every_process() -> None:
+    text = PAGE.read_text()
+    for settings in (DevSettings, WorkerSettings, OscillatorSettings):
+        for field in dataclasses.fields(settings):
+            assert env_name(field.name) in text
+            assert f"--{field.name.replace('_', '-')}" in text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,85 @@
+"""How a partition stands follows from its seals and the time."""
+
+from io import StringIO
+
+from kafka_timers.cli import status_table
+from kafka_timers.seals import latest
+from kafka_timers.status import PartitionStatus, status_of
+from kafka_timers.wire import Sealed
+from rich.console import Console
+
+NOTHING = PartitionStatus(0, None, None, None, None, None, None, None)
+
+
+def shown(rows: list[PartitionStatus]) -> str:
+    console = Console(file=StringIO(), width=80)
+    console.print(status_table(rows))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_latest_seal_is_the_complete_one_with_the_highest_second_then_fence() -> None:
+    seals = [
+        Sealed(last=5, fence=9),
+        Sealed(last=7, fence=10),
+        Sealed(last=7, fence=12),
+        Sealed(last=6, fence=40),
+        Sealed(last=8, fence=50, through=b"k"),
+        # Present though empty: still a slice.
+        Sealed(last=9, fence=60, through=b""),
+    ]
+    assert latest(seals) == seals[2]
+    assert latest(seals[4:]) is None
+    assert latest([]) is None
+
+
+def test_a_partition_without_a_seal_has_nothing_to_tell() -> None:
+    assert status_of({0: []}, 1_000.0) == [NOTHING]
+
+
+def test_second_and_lag_are_those_of_the_last_second_sealed_as_a_whole() -> None:
+    seals = [Sealed(last=90), Sealed(last=95), Sealed(last=96, through=b"k")]
+    (row,) = status_of({0: seals}, 100.9)
+    assert (row.second, row.lag_s) == (95, 5)
+
+
+def test_lag_is_never_negative_when_this_host_is_behind() -> None:
+    assert status_of({0: [Sealed(last=102)]}, 100.0)[0].lag_s == 0
+
+
+def test_pending_and_owner_are_those_of_the_last_seal_slices_included() -> None:
+    seals = [Sealed(last=95, pending=9, worker="http://a"), Sealed(last=96, pending=4, worker="http://b", through=b"k")]
+    (row,) = status_of({0: seals}, 100.0)
+    assert (row.pending, row.owner) == (4, "http://b")
+
+
+def test_lateness_is_that_of_the_last_seal_that_fired() -> None:
+    seals = [
+        Sealed(last=90, fired=1, lateness_p50_ms=1, lateness_p99_ms=1, lateness_max_ms=1),
+        Sealed(last=91, fired=7, lateness_p50_ms=8, lateness_p99_ms=20, lateness_max_ms=31),
+        Sealed(last=95),
+    ]
+    (row,) = status_of({0: seals}, 100.0)
+    assert (row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms) == (8, 20, 31)
+
+
+def test_partitions_come_in_the_order_of_their_numbers() -> None:
+    assert [row.partition for row in status_of({10: [], 2: [], 0: []}, 0.0)] == [0, 2, 10]
+
+
+def test_the_table_fits_80_columns_and_shows_every_figure() -> None:
+    row = PartitionStatus(63, 1_900_000_000, 12_345, 123_456_789, 999, 9_999, 99_999, "http://timers-7.timers:8070 w")
+    text = shown([row, NOTHING])
+    assert max(map(len, text.splitlines())) <= 80
+    for figure in ("63", "2030-03-17 17:46:40", "12345", "123456789", "999/9999/99999"):
+        assert figure in text
+    assert "\x1b" not in text
+
+
+def test_a_seal_cannot_write_to_the_terminal() -> None:
+    text = shown(status_of({0: [Sealed(last=5, worker="\x1b[1m[bold]\n")]}, 6.0))
+    assert "\x1b" not in text
+    assert r"\x1b[1m[bold]\n" in text
+
+
+def test_a_seal_of_a_second_that_no_calendar_has_is_shown_as_a_number() -> None:
+    assert str(2**62) in shown(status_of({0: [Sealed(last=2**62)]}, 0.0))
