@@ -19,6 +19,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from kafka_timers import topics
+from kafka_timers.consuming import consuming
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.seals import last_seals
@@ -181,21 +182,13 @@ class Service:
     @asynccontextmanager
     async def reading(self, topic: str, *, committed: bool = True):
         """Yield a consumer of all of a topic, from its beginning."""
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=self.bootstrap,
-            isolation_level="read_committed" if committed else "read_uncommitted",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=50,
-        )
-        await consumer.start()
-        try:
+        level = "read_committed" if committed else "read_uncommitted"
+        options = {"isolation_level": level, "auto_offset_reset": "earliest", "fetch_max_wait_ms": 50}
+        async with consuming(self.bootstrap, **options) as consumer:
             where = [TopicPartition(topic, number) for number in range(self.partitions)]
             consumer.assign(where)
             await consumer.seek_to_beginning(*where)
             yield consumer
-        finally:
-            await consumer.stop()
 
     async def callback_names(self, wanted: Sequence[str], limit_s: float = LIMIT_S) -> list[str]:
         """Return the callbacks' values, once as many as *wanted* are there and nothing more comes for half a second."""

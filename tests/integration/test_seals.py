@@ -14,17 +14,33 @@ from kafka_timers.wire import Sealed
 
 
 class Ledger:
-    """Writes seals as a worker does: in transactions, some of which are aborted."""
+    """Writes seals as workers do: in transactions, some of which are aborted."""
 
-    def __init__(self, producer: AIOKafkaProducer, topic: str) -> None:
-        self.producer, self.topic = producer, topic
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self.bootstrap, self.name, self.topic = bootstrap, prefix + "0", prefix + "timer-sealed"
+        self.producer: AIOKafkaProducer | None = None
+
+    async def take_over(self) -> None:
+        """Have a new producer. Its start waits for what a commit leaves to the broker: only then can others read it."""
+        await self.stop()
+        self.producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=self.name)
+        await self.producer.start()
+
+    async def stop(self) -> None:
+        if self.producer is not None:
+            await self.producer.stop()
 
     async def seal(self, *seals: Sealed, commit: bool = True) -> None:
-        await self.producer.begin_transaction()
-        await self.put(seal.SerializeToString() for seal in seals)
-        await (self.producer.commit_transaction() if commit else self.producer.abort_transaction())
+        await self.put([seal.SerializeToString() for seal in seals], commit=commit)
 
-    async def put(self, values: Iterable[bytes | None]) -> None:
+    async def put(self, values: Iterable[bytes | None], *, commit: bool = True) -> None:
+        await self.open(values)
+        await (self.producer.commit_transaction() if commit else self.producer.abort_transaction())
+        await self.take_over()
+
+    async def open(self, values: Iterable[bytes | None]) -> None:
+        """Put *values* into a transaction and leave it open."""
+        await self.producer.begin_transaction()
         sent = [await self.producer.send(self.topic, value, key=b"0", partition=0) for value in values]
         await asyncio.gather(*sent)
 
@@ -32,10 +48,10 @@ class Ledger:
 @pytest.fixture
 async def ledger(bootstrap: str, prefix: str) -> AsyncIterator[Ledger]:
     await topics.create(bootstrap, prefix, 2)
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=prefix + "0")
-    await producer.start()
-    yield Ledger(producer, prefix + "timer-sealed")
-    await producer.stop()
+    ledger = Ledger(bootstrap, prefix)
+    await ledger.take_over()
+    yield ledger
+    await ledger.stop()
 
 
 @asynccontextmanager
@@ -91,11 +107,9 @@ async def test_a_log_of_aborted_transactions_alone_has_an_empty_tail(bootstrap: 
 
 async def test_a_transaction_that_is_still_open_is_not_waited_for(bootstrap: str, ledger: Ledger) -> None:
     await ledger.seal(Sealed(last=5))
-    await ledger.producer.begin_transaction()
-    await ledger.put([Sealed(last=6).SerializeToString()])
+    await ledger.open([Sealed(last=6).SerializeToString()])
     async with reading(bootstrap) as consumer:
         assert await read_tail(consumer, ledger.topic, 0) == [Sealed(last=5)]
-    await ledger.producer.abort_transaction()
 
 
 async def test_a_complete_seal_is_found_however_many_aborted_ones_follow_it(bootstrap: str, ledger: Ledger) -> None:
@@ -122,9 +136,7 @@ async def test_a_long_log_is_not_read_from_its_beginning(bootstrap: str, ledger:
 async def test_records_that_are_no_seals_are_skipped_and_named(
     bootstrap: str, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await ledger.producer.begin_transaction()
     await ledger.put([Sealed(last=5).SerializeToString(), b"\xff\xff", None, b"", Sealed(last=6).SerializeToString()])
-    await ledger.producer.commit_transaction()
     async with reading(bootstrap) as consumer:
         with caplog.at_level(logging.WARNING, "kafka_timers.seals"):
             assert await read_tail(consumer, ledger.topic, 0) == [Sealed(last=5), Sealed(last=6)]

@@ -1,7 +1,7 @@
 """The service's topics on a real broker: made once, and every fault told."""
 
 import asyncio
-import time
+import socket
 from collections.abc import Mapping
 
 import pytest
@@ -19,8 +19,10 @@ async def make(bootstrap: str, name: str, partitions: int, configs: Mapping[str,
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
         await admin.start()
         try:
-            response = await admin.create_topics([NewTopic(name, partitions, 1, {}, dict(configs))])
+            response = await admin.create_topics([NewTopic(name, partitions, -1, {}, dict(configs))])
             assert [code for _, code, _ in response.topic_errors] == [0]
+            while name not in await admin.list_topics():  # noqa: ASYNC110  # the controller is ahead of the brokers
+                await asyncio.sleep(0.02)
         finally:
             await admin.close()
 
@@ -168,14 +170,11 @@ async def test_check_tells_partition_counts_that_differ(bootstrap: str, prefix: 
 
 
 async def test_a_broker_that_accepts_and_never_answers_is_given_up() -> None:
-    server = await asyncio.start_server(lambda reader, _: reader.read(), "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    started_s = time.monotonic()
-    with pytest.raises(BrokerError, match=address):
-        async with topics.answering(address, timeout_s=0.3):
-            await topics.check(address, "")
-    assert time.monotonic() - started_s < 5
-    server.close()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BrokerError, match=f"no answer from Kafka at {address} within 0.3 s"):
+            async with topics.answering(address, timeout_s=0.3):
+                await topics.check(address, "")
 
 
 async def test_a_topic_that_the_broker_refuses_is_said_with_its_reason(bootstrap: str) -> None:
