@@ -8,9 +8,10 @@ def main() -> None:
     try:
         from kafka_timers import cli
     except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich"):
+        library = (error.name or "").partition(".")[0]
+        if library not in ("click", "rich"):
             raise
-        sys.exit(f"Error: the command line needs {error.name}: pip install 'kafka-timers[worker]'")
+        sys.exit(f"Error: the command line needs {library}: pip install 'kafka-timers[worker]'")
     cli.main()
 
 

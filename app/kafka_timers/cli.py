@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -337,12 +336,12 @@ def status(bootstrap: str, topic_prefix: str, as_json: bool) -> None:
 
 def status_table(rows: "Sequence[PartitionStatus]") -> Table:
     """Return *rows* as a table that fits 80 columns."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("part", justify="right")
-    table.add_column("sealed up to, UTC", no_wrap=True)
-    table.add_column("lag s", justify="right", no_wrap=True)
+    table.add_column("sealed up to\nUTC", no_wrap=True)
+    table.add_column("lag\ns", justify="right", no_wrap=True)
     table.add_column("pending", justify="right", no_wrap=True)
-    table.add_column("late p50/p99/max ms", justify="right", no_wrap=True)
+    table.add_column("late, ms\np50/p99/max", justify="right", no_wrap=True)
     table.add_column("owner", overflow="fold")
     for row in rows:
         lateness = (row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms)
@@ -479,9 +478,10 @@ def _needs(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kafka_timers"):
+        library = (error.name or "kafka_timers").partition(".")[0]
+        if library.startswith("kafka_timers"):
             raise
-        raise KafkaTimersError(f"{error.name} is not installed: pip install 'kafka-timers[{extra}]'") from error
+        raise KafkaTimersError(f"{library} is not installed: pip install 'kafka-timers[{extra}]'") from error
 
 
 def main() -> None:

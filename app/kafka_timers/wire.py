@@ -46,7 +46,7 @@ class Topics:
         return cls(*(prefix + name for name in dataclasses.astuple(cls())))
 
     def __contains__(self, topic: object) -> bool:
-        return topic in dataclasses.astuple(self)
+        return topic in (self.requests, self.oscillator, self.sealed, self.rejected)
 
 
 TICK = b"1"

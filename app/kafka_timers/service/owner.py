@@ -151,6 +151,7 @@ class Owner:
         """Give the partition up, after the transaction that is under way if that ends within *limit_s*."""
         self._stopped.set()
         self._wake.set()
+        self._read_on.set()
         await asyncio.wait([self._task], timeout=limit_s)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
@@ -174,6 +175,8 @@ class Owner:
         partition, targets = self.partition, self._shared.targets
         while (accepted := accept(records, partition, targets.verdicts)).unknown:
             await targets.resolve(accepted.unknown)
+            if partition is not self.partition or self._store is None:
+                return  # given up or taken over anew meanwhile
         # Nothing is awaited between the decision where a request is kept and its being there: a scan may begin between.
         partition.position = position
         partition.added(accepted.offsets)
@@ -348,7 +351,7 @@ class Owner:
         self.awaited = position
         try:
             async with asyncio.timeout(limit_s):
-                while self.partition.position < position:
+                while self.partition.position < position and not self._stopped.is_set():
                     self._read_on.clear()
                     await self._read_on.wait()
                     if self._failed:
