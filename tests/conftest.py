@@ -8,15 +8,15 @@ address use that one. Tests that need a broker of ours are skipped where there i
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from brokers import StartKafka
+
 from kafka_timers.dev import java
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.errors import KafkaSetupError
-
-StartKafka = Callable[..., Awaitable[EmbeddedKafka]]
 
 # Read before the variables of whoever runs the tests are removed.
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")

@@ -13,7 +13,7 @@ import logging
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -173,7 +173,9 @@ def worker(**given: Any) -> None:
     """Run a worker, which fires timers; several share the work."""
     with _needs("worker"):
         from kafka_timers.service.worker import run
-    sys.exit(run(WorkerSettings(**given)))
+    settings = WorkerSettings(**given)
+    _log(settings.log_level)
+    sys.exit(run(settings))
 
 
 @program.command()
@@ -182,7 +184,9 @@ def oscillator(**given: Any) -> None:
     """Run an oscillator, which writes one tick per second."""
     with _needs("oscillator"):
         from kafka_timers_oscillator.main import run
-    sys.exit(run(OscillatorSettings(**given)))
+    settings = OscillatorSettings(**given)
+    _log(settings.log_level)
+    sys.exit(run(settings))
 
 
 @program.group()
@@ -436,24 +440,19 @@ def _bytes_of(text: str) -> bytes:
 
 
 async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncGenerator[ConsumerRecord, None]":
-    from aiokafka import AIOKafkaConsumer
     from aiokafka.errors import UnknownTopicOrPartitionError
 
+    from kafka_timers.consuming import consuming
     from kafka_timers.topics import answering
 
-    consumer = AIOKafkaConsumer(
-        topic,
-        bootstrap_servers=bootstrap,
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest" if from_beginning else "latest",
-        # How long a topic that does not exist is waited for: some brokers make it when it is asked for.
-        request_timeout_ms=5_000,
-    )
-    try:
+    reset = "earliest" if from_beginning else "latest"
+    async with AsyncExitStack() as opened:
         async with answering(bootstrap):
             try:
-                await consumer.start()
+                # The timeout is how long a topic that does not exist is waited for: some brokers make it when it is
+                # asked for.
+                reading = consuming(bootstrap, topic, auto_offset_reset=reset, request_timeout_ms=5_000)
+                consumer = await opened.enter_async_context(reading)
             except UnknownTopicOrPartitionError as error:
                 raise TopicsError(f"topic {topic} does not exist: create it first") from error
             for partition in consumer.assignment():
@@ -463,8 +462,14 @@ async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncGe
         click.echo(f"watching {topic}; Ctrl-C ends", err=True)
         async for record in consumer:
             yield record
-    finally:
-        await consumer.stop()
+
+
+def _log(level: str) -> None:
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if level != "debug":
+        # What they tell in the course of things is of use to their own developers.
+        for library in ("aiokafka", "faust", "mode"):
+            logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def _wait_for(work: Coroutine[Any, Any, _T]) -> _T:

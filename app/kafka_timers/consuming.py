@@ -1,7 +1,7 @@
 """
 A consumer that is always closed well: no group, no automatic offsets, committed records only.
 
-Who reads says which partitions and from where (`assign`, then `seek` before anything is awaited).
+Who assigns partitions also says from where to read: `assign`, then `seek` before anything is awaited.
 """
 
 import asyncio
@@ -16,19 +16,20 @@ _STOP_S = 2.0
 
 
 @asynccontextmanager
-async def consuming(bootstrap: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+async def consuming(bootstrap: str, *topics: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
     """
     Yield a started consumer, and stop it at the end, also while the broker is away.
 
     Args:
         bootstrap: Kafka brokers, host:port, comma separated.
+        topics: subscribed to as a whole; without any, the caller assigns partitions.
         options: of aiokafka's consumer, over the ones that the module's docstring names.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers.
     """
     fixed = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "none"}
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, **(fixed | options))
+    consumer = AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, **(fixed | options))
     try:
         await consumer.start()
         yield consumer

@@ -12,10 +12,12 @@ many again and again, until a complete seal is among them or the log has no more
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
+from kafka_timers.consuming import consuming
 from kafka_timers.errors import BrokerError, TopicsError, WireError
 from kafka_timers.topics import answering, counts
 from kafka_timers.wire import Sealed, Topics, sealed_from
@@ -59,8 +61,8 @@ async def read_tails(
     end when the call began. A record that is not a seal is skipped and logged.
 
     Args:
-        consumer: started, without a group, `isolation_level="read_committed"` and `auto_offset_reset="none"`. It is
-            given a new assignment, and keeps it, paused. A small `fetch_max_wait_ms` lets the next call begin sooner.
+        consumer: from `consuming`. It is given a new assignment, and keeps it, paused. A small `fetch_max_wait_ms` lets
+            the next call begin sooner.
         topic: name of `timer-sealed`.
         partitions: numbers; each is a key of the result.
         timeout_s: bound of the whole call.
@@ -107,19 +109,10 @@ async def last_seals(bootstrap: str, prefix: str) -> dict[int, list[Sealed]]:
     count = (await counts(bootstrap, prefix)).get(topic)
     if count is None:
         raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        isolation_level="read_committed",
-        auto_offset_reset="none",
-        enable_auto_commit=False,
-        fetch_max_wait_ms=_POLL_MS,
-    )
-    try:
+    async with AsyncExitStack() as opened:
         async with answering(bootstrap):
-            await consumer.start()
+            consumer = await opened.enter_async_context(consuming(bootstrap, fetch_max_wait_ms=_POLL_MS))
         return await read_tails(consumer, topic, range(count))
-    finally:
-        await consumer.stop()
 
 
 async def _read(
@@ -137,7 +130,7 @@ async def _read(
         # The position, not the last record: it also passes markers and aborted records, which are never returned.
         unread = {tp for tp in unread if await consumer.position(tp) < ends[tp]}
     # At once, or the consumer asks for more and waits at the end, and what is asked next waits behind that for half a
-    # second. Unsubscribing would do too, but aiokafka 0.14's stop() right after it may wait for ever.
+    # second.
     consumer.pause(*froms)
     return seals
 

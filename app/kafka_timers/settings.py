@@ -16,6 +16,8 @@ from kafka_timers.errors import SettingsError
 
 ENV_PREFIX = "KAFKA_TIMERS_"
 
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
 
 def setting(default: object, help: str, **more: object) -> Any:
     """Declare a field with its default and its line of help; `choices` limits a string."""
@@ -82,6 +84,7 @@ class OscillatorSettings(_Settings):
     port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none")
     catch_up_s: int = setting(3600, "seconds missed while no oscillator ran that are emitted one by one at start")
     max_clock_skew_s: float = setting(2.0, "clocks of host and broker further apart silence and alarm the oscillator")
+    log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
 
     def validate(self) -> None:
         """
@@ -123,6 +126,7 @@ class WorkerSettings(_Settings):
     slice_bytes: int = setting(64 << 20, "most bytes of requests in one transaction")
     transaction_timeout_s: float = setting(10.0, "after it the broker aborts the transaction of a dead worker")
     stalled_after_s: float = setting(10.0, "seconds without progress after which a partition turns health red")
+    log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
 
     def validate(self) -> None:
         """

@@ -2,9 +2,9 @@
 
 import logging
 
-from kafka_timers.clock import Clock
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from kafka_timers.clock import Clock
 from kafka_timers_oscillator.broker_time import BrokerTime
 
 log = logging.getLogger(__name__)

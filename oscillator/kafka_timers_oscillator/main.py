@@ -4,10 +4,10 @@ import asyncio
 import logging
 import signal
 
-from kafka_timers.probes import Probes
-from kafka_timers.settings import OscillatorSettings
 from prometheus_client import CollectorRegistry
 
+from kafka_timers.probes import Probes
+from kafka_timers.settings import OscillatorSettings
 from kafka_timers_oscillator.replica import Replica
 
 log = logging.getLogger(__name__)

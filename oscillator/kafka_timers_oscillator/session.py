@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import NoReturn
 
 from aiokafka.errors import KafkaError
+
 from kafka_timers.clock import Clock
 from kafka_timers.errors import BrokerError
-
 from kafka_timers_oscillator.broker_time import BrokerTime
 from kafka_timers_oscillator.health import Health, Metrics
 from kafka_timers_oscillator.schedule import Schedule

@@ -13,6 +13,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
+
+from kafka_timers.consuming import consuming
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.wire import SECOND_LIMIT, TICK
 
@@ -73,9 +75,14 @@ class TickLog:
                 opened.push_async_callback(producer.stop)
                 await producer.start()
                 await producer.partitions_for(topic)
-                consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS)
-                opened.push_async_callback(_stop, consumer)
-                await consumer.start()
+                reading = consuming(
+                    bootstrap,
+                    # Ticks are sent outside of transactions, and somebody else's open one must not hide them.
+                    isolation_level="read_uncommitted",
+                    auto_offset_reset="latest",
+                    request_timeout_ms=REQUEST_TIMEOUT_MS,
+                )
+                consumer = await opened.enter_async_context(reading)
                 of = [TopicPartition(topic, partition) for partition in partitions]
                 first, end = await consumer.beginning_offsets(of), await consumer.end_offsets(of)
             except (KafkaError, OSError) as error:
@@ -164,16 +171,6 @@ async def _partitions(bootstrap: str, topic: str) -> list[int]:
         if entry["config_value"] != "LogAppendTime":
             raise _not_append_time(topic)
     return sorted(partition["partition"] for partition in found[0]["partitions"])
-
-
-async def _stop(consumer: AIOKafkaConsumer) -> None:
-    # While a failed fetch waits for its repetition, `stop` of aiokafka 0.14 ends in that fetch's CancelledError, which
-    # looks like our own, and leaves the connections open. Without an assignment aiokafka ends its fetches by itself.
-    consumer.unsubscribe()
-    try:
-        await asyncio.sleep(0.05)
-    finally:
-        await consumer.stop()
 
 
 def _in_words(error: Exception) -> str:

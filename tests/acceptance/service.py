@@ -18,6 +18,7 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
 from kafka_timers import topics
 from kafka_timers.consuming import consuming
 from kafka_timers.dev.broker import free_port

@@ -10,8 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from kafka_timers.wire import Future
 from service import Process, Service, take
+
+from kafka_timers.wire import Future
 
 
 def fired(names: list[str], wanted: list[str]) -> tuple[list[str], list[str]]:
@@ -59,8 +60,7 @@ async def test_worker_killed_at_20_random_points_loses_and_doubles_none(service:
         await worker.child.wait()
         data_dir = worker.data_dir if round_ % 2 else None
     await service.worker()
-    await service.tick(start + 20)
-    await service.until_sealed(start + 20)
+    await service.until_sealed(start + 30)
     assert fired(await service.callback_names(names), names) == ([], [])
 
 
@@ -75,8 +75,7 @@ async def test_worker_paused_in_mid_second_is_fenced_and_rejoins(service: Servic
     os.kill(paused.child.pid, signal.SIGSTOP)
     other = await service.worker()
     await until_owned(other, 4)
-    await service.tick(second + 1)
-    await service.until_sealed(second + 1)
+    await service.until_sealed(second + 6)
     os.kill(paused.child.pid, signal.SIGCONT)
     await until_owned(paused, 2)
     await until_owned(other, 2)

@@ -3,8 +3,9 @@
 import time
 
 from confluent_kafka import Producer
-from kafka_timers.wire import Future, Header
 from service import Service
+
+from kafka_timers.wire import Future, Header
 
 
 async def test_timer_of_any_kafka_client_fires_in_its_second(service: Service) -> None:

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
 from kafka_timers import topics
 from kafka_timers.wire import Sealed, future_from
 

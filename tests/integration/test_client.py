@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+
 from kafka_timers import BrokerError, PublishError, Timer, TimerClient, TopicsError
 from kafka_timers.topics import create
 from kafka_timers.wire import callback_headers, future_from

@@ -12,6 +12,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
+from brokers import StartKafka
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -20,7 +21,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from conftest import StartKafka
+
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
 from kafka_timers.errors import KafkaSetupError
 

@@ -13,12 +13,13 @@ import aiohttp
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from prometheus_client import CollectorRegistry
+
 from kafka_timers.clock import HostClock
 from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import OscillatorSettings
 from kafka_timers_oscillator.replica import Replica
-from prometheus_client import CollectorRegistry
 
 PARTITIONS = 4
 

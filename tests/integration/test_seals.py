@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
 from kafka_timers import topics
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.seals import last_seals, latest, read_tail, read_tails

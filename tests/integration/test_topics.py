@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
 from kafka_timers import topics
 from kafka_timers.errors import BrokerError, TopicsError
 

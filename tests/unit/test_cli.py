@@ -13,6 +13,7 @@ import click
 import pytest
 from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
+
 from kafka_timers.cli import delay_s_of, json_of, line_of, printable, program, when_of
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+
 from kafka_timers.cli import program
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
 

@@ -3,8 +3,9 @@
 import subprocess
 import sys
 
-import kafka_timers
 import pytest
+
+import kafka_timers
 
 HEAVY = {
     "faust",

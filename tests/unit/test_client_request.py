@@ -8,6 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+
 from kafka_timers import RequestError, WhenError
 from kafka_timers.request import future_of, second_after, second_of
 

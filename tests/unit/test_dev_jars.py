@@ -10,6 +10,7 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+
 from kafka_timers.dev import jars
 from kafka_timers.dev.jars import Jar
 from kafka_timers.errors import KafkaSetupError

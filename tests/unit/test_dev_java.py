@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from kafka_timers.dev import java
 from kafka_timers.errors import KafkaSetupError
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from kafka_timers.dev.process import Child
 
 # Says that it is up and then waits for a signal; SIGTERM ends it well.

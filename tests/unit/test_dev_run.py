@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+
 from kafka_timers.cli import program
 from kafka_timers.dev.run import claimed, commands, hints
 from kafka_timers.errors import SettingsError

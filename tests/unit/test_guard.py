@@ -1,6 +1,7 @@
 """The receiver's side: of all callbacks, the one it waits for, once."""
 
 import pytest
+
 from kafka_timers import TokenGuard, request_from, token_from
 
 

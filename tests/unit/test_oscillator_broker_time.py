@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from kafka_timers_oscillator.broker_time import SAMPLES, SAMPLES_MIN, BrokerTime
 
 

@@ -1,10 +1,11 @@
 """What /livez and /readyz of an oscillator say."""
 
 import pytest
+from prometheus_client import CollectorRegistry
+
 from kafka_timers.testing import ManualClock
 from kafka_timers_oscillator.broker_time import BrokerTime
 from kafka_timers_oscillator.health import Health, Metrics
-from prometheus_client import CollectorRegistry
 
 
 @pytest.fixture

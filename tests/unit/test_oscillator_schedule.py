@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from kafka_timers_oscillator.schedule import MARGIN_S, REPLICA_WAIT_S, ROUND_SECONDS, Schedule
 
 

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from kafka_timers.service import partition as core
 from kafka_timers.service.partition import (
     REFUSED,

@@ -4,10 +4,11 @@ import socket
 
 import aiohttp
 import pytest
+from prometheus_client import CollectorRegistry, Counter
+
 from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import SettingsError
 from kafka_timers.probes import Probes
-from prometheus_client import CollectorRegistry, Counter
 
 
 def nothing() -> list[str]:

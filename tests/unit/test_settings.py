@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
 

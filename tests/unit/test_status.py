@@ -2,11 +2,12 @@
 
 from io import StringIO
 
+from rich.console import Console
+
 from kafka_timers.cli import status_table
 from kafka_timers.seals import latest
 from kafka_timers.status import PartitionStatus, status_of
 from kafka_timers.wire import Sealed
-from rich.console import Console
 
 NOTHING = PartitionStatus(0, None, None, None, None, None, None, None)
 

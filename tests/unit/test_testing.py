@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kafka_timers import PublishError, RequestError, Timer, TimerClient, WhenError, request_from
 from kafka_timers.clock import Clock
 from kafka_timers.testing import InMemoryTimers, ManualClock

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
 from kafka_timers.errors import WireError
 from kafka_timers.request import partition_of
 from kafka_timers.service.requests import Reason

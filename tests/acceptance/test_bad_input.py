@@ -1,0 +1,272 @@
+"""What no worker can fire: it is told with its reason, counted, and stops nothing else."""
+
+import asyncio
+import time
+from collections import Counter
+from pathlib import Path
+
+from aiokafka import ConsumerRecord
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from brokers import StartKafka
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from service import Process, Service
+
+from kafka_timers.wire import Future
+
+Bad = tuple[str, bytes | None, bytes | None]
+
+
+def bad_requests(service: Service, second: int) -> list[Bad]:
+    """Return reason, key and value of requests that cannot fire, of each kind."""
+    key = b"%d" % second
+
+    def value(topic: str, **more: object) -> bytes:
+        return Future(callBackTopic=topic, callBackKey="k", **({"callBack": b"bad"} | more)).SerializeToString()
+
+    good = value(service.callbacks)
+    return [
+        ("key-missing", None, good),
+        ("key-missing", b"", good),
+        ("key-not-a-second", b"tomorrow", good),
+        ("key-not-a-second", b"-%d" % second, good),
+        ("key-not-a-second", b"%d.5" % second, good),
+        ("key-not-a-second", b"0", good),
+        ("key-not-a-second", b"9" * 5_000, good),
+        ("key-in-milliseconds", b"%d000" % second, good),
+        ("value-missing", key, None),
+        ("value-missing", key, b""),
+        ("value-not-a-future", key, b'{"callBackTopic": "json"}'),
+        ("value-not-a-future", key, b"\x0a\x02\xff\xfe"),  # a topic that is not UTF-8
+        ("millis-out-of-range", key, value(service.callbacks, millis=1000)),
+        ("cancel-unsupported", key, value(service.callbacks, timerId="t", cancel=True)),
+        ("topic-missing", key, value("")),
+        ("topic-unknown", key, value(service.prefix + "missing")),
+        ("topic-unknown", key, value(service.prefix + "not a name")),
+        ("topic-forbidden", key, value("elsewhere")),
+        ("topic-reserved", key, value(service.topics.requests)),
+        ("topic-reserved", key, value(service.topics.sealed)),
+        ("topic-reserved", key, value("__consumer_offsets")),
+        ("too-large", key, value(service.prefix + "small", callBack=b"x" * 3_000)),
+    ]
+
+
+async def publish(service: Service, bad: list[Bad]) -> dict[str, Bad]:
+    """Publish *bad* and return it by `partition:offset`."""
+    placed = {}
+    for number, (reason, key, value) in enumerate(bad):
+        at = await service.producer.send_and_wait(
+            service.topics.requests, value, key=key, partition=number % service.partitions
+        )
+        placed[f"{at.partition}:{at.offset}"] = (reason, key, value)
+    return placed
+
+
+async def rejected(service: Service, count: int) -> list[ConsumerRecord]:
+    """Return what is in `timer-rejected`, once *count* records are there and nothing more comes for a moment."""
+    await service.read(service.topics.rejected, count, limit_s=20)
+    return await service.read(service.topics.rejected, count + 1, limit_s=0.5)
+
+
+def by_request(service: Service, records: list[ConsumerRecord]) -> dict[str, Bad]:
+    """Return reason, key and value of rejected records by `partition:offset` of the request; none is there twice."""
+    told = {}
+    for record in records:
+        headers = {name: value.decode() for name, value in record.headers}
+        assert headers.pop("timer-rejected-topic") == service.topics.requests
+        at = headers.pop("timer-rejected-partition") + ":" + headers.pop("timer-rejected-offset")
+        assert at not in told
+        told[at] = (headers.pop("timer-rejected-reason"), record.key, record.value)
+        assert not headers
+    return told
+
+
+def rejected_counts(worker: Process) -> dict[str, int]:
+    """Return the metric of rejected requests by reason."""
+    start = 'kafka_timers_rejected_total{reason="'
+    lines = [line.removeprefix(start) for line in worker.get("/metrics")[1].splitlines() if line.startswith(start)]
+    return {reason: int(float(count)) for reason, count in (line.split('"} ') for line in lines)}
+
+
+async def assert_balanced(service: Service, due: int, fired: int) -> None:
+    """Check each seal, and the sums over all partitions."""
+    seals = [seal for tail in (await service.seals()).values() for seal in tail]
+    assert all(seal.due == seal.fired + seal.rejected for seal in seals)
+    assert (sum(seal.due for seal in seals), sum(seal.fired for seal in seals)) == (due, fired)
+
+
+async def test_each_bad_request_is_rejected_once_with_its_reason_and_stops_no_other(service: Service) -> None:
+    """Whatever happens to the workers, one record tells of each; the timers of the same second fire."""
+    await service.create_topic(service.prefix + "small", max_message_bytes="2000")
+    allowed = ["--allowed-topics", f"{service.prefix}*, timer-*,__*"]
+    second = int(time.time()) - 1000
+    bad = bad_requests(service, second)
+    good = [f"good-{n}" for n in range(40)]
+
+    worker = await service.worker(*allowed)
+    placed = await publish(service, bad)
+    await service.requests(second, good)
+    small = Future(callBackTopic=service.prefix + "small", callBack=b"x" * 1_000)
+    await service.request(second, small, partition=0)
+    await service.tick(second)
+    await service.until_sealed(second)
+    assert by_request(service, await rejected(service, len(bad))) == placed
+    assert sorted(await service.callback_names(good)) == sorted(good)
+    assert len(await service.read(service.prefix + "small", 1)) == 1
+    await worker.until("/metrics", lambda _, body: 'reason="too-large"} 1.0' in body)
+    assert rejected_counts(worker) == Counter(reason for reason, _, _ in bad)
+    await assert_balanced(service, len(bad) + 41, 41)
+    worker.child.kill()
+
+    # Taken in by one worker, told by the next one, whose disk is empty.
+    heir = await service.worker(*allowed, data_dir=worker.data_dir)
+    placed |= await publish(service, bad)
+    more = [f"more-{n}" for n in range(40)]
+    await service.requests(second + 20, more)
+    await heir.until("/metrics", lambda *_: heir.metric("kafka_timers_pending") == len(bad) + 40)
+    heir.child.kill()
+    await service.worker(*allowed)
+    await service.until_sealed(second + 20)
+    assert by_request(service, await rejected(service, 2 * len(bad))) == placed
+    assert sorted(await service.callback_names(good + more)) == sorted(good + more)
+
+
+async def test_the_largest_request_that_kafka_takes_stops_no_other(service: Service) -> None:
+    """With the service's headers the callback would be larger than its topic takes; what fits of it is told."""
+    await service.worker()
+    second = int(time.time()) - 1000
+    future = Future(callBackTopic=service.callbacks)
+    # 1,048,588 bytes are Kafka's default limit of a batch: 61 bytes are its header, the rest is around the record.
+    future.callBack = b"x" * (1_048_588 - 61 - 40 - len(future.SerializeToString()))
+    request = await service.request(second, future, partition=0)
+    await service.requests(second, ["good"], partition=0)
+    await service.until_sealed(second)
+    [(at, (reason, key, value))] = by_request(service, await rejected(service, 1)).items()
+    assert (at, reason, key) == (request, "too-large", b"%d" % second)
+    assert value
+    assert future.SerializeToString().startswith(value)
+    assert await service.callback_names(["good"]) == ["good"]
+
+
+async def test_ticks_that_are_no_seconds_are_counted_and_passed_over(service: Service) -> None:
+    """A stray record on the oscillator's topic neither fires anything nor stops the ticks behind it."""
+    worker = await service.worker()
+    second = int(time.time()) - 1000
+    await service.requests(second, ["t"], partition=0)
+    keys = [b"soon", b"", None, b"-5", b"9" * 5_000]
+    for key in keys:
+        await service.producer.send_and_wait(service.topics.oscillator, b"1", key=key, partition=0)
+    await service.until_sealed(second)
+    assert await service.callback_names(["t"]) == ["t"]
+    assert worker.metric("kafka_timers_ticks_refused_total") == len(keys)
+    assert "is no second" in worker.child.last_words()
+
+
+async def test_topic_deleted_while_a_timer_waits_costs_that_timer_alone(service: Service) -> None:
+    """It was there when the request was accepted; the second is redone without it, and soon."""
+    await service.create_topic(service.prefix + "gone")
+    worker = await service.worker()
+    second = int(time.time()) - 1000
+    lost = Future(callBackTopic=service.prefix + "gone", callBack=b"lost")
+    requests = {await service.request(second, lost, partition=number) for number in range(4)}
+    good = [f"good-{n}" for n in range(400)]
+    await service.requests(second, good)
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_requests_total") == 404)
+    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
+    await admin.start()
+    await admin.delete_topics([service.prefix + "gone"])
+    await admin.close()
+    started_s = time.monotonic()
+    await service.until_sealed(second)
+    assert time.monotonic() - started_s < 15
+    told = by_request(service, await rejected(service, 4))
+    assert told == {at: ("topic-unknown", b"%d" % second, lost.SerializeToString()) for at in requests}
+    assert sorted(await service.callback_names(good)) == sorted(good)
+    await assert_balanced(service, 404, 400)
+
+
+async def test_topic_that_takes_less_than_before_refuses_only_what_is_too_large(service: Service) -> None:
+    """The limit is lowered while timers wait: large ones are rejected, the small ones of that topic fire."""
+    worker = await service.worker()
+    second = int(time.time()) - 1000
+    large = Future(callBackTopic=service.callbacks, callBack=b"x" * 3_000)
+    requests = {await service.request(second, large, partition=number) for number in range(4)}
+    good = [f"good-{n}" for n in range(40)]
+    await service.requests(second, good)
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_requests_total") == 44)
+    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
+    await admin.start()
+    limits = {"max.message.bytes": "2000", "message.timestamp.type": "LogAppendTime"}
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, service.callbacks, limits)])
+    await admin.close()
+    await service.until_sealed(second)
+    told = by_request(service, await rejected(service, 4))
+    assert {at: reason for at, (reason, _, _) in told.items()} == dict.fromkeys(requests, "too-large")
+    assert sorted(await service.callback_names(good)) == sorted(good)
+
+
+async def test_topic_created_after_a_rejection_is_used_soon(service: Service) -> None:
+    """A missing topic is looked up again every few seconds."""
+    await service.worker()
+    topic, second = service.prefix + "new", int(time.time()) - 1000
+    future = Future(callBackTopic=topic, callBack=b"t")
+    await service.request(second, future, partition=0)
+    await service.until_sealed(second)
+    [(reason, _, _)] = by_request(service, await rejected(service, 1)).values()
+    assert reason == "topic-unknown"
+    await service.create_topic(topic)
+    created_s = time.monotonic()
+    # A sender would do no other than to send again.
+    while not (fired := await service.read(topic, 1, limit_s=0.5)):
+        assert time.monotonic() - created_s < 15
+        second += 1
+        await service.request(second, future, partition=0)
+        await service.tick(second)
+    assert fired[0].value == b"t"
+
+
+async def test_topic_that_refuses_writes_costs_its_own_timers_alone(
+    start_kafka: StartKafka, prefix: str, tmp_path: Path
+) -> None:
+    """That may be found out only when the second is sent: all of it is sent again, without the culprit."""
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    kafka = await start_kafka(properties=properties)
+    service = Service(kafka.bootstrap, prefix, tmp_path)
+    await service.open()
+    try:
+        await service.create_topic(prefix + "closed")
+        rule = (ResourceType.TOPIC, prefix + "closed", ResourcePatternType.LITERAL)
+        deny = AclBinding(*rule, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.DENY)
+        # With a rule of its own, a topic is open to nobody but those whom a rule names.
+        allow = AclBinding(*rule, "User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+        acls = AdminClient({"bootstrap.servers": kafka.bootstrap}).create_acls([deny, allow])
+        await asyncio.gather(*[asyncio.to_thread(acl.result, 10) for acl in acls.values()])
+        worker = await service.worker()
+        second = int(time.time()) - 1000
+        refused = Future(callBackTopic=prefix + "closed", callBack=b"refused")
+        requests = {await service.request(second, refused, partition=number) for number in range(4)}
+        good = [f"good-{n}" for n in range(4_000)]
+        await service.requests(second, good)
+        started_s = time.monotonic()
+        await service.until_sealed(second)
+        assert time.monotonic() - started_s < 10
+        told = by_request(service, await rejected(service, 4))
+        assert told == {at: ("topic-refused", b"%d" % second, refused.SerializeToString()) for at in requests}
+        assert sorted(await service.callback_names(good)) == sorted(good)
+        await worker.until("/metrics", lambda *_: rejected_counts(worker) == {"topic-refused": 4})
+        await assert_balanced(service, 4_004, 4_000)
+        assert (
+            await worker.until("/readyz", lambda status, body: status == 200 or body.startswith("no tick"))
+        ) is not None
+    finally:
+        await service.close()
