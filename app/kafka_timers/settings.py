@@ -29,6 +29,21 @@ def env_name(field: str) -> str:
     return ENV_PREFIX + field.upper()
 
 
+def is_address_list(text: str) -> bool:
+    """Tell whether *text* can be the addresses of Kafka brokers: host:port, comma separated."""
+    for address in text.split(","):
+        port = address.strip().rpartition(":")[2]
+        if not address.strip() or (":" in address and not (port.isdecimal() and 0 < int(port) < 65536)):
+            return False
+    return True
+
+
+def _check_bootstrap(bootstrap: str) -> None:
+    # A process waits for a broker that does not answer, and would wait for this one for ever.
+    if not is_address_list(bootstrap):
+        raise SettingsError(f"bootstrap {bootstrap!r} is not a list of Kafka brokers: give host:port, comma separated")
+
+
 def _flag(text: str) -> bool:
     # bool("false") is True.
     words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -93,6 +108,7 @@ class OscillatorSettings(_Settings):
         Raises:
             SettingsError: names the clash.
         """
+        _check_bootstrap(self.bootstrap)
         if not 0 <= self.replica <= 3:
             raise SettingsError(f"replica {self.replica}: give 0 to 3; a later one could not emit within its second")
         if self.catch_up_s < 1:
@@ -135,6 +151,7 @@ class WorkerSettings(_Settings):
         Raises:
             SettingsError: names the clash.
         """
+        _check_bootstrap(self.bootstrap)
         if self.guarantee not in ("exactly-once", "at-least-once"):
             raise SettingsError(f"guarantee {self.guarantee!r}: give exactly-once or at-least-once")
         if self.slice_rows < 1 or self.slice_bytes < 1:

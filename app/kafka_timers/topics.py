@@ -17,6 +17,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, for_code
 
 from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.settings import is_address_list
 from kafka_timers.wire import Topics
 
 __all__ = ["answering", "check", "counts", "create", "problems"]
@@ -83,11 +84,9 @@ async def answering(bootstrap: str, *, timeout_s: float = 10.0) -> AsyncIterator
     Raises:
         BrokerError: *bootstrap* is not an address, the block took longer than *timeout_s*, or Kafka's client raised.
     """
-    for address in bootstrap.split(","):
+    if not is_address_list(bootstrap):
         # Kafka's client raises whatever int() and the socket raise.
-        port = address.strip().rpartition(":")[2]
-        if not address.strip() or (":" in address and not (port.isdecimal() and 0 < int(port) < 65536)):
-            raise BrokerError(f"{bootstrap!r} is not a list of Kafka brokers: give host:port, comma separated")
+        raise BrokerError(f"{bootstrap!r} is not a list of Kafka brokers: give host:port, comma separated")
     try:
         async with asyncio.timeout(timeout_s):
             yield

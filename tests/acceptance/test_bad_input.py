@@ -172,7 +172,8 @@ async def test_ticks_that_are_no_seconds_are_counted_and_passed_over(service: Se
 async def test_topic_deleted_while_a_timer_waits_costs_that_timer_alone(service: Service) -> None:
     """It was there when the request was accepted; the second is redone without it, and soon."""
     await service.create_topic(service.prefix + "gone")
-    worker = await service.worker()
+    # Kafka's client sends to a missing topic for ever; the limit of a transaction ends that.
+    worker = await service.worker("--transaction-timeout-s", "3")
     second = int(time.time()) - 1000
     lost = Future(callBackTopic=service.prefix + "gone", callBack=b"lost")
     requests = {await service.request(second, lost, partition=number) for number in range(4)}
@@ -185,7 +186,7 @@ async def test_topic_deleted_while_a_timer_waits_costs_that_timer_alone(service:
     await admin.close()
     started_s = time.monotonic()
     await service.until_sealed(second)
-    assert time.monotonic() - started_s < 15
+    assert time.monotonic() - started_s < 10
     told = by_request(service, await rejected(service, 4))
     assert told == {at: ("topic-unknown", b"%d" % second, lost.SerializeToString()) for at in requests}
     assert sorted(await service.callback_names(good)) == sorted(good)
@@ -249,7 +250,8 @@ async def test_topic_that_refuses_writes_costs_its_own_timers_alone(
         deny = AclBinding(*rule, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.DENY)
         # With a rule of its own, a topic is open to nobody but those whom a rule names.
         allow = AclBinding(*rule, "User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW)
-        acls = AdminClient({"bootstrap.servers": kafka.bootstrap}).create_acls([deny, allow])
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        acls = admin.create_acls([deny, allow])
         await asyncio.gather(*[asyncio.to_thread(acl.result, 10) for acl in acls.values()])
         worker = await service.worker()
         second = int(time.time()) - 1000
@@ -265,8 +267,5 @@ async def test_topic_that_refuses_writes_costs_its_own_timers_alone(
         assert sorted(await service.callback_names(good)) == sorted(good)
         await worker.until("/metrics", lambda *_: rejected_counts(worker) == {"topic-refused": 4})
         await assert_balanced(service, 4_004, 4_000)
-        assert (
-            await worker.until("/readyz", lambda status, body: status == 200 or body.startswith("no tick"))
-        ) is not None
     finally:
         await service.close()

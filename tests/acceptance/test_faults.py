@@ -77,6 +77,7 @@ async def test_worker_paused_in_mid_second_is_fenced_and_rejoins(service: Servic
     await until_owned(other, 4)
     await service.until_sealed(second + 6)
     os.kill(paused.child.pid, signal.SIGCONT)
+    await paused.until("/metrics", lambda *_: paused.metric("kafka_timers_fenced_total") > 0)
     await until_owned(paused, 2)
     await until_owned(other, 2)
     more = [f"more-{n}" for n in range(400)]

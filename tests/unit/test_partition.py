@@ -265,14 +265,27 @@ def test_the_highest_seal_counts_whatever_the_order_in_the_log() -> None:
 
 def test_slices_of_a_second_that_is_complete_by_now_do_not_count() -> None:
     partition = Partition(0)
-    partition.take_over([Sealed(last=12, fence=9, through=first_key(12)), Sealed(last=12, fence=9)], None)
+    partition.take_over([Sealed(first=11, last=12, fence=9, through=first_key(12)), Sealed(last=12, fence=9)], None)
     assert (partition.second, partition.scan) == (12, None)
 
 
 def test_an_open_scan_must_be_read_up_to_its_fence_before_it_goes_on() -> None:
     partition = Partition(0)
-    partition.take_over([Sealed(last=12, fence=9), Sealed(last=15, fence=20, through=first_key(14))], None)
+    slice_of_15 = Sealed(first=13, last=15, fence=20, through=first_key(14))
+    partition.take_over([Sealed(last=12, fence=9), slice_of_15], None)
     assert (partition.second, partition.scan, partition.must_reach) == (12, Scan(15, 20, first_key(14)), 20)
+
+
+def test_a_slice_counts_only_on_top_of_the_complete_seal_that_it_was_made_on() -> None:
+    owner = sealed_up_to(12, fence=5)
+    keys = [place(owner, 11, 6), place(owner, 11, 7)]
+    owner.position = 8
+    owner.begin(13)
+    part = owner.seal(keys[:1], [], complete=False)
+    heir = Partition(3)
+    heir.take_over([part, Sealed(last=9, fence=5)], None)
+    assert heir.scan is None
+    assert heir.settle(keys[1]) is not None
 
 
 @pytest.mark.parametrize(("position", "kept"), [(39, False), (40, True), (95, True)])

@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 from murmurhash2 import murmurhash2
 
 from kafka_timers.clock import Clock
-from kafka_timers.service.partition import REFUSED, is_late, parts_of
+from kafka_timers.service.partition import REFUSED, ROW_BYTES, parts_of, unpack_row
 from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
-from kafka_timers.service.sender import Sender
+from kafka_timers.service.sender import BATCH_BYTES, Sender
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.wire import Future, callback_headers
 
@@ -25,15 +25,11 @@ Headers = list[tuple[str, bytes | None]]
 
 # The seed of murmur2 in Kafka's clients, whose default partitioner takes the lower 31 bits modulo the partitions.
 _SEED = 0x9747B28C
+_POSITIVE = 0x7FFF_FFFF
 
 # Rows between two looks at the event loop: about 10 ms, so that heartbeats and the other partitions go on.
 _STRIDE_ROWS = 2_000
 _STRIDE_BYTES = 4 << 20
-
-
-def murmur2(key: bytes) -> int:
-    """Return Kafka's hash of *key*: modulo the partitions it is the partition that the Java client chooses."""
-    return int(murmurhash2(key, _SEED)) & 0x7FFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,8 @@ class Slice:
         verdicts, parse, number, open_batch = self._targets.verdicts, Future.FromString, self._number, self._open.get
         fired, seconds = self.fired, self.seconds
         for key, row in stride:
-            second, _, offset = parts_of(key)
+            late = len(key) != ROW_BYTES
+            second, _, offset = parts_of(key) if late else unpack_row(key)
             if second == REFUSED:
                 self._reject(key, offset, *unpack_refused(row))
                 continue
@@ -107,23 +104,27 @@ class Slice:
                 continue
             topic = future.callBackTopic
             target = verdicts.get(topic) or await self._targets.verdict(topic)
-            if not isinstance(target, Target) or not fits(future, len(row), target):
-                reason = target if isinstance(target, Reason) else Reason.TOO_LARGE
-                self._reject(key, offset, reason, b"%d" % second, row)
+            if isinstance(target, Reason):
+                self._reject(key, offset, target, b"%d" % second, row)
+                continue
+            bytes_max = target.batch_bytes_max
+            if len(row) + OVERHEAD_BYTES > bytes_max and not fits(future, len(row), target):
+                self._reject(key, offset, Reason.TOO_LARGE, b"%d" % second, row)
                 continue
             to_key = future.callBackKey.encode() or None
-            partition = (murmur2(to_key) if to_key else second) % target.partitions
-            headers = callback_headers(future, second, b"%d:%d" % (number, offset))
+            partition = (murmurhash2(to_key, _SEED) & _POSITIVE if to_key else second) % target.partitions
             value = future.callBack
+            headers = callback_headers(future, second, b"%d:%d" % (number, offset))
             batch = open_batch((topic, partition))
             if (
                 batch is None
-                or batch.size() + len(row) + OVERHEAD_BYTES > target.batch_bytes_max
+                # A batch has at most what the producer takes; the topic may take less.
+                or (bytes_max < BATCH_BYTES and batch.size() + len(row) + OVERHEAD_BYTES > bytes_max)
                 or batch.append(timestamp=now_ms, key=to_key, value=value, headers=headers) is None
             ):
                 self._append_to_new(topic, partition, now_ms, to_key, value, headers)
             fired[topic] += 1
-            if not is_late(key):
+            if not late:
                 seconds[second] += 1
         self.due += [key for key, _ in stride]
 

@@ -57,7 +57,7 @@ class WorkerMetrics:
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
         self.fired = counter("fired", "callbacks made visible to receivers", "topic")
         self.late_arrivals = counter("late_arrivals", "requests read after their second was scanned")
-        self.ticks_refused = counter("ticks_refused", "ticks further ahead of the broker than max_clock_skew_s")
+        self.ticks_refused = counter("ticks_refused", "ticks that are no seconds or too far ahead of the broker")
         self.fence_timeouts = counter("fence_timeouts", "seconds fired before all accepted in time was read")
         self.takeovers = counter("takeovers", "partitions taken over, by what the local store was worth", "store")
         self.fenced = counter("fenced", "transactions refused because another worker owns the partition")

@@ -25,7 +25,7 @@ from kafka_timers.service.callbacks import Rejects, Slice
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.partition import Local, Partition, Scan, first_key, offsets_of
 from kafka_timers.service.reader import RequestReader
-from kafka_timers.service.requests import Record, accept
+from kafka_timers.service.requests import Reason, Record, accept
 from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
 from kafka_timers.service.targets import CallbackTopics
@@ -218,9 +218,12 @@ class Owner:
                 self._trouble = f"failed ({_told(error)})"
                 expected = isinstance(error, (KafkaError, TopicsRefusedError, RequestLogError, KafkaTimersError))
                 log.warning("partition %d: %s", self.number, _told(error), exc_info=None if expected else error)
+                # A callback topic may have changed since it was looked up, and be the cause.
+                self._shared.targets.doubt()
                 if isinstance(error, TopicsRefusedError):
                     for topic, reason in error.reasons.items():
-                        self._shared.targets.refuse(topic, reason)
+                        if reason is Reason.TOPIC_REFUSED or faults:
+                            self._shared.targets.refuse(topic, reason)
                 elif is_damage(error):
                     log.warning("partition %d: its store is damaged and is rebuilt from the log", self.number)
                     self._close()

@@ -140,9 +140,11 @@ def accept(records: Sequence[Record], partition: Partition, topics: Mapping[str,
     """
     out = Accepted()
     add_row, add_offset, parse, place = out.rows.append, out.offsets.append, Future.FromString, partition.place
+    # Many requests of a fetch are due in the same seconds.
+    seconds: dict[bytes | None, int | Reason] = {}
     for record in records:
-        value, offset = record.value, record.offset
-        second = second_of(record.key)
+        key, value, offset = record.key, record.value, record.offset
+        second = seconds.get(key) or seconds.setdefault(key, second_of(key))
         if isinstance(second, int) and value:
             try:
                 future = parse(value)
@@ -156,18 +158,20 @@ def accept(records: Sequence[Record], partition: Partition, topics: Mapping[str,
                 millis = future.millis
                 if type(target) is not Target or future.cancel or millis > 999:
                     verdict = _refusal(future, target)
+                elif len(value) + OVERHEAD_BYTES <= target.batch_bytes_max or fits(future, len(value), target):
+                    verdict = None
                 else:
-                    verdict = None if fits(future, len(value), target) else Reason.TOO_LARGE
+                    verdict = Reason.TOO_LARGE
         else:
             verdict = second if isinstance(second, Reason) else Reason.VALUE_MISSING
         if verdict is None:
-            key = place(second, millis, offset)  # type: ignore[arg-type]  # no verdict: it is a second
+            row_key = place(second, millis, offset)  # type: ignore[arg-type]  # no verdict: it is a second
         else:
-            key = place(REFUSED, 0, offset)
+            row_key = place(REFUSED, 0, offset)
             value = pack_refused(verdict, record)
-            out.refused[verdict] += key is not None
-        if key is not None:
-            add_row((key, value))  # type: ignore[arg-type]  # a record without a value has a verdict
+            out.refused[verdict] += row_key is not None
+        if row_key is not None:
+            add_row((row_key, value))  # type: ignore[arg-type]  # a record without a value has a verdict
             add_offset(offset)
     return out
 

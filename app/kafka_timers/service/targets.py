@@ -11,7 +11,7 @@ from fnmatch import translate
 
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import TopicAuthorizationFailedError
+from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
 
 from kafka_timers.clock import Clock
 from kafka_timers.service.requests import Reason, Target
@@ -95,6 +95,11 @@ class CallbackTopics:
         """Take note that the broker refused a write to *name*."""
         self._judge(name, reason, _KEEP_REFUSED_S)
 
+    def doubt(self) -> None:
+        """Forget which topics are writable and what they take, so that each is looked up before it is used again."""
+        for name in [name for name, verdict in self.verdicts.items() if isinstance(verdict, Target)]:
+            del self.verdicts[name], self._until_s[name]
+
     async def refresh(self) -> None:
         """Look up again what is writable and due for it, and forget what was not; to be called every few seconds."""
         now_s = self._clock.elapsed_s()
@@ -116,6 +121,9 @@ class CallbackTopics:
             for error, _, _, name, entries in answer.resources:
                 if error == TopicAuthorizationFailedError.errno:
                     limits[name] = Reason.TOPIC_REFUSED
+                elif error and for_code(error).retriable and error != UnknownTopicOrPartitionError.errno:
+                    # It says nothing of the topic, whose requests must not be refused for it.
+                    raise for_code(error)(f"{name} could not be looked up")
                 elif error:
                     limits[name] = Reason.TOPIC_UNKNOWN
                 else:

@@ -1,0 +1,218 @@
+"""Kafka comes late, goes for a while, or is not what it was; and what else keeps a worker from starting."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from service import Process, Service
+
+from kafka_timers.dev.broker import EmbeddedKafka
+
+
+@pytest.fixture(scope="module")
+async def other_kafka(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedKafka]:
+    """A broker for the tests of this file alone."""
+    async with EmbeddedKafka(tmp_path_factory.mktemp("other-kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def fragile_kafka(other_kafka: EmbeddedKafka) -> EmbeddedKafka:
+    """A broker that the test may stop; it runs at first."""
+    await other_kafka.start()
+    return other_kafka
+
+
+@pytest.fixture
+async def own_service(fragile_kafka: EmbeddedKafka, prefix: str, tmp_path: Path) -> AsyncIterator[Service]:
+    """The service on that broker."""
+    opened = Service(fragile_kafka.bootstrap, prefix, tmp_path)
+    await opened.open()
+    yield opened
+    await opened.close()
+
+
+async def ended(process: Process) -> str:
+    """Wait until *process* has ended by itself, with exit code 1, and return what it said."""
+    async with asyncio.timeout(30):
+        assert await process.child.wait() == 1, process.child.last_words()
+    said = process.child.last_words()
+    assert "Traceback" not in said
+    return said
+
+
+# --- Kafka comes and goes --------------------------------------------------------------------------------------------
+
+
+async def test_processes_started_before_kafka_wait_for_it(own_service: Service, fragile_kafka: EmbeddedKafka) -> None:
+    """Both say what they wait for, and take up work once it is there."""
+    service, kafka = own_service, fragile_kafka
+    second = int(time.time()) + 4
+    await service.requests(second, ["t"])
+    await kafka.stop()
+    processes = [await service.start("worker"), await service.start("oscillator")]
+    for process in processes:
+        told = await process.until("/readyz", lambda status, _: status == 503)
+        assert kafka.bootstrap in told
+        assert (await asyncio.to_thread(process.get, "/livez"))[0] == 200
+    await kafka.start()
+    for process in processes:
+        await process.until("/readyz", lambda status, _: status == 200)
+    [callback] = await service.read(service.callbacks, 1)
+    assert callback.timestamp >= second * 1000
+    for process in processes:
+        await process.child.stop()
+        assert process.child.returncode == 0
+
+
+async def test_worker_that_waits_for_kafka_ends_when_asked_to(service: Service) -> None:
+    worker = await service.start("worker", "--bootstrap", "127.0.0.1:1")
+    await worker.until("/readyz", lambda status, body: status == 503 and "no broker answers" in body)
+    await worker.child.stop(5)
+    assert worker.child.returncode == 0
+
+
+async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
+    own_service: Service, fragile_kafka: EmbeddedKafka
+) -> None:
+    """It is away for some seconds while timers are due: all fire afterwards, each once, none early."""
+    service, kafka = own_service, fragile_kafka
+    oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
+    worker = await service.worker()
+    await worker.until("/readyz", lambda status, _: status == 200)
+    now = int(time.time())
+    hot = [f"hot-{n}" for n in range(20_000)]
+    await service.requests(now + 3, hot)
+    seconds = {f"t-{n}": now + 3 + n for n in range(8)}
+    for name, second in seconds.items():
+        await service.requests(second, [name], partition=second % 4)
+    assert time.time() < now + 3
+    # Some of the hot second has been sent, and not all of it.
+    async with service.reading(service.callbacks, committed=False) as consumer:
+        while not await consumer.getmany(timeout_ms=100):
+            assert time.time() < now + 10
+    await kafka.kill()
+    told = await worker.until("/readyz", lambda status, _: status == 503)
+    assert "partition" in told or "no tick" in told
+    await kafka.start()
+    records = await service.read(service.callbacks, len(hot) + len(seconds))
+    records += (await service.read(service.callbacks, len(records) + 1, limit_s=2))[len(records) :]
+    counts = Counter(record.value.decode() for record in records)
+    assert counts == Counter([*hot, *seconds])
+    assert all(r.timestamp >= seconds.get(r.value.decode(), now + 3) * 1000 for r in records)
+    for process in (worker, *oscillators):
+        await process.until("/readyz", lambda status, _: status == 200)
+        assert process.child.returncode is None
+
+
+async def test_worker_ends_when_asked_to_while_kafka_is_away(
+    own_service: Service, fragile_kafka: EmbeddedKafka
+) -> None:
+    worker = await own_service.worker()
+    oscillator = await own_service.start("oscillator")
+    await worker.until("/readyz", lambda status, _: status == 200)
+    await fragile_kafka.kill()
+    for process in (worker, oscillator):
+        started_s = time.monotonic()
+        await process.child.stop(20)
+        assert process.child.returncode == 0, process.child.last_words()
+        assert time.monotonic() - started_s < 15
+
+
+# --- Kafka is not what it was ----------------------------------------------------------------------------------------
+
+
+async def admin_of(service: Service) -> AIOKafkaAdminClient:
+    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
+    await admin.start()
+    return admin
+
+
+async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service: Service) -> None:
+    """The seals name offsets that the new log has not reached: what is fired from it might be lost or repeated."""
+    second = int(time.time()) - 1000
+    worker = await service.worker()
+    await service.requests(second, [f"old-{n}" for n in range(40)])
+    await service.until_sealed(second)
+    admin = await admin_of(service)
+    await admin.delete_topics([service.topics.requests])
+    await admin.create_topics([NewTopic(service.topics.requests, 4, 1)])
+    await admin.close()
+    await worker.child.stop()
+    heir = await service.start("worker")
+    told = await heir.until("/readyz", lambda _, body: body.count("was the topic deleted") == 4)
+    assert f"{service.topics.requests} ends at offset 0, below 10" in told
+    await service.requests(second + 5, ["new"], partition=0)
+    await service.tick(second + 10)
+    assert len(await service.read(service.callbacks, 41, limit_s=1)) == 40
+
+
+async def test_requests_deleted_while_they_were_pending_are_told_and_the_rest_fires(service: Service) -> None:
+    """Too short a retention, seen when the log has to be read again."""
+    second = int(time.time()) - 1000
+    worker = await service.worker()
+    lost, kept = [f"lost-{n}" for n in range(20)], [f"kept-{n}" for n in range(20)]
+    await service.until_sealed(second - 10)
+    await service.requests(second, lost, partition=2)
+    await service.requests(second, kept, partition=2)
+    await worker.child.stop()
+    admin = await admin_of(service)
+    await admin.delete_records({TopicPartition(service.topics.requests, 2): RecordsToDelete(before_offset=20)})
+    await admin.close()
+    heir = await service.worker()
+    assert 'kafka_timers_request_log_gap{partition="2"} 1.0' in heir.get("/metrics")[1]
+    assert heir.metric("kafka_timers_request_log_gap") == 1
+    assert f"{service.topics.requests} starts at 20: its retention is too short" in heir.child.log.read_text()
+    await service.until_sealed(second)
+    assert sorted(await service.callback_names(kept)) == sorted(kept)
+
+
+# --- what keeps a worker from starting -------------------------------------------------------------------------------
+
+
+async def test_worker_that_cannot_start_says_why_and_ends(service: Service, tmp_path: Path) -> None:
+    """One sentence each, on what to do; no traceback."""
+    (tmp_path / "file").touch()
+    admin = await admin_of(service)
+    names = {count: Service(service.bootstrap, f"{service.prefix}{count}-", tmp_path).topics for count in (2, 3)}
+    uneven = [(names[2].requests, 2), (names[2].oscillator, 3), (names[2].sealed, 2), (names[2].rejected, 1)]
+    await admin.create_topics([NewTopic(name, count, 1) for name, count in uneven])
+    await admin.close()
+    running = await service.worker()
+    starts = {
+        "data folder": ("--data-dir", str(tmp_path / "file" / "data")),
+        "missing": ("--topic-prefix", f"{service.prefix}none-"),
+        "uneven": ("--topic-prefix", f"{service.prefix}2-"),
+        "port": ("--port", str(running.port)),
+        "shared": ("--data-dir", str(running.data_dir)),
+        "bootstrap": ("--bootstrap", "kafka:port"),
+    }
+    started = {why: await service.start("worker", *options) for why, options in starts.items()}
+    said = dict(zip(started, await asyncio.gather(*map(ended, started.values())), strict=True))
+    assert f"Error: data folder {tmp_path / 'file' / 'data'} cannot be written to" in said["data folder"]
+    missing = ", ".join(f"{service.prefix}none-{name}" for name in ("timer-request", "oscillator"))
+    assert f"Error: missing: {missing}" in said["missing"]
+    assert "kafka-timers topics create" in said["missing"]
+    assert f"Error: partition counts differ: {names[2].requests} has 2, {names[2].oscillator} has 3" in said["uneven"]
+    assert f"Error: port {running.port} on 127.0.0.1 is taken" in said["port"]
+    assert f"Error: data folder {running.data_dir} is used by another worker" in said["shared"]
+    assert "Error: bootstrap 'kafka:port' is not a list of Kafka brokers" in said["bootstrap"]
+
+
+async def test_worker_refuses_topics_that_were_given_more_partitions(service: Service) -> None:
+    """Timer ids are routed by the count; the seals know which one it was."""
+    second = int(time.time()) - 1000
+    worker = await service.worker()
+    await service.until_sealed(second)
+    await worker.child.stop()
+    admin = await admin_of(service)
+    aligned = (service.topics.requests, service.topics.oscillator, service.topics.sealed)
+    await admin.create_partitions({name: NewPartitions(6) for name in aligned})
+    await admin.close()
+    said = await ended(await service.start("worker"))
+    assert "Error: the service has run with 4 partitions and finds 6 now" in said

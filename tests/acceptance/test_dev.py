@@ -1,0 +1,153 @@
+"""`kafka-timers dev` as a user has it: one command in an empty folder, and what it says to try next."""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kafka_timers.dev.broker import free_port
+
+PROGRAM = (sys.executable, "-m", "kafka_timers")
+
+pytestmark = pytest.mark.usefixtures("needs_java")
+
+
+async def said_by(*arguments: str) -> str:
+    """Run a command of the program and return its output; it succeeds within 30 s."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*PROGRAM, *arguments, stdout=pipe, stderr=pipe)
+    try:
+        async with asyncio.timeout(30):
+            output, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode == 0, errors.decode()
+    return output.decode()
+
+
+class Dev:
+    """A running `kafka-timers dev`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ports: list[int], hints: dict[str, list[str]]) -> None:
+        self.process = process
+        self.ports = ports
+        self.children = children_of(process.pid)
+        self.hints = hints
+
+    async def end(self) -> str:
+        """Press Ctrl-C, and return what is said until the end."""
+        self.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            output, _ = await self.process.communicate()
+        return output.decode()
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the ids of the processes that *pid* has started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+@asynccontextmanager
+async def dev(folder: Path, ports: list[int]) -> AsyncIterator[Dev]:
+    """Run the command in *folder* until it says what to try next; its end is left to the test, or forced."""
+    kafka, worker, oscillator = ports[:3]
+    options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
+    process = await asyncio.create_subprocess_exec(
+        *(*PROGRAM, "dev", *options), cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        assert process.stdout
+        async with asyncio.timeout(90):
+            said = (await process.stdout.readuntil(b"  logs ")).decode()
+            said += (await process.stdout.readline()).decode()
+        lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in said.splitlines() if line.startswith("  ")]
+        yield Dev(process, ports, {line[0]: shlex.split(line[1]) for line in lines if len(line) == 2})
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Path) -> None:
+    """Start, send, watch, Ctrl-C; and a second start goes on where the first one was."""
+    oscillator = free_port()
+    ports = [free_port(), free_port(), oscillator, oscillator + 1]
+    async with dev(tmp_path, ports) as first:
+        send, watch, status = (first.hints[name][1:] for name in ("send a timer", "watch callbacks", "see how it goes"))
+        callback = await seen_after(send, watch, seconds=2)
+        assert callback["value"] == "hello"
+        assert callback["key"] == "order-1"
+        assert 0 <= callback["lateness_ms"] < 1_000
+        rows = json.loads(await said_by(*status, "--json"))
+        assert [row["partition"] for row in rows] == [0, 1, 2, 3]
+        assert all(row["owner"] == f"http://127.0.0.1:{ports[1]}" for row in rows)
+        waits = json.loads(await said_by(*scheduled(send, 6, value="while you were away"), "--json"))
+        assert len(first.children) == 4
+        said = await first.end()
+        assert "the next start goes on from here" in said
+        assert first.process.returncode == 0
+        assert_gone(first)
+    assert os.listdir(tmp_path) == [".kafka-timers"]
+    await asyncio.sleep(max(waits["second"] + 1 - time.time(), 0))  # it is due while nothing runs
+
+    started_ms = time.time() * 1000
+    async with dev(tmp_path, ports) as second:
+        lines = (await said_by(*watch, "--json", "--from-beginning", "--count", "2")).splitlines()
+        [late] = [callback for callback in map(json.loads, lines) if callback["value"] != "hello"]
+        assert (late["value"], late["request"]) == ("while you were away", waits["request"])
+        assert late["second"] == waits["second"]
+        assert late["second"] * 1000 + late["lateness_ms"] > started_ms
+        assert (await seen_after(send, watch, seconds=2))["value"] == "hello"
+        await second.end()
+        assert second.process.returncode == 0
+        assert_gone(second)
+
+
+def scheduled(send: list[str], seconds: int, value: str = "hello") -> list[str]:
+    """Return the command that was said to try, for another time and value."""
+    given = list(send)
+    given[given.index("--in") + 1] = f"{seconds}s"
+    given[given.index("--value") + 1] = value
+    return given
+
+
+async def seen_after(send: list[str], watch: list[str], seconds: int) -> dict[str, Any]:
+    """Watch, send a timer, and return the callback as it is shown."""
+    pipe = asyncio.subprocess.PIPE
+    command = (*PROGRAM, *watch, "--count", "1", "--json")
+    watching = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    try:
+        assert watching.stderr
+        async with asyncio.timeout(30):
+            assert b"watching" in await watching.stderr.readline()
+            told = json.loads(await said_by(*scheduled(send, seconds), "--json"))
+            output, _ = await watching.communicate()
+    finally:
+        if watching.returncode is None:
+            watching.kill()
+    assert watching.returncode == 0
+    callback: dict[str, Any] = json.loads(output)
+    assert (callback["second"], callback["request"]) == (told["second"], told["request"])
+    return callback
+
+
+def assert_gone(ended: Dev) -> None:
+    """Check that neither a process nor a port of *ended* is left."""
+    assert [pid for pid in ended.children if os.path.exists(f"/proc/{pid}")] == []
+    for port in ended.ports:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))

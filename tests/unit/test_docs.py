@@ -1,0 +1,144 @@
+"""What the pages for users and operators must name is what the code has; their links lead somewhere."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from grpc_tools import protoc
+from prometheus_client import CollectorRegistry
+
+from kafka_timers.service.metrics import WorkerMetrics
+from kafka_timers.service.requests import Reason
+from kafka_timers_oscillator.health import Metrics
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+OPERATE, WIRE, README = (ROOT / name for name in ("docs/operate.md", "docs/wire.md", "README.md"))
+
+WORKER, OWNER, OSCILLATOR = (
+    ROOT / name
+    for name in (
+        "app/kafka_timers/service/worker.py",
+        "app/kafka_timers/service/owner.py",
+        "oscillator/kafka_timers_oscillator/health.py",
+    )
+)
+
+
+def exposed(registry: CollectorRegistry) -> set[str]:
+    """Return the names as a scraper sees them."""
+    return {family.name + "_total" * (family.type == "counter") for family in registry.collect()}
+
+
+def test_operators_find_every_metric() -> None:
+    oscillator = CollectorRegistry()
+    Metrics(oscillator)
+    names = exposed(WorkerMetrics().registry) | exposed(oscillator)
+    assert names == set(re.findall(r"^\| `(kafka_timers_\w+)` \|", OPERATE.read_text(), re.MULTILINE))
+
+
+def fragments(nodes: list[ast.AST]) -> Iterator[str]:
+    """Yield the words of all strings below *nodes*, without what is filled in."""
+    for node in nodes:
+        for below in ast.walk(node):
+            if (
+                isinstance(below, ast.Constant)
+                and isinstance(below.value, str)
+                and len(below.value.strip(" ():;,")) > 3
+            ):
+                yield below.value.strip(" ():;,")
+
+
+def functions(path: Path, *names: str) -> list[ast.AST]:
+    """Return the bodies of functions, docstrings left out."""
+    found = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name in names
+    ]
+    assert sorted(node.name for node in found) == sorted(names)
+    return [statement for node in found for statement in node.body[ast.get_docstring(node) is not None :]]
+
+
+def values_of(path: Path, attribute: str) -> list[ast.AST]:
+    """Return what is assigned to `self.`*attribute* anywhere."""
+    return [
+        node.value
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Attribute) and target.attr == attribute for target in node.targets)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("where", "reasons"),
+    [
+        ("worker", [*functions(WORKER, "_unready", "_dead"), *values_of(WORKER, "_skewed")]),
+        ("partition", [*functions(OWNER, "problem"), *values_of(OWNER, "_trouble")]),
+        ("oscillator", functions(OSCILLATOR, "live", "ready", "_skew")),
+    ],
+)
+def test_operators_find_every_reason_that_health_gives(where: str, reasons: list[ast.AST]) -> None:
+    words = sorted(set(fragments(reasons)))
+    assert len(words) > 3, f"{where}: the reasons are made elsewhere now"
+    page = OPERATE.read_text()
+    assert [word for word in words if word not in page] == []
+
+
+def test_clients_find_every_reason_for_which_a_request_is_refused() -> None:
+    table = WIRE.read_text().split("| reason | the request |\n")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == list(Reason)
+
+
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return where a link into *page* may lead, as GitHub names it."""
+    headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
+        assert target.exists(), f"{link} leads nowhere"
+        assert not anchor or anchor in anchors(target), f"{link}: {target.name} has no such heading"
+
+
+def test_newcomers_find_every_target_of_make() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    told = set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
+    assert {"help", "run", "test", "lint", "proto", "bench", "chaos"} == told
+    assert {"make run", "make test"} == set(re.findall(r"^make .*$", README.read_text(), re.MULTILINE))
+    assert re.findall(r"^make .*$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE) == ["make test", "make lint"]
+
+
+def test_newcomers_find_every_folder() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    if not listed:
+        pytest.skip("not a git checkout")
+    folders = {path.partition("/")[0] for path in listed if "/" in path}
+    assert folders == set(re.findall(r"^\| `([^/]+)/` \|", README.read_text(), re.MULTILINE))
+
+
+def test_generated_code_is_what_make_proto_makes(tmp_path: Path) -> None:
+    protos = [str(path) for path in (ROOT / "proto").rglob("*.proto")]
+    arguments = [f"-I{ROOT / 'proto'}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    assert protoc.main([sys.argv[0], *arguments, *protos]) == 0
+    made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*_pb2.py*")}
+    package = ROOT / "app"
+    committed = {path.relative_to(package): path.read_text() for path in package.glob("kafka_timers/v1/*_pb2.py*")}
+    assert made == committed, "run: make proto"

@@ -1,0 +1,166 @@
+"""What a record on `timer-request` asks for, and for which reasons it is refused."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from kafka_timers.service.partition import REFUSED, Partition, is_late, parts_of
+from kafka_timers.service.requests import (
+    OVERHEAD_BYTES,
+    Reason,
+    Target,
+    accept,
+    fits,
+    pack_refused,
+    second_of,
+    unpack_refused,
+)
+from kafka_timers.wire import Future, Header, Sealed
+
+NOW = 1_800_000_000
+TOPICS: Mapping[str, Target | Reason] = {
+    "callbacks": Target(partitions=4, batch_bytes_max=1_048_588),
+    "small": Target(partitions=1, batch_bytes_max=1_000),
+    "secret": Reason.TOPIC_FORBIDDEN,
+}
+
+
+@dataclass
+class Asked:
+    """A record on the request log."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int = 0
+
+
+def asked(offset: int = 0, key: bytes | None = b"%d" % NOW, topic: str = "callbacks", **more: object) -> Asked:
+    future = Future(callBackTopic=topic, callBackKey="k", **({"callBack": b"v"} | more))  # type: ignore[arg-type]
+    return Asked(key, future.SerializeToString(), offset)
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (b"1800000000", NOW),
+        (b"1", 1),
+        (b"0001800000000", NOW),
+        (b"99999999999", 99_999_999_999),
+        (None, Reason.KEY_MISSING),
+        (b"", Reason.KEY_MISSING),
+        (b"100000000000", Reason.KEY_IN_MILLISECONDS),
+        (b"1800000000000", Reason.KEY_IN_MILLISECONDS),
+        (b"0", Reason.KEY_NOT_A_SECOND),
+        (b"-1800000000", Reason.KEY_NOT_A_SECOND),
+        (b"+1800000000", Reason.KEY_NOT_A_SECOND),
+        (b" 1800000000", Reason.KEY_NOT_A_SECOND),
+        (b"1_800_000", Reason.KEY_NOT_A_SECOND),
+        (b"1800000000.0", Reason.KEY_NOT_A_SECOND),
+        (b"1.8e9", Reason.KEY_NOT_A_SECOND),
+        ("١٨".encode(), Reason.KEY_NOT_A_SECOND),
+        (NOW.to_bytes(8, "big"), Reason.KEY_NOT_A_SECOND),
+        (b"1" * 100_000, Reason.KEY_NOT_A_SECOND),
+    ],
+)
+def test_a_key_is_a_second_in_ascii_or_is_refused(key: bytes | None, expected: int | Reason) -> None:
+    assert second_of(key) == expected
+
+
+# --- acceptance ------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_kept_as_they_came_under_second_millis_and_offset() -> None:
+    records = [asked(5), asked(7, millis=999), asked(9, key=b"%d" % (NOW + 1))]
+    accepted = accept(records, Partition(0), TOPICS)
+    assert [parts_of(key) for key, _ in accepted.rows] == [(NOW, 0, 5), (NOW, 999, 7), (NOW + 1, 0, 9)]
+    assert [value for _, value in accepted.rows] == [record.value for record in records]
+    assert accepted.offsets == [5, 7, 9]
+    assert not accepted.refused
+
+
+def test_what_is_done_is_not_kept_again_whether_it_fired_or_was_refused() -> None:
+    partition = Partition(0)
+    partition.take_over([Sealed(last=NOW, fence=2)], None)
+    accepted = accept([asked(0), asked(1, topic=""), asked(2), asked(3, topic="")], partition, TOPICS)
+    assert accepted.offsets == [2, 3]
+    assert all(is_late(key) for key, _ in accepted.rows)
+    assert accepted.refused.total() == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (asked(key=b"soon"), "key-not-a-second"),
+        (asked(key=None), "key-missing"),
+        (Asked(b"%d" % NOW, None), "value-missing"),
+        (Asked(b"%d" % NOW, b""), "value-missing"),
+        (Asked(b"%d" % NOW, b"{}"), "value-not-a-future"),
+        (asked(millis=1_000), "millis-out-of-range"),
+        (asked(millis=2**32 - 1), "millis-out-of-range"),
+        (asked(cancel=True, timerId="t"), "cancel-unsupported"),
+        # A cancel needs no topic, and is none the better for having one.
+        (asked(cancel=True, topic=""), "cancel-unsupported"),
+        (asked(topic=""), "topic-missing"),
+        (asked(topic="secret"), "topic-forbidden"),
+        (asked(topic="small", callBack=b"x" * 1_000), "too-large"),
+        # The first thing that is wrong is told.
+        (asked(key=b"soon", topic="secret"), "key-not-a-second"),
+    ],
+)
+def test_what_can_never_fire_is_kept_for_the_next_tick_with_its_reason(record: Asked, reason: str) -> None:
+    accepted = accept([asked(0), record, asked(2)], Partition(0), TOPICS)
+    assert [parts_of(key)[0] for key, _ in accepted.rows] == [NOW, REFUSED, NOW]
+    assert unpack_refused(accepted.rows[1][1]) == (reason, record.key, record.value)
+    assert accepted.refused == {reason: 1}
+
+
+def test_topics_that_nothing_is_known_of_are_asked_for_all_at_once() -> None:
+    records = [asked(0), asked(1, topic="new"), asked(2, topic="newer"), asked(3, topic="new"), asked(4, topic="")]
+    partition = Partition(0)
+    assert accept(records, partition, TOPICS).unknown == {"new", "newer"}
+    known = {**TOPICS, "new": TOPICS["callbacks"], "newer": Reason.TOPIC_UNKNOWN}
+    accepted = accept(records, partition, known)
+    assert not accepted.unknown
+    assert accepted.offsets == [0, 1, 2, 3, 4]
+    assert accepted.refused == {"topic-unknown": 1, "topic-missing": 1}
+
+
+def test_a_topic_is_not_looked_up_for_a_request_that_has_no_second() -> None:
+    assert not accept([asked(key=b"soon", topic="new")], Partition(0), TOPICS).unknown
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_well_below_the_limit_of_its_topic_fits() -> None:
+    future = Future(callBackTopic="small", callBack=b"x" * 500)
+    size = future.ByteSize()
+    assert fits(future, size, Target(1, size + OVERHEAD_BYTES))
+
+
+def test_what_the_callback_does_not_carry_is_not_counted_near_the_limit() -> None:
+    """The request has the names of two topics beside what is passed on."""
+    future = Future(callBackTopic="t" * 249, callBack=b"x" * 500, replyTopic="r" * 249)
+    assert fits(future, future.ByteSize(), Target(1, 850))
+    assert not fits(future, future.ByteSize(), Target(1, 700))
+
+
+def test_headers_token_and_id_count() -> None:
+    headers = [Header(key="name", value=b"v" * 100) for _ in range(3)]
+    for more in ({"headers": headers}, {"token": "t" * 330}, {"timerId": "t" * 330}):
+        future = Future(callBackTopic="small", callBack=b"x" * 500, **more)  # type: ignore[arg-type]
+        assert not fits(future, future.ByteSize(), Target(1, 900))
+
+
+# --- rows of refused requests ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [None, b"", b"key", b"\x00\xff"])
+@pytest.mark.parametrize("value", [None, b"", b"value", bytes(range(256))])
+@pytest.mark.parametrize("reason", [Reason.KEY_MISSING, Reason.VALUE_NOT_A_FUTURE])
+def test_a_refused_record_comes_back_byte_for_byte(reason: Reason, key: bytes | None, value: bytes | None) -> None:
+    assert unpack_refused(pack_refused(reason, Asked(key, value))) == (reason, key, value)
