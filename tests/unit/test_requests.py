@@ -146,7 +146,7 @@ def test_what_the_callback_does_not_carry_is_not_counted_near_the_limit() -> Non
     """The request has the names of two topics beside what is passed on."""
     future = Future(callBackTopic="t" * 249, callBack=b"x" * 500, replyTopic="r" * 249)
     assert fits(future, future.ByteSize(), Target(1, 850))
-    assert not fits(future, future.ByteSize(), Target(1, 700))
+    assert not fits(future, future.ByteSize(), Target(1, 600))
 
 
 def test_headers_token_and_id_count() -> None:

@@ -1,0 +1,191 @@
+"""The request log → feeds: everything committed, in order, and positions that pass what is no record."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.errors import OffsetOutOfRangeError
+
+from kafka_timers.consuming import consuming
+from kafka_timers.service.partition import Partition
+from kafka_timers.service.reader import RequestReader
+from kafka_timers.service.requests import Record
+
+
+class Collected:
+    """A feed that keeps what it is given, and can be waited for."""
+
+    def __init__(self, number: int, position: int = 0) -> None:
+        self.partition = Partition(number)
+        self.partition.position = position
+        self.awaited = 0
+        self.values: list[bytes | None] = []
+        self.fetches = 0
+        self.error: Exception | None = None
+        self._fed = asyncio.Event()
+
+    async def ingest(self, records: Sequence[Record], position: int) -> None:
+        self.partition.position = position
+        self.values += [record.value for record in records]
+        self.fetches += 1
+        self._fed.set()
+        if b"poison" in self.values:
+            raise ValueError("poison")
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self._fed.set()
+
+    async def reached(self, position: int) -> None:
+        """Wait until the position is *position*, or the feed has failed."""
+        self.awaited = position
+        async with asyncio.timeout(20):
+            while self.partition.position < position and not self.error:
+                self._fed.clear()
+                await self._fed.wait()
+
+
+@pytest.fixture
+async def topic(bootstrap: str, prefix: str) -> str:
+    """A request topic of four partitions."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(prefix + "timer-request", 4, 1)])
+    await admin.close()
+    return prefix + "timer-request"
+
+
+@pytest.fixture
+async def reader(bootstrap: str, topic: str) -> AsyncIterator[RequestReader]:
+    """A reader that runs."""
+    async with consuming(bootstrap) as consumer:
+        reading = RequestReader(consumer, topic)
+        task = asyncio.create_task(reading.run())
+        yield reading
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def producer(bootstrap: str, topic: str) -> AsyncIterator[AIOKafkaProducer]:
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as started:
+        yield started
+
+
+async def put(producer: AIOKafkaProducer, topic: str, partition: int, *values: bytes) -> None:
+    await asyncio.gather(*[await producer.send(topic, value, partition=partition) for value in values])
+
+
+async def test_each_feed_gets_its_partition_in_order_in_large_pieces(
+    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+) -> None:
+    values = [b"%d" % number for number in range(10_000)]
+    for number in range(4):
+        await put(producer, topic, number, *values)
+    feeds = [Collected(number) for number in range(4)]
+    for feed in feeds:
+        reader.add(feed)
+    for feed in feeds:
+        await feed.reached(10_000)
+        assert feed.values == values
+        assert feed.fetches < 1_000
+    assert reader.numbers == [0, 1, 2, 3]
+
+
+async def test_a_feed_starts_at_its_position_and_others_lose_nothing_by_it(
+    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+) -> None:
+    first = Collected(0)
+    reader.add(first)
+    await put(producer, topic, 0, b"a", b"b")
+    await put(producer, topic, 1, b"a", b"b", b"c")
+    second = Collected(1, position=1)
+    reader.add(second)
+    await put(producer, topic, 0, b"c")
+    await first.reached(3)
+    await second.reached(3)
+    assert (first.values, second.values) == ([b"a", b"b", b"c"], [b"b", b"c"])
+
+
+async def test_a_feed_that_is_removed_gets_nothing_more(
+    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+) -> None:
+    feed, heir, other = Collected(0), Collected(0), Collected(1)
+    reader.add(feed)
+    reader.add(other)
+    await put(producer, topic, 0, b"a")
+    await feed.reached(1)
+    heir.partition.position = 1
+    reader.add(heir)
+    reader.remove(feed)  # no longer the one that is read for
+    await put(producer, topic, 0, b"b")
+    await heir.reached(2)
+    assert (feed.values, heir.values) == ([b"a"], [b"b"])
+    reader.remove(heir)
+    await put(producer, topic, 0, b"c")
+    await put(producer, topic, 1, b"c")
+    await other.reached(1)
+    assert heir.values == [b"b"]
+    assert reader.numbers == [1]
+
+
+async def test_aborted_records_and_markers_are_passed_when_somebody_waits(
+    reader: RequestReader, bootstrap: str, topic: str
+) -> None:
+    """They yield nothing, and yet the end of the log is reached."""
+    feed = Collected(0)
+    reader.add(feed)
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic) as user:
+        async with user.transaction():
+            await put(user, topic, 0, b"committed")
+        await user.begin_transaction()
+        await put(user, topic, 0, b"aborted")
+        await user.abort_transaction()
+        await feed.reached(4)
+        assert feed.values == [b"committed"]
+        await user.begin_transaction()
+        await put(user, topic, 0, b"open")
+        async with consuming(bootstrap) as asking:
+            assert await asking.end_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 4}
+        await user.commit_transaction()
+    await feed.reached(6)
+    assert feed.values == [b"committed", b"open"]
+
+
+async def test_a_position_that_is_not_in_the_log_fails_its_own_feed_alone(
+    reader: RequestReader, producer: AIOKafkaProducer, bootstrap: str, topic: str
+) -> None:
+    await put(producer, topic, 0, b"a", b"b", b"c")
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=2)})
+    await admin.close()
+    deleted, beyond, good = Collected(0), Collected(1, position=10), Collected(2)
+    for feed in (deleted, beyond, good):
+        reader.add(feed)
+    await deleted.reached(3)
+    await beyond.reached(11)
+    assert isinstance(deleted.error, OffsetOutOfRangeError)
+    assert isinstance(beyond.error, OffsetOutOfRangeError)
+    await put(producer, topic, 2, b"a")
+    await good.reached(1)
+    assert good.values == [b"a"]
+    assert good.error is None
+    assert reader.numbers == [2]
+
+
+async def test_a_feed_that_cannot_take_its_records_fails_alone(
+    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+) -> None:
+    bad, good = Collected(0), Collected(1)
+    reader.add(bad)
+    reader.add(good)
+    await put(producer, topic, 0, b"poison")
+    await put(producer, topic, 1, b"a")
+    await good.reached(1)
+    await bad.reached(2)
+    assert str(bad.error) == "poison"
+    assert good.values == [b"a"]

@@ -1,0 +1,165 @@
+"""All or nothing: what a slice's transaction makes visible, and what it does not."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from kafka_timers.consuming import consuming
+from kafka_timers.seals import last_seals
+from kafka_timers.service.requests import Reason
+from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.topics import create
+from kafka_timers.wire import Sealed, Topics
+
+Start = Callable[..., Awaitable[Sender]]
+GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+
+
+@pytest.fixture
+async def start(bootstrap: str, prefix: str) -> AsyncIterator[Start]:
+    """Start a sender of partition 0; there are the topics of the service, `callbacks`, and `small`."""
+    await create(bootstrap, prefix, 2)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    small = {"max.message.bytes": "1000"}
+    await admin.create_topics([NewTopic(prefix + "callbacks", 2, 1), NewTopic(prefix + "small", 1, 1, {}, small)])
+    await admin.close()
+    started: list[Sender] = []
+
+    async def start(guarantee: str = "exactly-once") -> Sender:
+        settings = WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix, group=prefix + "g", guarantee=guarantee)
+        sender = Sender(settings, 0, Topics.of(prefix).sealed)
+        await sender.start()
+        started.append(sender)
+        return sender
+
+    yield start
+    for sender in started:
+        await sender.stop()
+
+
+async def send(sender: Sender, topic: str, *values: bytes, partition: int = 0) -> None:
+    batch = sender.new_batch()
+    for value in values:
+        batch.append(timestamp=int(time.time() * 1000), key=b"k", value=value)
+    await sender.send(batch, topic, partition)
+
+
+async def visible(bootstrap: str, topic: str, level: str = "read_committed") -> list[bytes | None]:
+    """Return what partition 0 of *topic* has for readers of *level*."""
+    at = TopicPartition(topic, 0)
+    values: list[bytes | None] = []
+    async with consuming(bootstrap, isolation_level=level, fetch_max_wait_ms=50) as consumer:
+        consumer.assign([at])
+        consumer.seek(at, 0)
+        end = (await consumer.end_offsets([at]))[at]
+        while await consumer.position(at) < end:
+            for records in (await consumer.getmany(timeout_ms=50)).values():
+                values += [record.value for record in records]
+    return values
+
+
+async def sealed_seconds(bootstrap: str, prefix: str) -> list[int]:
+    return [seal.last for seal in (await last_seals(bootstrap, prefix))[0]]
+
+
+@GUARANTEES
+async def test_callbacks_and_seal_are_visible_once_they_are_committed(
+    start: Start, bootstrap: str, prefix: str, guarantee: str
+) -> None:
+    sender = await start(guarantee)
+    for second in (100, 101):
+        await sender.begin()
+        await send(sender, prefix + "callbacks", b"a%d" % second, b"b%d" % second)
+        await send(sender, prefix + "callbacks", b"c", partition=1)
+        await sender.commit(Sealed(last=second))
+    assert await visible(bootstrap, prefix + "callbacks") == [b"a100", b"b100", b"a101", b"b101"]
+    assert await sealed_seconds(bootstrap, prefix) == [100, 101]
+
+
+async def test_what_an_owner_left_open_is_never_visible(start: Start, bootstrap: str, prefix: str) -> None:
+    """Its successor's start ends the transaction, and so holds up no reader of the callback topic."""
+    first = await start()
+    await first.begin()
+    await send(first, prefix + "callbacks", b"lost")
+    async with consuming(bootstrap, isolation_level="read_uncommitted") as consumer:
+        at = TopicPartition(prefix + "callbacks", 0)
+        consumer.assign([at])
+        consumer.seek(at, 0)
+        assert (await consumer.getone()).value == b"lost"
+    second = await start()
+    await second.begin()
+    await send(second, prefix + "callbacks", b"redone")
+    await second.commit(Sealed(last=100))
+    assert await visible(bootstrap, prefix + "callbacks") == [b"redone"]
+
+
+@pytest.mark.parametrize("moment", ["before begin", "before send", "before commit"])
+async def test_an_owner_that_was_shut_out_makes_nothing_visible(
+    start: Start, bootstrap: str, prefix: str, moment: str
+) -> None:
+    """Whenever it notices: it is told that another one owns the partition."""
+    first = await start()
+    if moment != "before begin":
+        await first.begin()
+    if moment == "before commit":
+        await send(first, prefix + "callbacks", b"late")
+    second = await start()
+    with pytest.raises(FencedError):
+        await finish(first, moment, prefix)
+    await second.begin()
+    await send(second, prefix + "callbacks", b"good")
+    await second.commit(Sealed(last=100))
+    assert await visible(bootstrap, prefix + "callbacks") == [b"good"]
+    assert await sealed_seconds(bootstrap, prefix) == [100]
+
+
+async def finish(sender: Sender, moment: str, prefix: str) -> None:
+    """Do what is left of a slice after *moment*."""
+    if moment == "before begin":
+        await sender.begin()
+    if moment != "before commit":
+        await send(sender, prefix + "callbacks", b"late")
+    await sender.commit(Sealed(last=99))
+
+
+@GUARANTEES
+async def test_a_topic_that_refuses_is_named_and_nothing_is_sealed(
+    start: Start, bootstrap: str, prefix: str, guarantee: str
+) -> None:
+    sender = await start(guarantee)
+    await sender.begin()
+    await send(sender, prefix + "callbacks", b"a")
+    await send(sender, prefix + "small", b"x" * 2_000)
+    with pytest.raises(TopicsRefusedError) as caught:
+        await sender.commit(Sealed(last=100))
+    assert caught.value.reasons == {prefix + "small": Reason.TOO_LARGE}
+    await sender.stop()
+    heir = await start(guarantee)
+    await heir.begin()
+    await heir.commit(Sealed(last=101))
+    assert await sealed_seconds(bootstrap, prefix) == [101]
+    if guarantee == "exactly-once":
+        assert await visible(bootstrap, prefix + "callbacks") == []
+
+
+async def test_a_seal_may_be_all_that_is_sent(start: Start, bootstrap: str, prefix: str) -> None:
+    sender = await start()
+    for second in (100, 105):
+        await sender.begin()
+        await sender.commit(Sealed(last=second))
+    assert await sealed_seconds(bootstrap, prefix) == [100, 105]
+
+
+async def test_a_sender_that_waits_for_a_missing_topic_can_be_stopped(start: Start, prefix: str) -> None:
+    """Kafka's client would send to it for ever."""
+    sender = await start()
+    await sender.begin()
+    await send(sender, prefix + "missing", b"a")
+    started_s = time.monotonic()
+    await sender.stop()
+    assert time.monotonic() - started_s < 8

@@ -1,0 +1,183 @@
+"""The rows of a partition in a real RocksDB: order, bounds, and what a start finds of what was there before."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kafka_timers.service.partition import Local, Partition, Scan, first_key
+from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
+from kafka_timers.wire import Sealed
+
+IDENTITY = b"cluster/timer-request"
+MEMORY = StoreMemory()
+
+
+def opened(folder: Path, identity: bytes = IDENTITY) -> TimerStore:
+    return TimerStore(folder, identity, MEMORY)
+
+
+def filled(store: TimerStore, partition: Partition, seconds: list[int]) -> list[bytes]:
+    """Keep a request per second, at the next offsets, and return their keys."""
+    start = partition.position
+    keys = [partition.place(second, 0, start + number) or b"" for number, second in enumerate(seconds)]
+    partition.position += len(seconds)
+    partition.added(range(start, partition.position))
+    store.add([(key, b"request of %d" % second) for key, second in zip(keys, seconds, strict=True)], partition)
+    return keys
+
+
+def read_all(folder: Path) -> None:
+    """Open the store in *folder* and read what is there."""
+    store = opened(folder)
+    try:
+        store.local()
+        list(store.rows(b"", first_key(10**11)))
+    finally:
+        store.close()
+
+
+def test_rows_come_in_order_of_second_and_offset_and_within_bounds(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    keys = filled(store, partition, [300, 12, 300, 256, 13, 99_999_999_999])
+    assert list(store.rows(b"", first_key(13))) == [(keys[1], b"request of 12")]
+    ordered = [keys[number] for number in (4, 3, 0, 2)]
+    assert [key for key, _ in store.rows(first_key(13), first_key(301))] == ordered
+    assert [key for key, _ in store.rows(keys[4] + b"\0", first_key(300))] == [keys[3]]
+    assert list(store.rows(first_key(301), first_key(302))) == []
+    store.close()
+
+
+def test_a_long_scan_is_not_cut_short(tmp_path: Path) -> None:
+    """rocksdict ends an iteration silently once its options are collected."""
+    store, partition = opened(tmp_path), Partition(0)
+    for _ in range(20):
+        filled(store, partition, [100] * 5_000)
+    assert sum(1 for _ in store.rows(first_key(1), first_key(101))) == 100_000
+    store.close()
+
+
+def test_a_scan_shows_what_was_there_when_it_began(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    filled(store, partition, [100] * 10)
+    rows = store.rows(first_key(1), first_key(101))
+    next(rows)
+    filled(store, partition, [100] * 10)
+    assert len(list(rows)) == 9
+    store.close()
+
+
+def test_due_is_what_lies_between_the_sealed_second_and_the_tick(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    filled(store, partition, [100, 200])
+    assert [store.has_due(*span) for span in ((99, 100), (0, 99), (100, 199), (100, 200), (200, 10**11))] == [
+        *(True, False),
+        *(False, True, False),
+    ]
+    store.close()
+
+
+def test_what_has_fired_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    keys = filled(store, partition, [100, 101, 102])
+    partition.removed([0, 1])
+    store.drop(keys[1], partition)
+    assert [key for key, _ in store.rows(b"", first_key(10**11))] == [keys[2]]
+    store.close()
+
+
+def test_rows_move_to_the_keys_that_they_must_have_by_now(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    keys = filled(store, partition, [100, 101, 102])
+    partition.take_over([Sealed(last=101, fence=1)], store.local())
+    rows = list(store.rows(b"", first_key(partition.unsettled(Local(3, 0, 0, None)))))
+    assert [key for key, _ in rows] == keys
+    moved = [(key, value, partition.settle(key)) for key, value in rows]
+    partition.removed([0])
+    store.move(moved, partition)
+    rows = list(store.rows(b"", first_key(10**11)))
+    assert [value for _, value in rows] == [b"request of 101", b"request of 102"]
+    assert rows[0][0] > first_key(102)
+    store.close()
+
+
+def test_a_store_that_is_opened_again_knows_where_it_was(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    assert store.is_new
+    filled(store, partition, [100, 200, 200])
+    partition.begin(150)
+    store.save(partition)
+    store.close()
+    again = opened(tmp_path)
+    assert not again.is_new
+    local = again.local()
+    assert local
+    assert (local.position, local.second, local.fence, local.scan) == (3, 0, 0, Scan(150, 3))
+    assert again.chunks() == {0: 3}
+    assert len(list(again.rows(b"", first_key(10**11)))) == 3
+    again.close()
+
+
+def test_a_store_of_another_kafka_says_nothing(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    filled(store, Partition(0), [100])
+    store.close()
+    other = opened(tmp_path, b"another cluster/timer-request")
+    assert other.local() is None
+    assert not other.is_new
+    other.close()
+
+
+@pytest.mark.parametrize("names", ["CURRENT", "MANIFEST-*", "*.sst"])
+def test_a_damaged_store_is_known_as_such_and_can_be_made_anew(tmp_path: Path, names: str) -> None:
+    folder = tmp_path / "0"
+    store, partition = opened(folder), Partition(0)
+    filled(store, partition, [100] * 1_000)
+    store.close()
+    opened(folder).close()  # writes what was in the log into a table
+    damaged = list(folder.glob(names))
+    assert damaged
+    for path in damaged:
+        path.write_bytes(b"nonsense" * 10)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # RocksDB has one class for all
+        read_all(folder)
+    assert is_damage(caught.value)
+    destroy(folder)
+    anew = opened(folder)
+    assert anew.is_new
+    anew.close()
+
+
+def test_a_store_without_one_of_its_files_is_known_as_damaged(tmp_path: Path) -> None:
+    folder = tmp_path / "0"
+    store = opened(folder)
+    filled(store, Partition(0), [100] * 1_000)
+    store.close()
+    opened(folder).close()
+    for path in folder.glob("*.sst"):
+        path.unlink()
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # RocksDB has one class for all
+        read_all(folder)
+    assert is_damage(caught.value)
+
+
+def test_a_copy_of_a_store_in_use_opens_as_of_some_moment(tmp_path: Path) -> None:
+    """As after a crash of the host: what is there fits together."""
+    store, partition = opened(tmp_path / "0"), Partition(0)
+    for _ in range(50):
+        filled(store, partition, [100] * 100)
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    copy = opened(tmp_path / "1")
+    local = copy.local()
+    assert local
+    assert local.position == len(list(copy.rows(b"", first_key(10**11)))) == sum(copy.chunks().values())
+    copy.close()
+    store.close()
+
+
+def test_two_stores_in_one_folder_are_refused_and_that_is_no_damage(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  # RocksDB has one class for all
+        opened(tmp_path)
+    assert not is_damage(caught.value)
+    store.close()

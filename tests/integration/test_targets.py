@@ -1,0 +1,106 @@
+"""Which callback topics may be written to, as a real broker tells it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from kafka_timers.service.requests import Reason, Target
+from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.testing import ManualClock
+from kafka_timers.wire import Topics
+
+
+@pytest.fixture
+async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await client.start()
+    yield client
+    await client.close()
+
+
+async def make(admin: AIOKafkaAdminClient, name: str, partitions: int = 1, **configs: str) -> None:
+    await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
+
+
+async def test_each_topic_has_a_verdict(admin: AIOKafkaAdminClient, prefix: str) -> None:
+    await make(admin, prefix + "callbacks", 3)
+    await make(admin, prefix + "small", 1, **{"max.message.bytes": "5000"})
+    await make(admin, "secret-" + prefix)
+    own = Topics.of(prefix)
+    known = CallbackTopics(admin, own, f"{prefix}*, other.?", ManualClock())
+    expected = {
+        prefix + "callbacks": Target(3, 1_048_588),
+        prefix + "small": Target(1, 5_000),
+        prefix + "missing": Reason.TOPIC_UNKNOWN,
+        "secret-" + prefix: Reason.TOPIC_FORBIDDEN,
+        "other.10": Reason.TOPIC_FORBIDDEN,
+        "other.1": Reason.TOPIC_UNKNOWN,
+        prefix + "no name": Reason.TOPIC_UNKNOWN,
+        prefix + "x" * 250: Reason.TOPIC_UNKNOWN,
+        own.requests: Reason.TOPIC_RESERVED,
+        own.rejected: Reason.TOPIC_RESERVED,
+        "__consumer_offsets": Reason.TOPIC_RESERVED,
+    }
+    await known.resolve(list(expected))
+    assert known.verdicts == expected
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+async def test_names_that_are_none_to_kafka_are_unknown(admin: AIOKafkaAdminClient, name: str) -> None:
+    assert await CallbackTopics(admin, Topics(), "*", ManualClock()).verdict(name) is Reason.TOPIC_UNKNOWN
+
+
+async def test_asking_for_a_missing_topic_does_not_make_it(admin: AIOKafkaAdminClient, prefix: str) -> None:
+    known = CallbackTopics(admin, Topics(), "*", ManualClock())
+    assert await known.verdict(prefix + "missing") is Reason.TOPIC_UNKNOWN
+    assert prefix + "missing" not in await admin.list_topics()
+
+
+async def test_a_topic_that_is_made_later_is_found_within_seconds(admin: AIOKafkaAdminClient, prefix: str) -> None:
+    clock = ManualClock()
+    known = CallbackTopics(admin, Topics(), "*", clock)
+    assert await known.verdict(prefix + "new") is Reason.TOPIC_UNKNOWN
+    await make(admin, prefix + "new", 2)
+    await known.refresh()
+    assert await known.verdict(prefix + "new") is Reason.TOPIC_UNKNOWN
+    await clock.advance(5)
+    await known.refresh()
+    assert isinstance(await known.verdict(prefix + "new"), Target)
+
+
+async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
+    admin: AIOKafkaAdminClient, prefix: str
+) -> None:
+    clock = ManualClock()
+    known = CallbackTopics(admin, Topics(), "*", clock)
+    await make(admin, prefix + "gone")
+    assert isinstance(await known.verdict(prefix + "gone"), Target)
+    await admin.delete_topics([prefix + "gone"])
+    async with asyncio.timeout(10):
+        while prefix + "gone" in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
+            await asyncio.sleep(0.05)
+    assert isinstance(await known.verdict(prefix + "gone"), Target)
+    await clock.advance(30)
+    await known.refresh()
+    assert known.verdicts[prefix + "gone"] is Reason.TOPIC_UNKNOWN
+
+
+async def test_what_is_doubted_is_looked_up_again_and_what_was_refused_is_not(
+    admin: AIOKafkaAdminClient, prefix: str
+) -> None:
+    clock = ManualClock()
+    known = CallbackTopics(admin, Topics(), "*", clock)
+    await make(admin, prefix + "a")
+    await make(admin, prefix + "b")
+    await known.resolve([prefix + "a", prefix + "b"])
+    known.refuse(prefix + "b", Reason.TOPIC_REFUSED)
+    known.doubt()
+    assert known.verdicts == {prefix + "b": Reason.TOPIC_REFUSED}
+    await clock.advance(59)
+    await known.refresh()
+    assert await known.verdict(prefix + "b") is Reason.TOPIC_REFUSED
+    await clock.advance(1)
+    await known.refresh()
+    assert isinstance(await known.verdict(prefix + "b"), Target)

@@ -1,0 +1,234 @@
+"""Rows → record batches: which partition, in which order, how large, and what goes to `timer-rejected` instead."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+
+from kafka_timers.service import callbacks
+from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.partition import Partition
+from kafka_timers.service.requests import Reason, Target, fits, pack_refused
+from kafka_timers.service.sender import BATCH_BYTES, Sender
+from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.testing import ManualClock
+from kafka_timers.wire import Future, Header, Sealed
+
+SECOND = 1_800_000_000
+ROOMY = Target(partitions=7, batch_bytes_max=1_048_588)
+Rows = list[tuple[bytes, bytes]]
+
+
+class Outbox:
+    """Stands for the sender: keeps the batches it is given, as they would go over the wire."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, int, bytes]] = []
+
+    def new_batch(self) -> BatchBuilder:
+        return BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
+
+    async def send(self, batch: BatchBuilder, topic: str, partition: int) -> None:
+        batch.close()
+        self.batches.append((topic, partition, bytes(batch._build())))
+
+    def records(self, topic: str) -> Iterator[tuple[int, Any]]:
+        """Yield partition and record of all that went to *topic*, in the order of sending."""
+        for sent_to, partition, data in self.batches:
+            if sent_to == topic:
+                batches = MemoryRecords(data)
+                while batches.has_next():
+                    yield from ((partition, record) for record in batches.next_batch())
+
+
+class Known:
+    """Stands for what is known of topics: nothing is found out in addition."""
+
+    def __init__(self, **verdicts: Target | Reason) -> None:
+        self.verdicts = verdicts
+        self.asked: list[str] = []
+
+    async def verdict(self, name: str) -> Target | Reason:
+        self.asked.append(name)
+        return Reason.TOPIC_UNKNOWN
+
+
+def slice_to(outbox: Outbox, known: Known | None = None, rejected: Target = ROOMY, wall_s: float = SECOND) -> Slice:
+    targets = cast(CallbackTopics, known or Known(callbacks=ROOMY))
+    rejects = Rejects("timer-rejected", rejected, "timer-request")
+    return Slice(3, cast(Sender, outbox), targets, rejects, ManualClock(wall_s))
+
+
+def row(offset: int, topic: str = "callbacks", second: int = SECOND, **more: Any) -> tuple[bytes, bytes]:
+    key = Partition(3).place(second, 0, offset)
+    assert key
+    return key, Future(callBackTopic=topic, **({"callBack": b"%d" % offset} | more)).SerializeToString()
+
+
+async def taken(into: Slice, rows: Rows, rows_max: int = 1_000_000, bytes_max: int = 1 << 30) -> Slice:
+    await into.take(iter(rows), rows_max, bytes_max)
+    return into
+
+
+# --- where callbacks go ----------------------------------------------------------------------------------------------
+
+
+async def test_a_key_goes_to_the_partition_that_kafkas_clients_choose() -> None:
+    """A receiver that also sends under the same keys finds both in one partition."""
+    outbox, keys = Outbox(), [f"clé-{n}" for n in range(1_000)]
+    await taken(slice_to(outbox), [row(offset, callBackKey=key) for offset, key in enumerate(keys)])
+    choose, partitions = DefaultPartitioner(), list(range(ROOMY.partitions))
+    found = {record.key: partition for partition, record in outbox.records("callbacks")}
+    assert found == {key.encode(): choose(key.encode(), partitions, partitions) for key in keys}
+
+
+async def test_callbacks_without_a_key_are_spread_by_their_second() -> None:
+    outbox = Outbox()
+    await taken(slice_to(outbox), [row(offset, second=SECOND + offset) for offset in range(14)])
+    assert [record.key for _, record in outbox.records("callbacks")] == [None] * 14
+    assert sorted(partition for partition, _ in outbox.records("callbacks")) == sorted([*range(7)] * 2)
+
+
+async def test_callbacks_of_one_partition_keep_the_order_of_the_rows() -> None:
+    outbox = Outbox()
+    rows = [row(offset, callBackKey=f"{offset % 50}", callBack=b"%0100d" % offset) for offset in range(20_000)]
+    done = await taken(slice_to(outbox), rows)
+    assert len(outbox.batches) > ROOMY.partitions  # of which a partition gets several
+    values: dict[int, list[bytes]] = {}
+    for partition, record in outbox.records("callbacks"):
+        values.setdefault(partition, []).append(record.value)
+    assert all(here == sorted(here) for here in values.values())
+    assert sorted(itertools.chain(*values.values())) == [b"%0100d" % offset for offset in range(20_000)]
+    assert done.due == [key for key, _ in rows]
+    assert done.fired == {"callbacks": 20_000}
+
+
+async def test_a_late_callback_says_for_which_second_it_was() -> None:
+    partition = Partition(3)
+    partition.take_over([Sealed(last=SECOND + 60, fence=5)], None)
+    key = partition.place(SECOND, 250, 9)
+    assert key
+    outbox = Outbox()
+    done = await taken(slice_to(outbox), [(key, row(9)[1])])
+    [(_, record)] = outbox.records("callbacks")
+    assert record.headers == [("timer-expiry", b"%d" % SECOND), ("timer-request", b"3:9")]
+    assert not done.seconds
+
+
+# --- how much --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bytes_max", [500, 2_000, 100_000, 300_000])
+async def test_no_batch_is_larger_than_its_topic_takes(bytes_max: int) -> None:
+    outbox, chance = Outbox(), random.Random(2)
+    sizes = [chance.randrange(bytes_max // 2) for _ in range(300)]
+    rows = [row(offset, callBack=b"x" * size, callBackKey="k") for offset, size in enumerate(sizes)]
+    done = await taken(slice_to(outbox, Known(callbacks=Target(1, bytes_max))), rows)
+    assert max(len(data) for topic, _, data in outbox.batches if topic == "callbacks") <= bytes_max
+    assert len(done.rejected) + done.fired.total() == 300
+    assert done.fired["callbacks"] > 100
+
+
+def test_a_callback_is_never_larger_than_was_reckoned_when_it_was_accepted() -> None:
+    chance = random.Random(3)
+    for _ in range(500):
+        text = lambda limit: "ü" * chance.randrange(limit)  # noqa: E731
+        headers = [Header(key=text(9), value=b"h" * chance.randrange(50)) for _ in range(chance.randrange(4))]
+        future = Future(callBackTopic="c", callBackKey=text(99), callBack=b"v" * chance.randrange(400))
+        future.MergeFrom(Future(timerId=text(40), token=text(40), headers=headers))
+        batch = BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
+        own = callbacks.callback_headers(future, SECOND, b"1023:9223372036854775807")
+        key = future.callBackKey.encode() or None
+        batch.append(timestamp=SECOND * 1000, key=key, value=future.callBack, headers=own)
+        batch.close()
+        assert not fits(future, future.ByteSize(), Target(1, len(batch._build()) - 1))
+
+
+async def test_a_slice_ends_at_its_number_of_rows_and_the_next_goes_on_behind() -> None:
+    rows = [row(offset) for offset in range(5_000)]
+    left = iter(rows)
+    for count, complete in ((2_400, False), (2_400, False), (200, True)):
+        part = slice_to(Outbox())
+        await part.take(left, 2_400, 1 << 30)
+        assert (len(part.due), part.complete) == (count, complete)
+
+
+async def test_a_slice_ends_soon_after_its_number_of_bytes() -> None:
+    rows = [row(offset, callBack=b"x" * 1_000_000) for offset in range(40)]
+    part = await taken(slice_to(Outbox()), rows, bytes_max=10_000_000)
+    assert 10 <= len(part.due) <= 15
+    assert not part.complete
+
+
+async def test_a_slice_of_nothing_is_complete() -> None:
+    outbox = Outbox()
+    part = await taken(slice_to(outbox), [])
+    assert (part.due, part.complete, outbox.batches) == ([], True, [])
+    assert part.lateness_ms(1) == 0
+
+
+async def test_lateness_is_that_of_the_given_share_of_the_callbacks() -> None:
+    rows = [row(offset, second=SECOND + (offset >= 2)) for offset in range(100)]
+    part = await taken(slice_to(Outbox(), wall_s=SECOND + 1.25), rows)
+    assert [part.lateness_ms(share) for share in (0.5, 0.98, 0.99, 1)] == [250, 250, 1_250, 1_250]
+
+
+# --- what goes to timer-rejected -------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
+    """The topic was there, allowed and roomy enough when the requests were accepted."""
+    known = Known(callbacks=ROOMY, small=Target(1, 700), secret=Reason.TOPIC_FORBIDDEN)
+    rows = [row(0), row(1, "secret"), row(2, "small", callBack=b"x" * 900), row(3, "small"), row(4, "gone"), row(5)]
+    rows.insert(3, (rows[0][0][:-1] + b"\x63", b"\xff"))
+    outbox = Outbox()
+    done = await taken(slice_to(outbox, known), rows)
+    told = {dict(record.headers)["timer-rejected-offset"]: record for _, record in outbox.records("timer-rejected")}
+    reasons = {offset: dict(record.headers)["timer-rejected-reason"] for offset, record in told.items()}
+    expected = {b"1": b"topic-forbidden", b"2": b"too-large", b"4": b"topic-unknown", b"99": b"value-not-a-future"}
+    assert reasons == expected
+    assert told[b"1"].key == b"%d" % SECOND
+    assert told[b"1"].value == rows[1][1]
+    assert dict(told[b"1"].headers)["timer-rejected-topic"] == b"timer-request"
+    assert dict(told[b"1"].headers)["timer-rejected-partition"] == b"3"
+    assert done.fired == {"callbacks": 2, "small": 1}
+    assert len(done.due) == 7
+    assert set(done.rejected) <= set(done.due)
+
+
+async def test_a_topic_is_asked_for_when_nothing_is_known_of_it() -> None:
+    known = Known()
+    done = await taken(slice_to(Outbox(), known), [row(0)])
+    assert known.asked == ["callbacks"]
+    assert list(done.rejected.values()) == ["topic-unknown"]
+
+
+async def test_rejects_that_do_not_fit_are_cut_and_told_nevertheless() -> None:
+    outbox = Outbox()
+    request = row(0, "secret", callBack=b"x" * 50_000)
+    known = Known(secret=Reason.TOPIC_FORBIDDEN)
+    many = [(request[0][:-2] + offset.to_bytes(2, "big"), request[1]) for offset in range(20)]
+    await taken(slice_to(outbox, known, rejected=Target(2, 10_000)), many)
+    records = [record for _, record in outbox.records("timer-rejected")]
+    assert len(records) == 20
+    assert all(request[1].startswith(record.value) and len(record.value) > 9_000 for record in records)
+    assert max(len(data) for _, _, data in outbox.batches) <= 10_000
+
+
+async def test_a_refused_record_is_told_with_the_key_and_value_that_it_had() -> None:
+    class Record:
+        key, value, offset = b"tomorrow", None, 8
+
+    key = Partition(3).place(0, 0, 8)
+    assert key
+    outbox = Outbox()
+    done = await taken(slice_to(outbox), [(key, pack_refused(Reason.KEY_NOT_A_SECOND, Record))])  # type: ignore[arg-type]
+    [(_, record)] = outbox.records("timer-rejected")
+    assert (record.key, record.value) == (b"tomorrow", None)
+    assert dict(record.headers)["timer-rejected-reason"] == b"key-not-a-second"
+    assert done.rejected == {key: "key-not-a-second"}
