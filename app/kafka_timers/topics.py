@@ -1,7 +1,7 @@
 """
 Create and check the service's own topics.
 
-What each topic must be follows from what the worker reads from it; docs/operating.md tells it in prose. Nothing here
+What each topic must be follows from what the worker reads from it; docs/operate.md tells it in prose. Nothing here
 changes or deletes a topic that exists.
 """
 

@@ -1,5 +1,6 @@
 """All or nothing: what a slice's transaction makes visible, and what it does not."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -26,7 +27,9 @@ async def start(bootstrap: str, prefix: str) -> AsyncIterator[Start]:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     small = {"max.message.bytes": "1000"}
-    await admin.create_topics([NewTopic(prefix + "callbacks", 2, 1), NewTopic(prefix + "small", 1, 1, {}, small)])
+    await admin.create_topics(
+        [NewTopic(prefix + "callbacks", 2, 1), NewTopic(prefix + "small", 1, 1, topic_configs=small)]
+    )
     await admin.close()
     started: list[Sender] = []
 
@@ -159,7 +162,9 @@ async def test_a_sender_that_waits_for_a_missing_topic_can_be_stopped(start: Sta
     """Kafka's client would send to it for ever."""
     sender = await start()
     await sender.begin()
-    await send(sender, prefix + "missing", b"a")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await send(sender, prefix + "missing", b"a")
     started_s = time.monotonic()
     await sender.stop()
     assert time.monotonic() - started_s < 8

@@ -8,6 +8,7 @@ appends in place.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aiokafka.producer.message_accumulator import BatchBuilder
@@ -103,7 +104,10 @@ class Slice:
                 self._reject(key, offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
                 continue
             topic = future.callBackTopic
-            target = verdicts.get(topic) or await self._targets.verdict(topic)
+            target = verdicts.get(topic)
+            if target is None:
+                await self._targets.resolve(_topics_of(stride) - verdicts.keys())
+                target = verdicts[topic]
             if isinstance(target, Reason):
                 self._reject(key, offset, target, b"%d" % second, row)
                 continue
@@ -174,6 +178,16 @@ class Slice:
         for batch, topic, partition in self._full:
             await self._sender.send(batch, topic, partition)
         self._full.clear()
+
+
+def _topics_of(stride: list[tuple[bytes, bytes]]) -> set[str]:
+    """Return the callback topics of *stride*, to be looked up at once: a second may name thousands."""
+    topics = set()
+    for key, row in stride:
+        if parts_of(key)[0] != REFUSED:
+            with suppress(DecodeError):
+                topics.add(Future.FromString(row).callBackTopic)
+    return topics
 
 
 def _stride(rows: Iterator[tuple[bytes, bytes]], rows_max: int) -> tuple[list[tuple[bytes, bytes]], int, bool]:

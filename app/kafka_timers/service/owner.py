@@ -71,10 +71,10 @@ class Fences:
         where = [TopicPartition(self._topic, number) for number in numbers]
         return {at.partition: end for at, end in (await self._consumer.end_offsets(where)).items()}
 
-    async def start(self, number: int) -> int:
-        """Return the first offset that is left in the log of partition *number*."""
-        at = TopicPartition(self._topic, number)
-        return int((await self._consumer.beginning_offsets([at]))[at])
+    async def starts(self, numbers: list[int]) -> dict[int, int]:
+        """Return the first offset that is left in the log of each partition."""
+        where = [TopicPartition(self._topic, number) for number in numbers]
+        return {at.partition: start for at, start in (await self._consumer.beginning_offsets(where)).items()}
 
 
 class Ledger:
@@ -104,7 +104,7 @@ class Shared:
     targets: CallbackTopics
     rejects: Rejects
     memory: StoreMemory
-    identity: bytes
+    cluster: str
     metrics: WorkerMetrics
     clock: Clock
     name: str
@@ -134,6 +134,7 @@ class Owner:
         self._read_on = asyncio.Event()
         self._stopped = asyncio.Event()
         self._failed: Exception | None = None
+        self._gap = False
         self._serving = False
         self._trouble = "is being taken over"
         self._looked_at_s = shared.clock.elapsed_s()
@@ -164,23 +165,22 @@ class Owner:
 
     def problem(self) -> str | None:
         """Return why this partition does not fire; None when it does."""
+        if self._gap:
+            return f"partition {self.number}: its request log starts above the oldest pending request"
         if self.idle_s > self._shared.settings.stalled_after_s:
             return f"partition {self.number} {self._trouble}: no progress for {self.idle_s:.0f} s"
         return None if self._serving else f"partition {self.number} {self._trouble}"
 
     # --- fed by the reader -------------------------------------------------------------------------------------------
 
-    async def ingest(self, records: Sequence[Record], position: int) -> None:
+    def ingest(self, records: Sequence[Record], position: int) -> None:
         """Keep *records*, after which the log has been read up to *position*."""
-        partition, targets = self.partition, self._shared.targets
-        while (accepted := accept(records, partition, targets.verdicts)).unknown:
-            await targets.resolve(accepted.unknown)
-            if partition is not self.partition or self._store is None:
-                return  # given up or taken over anew meanwhile
-        # Nothing is awaited between the decision where a request is kept and its being there: a scan may begin between.
+        partition = self.partition
+        accepted = accept(records, partition)
         partition.position = position
         partition.added(accepted.offsets)
         self._opened.add(accepted.rows, partition)
+        self._shared.targets.want(accepted.topics)
         self._shared.metrics.requests.inc(len(accepted.rows) - accepted.refused.total())
         self._read_on.set()
         if not self._serving:
@@ -243,8 +243,8 @@ class Owner:
         await sender.start()
         seals = await shared.ledger.seals(number)
         check_partitions(seals, shared.partitions)
-        start, end = await shared.fences.start(number), (await shared.fences.ends([number]))[number]
-        self._store = store = _open(self._folder, shared)
+        start, end = [(await ask([number]))[number] for ask in (shared.fences.starts, shared.fences.ends)]
+        self._store = store = _open(self._folder, shared, number)
         local = store.local()
         if local and local.position > end:
             log.warning("partition %d: the store has read up to %d, the log ends at %d", number, local.position, end)
@@ -257,7 +257,7 @@ class Owner:
         elif not store.is_new:
             self._close()
             destroy(self._folder)
-            self._store = TimerStore(self._folder, shared.identity, shared.memory)
+            self._store = TimerStore(self._folder, _identity(shared, number), shared.memory)
         self._opened.save(partition)
         shared.metrics.takeovers.labels("kept" if local and keep else "rebuilt").inc()
         log.info(
@@ -279,9 +279,9 @@ class Owner:
                 f"{topic} ends at offset {end}, below {partition.must_reach} up to which it has been fired: was the "
                 "topic deleted, or did it lose records? If it was made anew on purpose, make that of the seals anew too"
             )
-        gap = start > partition.position
-        self._shared.metrics.log_gap.labels(self.number).set(gap)
-        if gap:
+        self._gap = start > partition.position
+        self._shared.metrics.log_gap.labels(self.number).set(self._gap)
+        if self._gap:
             log.error(
                 "partition %d: requests from offset %d on are pending, but %s starts at %d: its retention is too short",
                 *(self.number, partition.position, topic, start),
@@ -311,10 +311,12 @@ class Owner:
             await self._reach(await shared.fences.end(self.number, second), shared.settings.fence_wait_s)
             quiet = second - partition.second < shared.settings.seal_every_s
             if partition.scan or not quiet or store.has_due(partition.second, second):
+                self._trouble = f"fires second {second}"
                 while partition.second < second and not self._stopped.is_set():
                     scan = partition.begin(second)
                     store.save(partition)
                     await self._fire(scan)
+                self._trouble = "waits for a tick"
         self._fired_up_to = max(second, self._fired_up_to)
         self._looked_at_s = shared.clock.elapsed_s()
 
@@ -336,7 +338,7 @@ class Owner:
                 seal.partitions = shared.partitions
                 await sender.commit(seal)
         except TimeoutError as error:
-            self._slice_rows = max(len(taken.due) // 2, _SLICE_ROWS_MIN)
+            self._slice_rows = max(self._slice_rows // 4, _SLICE_ROWS_MIN)
             raise KafkaError(
                 f"{len(taken.due)} callbacks were not taken in time; slices have {self._slice_rows} now"
             ) from error
@@ -398,6 +400,16 @@ class Owner:
         for second, count in taken.seconds.items():
             metrics.lateness.add(now_s - second, count)
 
+    def watch_log(self, start: int) -> None:
+        """Take note that the request log starts at *start* by now: what is gone from it cannot be restored."""
+        if self._serving and start > self.partition.restorable_from and not self._gap:
+            self._gap = True
+            self._shared.metrics.log_gap.labels(self.number).set(1)
+            log.error(
+                "partition %d: %s starts at %d, above requests that still wait: its retention is too short",
+                *(self.number, self._shared.topics.requests, start),
+            )
+
     def show(self) -> None:
         """Bring the gauges of this partition up to date."""
         if not self._serving:
@@ -424,15 +436,21 @@ def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:
         )
 
 
-def _open(folder: Path, shared: Shared) -> TimerStore:
+def _identity(shared: Shared, number: int) -> bytes:
+    """Return what a store must say of itself to be of use: the Kafka, the topic and the partition that it is of."""
+    return f"{shared.cluster}/{shared.topics.requests}/{number}".encode()
+
+
+def _open(folder: Path, shared: Shared, number: int) -> TimerStore:
+    identity = _identity(shared, number)
     try:
-        return TimerStore(folder, shared.identity, shared.memory)
+        return TimerStore(folder, identity, shared.memory)
     except Exception as error:
         if not is_damage(error):
             raise
-        log.warning("partition %s: its store is damaged and is rebuilt from the log: %s", folder.name, error)
+        log.warning("partition %d: its store is damaged and is rebuilt from the log: %s", number, error)
         destroy(folder)
-        return TimerStore(folder, shared.identity, shared.memory)
+        return TimerStore(folder, identity, shared.memory)
 
 
 def _told(error: Exception) -> str:

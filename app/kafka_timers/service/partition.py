@@ -128,8 +128,8 @@ class Partition:
         seals = list(seals)
         complete = max((s for s in seals if not s.HasField("through")), key=_age, default=None)
         self.second, self.fence = (complete.last, complete.fence) if complete else (0, 0)
-        # `through` is a key under the complete seal that the slice stands on. Under an older one, as a paused owner adds
-        # with at-least-once, the same key would declare requests as done that are not.
+        # `through` is a key under the complete seal that the slice stands on. Under an older one, as a paused owner
+        # adds with at-least-once, the same key would declare requests as done that are not.
         slices = [s for s in seals if s.HasField("through") and s.first == self.second + 1]
         latest = max(slices, key=lambda s: (*_age(s), s.through), default=None)
         self.scan = Scan(latest.last, latest.fence, latest.through) if latest else None
@@ -214,6 +214,12 @@ class Partition:
     def restore_from(self) -> int:
         """An offset on `timer-request` below which no request waits; at most one chunk below the best one."""
         return self._lowest(self.chunks)
+
+    @property
+    def restorable_from(self) -> int:
+        """An offset at or above the oldest pending request: a log that starts above it has lost one."""
+        lowest = min(self.chunks, default=None)
+        return self.position if lowest is None else ((lowest + 1) << CHUNK_BITS) - 1
 
     def _lowest(self, chunks: Counter[int]) -> int:
         lowest = min(chunks, default=None)

@@ -28,7 +28,7 @@ class Feed(Protocol):
     # The offset that somebody waits for the store to reach.
     awaited: int
 
-    async def ingest(self, records: Sequence[Record], position: int) -> None:
+    def ingest(self, records: Sequence[Record], position: int) -> None:
         """Take *records*, after which the log has been read up to *position*."""
 
     def fail(self, error: Exception) -> None:
@@ -105,7 +105,7 @@ class RequestReader:
                 position = await self._consumer.position(at)
                 if records or position > feed.partition.position:
                     try:
-                        await feed.ingest(records, position)
+                        feed.ingest(records, position)
                     except Exception as error:
                         self._drop(feed, error)
 

@@ -3,11 +3,12 @@ What a record on `timer-request` asks for, or why it is refused.
 
 Pure. A refused request is kept like any other until the next tick takes it to `timer-rejected`, in the same transaction
 as that second's callbacks: it gets there exactly once, whatever crashes. Its row holds the reason and the whole record.
+What only the callback topic can tell is judged in the request's second, by `callbacks`.
 """
 
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -113,33 +114,35 @@ def unpack_refused(row: bytes) -> tuple[Reason, bytes | None, bytes | None]:
 @dataclass(slots=True)
 class Accepted:
     """
-    Rows for the store, or what must be known before there are any.
+    Rows for the store.
 
     Attributes:
         rows: key and value of each record that is kept.
         offsets: of those records, ascending.
         refused: how many of them are refused requests, by reason.
-        unknown: callback topics that nothing is known of yet. If there are any, the rows are of no use: look the
-            topics up and accept the same records again.
+        topics: callback topics that the others name.
     """
 
     rows: Rows = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     refused: Counter[Reason] = field(default_factory=Counter)
-    unknown: set[str] = field(default_factory=set)
+    topics: set[str] = field(default_factory=set)
 
 
-def accept(records: Sequence[Record], partition: Partition, topics: Mapping[str, Target | Reason]) -> Accepted:
+def accept(records: Sequence[Record], partition: Partition) -> Accepted:
     """
     Return a row for each of *records* that is not done yet.
+
+    Only what the record itself shows is judged here, so that whoever reads it again, much later and on an empty disk,
+    comes to the same end. What may change, such as whether its callback topic exists, is judged in its second.
 
     Args:
         records: of this partition, offsets ascending.
         partition: decides where each row is kept.
-        topics: the callback topics that something is known of.
     """
     out = Accepted()
-    add_row, add_offset, parse, place = out.rows.append, out.offsets.append, Future.FromString, partition.place
+    add_row, add_offset, add_topic = out.rows.append, out.offsets.append, out.topics.add
+    parse, place = Future.FromString, partition.place
     # Many requests of a fetch are due in the same seconds.
     seconds: dict[bytes | None, int | Reason] = {}
     for record in records:
@@ -149,36 +152,26 @@ def accept(records: Sequence[Record], partition: Partition, topics: Mapping[str,
             try:
                 future = parse(value)
             except DecodeError:
-                verdict: Reason | None = Reason.VALUE_NOT_A_FUTURE
+                refusal: Reason | None = Reason.VALUE_NOT_A_FUTURE
             else:
-                target = topics.get(future.callBackTopic)
-                if target is None and future.callBackTopic:
-                    out.unknown.add(future.callBackTopic)
-                    continue
-                millis = future.millis
-                if type(target) is not Target or future.cancel or millis > 999:
-                    verdict = _refusal(future, target)
-                elif len(value) + OVERHEAD_BYTES <= target.batch_bytes_max or fits(future, len(value), target):
-                    verdict = None
-                else:
-                    verdict = Reason.TOO_LARGE
+                millis, topic = future.millis, future.callBackTopic
+                refusal = None if millis < 1000 and topic and not future.cancel else _refusal(future)
         else:
-            verdict = second if isinstance(second, Reason) else Reason.VALUE_MISSING
-        if verdict is None:
-            row_key = place(second, millis, offset)  # type: ignore[arg-type]  # no verdict: it is a second
+            refusal = second if isinstance(second, Reason) else Reason.VALUE_MISSING
+        if refusal is None:
+            add_topic(topic)
+            row_key = place(second, millis, offset)  # type: ignore[arg-type]  # not refused: it is a second
         else:
             row_key = place(REFUSED, 0, offset)
-            value = pack_refused(verdict, record)
-            out.refused[verdict] += row_key is not None
+            value = pack_refused(refusal, record)
+            out.refused[refusal] += row_key is not None
         if row_key is not None:
-            add_row((row_key, value))  # type: ignore[arg-type]  # a record without a value has a verdict
+            add_row((row_key, value))  # type: ignore[arg-type]  # a record without a value is refused
             add_offset(offset)
     return out
 
 
-def _refusal(future: Future, target: Target | Reason | None) -> Reason:
+def _refusal(future: Future) -> Reason:
     if future.cancel:
         return Reason.CANCEL_UNSUPPORTED
-    if future.millis > 999:
-        return Reason.MILLIS_OUT_OF_RANGE
-    return target if isinstance(target, Reason) else Reason.TOPIC_MISSING
+    return Reason.MILLIS_OUT_OF_RANGE if future.millis > 999 else Reason.TOPIC_MISSING

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
+    IllegalOperation,
     InvalidTopicError,
     KafkaError,
     MessageSizeTooLargeError,
@@ -88,8 +89,9 @@ class Sender:
     async def stop(self) -> None:
         """Disconnect; what was not committed is aborted by the next owner's start."""
         for _, ack in self._acks:
-            # Cancelled or not, nobody asks for its outcome any more.
-            ack.cancel()
+            # Nobody asks for its outcome any more; one that has failed would be logged for that.
+            if not ack.cancel() and not ack.cancelled():
+                ack.exception()
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(_STOP_S):
                 await self._producer.stop()
@@ -113,7 +115,7 @@ class Sender:
             self._acks.append((topic, await self._producer.send_batch(batch, topic, partition=partition)))
         except ProducerFenced as error:
             raise FencedError from error
-        except AssertionError as error:
+        except (AssertionError, IllegalOperation) as error:
             # The transaction has failed meanwhile; an ack tells why.
             await self._gather()
             raise KafkaError("the transaction failed without a reason") from error
@@ -130,7 +132,9 @@ class Sender:
         if not self._transactional:
             await self._gather()
         batch = self.new_batch()
-        batch.append(timestamp=None, key=b"%d" % self._partition, value=seal.SerializeToString())
+        # A key of its own for slices: compaction must never leave a slice without the complete seal that it stands on.
+        key = b"%d slice" % self._partition if seal.HasField("through") else b"%d" % self._partition
+        batch.append(timestamp=None, key=key, value=seal.SerializeToString())
         await self.send(batch, self._sealed_topic, self._partition)
         # commit_transaction() returns normally when a batch has failed, so every ack is looked at before.
         await self._gather()

@@ -41,10 +41,15 @@ class CallbackTopics:
     def __init__(self, admin: AIOKafkaAdminClient, topics: Topics, allowed: str, clock: Clock) -> None:
         self.verdicts: dict[str, Target | Reason] = {}
         self._until_s: dict[str, float] = {}
+        self._wanted: set[str] = set()
         self._admin = admin
         self._own = topics
         self._allowed = re.compile("|".join(translate(glob.strip()) for glob in allowed.split(",")))
         self._clock = clock
+
+    def want(self, names: Iterable[str]) -> None:
+        """Have *names* looked up by the next `refresh`, so that they are known by the time they are due."""
+        self._wanted.update(name for name in names if name not in self.verdicts)
 
     async def resolve(self, names: Collection[str]) -> None:
         """
@@ -74,7 +79,8 @@ class CallbackTopics:
             aiokafka.errors.KafkaError: no broker answers.
         """
         limits = await self._limits(names) if names else {}
-        # A missing topic must not be asked for by name: the broker would create it, where it is set up to.
+        # A missing topic must not be asked for by name: the broker would create it, where it is set up to. Asking for
+        # all topics instead takes seconds on a cluster that has thousands.
         exist = [name for name, limit in limits.items() if limit is not Reason.TOPIC_UNKNOWN]
         partitions = await self._partitions(exist) if exist else {}
         verdicts: dict[str, Target | Reason] = {}
@@ -84,12 +90,6 @@ class CallbackTopics:
             else:
                 verdicts[name] = limit if isinstance(limit, Reason) else Reason.TOPIC_UNKNOWN
         return verdicts
-
-    async def verdict(self, name: str) -> Target | Reason:
-        """Return what is known of *name*, looked up if nothing is."""
-        if name not in self.verdicts:
-            await self.resolve([name])
-        return self.verdicts[name]
 
     def refuse(self, name: str, reason: Reason) -> None:
         """Take note that the broker refused a write to *name*."""
@@ -101,14 +101,19 @@ class CallbackTopics:
             del self.verdicts[name], self._until_s[name]
 
     async def refresh(self) -> None:
-        """Look up again what is writable and due for it, and forget what was not; to be called every few seconds."""
+        """
+        Look up what is wanted, and again what is writable and due for it; forget what was not; to be called often.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
         now_s = self._clock.elapsed_s()
         old = [name for name, until_s in self._until_s.items() if until_s <= now_s]
         writable = [name for name in old if isinstance(self.verdicts[name], Target)]
         for name in set(old).difference(writable):
             del self.verdicts[name], self._until_s[name]
-        if writable:
-            await self.resolve(writable)
+        wanted, self._wanted = self._wanted, set()
+        await self.resolve(wanted.union(writable))
 
     def _judge(self, name: str, verdict: Target | Reason, keep_s: float) -> None:
         self.verdicts[name] = verdict
@@ -131,6 +136,5 @@ class CallbackTopics:
         return limits
 
     async def _partitions(self, names: Collection[str]) -> dict[str, int]:
-        visible = set(names).intersection(await self._admin.list_topics())
-        described = await self._admin.describe_topics(sorted(visible)) if visible else []
+        described = await self._admin.describe_topics(sorted(names))
         return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["partitions"]}

@@ -44,7 +44,8 @@ log = logging.getLogger(__name__)
 # A second's transaction may take this long to end when the partition is to be given up.
 _HAND_OVER_S = 2.0
 _LEAVE_S = 5.0
-_HOUSEKEEPING_S = 1.0
+_HOUSEKEEPING_S = 0.5
+_WATCH_LOGS_S = 5.0
 _NO_TICK_S = 3.0
 _TICK_DIGITS = 20
 # Beyond this many times `stalled_after_s` a restart is the better bet: /livez turns red.
@@ -91,7 +92,8 @@ class Worker:
             stack.push_async_callback(admin.close)
             self._shared = shared = await self._connect(admin, stack)
             app = make_app(self._settings, shared.partitions, self._on_tick, self._on_assigned, self._on_revoked)
-            tasks = [asyncio.create_task(shared.reader.run()), asyncio.create_task(self._keep_house(shared))]
+            chores = [shared.reader.run(), self._keep_house(shared), self._watch_logs(shared)]
+            tasks = [asyncio.create_task(chore) for chore in chores]
             stack.push_async_callback(_cancel, tasks)
             app.finalize()
             await app.start()
@@ -192,7 +194,7 @@ class Worker:
             targets=targets,
             rejects=Rejects(topics.rejected, rejected, topics.requests),
             memory=StoreMemory(),
-            identity=f"{cluster}/{topics.requests}".encode(),
+            cluster=cluster,
             metrics=self.metrics,
             clock=self._clock,
             name=self.probes.url or f"{socket.gethostname()}:{settings.data_dir}",
@@ -203,10 +205,16 @@ class Worker:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self._owners.values():
                 owner.show()
-            try:
+            with _logged("callback topics could not be looked up"):
                 await shared.targets.refresh()
-            except KafkaError as error:
-                log.warning("callback topics could not be looked up: %s", error)
+
+    async def _watch_logs(self, shared: Shared) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_LOGS_S)
+            with _logged("the start of the request log could not be read"):
+                starts = await shared.fences.starts(list(self._owners))
+                for owner in self._owners.values():
+                    owner.watch_log(starts.get(owner.number, 0))
 
 
 def run(settings: WorkerSettings) -> int:
@@ -223,7 +231,7 @@ def run(settings: WorkerSettings) -> int:
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
         await Worker(settings).run(stop)
 
-    # A hot second holds some hundred thousand small objects for a moment, none of them in a cycle. With Python's default
+    # A hot second holds some hundred thousand small objects for a moment, none of them in a cycle. With Python's own
     # thresholds the collector walks through them again and again, for a quarter of the second's CPU time.
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
@@ -288,6 +296,15 @@ async def _leave(app: faust.App) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(_LEAVE_S):
             await app.stop()
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log an error of Kafka's client and go on; it is tried again."""
+    try:
+        yield
+    except KafkaError as error:
+        log.warning("%s: %s", what, error)
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
