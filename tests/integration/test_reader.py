@@ -26,7 +26,7 @@ class Collected:
         self.error: Exception | None = None
         self._fed = asyncio.Event()
 
-    async def ingest(self, records: Sequence[Record], position: int) -> None:
+    def ingest(self, records: Sequence[Record], position: int) -> None:
         self.partition.position = position
         self.values += [record.value for record in records]
         self.fetches += 1

@@ -24,6 +24,13 @@ async def make(admin: AIOKafkaAdminClient, name: str, partitions: int = 1, **con
     await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
 
 
+async def verdict(known: CallbackTopics, name: str) -> Target | Reason:
+    """Return what is known of *name*, looked up if nothing is."""
+    if name not in known.verdicts:
+        await known.resolve([name])
+    return known.verdicts[name]
+
+
 async def test_each_topic_has_a_verdict(admin: AIOKafkaAdminClient, prefix: str) -> None:
     await make(admin, prefix + "callbacks", 3)
     await make(admin, prefix + "small", 1, **{"max.message.bytes": "5000"})
@@ -49,25 +56,25 @@ async def test_each_topic_has_a_verdict(admin: AIOKafkaAdminClient, prefix: str)
 
 @pytest.mark.parametrize("name", [".", ".."])
 async def test_names_that_are_none_to_kafka_are_unknown(admin: AIOKafkaAdminClient, name: str) -> None:
-    assert await CallbackTopics(admin, Topics(), "*", ManualClock()).verdict(name) is Reason.TOPIC_UNKNOWN
+    assert await verdict(CallbackTopics(admin, Topics(), "*", ManualClock()), name) is Reason.TOPIC_UNKNOWN
 
 
 async def test_asking_for_a_missing_topic_does_not_make_it(admin: AIOKafkaAdminClient, prefix: str) -> None:
     known = CallbackTopics(admin, Topics(), "*", ManualClock())
-    assert await known.verdict(prefix + "missing") is Reason.TOPIC_UNKNOWN
+    assert await verdict(known, prefix + "missing") is Reason.TOPIC_UNKNOWN
     assert prefix + "missing" not in await admin.list_topics()
 
 
 async def test_a_topic_that_is_made_later_is_found_within_seconds(admin: AIOKafkaAdminClient, prefix: str) -> None:
     clock = ManualClock()
     known = CallbackTopics(admin, Topics(), "*", clock)
-    assert await known.verdict(prefix + "new") is Reason.TOPIC_UNKNOWN
+    assert await verdict(known, prefix + "new") is Reason.TOPIC_UNKNOWN
     await make(admin, prefix + "new", 2)
     await known.refresh()
-    assert await known.verdict(prefix + "new") is Reason.TOPIC_UNKNOWN
+    assert await verdict(known, prefix + "new") is Reason.TOPIC_UNKNOWN
     await clock.advance(5)
     await known.refresh()
-    assert isinstance(await known.verdict(prefix + "new"), Target)
+    assert isinstance(await verdict(known, prefix + "new"), Target)
 
 
 async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
@@ -76,15 +83,24 @@ async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
     clock = ManualClock()
     known = CallbackTopics(admin, Topics(), "*", clock)
     await make(admin, prefix + "gone")
-    assert isinstance(await known.verdict(prefix + "gone"), Target)
+    assert isinstance(await verdict(known, prefix + "gone"), Target)
     await admin.delete_topics([prefix + "gone"])
     async with asyncio.timeout(10):
         while prefix + "gone" in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
             await asyncio.sleep(0.05)
-    assert isinstance(await known.verdict(prefix + "gone"), Target)
+    assert isinstance(await verdict(known, prefix + "gone"), Target)
     await clock.advance(30)
     await known.refresh()
     assert known.verdicts[prefix + "gone"] is Reason.TOPIC_UNKNOWN
+
+
+async def test_what_is_wanted_is_known_after_the_next_refresh(admin: AIOKafkaAdminClient, prefix: str) -> None:
+    known = CallbackTopics(admin, Topics(), "*", ManualClock())
+    await make(admin, prefix + "a")
+    known.want([prefix + "a", prefix + "missing"])
+    assert not known.verdicts
+    await known.refresh()
+    assert known.verdicts == {prefix + "a": Target(1, 1_048_588), prefix + "missing": Reason.TOPIC_UNKNOWN}
 
 
 async def test_what_is_doubted_is_looked_up_again_and_what_was_refused_is_not(
@@ -100,7 +116,7 @@ async def test_what_is_doubted_is_looked_up_again_and_what_was_refused_is_not(
     assert known.verdicts == {prefix + "b": Reason.TOPIC_REFUSED}
     await clock.advance(59)
     await known.refresh()
-    assert await known.verdict(prefix + "b") is Reason.TOPIC_REFUSED
+    assert await verdict(known, prefix + "b") is Reason.TOPIC_REFUSED
     await clock.advance(1)
     await known.refresh()
-    assert isinstance(await known.verdict(prefix + "b"), Target)
+    assert isinstance(await verdict(known, prefix + "b"), Target)

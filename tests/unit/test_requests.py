@@ -1,6 +1,5 @@
 """What a record on `timer-request` asks for, and for which reasons it is refused."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -19,11 +18,6 @@ from kafka_timers.service.requests import (
 from kafka_timers.wire import Future, Header, Sealed
 
 NOW = 1_800_000_000
-TOPICS: Mapping[str, Target | Reason] = {
-    "callbacks": Target(partitions=4, batch_bytes_max=1_048_588),
-    "small": Target(partitions=1, batch_bytes_max=1_000),
-    "secret": Reason.TOPIC_FORBIDDEN,
-}
 
 
 @dataclass
@@ -75,7 +69,7 @@ def test_a_key_is_a_second_in_ascii_or_is_refused(key: bytes | None, expected: i
 
 def test_requests_are_kept_as_they_came_under_second_millis_and_offset() -> None:
     records = [asked(5), asked(7, millis=999), asked(9, key=b"%d" % (NOW + 1))]
-    accepted = accept(records, Partition(0), TOPICS)
+    accepted = accept(records, Partition(0))
     assert [parts_of(key) for key, _ in accepted.rows] == [(NOW, 0, 5), (NOW, 999, 7), (NOW + 1, 0, 9)]
     assert [value for _, value in accepted.rows] == [record.value for record in records]
     assert accepted.offsets == [5, 7, 9]
@@ -85,7 +79,7 @@ def test_requests_are_kept_as_they_came_under_second_millis_and_offset() -> None
 def test_what_is_done_is_not_kept_again_whether_it_fired_or_was_refused() -> None:
     partition = Partition(0)
     partition.take_over([Sealed(last=NOW, fence=2)], None)
-    accepted = accept([asked(0), asked(1, topic=""), asked(2), asked(3, topic="")], partition, TOPICS)
+    accepted = accept([asked(0), asked(1, topic=""), asked(2), asked(3, topic="")], partition)
     assert accepted.offsets == [2, 3]
     assert all(is_late(key) for key, _ in accepted.rows)
     assert accepted.refused.total() == 1
@@ -105,32 +99,21 @@ def test_what_is_done_is_not_kept_again_whether_it_fired_or_was_refused() -> Non
         # A cancel needs no topic, and is none the better for having one.
         (asked(cancel=True, topic=""), "cancel-unsupported"),
         (asked(topic=""), "topic-missing"),
-        (asked(topic="secret"), "topic-forbidden"),
-        (asked(topic="small", callBack=b"x" * 1_000), "too-large"),
         # The first thing that is wrong is told.
-        (asked(key=b"soon", topic="secret"), "key-not-a-second"),
+        (asked(key=b"soon", topic=""), "key-not-a-second"),
     ],
 )
 def test_what_can_never_fire_is_kept_for_the_next_tick_with_its_reason(record: Asked, reason: str) -> None:
-    accepted = accept([asked(0), record, asked(2)], Partition(0), TOPICS)
+    accepted = accept([asked(0), record, asked(2)], Partition(0))
     assert [parts_of(key)[0] for key, _ in accepted.rows] == [NOW, REFUSED, NOW]
     assert unpack_refused(accepted.rows[1][1]) == (reason, record.key, record.value)
     assert accepted.refused == {reason: 1}
 
 
-def test_topics_that_nothing_is_known_of_are_asked_for_all_at_once() -> None:
-    records = [asked(0), asked(1, topic="new"), asked(2, topic="newer"), asked(3, topic="new"), asked(4, topic="")]
-    partition = Partition(0)
-    assert accept(records, partition, TOPICS).unknown == {"new", "newer"}
-    known = {**TOPICS, "new": TOPICS["callbacks"], "newer": Reason.TOPIC_UNKNOWN}
-    accepted = accept(records, partition, known)
-    assert not accepted.unknown
-    assert accepted.offsets == [0, 1, 2, 3, 4]
-    assert accepted.refused == {"topic-unknown": 1, "topic-missing": 1}
-
-
-def test_a_topic_is_not_looked_up_for_a_request_that_has_no_second() -> None:
-    assert not accept([asked(key=b"soon", topic="new")], Partition(0), TOPICS).unknown
+def test_the_topics_of_what_is_kept_are_told() -> None:
+    """So that they are known by the time they are due."""
+    records = [asked(0, topic="a"), asked(1, topic="b"), asked(2, topic="a"), asked(3, key=b"soon", topic="c")]
+    assert accept(records, Partition(0)).topics == {"a", "b"}
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from aiokafka.producer.message_accumulator import BatchBuilder
 from google.protobuf.message import DecodeError
@@ -20,7 +21,7 @@ from kafka_timers.service.partition import REFUSED, ROW_BYTES, parts_of, unpack_
 from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
 from kafka_timers.service.sender import BATCH_BYTES, Sender
 from kafka_timers.service.targets import CallbackTopics
-from kafka_timers.wire import Future, callback_headers
+from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Future, callback_headers, plain_fields
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -31,6 +32,8 @@ _POSITIVE = 0x7FFF_FFFF
 # Rows between two looks at the event loop: about 10 ms, so that heartbeats and the other partitions go on.
 _STRIDE_ROWS = 2_000
 _STRIDE_BYTES = 4 << 20
+# Assumed of the first rows, before their size is known: few enough that the largest ones fit into memory.
+_ROW_BYTES_GUESS = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,16 @@ class Rejects:
     source: str
 
 
+@dataclass(slots=True)
+class _Lane:
+    """The open batches of one callback topic, one per partition, and how many callbacks have gone there."""
+
+    topic: str
+    target: Target
+    batches: list[BatchBuilder | None]
+    fired: int = 0
+
+
 class Slice:
     """
     One transaction's worth of rows, sent as it is built.
@@ -50,13 +63,12 @@ class Slice:
         number: of the partition that the rows are from.
         sender: has begun a transaction.
         targets: what is known of callback topics.
-        rejects: the topic `timer-rejected`.
+        rejects: where refused requests go.
         clock: tells how late callbacks leave.
 
     Attributes:
         due: keys of all rows taken, in order.
         rejected: those of them that went to `timer-rejected`, with the reason.
-        fired: callbacks by topic.
         seconds: callbacks by their second, without those whose request came late itself.
         complete: no row of the scan is left.
     """
@@ -64,70 +76,85 @@ class Slice:
     def __init__(self, number: int, sender: Sender, targets: CallbackTopics, rejects: Rejects, clock: Clock) -> None:
         self.due: list[bytes] = []
         self.rejected: dict[bytes, Reason] = {}
-        self.fired: Counter[str] = Counter()
         self.seconds: Counter[int] = Counter()
         self.complete = False
         self._number = number
         self._sender = sender
         self._targets = targets
         self._rejects = rejects
+        self._reject_lane = _lane_to(rejects.topic, rejects.target)
         self._clock = clock
-        self._open: dict[tuple[str, int], BatchBuilder] = {}
+        self._lanes: dict[bytes, _Lane | Reason] = {}
         self._full: list[tuple[BatchBuilder, str, int]] = []
+
+    @property
+    def fired(self) -> dict[str, int]:
+        """Callbacks by topic."""
+        return {lane.topic: lane.fired for lane in self._lanes.values() if isinstance(lane, _Lane)}
 
     async def take(self, rows: Iterator[tuple[bytes, bytes]], rows_max: int, bytes_max: int) -> None:
         """Send callbacks for *rows* until they end or the slice is full."""
-        bytes_left = bytes_max
+        bytes_left, row_bytes = bytes_max, _ROW_BYTES_GUESS
         while not self.complete and (rows_left := rows_max - len(self.due)) > 0 and bytes_left > 0:
-            stride, size, self.complete = _stride(rows, rows_left)
-            bytes_left -= size
-            await self._add(stride)
+            wanted = max(min(_STRIDE_ROWS, _STRIDE_BYTES // row_bytes, rows_left), 1)
+            stride = list(islice(rows, wanted))
+            self.complete = len(stride) < wanted
+            if stride:
+                size = sum([len(row) for _, row in stride])
+                bytes_left, row_bytes = bytes_left - size, size // len(stride) + 1
+                await self._add(stride)
             await self._send_full()
             await asyncio.sleep(0)
-        self._full += [(batch, topic, partition) for (topic, partition), batch in self._open.items()]
-        self._open.clear()
+        for lane in (*self._lanes.values(), self._reject_lane):
+            if isinstance(lane, _Lane):
+                self._full += [(batch, lane.topic, at) for at, batch in enumerate(lane.batches) if batch]
         await self._send_full()
 
     async def _add(self, stride: list[tuple[bytes, bytes]]) -> None:
         now_ms = int(self._clock.wall_s() * 1000)
-        verdicts, parse, number, open_batch = self._targets.verdicts, Future.FromString, self._number, self._open.get
-        fired, seconds = self.fired, self.seconds
+        number, lanes, seconds = self._number, self._lanes, self.seconds
+        expiry_of, expiry = -1, b""
         for key, row in stride:
             late = len(key) != ROW_BYTES
             second, _, offset = parts_of(key) if late else unpack_row(key)
             if second == REFUSED:
                 self._reject(key, offset, *unpack_refused(row))
                 continue
-            try:
-                future = parse(row)
-            except DecodeError:
-                self._reject(key, offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
+            fields = plain_fields(row)
+            if fields is not None:
+                topic, to_key, value = fields
+                if second != expiry_of:
+                    expiry_of, expiry = second, b"%d" % second
+                headers: Headers = [(EXPIRY_HEADER, expiry), (REQUEST_HEADER, b"%d:%d" % (number, offset))]
+            else:
+                try:
+                    future = Future.FromString(row)
+                except DecodeError:
+                    self._reject(key, offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
+                    continue
+                topic, to_key, value = future.callBackTopic.encode(), future.callBackKey.encode(), future.callBack
+                headers = callback_headers(future, second, b"%d:%d" % (number, offset))
+            lane = lanes.get(topic)
+            if lane is None:
+                await self._open_lanes(stride)
+                lane = lanes[topic]
+            if isinstance(lane, Reason):
+                self._reject(key, offset, lane, b"%d" % second, row)
                 continue
-            topic = future.callBackTopic
-            target = verdicts.get(topic)
-            if target is None:
-                await self._targets.resolve(_topics_of(stride) - verdicts.keys())
-                target = verdicts[topic]
-            if isinstance(target, Reason):
-                self._reject(key, offset, target, b"%d" % second, row)
-                continue
-            bytes_max = target.batch_bytes_max
-            if len(row) + OVERHEAD_BYTES > bytes_max and not fits(future, len(row), target):
+            bytes_max = lane.target.batch_bytes_max
+            if len(row) + OVERHEAD_BYTES > bytes_max and not fits(Future.FromString(row), len(row), lane.target):
                 self._reject(key, offset, Reason.TOO_LARGE, b"%d" % second, row)
                 continue
-            to_key = future.callBackKey.encode() or None
-            partition = (murmurhash2(to_key, _SEED) & _POSITIVE if to_key else second) % target.partitions
-            value = future.callBack
-            headers = callback_headers(future, second, b"%d:%d" % (number, offset))
-            batch = open_batch((topic, partition))
+            at = (murmurhash2(to_key, _SEED) & _POSITIVE if to_key else second) % lane.target.partitions
+            batch = lane.batches[at]
             if (
                 batch is None
                 # A batch has at most what the producer takes; the topic may take less.
                 or (bytes_max < BATCH_BYTES and batch.size() + len(row) + OVERHEAD_BYTES > bytes_max)
-                or batch.append(timestamp=now_ms, key=to_key, value=value, headers=headers) is None
+                or batch.append(timestamp=now_ms, key=to_key or None, value=value, headers=headers) is None
             ):
-                self._append_to_new(topic, partition, now_ms, to_key, value, headers)
-            fired[topic] += 1
+                self._append_to_new(lane, at, now_ms, to_key or None, value, headers)
+            lane.fired += 1
             if not late:
                 seconds[second] += 1
         self.due += [key for key, _ in stride]
@@ -142,37 +169,48 @@ class Slice:
             left -= self.seconds[second]
         return late
 
+    async def _open_lanes(self, stride: list[tuple[bytes, bytes]]) -> None:
+        """Open a lane for each topic of *stride*; all at once, since a second may name thousands that are not known."""
+        names, verdicts = _topics_of(stride), self._targets.verdicts
+        while unknown := names - verdicts.keys():
+            await self._targets.resolve(unknown)
+        for name in names:
+            verdict = verdicts[name]
+            if name.encode() not in self._lanes:
+                self._lanes[name.encode()] = verdict if isinstance(verdict, Reason) else _lane_to(name, verdict)
+
     def _append_to_new(
-        self, topic: str, partition: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+        self, lane: _Lane, at: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
-        full = self._open.get((topic, partition))
+        full = lane.batches[at]
         if full is not None:
-            self._full.append((full, topic, partition))
+            self._full.append((full, lane.topic, at))
         # The first record is taken whatever its size; that the topic takes it too was checked before.
-        batch = self._open[topic, partition] = self._sender.new_batch()
+        batch = lane.batches[at] = self._sender.new_batch()
         batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
 
     def _reject(self, row_key: bytes, offset: int, reason: Reason, key: bytes | None, value: bytes | None) -> None:
         self.rejected[row_key] = reason
-        rejects = self._rejects
+        lane = self._reject_lane
         headers: Headers = [
             ("timer-rejected-reason", reason.encode()),
-            ("timer-rejected-topic", rejects.source.encode()),
+            ("timer-rejected-topic", self._rejects.source.encode()),
             ("timer-rejected-partition", b"%d" % self._number),
             ("timer-rejected-offset", b"%d" % offset),
         ]
         # A topic that takes less than `timer-request` gets what fits.
-        room = rejects.target.batch_bytes_max - 2 * OVERHEAD_BYTES
+        room = lane.target.batch_bytes_max - 2 * OVERHEAD_BYTES
         key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
+        size = len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES
         now_ms = int(self._clock.wall_s() * 1000)
-        partition = self._number % rejects.target.partitions
-        batch = self._open.get((rejects.topic, partition))
+        at = self._number % lane.target.partitions
+        batch = lane.batches[at]
         if (
             batch is None
-            or batch.size() + len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES > rejects.target.batch_bytes_max
+            or batch.size() + size > lane.target.batch_bytes_max
             or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None
         ):
-            self._append_to_new(rejects.topic, partition, now_ms, key, value, headers)
+            self._append_to_new(lane, at, now_ms, key, value, headers)
 
     async def _send_full(self) -> None:
         for batch, topic, partition in self._full:
@@ -180,23 +218,14 @@ class Slice:
         self._full.clear()
 
 
+def _lane_to(topic: str, target: Target) -> _Lane:
+    return _Lane(topic, target, [None] * target.partitions)
+
+
 def _topics_of(stride: list[tuple[bytes, bytes]]) -> set[str]:
-    """Return the callback topics of *stride*, to be looked up at once: a second may name thousands."""
     topics = set()
     for key, row in stride:
         if parts_of(key)[0] != REFUSED:
             with suppress(DecodeError):
                 topics.add(Future.FromString(row).callBackTopic)
     return topics
-
-
-def _stride(rows: Iterator[tuple[bytes, bytes]], rows_max: int) -> tuple[list[tuple[bytes, bytes]], int, bool]:
-    """Return the next rows, their bytes, and whether none is left."""
-    stride: list[tuple[bytes, bytes]] = []
-    size = 0
-    for item in rows:
-        stride.append(item)
-        size += len(item[1])
-        if len(stride) == min(rows_max, _STRIDE_ROWS) or size >= _STRIDE_BYTES:
-            return stride, size, False
-    return stride, size, True
