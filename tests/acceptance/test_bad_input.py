@@ -233,11 +233,13 @@ async def test_topic_created_after_a_rejection_is_used_soon(service: Service) ->
     assert fired[0].value == b"t"
 
 
-async def test_topic_that_refuses_writes_costs_its_own_timers_alone(
+async def test_topics_that_refuse_writes_or_are_missing_cost_their_own_timers_alone(
     start_kafka: StartKafka, prefix: str, tmp_path: Path
 ) -> None:
-    """That may be found out only when the second is sent: all of it is sent again, without the culprit."""
+    """A refusal shows when the second is sent: all of it is sent again, without the culprit."""
     properties = {
+        # Here a missing topic is made for whoever asks for it by its name, even by mistake.
+        "auto.create.topics.enable": "true",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
     }
@@ -256,16 +258,22 @@ async def test_topic_that_refuses_writes_costs_its_own_timers_alone(
         worker = await service.worker()
         second = int(time.time()) - 1000
         refused = Future(callBackTopic=prefix + "closed", callBack=b"refused")
-        requests = {await service.request(second, refused, partition=number) for number in range(4)}
+        missing = Future(callBackTopic=prefix + "missing", callBack=b"lost")
+        expected = {}
+        for number in range(4):
+            for reason, future in (("topic-refused", refused), ("topic-unknown", missing)):
+                request = await service.request(second, future, partition=number)
+                expected[request] = (reason, b"%d" % second, future.SerializeToString())
         good = [f"good-{n}" for n in range(4_000)]
         await service.requests(second, good)
         started_s = time.monotonic()
         await service.until_sealed(second)
         assert time.monotonic() - started_s < 10
-        told = by_request(service, await rejected(service, 4))
-        assert told == {at: ("topic-refused", b"%d" % second, refused.SerializeToString()) for at in requests}
+        assert by_request(service, await rejected(service, 8)) == expected
         assert sorted(await service.callback_names(good)) == sorted(good)
-        await worker.until("/metrics", lambda *_: rejected_counts(worker) == {"topic-refused": 4})
-        await assert_balanced(service, 4_004, 4_000)
+        counted = {"topic-refused": 4, "topic-unknown": 4}
+        await worker.until("/metrics", lambda *_: rejected_counts(worker) == counted)
+        await assert_balanced(service, 4_008, 4_000)
+        assert prefix + "missing" not in admin.list_topics(timeout=10).topics
     finally:
         await service.close()

@@ -59,12 +59,6 @@ async def test_names_that_are_none_to_kafka_are_unknown(admin: AIOKafkaAdminClie
     assert await verdict(CallbackTopics(admin, Topics(), "*", ManualClock()), name) is Reason.TOPIC_UNKNOWN
 
 
-async def test_asking_for_a_missing_topic_does_not_make_it(admin: AIOKafkaAdminClient, prefix: str) -> None:
-    known = CallbackTopics(admin, Topics(), "*", ManualClock())
-    assert await verdict(known, prefix + "missing") is Reason.TOPIC_UNKNOWN
-    assert prefix + "missing" not in await admin.list_topics()
-
-
 async def test_a_topic_that_is_made_later_is_found_within_seconds(admin: AIOKafkaAdminClient, prefix: str) -> None:
     clock = ManualClock()
     known = CallbackTopics(admin, Topics(), "*", clock)
