@@ -94,7 +94,7 @@ class RequestReader:
     async def _read(self) -> None:
         fetched = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_MAX)
         if self._changed.is_set():
-            # Positions were set meanwhile; what was fetched may be of a feed that is gone. It is fetched again.
+            # Feeds came or went meanwhile, and this may be of one that has begun anew elsewhere. It is fetched again.
             return
         for number, feed in list(self._feeds.items()):
             at = TopicPartition(self._topic, number)
@@ -103,6 +103,8 @@ class RequestReader:
             # never "last record + 1". Without records it is asked for only where somebody waits for it.
             if records or feed.partition.position < feed.awaited:
                 position = await self._consumer.position(at)
+                if self._changed.is_set():
+                    return
                 if records or position > feed.partition.position:
                     try:
                         feed.ingest(records, position)
