@@ -100,14 +100,14 @@ async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
     told = await worker.until("/readyz", lambda status, _: status == 503)
     assert "partition" in told or "no tick" in told
     await kafka.start()
+    for process in (worker, *oscillators):
+        await process.until("/readyz", lambda status, _: status == 200)
+        assert process.child.returncode is None
     records = await service.read(service.callbacks, len(hot) + len(seconds))
     records += (await service.read(service.callbacks, len(records) + 1, limit_s=2))[len(records) :]
     counts = Counter(record.value.decode() for record in records)
     assert counts == Counter([*hot, *seconds])
     assert all(r.timestamp >= seconds.get(r.value.decode(), now + 3) * 1000 for r in records)
-    for process in (worker, *oscillators):
-        await process.until("/readyz", lambda status, _: status == 200)
-        assert process.child.returncode is None
 
 
 async def test_worker_ends_when_asked_to_while_kafka_is_away(

@@ -32,11 +32,11 @@ async def test_worker_killed_in_the_middle_of_100_000_callbacks_loses_and_double
     worker = await service.worker()
     second = int(time.time()) - 1000
     names = [f"t-{n}" for n in range(100_000)]
-    await service.requests(second, names)
+    await service.requests(second, names, partition=0)
     await service.tick(second)
     await until_uncommitted(service, 5_000)
     worker.child.kill()
-    assert not any(seal.fired == 25_000 for seals in (await service.seals()).values() for seal in seals)
+    assert not any(seal.fired for seal in (await service.seals())[0])
     await service.worker(data_dir=worker.data_dir)
     await service.tick(second + 1)
     await service.until_sealed(second)
@@ -66,7 +66,8 @@ async def test_worker_killed_at_20_random_points_loses_and_doubles_none(service:
 
 async def test_worker_paused_in_mid_second_is_fenced_and_rejoins(service: Service) -> None:
     """What a paused worker had sent stays invisible; when it comes back it repeats nothing and takes part again."""
-    paused = await service.worker()
+    # Many small transactions, so that the pause falls into one of them however fast the machine is.
+    paused = await service.worker("--slice-rows", "200")
     second = int(time.time()) - 1000
     names = [f"t-{n}" for n in range(40_000)]
     await service.requests(second, names)
@@ -180,7 +181,7 @@ async def test_ticks_an_hour_ahead_are_refused_and_alarmed(service: Service) -> 
     await service.tick(now + 3600)
     told = await worker.until("/readyz", lambda status, body: "ahead" in body)
     assert f"tick {now + 3600}" in told
-    assert worker.metric("kafka_timers_ticks_refused_total") == 4
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_ticks_refused_total") == 4)
     await service.tick(now - 10)
     await service.until_sealed(now - 10)
     assert await service.read(service.callbacks, 1, limit_s=0.2) == []
