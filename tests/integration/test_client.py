@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -291,9 +291,22 @@ async def test_producer_on_the_wire_page_asks_for_a_timer_of_three_fields(bootst
     assert 0 < int(record.key) - record.timestamp / 1000 <= 30
 
 
+async def make_topic(bootstrap: str, name: str) -> None:
+    """Make a topic of one partition, and wait until all that ask for it find it."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, 1, 1)])
+        while name not in await admin.list_topics():  # noqa: ASYNC110  # the broker tells nobody
+            await asyncio.sleep(0.05)
+    finally:
+        await admin.close()
+
+
 async def test_receiver_on_the_receivers_page_gets_its_callback(
     bootstrap: str, topics: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    await make_topic(bootstrap, topics + "reminders")
     names: dict[str, Any] = {}
     exec(blocks("receivers.md", bootstrap, topics)[0], names)
     receiver = asyncio.create_task(names["remind"](delay_s=0))
