@@ -69,7 +69,7 @@ def offsets_of(keys: Sequence[bytes]) -> tuple[int, ...]:
 
 def digest_of(offsets: Iterable[int]) -> int:
     """Return the sum of (offset + 1)^3 modulo 2^64: seals, slices and partitions add up, whatever the order."""
-    return sum([(offset + 1) ** 3 for offset in offsets]) % _DIGESTS
+    return sum([(number := offset + 1) * number * number for offset in offsets]) % _DIGESTS
 
 
 @dataclass(frozen=True, slots=True)
