@@ -20,7 +20,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.consuming import consuming
 from kafka_timers.errors import BrokerError, TopicsError, WireError
 from kafka_timers.topics import answering, counts
-from kafka_timers.wire import Sealed, Topics, sealed_from
+from kafka_timers.wire import Sealed, Topics, is_complete, latest, sealed_from
 
 __all__ = ["is_complete", "last_seals", "latest", "read_tail", "read_tails"]
 
@@ -29,16 +29,6 @@ _REACH_GROWTH = 16
 _POLL_MS = 50
 
 log = logging.getLogger(__name__)
-
-
-def is_complete(seal: Sealed) -> bool:
-    """Tell whether *seal* closes its second; one that does not is a slice of a second that goes on."""
-    return not seal.HasField("through")
-
-
-def latest(seals: Iterable[Sealed]) -> Sealed | None:
-    """Return the complete seal with the highest (last second, fence), None when no seal is complete."""
-    return max(filter(is_complete, seals), key=lambda seal: (seal.last, seal.fence), default=None)
 
 
 async def read_tail(consumer: AIOKafkaConsumer, topic: str, partition: int, *, timeout_s: float = 10.0) -> list[Sealed]:

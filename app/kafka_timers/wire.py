@@ -5,6 +5,7 @@ Everything here is a promise to every client in every language; docs/wire.md tel
 """
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -25,8 +26,11 @@ __all__ = [
     "Header",
     "Sealed",
     "Topics",
+    "age_of",
     "callback_headers",
     "future_from",
+    "is_complete",
+    "latest",
     "plain_fields",
     "sealed_from",
 ]
@@ -138,3 +142,18 @@ def callback_headers(future: Future, second: int, request: bytes) -> list[tuple[
         for header in own:
             headers.append((header.key, header.value if header.HasField("value") else None))
     return headers
+
+
+def is_complete(seal: Sealed) -> bool:
+    """Tell whether *seal* closes its second; one that does not is a slice of a second that goes on."""
+    return not seal.HasField("through")
+
+
+def age_of(seal: Sealed) -> tuple[int, int]:
+    """Return what the seals of one partition are ordered by: (last second, fence), the latest highest."""
+    return seal.last, seal.fence
+
+
+def latest(seals: Iterable[Sealed]) -> Sealed | None:
+    """Return the latest of the complete seals, None when no seal is complete."""
+    return max(filter(is_complete, seals), key=age_of, default=None)

@@ -30,7 +30,7 @@ from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.wire import Sealed, Topics
+from kafka_timers.wire import Sealed, Topics, age_of
 
 log = logging.getLogger(__name__)
 
@@ -428,7 +428,7 @@ def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:
     Raises:
         TopicsError: it has changed.
     """
-    before = max(seals, key=lambda seal: (seal.last, seal.fence), default=None)
+    before = max(seals, key=age_of, default=None)
     if before and before.partitions != partitions:
         raise TopicsError(
             f"the service has run with {before.partitions} partitions and finds {partitions} now. The count is fixed "

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kafka_timers.wire import Sealed
+from kafka_timers.wire import Sealed, age_of, is_complete, latest
 
 _ROW = struct.Struct(">QHQ")
 _LATE = struct.Struct(">QHQQH")
@@ -126,14 +126,14 @@ class Partition:
             `settle`; else drop it, and read the log from `position`.
         """
         seals = list(seals)
-        complete = max((s for s in seals if not s.HasField("through")), key=_age, default=None)
+        complete = latest(seals)
         self.second, self.fence = (complete.last, complete.fence) if complete else (0, 0)
         # `through` is a key under the complete seal that the slice stands on. Under an older one, as a paused owner
         # adds with at-least-once, the same key would declare requests as done that are not.
-        slices = [s for s in seals if s.HasField("through") and s.first == self.second + 1]
-        latest = max(slices, key=lambda s: (*_age(s), s.through), default=None)
-        self.scan = Scan(latest.last, latest.fence, latest.through) if latest else None
-        restore_from = max((s.restore_from for s in (latest, complete) if s), default=0)
+        slices = [s for s in seals if not is_complete(s) and s.first == self.second + 1]
+        last_slice = max(slices, key=lambda s: (*age_of(s), s.through), default=None)
+        self.scan = Scan(last_slice.last, last_slice.fence, last_slice.through) if last_slice else None
+        restore_from = max((s.restore_from for s in (last_slice, complete) if s), default=0)
         self._done_below = restore_from
         if local is None or local.position < restore_from:
             # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
@@ -186,13 +186,13 @@ class Partition:
         if offsets and offsets[0] >> CHUNK_BITS == offsets[-1] >> CHUNK_BITS:
             counts = {offsets[0] >> CHUNK_BITS: len(offsets)}
         else:
-            counts = Counter([offset >> CHUNK_BITS for offset in offsets])
+            counts = _chunks_of(offsets)
         self.chunks.update(counts)
         self._touched.update(counts)
 
     def removed(self, offsets: Iterable[int]) -> None:
         """Count the requests at *offsets* as done."""
-        counts = Counter([offset >> CHUNK_BITS for offset in offsets])
+        counts = _chunks_of(offsets)
         self.chunks.subtract(counts)
         for chunk in counts:
             if not self.chunks[chunk]:
@@ -262,7 +262,7 @@ class Partition:
         """
         scan = self._open()
         offsets = offsets_of(due)
-        after = self.chunks - Counter([offset >> CHUNK_BITS for offset in offsets])
+        after = self.chunks - _chunks_of(offsets)
         return Sealed(
             partition=self.number,
             first=self.second + 1,
@@ -283,7 +283,7 @@ class Partition:
         scan = self._open()
         self.removed(offsets_of(due))
         self._done_below = seal.restore_from
-        if seal.HasField("through"):
+        if not is_complete(seal):
             self.scan = replace(scan, through=seal.through)
         else:
             self.second, self.fence, self.scan = scan.second, scan.fence, None
@@ -294,8 +294,8 @@ class Partition:
         return self.scan
 
 
-def _age(seal: Sealed) -> tuple[int, int]:
-    return seal.last, seal.fence
+def _chunks_of(offsets: Iterable[int]) -> Counter[int]:
+    return Counter([offset >> CHUNK_BITS for offset in offsets])
 
 
 def tick_second(second: int, appended_ms: int, max_clock_skew_s: float) -> int | None:

@@ -28,7 +28,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from kafka_timers.service.requests import Reason
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.wire import Sealed
+from kafka_timers.wire import Sealed, is_complete
 
 _REFUSALS: dict[type[Exception], Reason] = {
     TopicAuthorizationFailedError: Reason.TOPIC_REFUSED,
@@ -133,7 +133,7 @@ class Sender:
             await self._gather()
         batch = self.new_batch()
         # A key of its own for slices: compaction must never leave a slice without the complete seal that it stands on.
-        key = b"%d slice" % self._partition if seal.HasField("through") else b"%d" % self._partition
+        key = b"%d" % self._partition if is_complete(seal) else b"%d slice" % self._partition
         batch.append(timestamp=None, key=key, value=seal.SerializeToString())
         await self.send(batch, self._sealed_topic, self._partition)
         # commit_transaction() returns normally when a batch has failed, so every ack is looked at before.
