@@ -5,7 +5,7 @@ Everything here is a promise to every client in every language; docs/wire.md tel
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -63,6 +63,8 @@ REQUEST_HEADER = "timer-request"
 
 _TOPIC_TAG, _KEY_TAG, _VALUE_TAG = 0x0A, 0x12, 0x1A
 _ONE_BYTE = 0x7F
+# No Future begins with it.
+_NOTHING = b"\xff"
 
 # The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
 SECOND_LIMIT = 100_000_000_000
@@ -94,32 +96,35 @@ def sealed_from(value: bytes, *, topic: str = "", partition: int = -1, offset: i
         raise WireError("bytes are not a seal", topic=topic, partition=partition, offset=offset) from error
 
 
-def plain_fields(value: bytes) -> tuple[bytes, bytes, bytes] | None:
+def plain_fields(values: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, bytes] | None]:
     """
-    Return callback topic, key and value of a Future that has no other fields, None for any other one.
+    Yield callback topic, key and value of each Future in *values* that has no other fields, None for any other one.
 
-    A shortcut around the protobuf runtime, which has a call for each field that it is asked for. Only for bytes that
-    `future_from` has accepted before: UTF-8 is not checked. A long topic or key, or a large value, also gives None.
+    A shortcut around the protobuf runtime, which has a call for each field that it is asked for; fastest while the
+    topic stays the same. Only for bytes that `future_from` accepts, or with topic and key checked afterwards: whether
+    they are UTF-8 is not looked at. One without a key, with a long topic or key, or a large value, also gives None.
     """
-    try:
-        # Field 1, then 2 unless it is empty, then 3: tag, length, bytes. Lengths above 127 take a second byte.
-        if value[0] != _TOPIC_TAG or value[1] > _ONE_BYTE:
-            return None
-        end = 2 + value[1]
-        topic, key = value[2:end], b""
-        if value[end] == _KEY_TAG:
-            if value[end + 1] > _ONE_BYTE:
-                return None
-            start, end = end + 2, end + 2 + value[end + 1]
-            key = value[start:end]
-        size, start = value[end + 1], end + 2
-        if size > _ONE_BYTE:
-            size, start = (size & _ONE_BYTE) | (value[start] << 7), start + 1
-        if value[end] != _VALUE_TAG or start + size != len(value):
-            return None
-    except IndexError:
-        return None
-    return topic, key, value[start:]
+    # Fields 1, 2 and 3: tag, length, bytes. Lengths above 127 take a second byte.
+    topic, before_key, at = b"", _NOTHING, 0
+    for value in values:
+        try:
+            if not value.startswith(before_key):
+                at = 3 + value[1]
+                if value[0] != _TOPIC_TAG or value[1] > _ONE_BYTE or value[at - 1] != _KEY_TAG:
+                    before_key = _NOTHING
+                    yield None
+                    continue
+                topic, before_key = value[2 : at - 1], value[:at]
+            end = at + 1 + value[at]
+            start, size = end + 2, value[end + 1]
+            if size > _ONE_BYTE:
+                start, size = end + 3, (size & _ONE_BYTE) | (value[start] << 7)
+            if start + size == len(value) and value[end] == _VALUE_TAG and value[at] <= _ONE_BYTE:
+                yield topic, value[at + 1 : end], value[start:]
+            else:
+                yield None
+        except IndexError:
+            yield None
 
 
 def callback_headers(future: Future, second: int, request: bytes) -> list[tuple[str, bytes | None]]:

@@ -9,6 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import OffsetOutOfRangeError
 
 from kafka_timers.consuming import consuming
+from kafka_timers.service.fetching import Fetcher
 from kafka_timers.service.partition import Partition
 from kafka_timers.service.reader import RequestReader
 from kafka_timers.service.requests import Record
@@ -60,8 +61,8 @@ async def topic(bootstrap: str, prefix: str) -> str:
 @pytest.fixture
 async def reader(bootstrap: str, topic: str) -> AsyncIterator[RequestReader]:
     """A reader that runs."""
-    async with consuming(bootstrap) as consumer:
-        reading = RequestReader(consumer, topic)
+    async with Fetcher.open(bootstrap, topic) as fetcher:
+        reading = RequestReader(fetcher)
         task = asyncio.create_task(reading.run())
         yield reading
         task.cancel()

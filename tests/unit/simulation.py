@@ -23,7 +23,18 @@ from typing import Any
 from unittest import mock
 
 from kafka_timers.service import partition as core
-from kafka_timers.service.partition import REFUSED, Local, Partition, Scan, first_key, parts_of, tick_second
+from kafka_timers.service.partition import (
+    REFUSED,
+    Local,
+    Partition,
+    Scan,
+    Taken,
+    first_key,
+    is_late,
+    offsets_of,
+    parts_of,
+    tick_second,
+)
 from kafka_timers.wire import Sealed
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
@@ -93,6 +104,12 @@ class Tick:
     second: int
     appended_ms: int
     stable: int
+
+
+def taken_from(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Taken:
+    """Return what a slice says of its rows."""
+    through = due[-1] if due else b""
+    return Taken([*offsets_of(due)], [*offsets_of(rejected)], sum(map(is_late, due)), through)
 
 
 class Broker:
@@ -397,14 +414,15 @@ class Worker:
         due = keys[: world.slice_rows]
         complete = len(due) == len(keys)
         rejected = [key for key in due if self.is_rejected(key)]
-        seal = p.seal(due, rejected, complete=complete)
+        taken = taken_from(due, rejected)
+        seal = p.seal(taken, complete=complete)
         if seal.pending != len(store.rows) - len(due):
             world.miscounts.append(f"seal {seal.last} says that {seal.pending} wait of {len(store.rows)} before it")
         rows = [(key, store.rows[key]) for key in due]
         if "drop after the seal" in world.off:
             self.drop(due)
         yield from self.send(rows, set(rejected), seal)
-        p.sealed(seal, due)
+        p.sealed(seal, taken)
         self.drop(due)
         yield "sealed"
         return complete

@@ -2,7 +2,9 @@
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
@@ -14,15 +16,14 @@ from google.protobuf.message import DecodeError
 from kafka_timers.service import callbacks
 from kafka_timers.service.callbacks import Rejects, Slice
 from kafka_timers.service.partition import Partition
-from kafka_timers.service.requests import Reason, Target, fits, pack_refused
-from kafka_timers.service.sender import BATCH_BYTES, Sender
+from kafka_timers.service.requests import Reason, Row, Target, fits, pack_refused
+from kafka_timers.service.sender import BATCH_BYTES, Ready
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.testing import ManualClock
 from kafka_timers.wire import Future, Header, Sealed, plain_fields
 
 SECOND = 1_800_000_000
 ROOMY = Target(partitions=7, batch_bytes_max=1_048_588)
-Rows = list[tuple[bytes, bytes]]
 
 
 class Outbox:
@@ -34,9 +35,10 @@ class Outbox:
     def new_batch(self) -> BatchBuilder:
         return BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
 
-    async def send(self, batch: BatchBuilder, topic: str, partition: int) -> None:
-        batch.close()
-        self.batches.append((topic, partition, bytes(batch._build())))
+    def send_all(self, batches: Iterable[Ready]) -> None:
+        for batch, topic, partition in batches:
+            batch.close()
+            self.batches.append((topic, partition, bytes(batch._build())))
 
     def records(self, topic: str) -> Iterator[tuple[int, Any]]:
         """Yield partition and record of all that went to *topic*, in the order of sending."""
@@ -59,21 +61,40 @@ class Known:
         self.verdicts |= dict.fromkeys(names, Reason.TOPIC_UNKNOWN)
 
 
-def slice_to(outbox: Outbox, known: Known | None = None, rejected: Target = ROOMY, wall_s: float = SECOND) -> Slice:
+def slice_to(
+    outbox: Outbox,
+    known: Known | None = None,
+    rejected: Target = ROOMY,
+    wall_s: float = SECOND,
+    rows_max: int = 1_000_000,
+    bytes_max: int = 1 << 30,
+    not_before_s: int = 0,
+) -> Slice:
     targets = cast(CallbackTopics, known or Known(callbacks=ROOMY))
     rejects = Rejects("timer-rejected", rejected, "timer-request")
-    return Slice(3, cast(Sender, outbox), targets, rejects, ManualClock(wall_s))
+    limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_s": not_before_s}
+    return Slice(3, outbox.new_batch, targets, rejects, ManualClock(wall_s), **limits)
 
 
-def row(offset: int, topic: str = "callbacks", second: int = SECOND, **more: Any) -> tuple[bytes, bytes]:
+def row(offset: int, topic: str = "callbacks", second: int = SECOND, **more: Any) -> Row:
     key = Partition(3).place(second, 0, offset)
     assert key
     return key, Future(callBackTopic=topic, **({"callBack": b"%d" % offset} | more)).SerializeToString()
 
 
-async def taken(into: Slice, rows: Rows, rows_max: int = 1_000_000, bytes_max: int = 1 << 30) -> Slice:
-    await into.take(iter(rows), rows_max, bytes_max)
-    return into
+async def fill(into: Slice, rows: Iterator[Row]) -> bool:
+    """Add *rows* until they have ended, or until the slice is full; tell which."""
+    while not into.is_full:
+        if not await into.add(rows):
+            return True
+    return False
+
+
+async def taken(outbox: Outbox, rows: Iterable[Row], known: Known | None = None, **more: Any) -> Slice:
+    done = slice_to(outbox, known, **more)
+    assert await fill(done, iter(rows))
+    outbox.send_all(done.rest())
+    return done
 
 
 # --- where callbacks go ----------------------------------------------------------------------------------------------
@@ -82,7 +103,7 @@ async def taken(into: Slice, rows: Rows, rows_max: int = 1_000_000, bytes_max: i
 async def test_a_key_goes_to_the_partition_that_kafkas_clients_choose() -> None:
     """A receiver that also sends under the same keys finds both in one partition."""
     outbox, keys = Outbox(), [f"clé-{n}" for n in range(1_000)]
-    await taken(slice_to(outbox), [row(offset, callBackKey=key) for offset, key in enumerate(keys)])
+    await taken(outbox, [row(offset, callBackKey=key) for offset, key in enumerate(keys)])
     choose, partitions = DefaultPartitioner(), list(range(ROOMY.partitions))
     found = {record.key: partition for partition, record in outbox.records("callbacks")}
     assert found == {key.encode(): choose(key.encode(), partitions, partitions) for key in keys}
@@ -90,7 +111,7 @@ async def test_a_key_goes_to_the_partition_that_kafkas_clients_choose() -> None:
 
 async def test_callbacks_without_a_key_are_spread_by_their_second() -> None:
     outbox = Outbox()
-    await taken(slice_to(outbox), [row(offset, second=SECOND + offset) for offset in range(14)])
+    await taken(outbox, [row(offset, second=SECOND + offset) for offset in range(14)])
     assert [record.key for _, record in outbox.records("callbacks")] == [None] * 14
     assert sorted(partition for partition, _ in outbox.records("callbacks")) == sorted([*range(7)] * 2)
 
@@ -98,14 +119,15 @@ async def test_callbacks_without_a_key_are_spread_by_their_second() -> None:
 async def test_callbacks_of_one_partition_keep_the_order_of_the_rows() -> None:
     outbox = Outbox()
     rows = [row(offset, callBackKey=f"{offset % 50}", callBack=b"%0100d" % offset) for offset in range(20_000)]
-    done = await taken(slice_to(outbox), rows)
+    done = await taken(outbox, rows)
     assert len(outbox.batches) > ROOMY.partitions  # of which a partition gets several
     values: dict[int, list[bytes]] = {}
     for partition, record in outbox.records("callbacks"):
         values.setdefault(partition, []).append(record.value)
     assert all(here == sorted(here) for here in values.values())
     assert sorted(itertools.chain(*values.values())) == [b"%0100d" % offset for offset in range(20_000)]
-    assert done.due == [key for key, _ in rows]
+    assert done.taken.offsets == list(range(20_000))
+    assert done.taken.through == rows[-1][0]
     assert done.fired == {"callbacks": 20_000}
 
 
@@ -115,30 +137,33 @@ async def test_a_late_callback_says_for_which_second_it_was() -> None:
     key = partition.place(SECOND, 250, 9)
     assert key
     outbox = Outbox()
-    done = await taken(slice_to(outbox), [(key, row(9)[1])])
+    done = await taken(outbox, [(key, row(9)[1])])
     [(_, record)] = outbox.records("callbacks")
     assert record.headers == [("timer-expiry", b"%d" % SECOND), ("timer-request", b"3:9")]
     assert not done.seconds
 
 
-def test_the_short_way_to_read_a_request_comes_to_the_same_end_as_protobuf() -> None:
+def test_the_short_way_to_read_requests_comes_to_the_same_end_as_protobuf() -> None:
     """It gives up on what it does not know, and never misreads."""
-    chance, taken_short = random.Random(5), 0
+    chance = random.Random(5)
+    values = []
     for _ in range(20_000):
         key, size = "k" * chance.choice((0, 3, 127, 128)), chance.choice((0, 1, 127, 128, 300, 16_383, 16_384, 33_000))
-        future = Future(callBackTopic="t" * chance.choice((1, 9, 127, 128)), callBackKey=key, callBack=b"\x1a" * size)
+        future = Future(callBackTopic="t" * chance.choice((1, 1, 9, 127, 128)), callBackKey=key)
+        future.callBack = b"\x1a" * size
         if chance.random() < 0.3:
             future.MergeFrom(Future(millis=chance.randrange(1000), token="t" * chance.randrange(3)))
         value = bytearray(future.SerializeToString())
         for _ in range(chance.choice((0, 0, 1, 2))):
             value[chance.randrange(min(len(value), 300))] = chance.choice((0, 1, 3, 10, 18, 26, 127, 128, 129, 255))
-        try:
-            whole = Future.FromString(bytes(value))
-        except DecodeError:
-            continue  # such a request was refused before
-        short = plain_fields(bytes(value))
+        with suppress(DecodeError):  # such a request is refused before
+            Future.FromString(bytes(value))
+            values.append(bytes(value))
+    taken_short = 0
+    for value, short in zip(values, plain_fields(values), strict=True):
         if short:
             taken_short += 1
+            whole = Future.FromString(value)
             assert short == (whole.callBackTopic.encode(), whole.callBackKey.encode(), whole.callBack)
             assert {field.number for field, _ in whole.ListFields()} <= {1, 2, 3}
     assert taken_short > 3_000
@@ -152,9 +177,9 @@ async def test_no_batch_is_larger_than_its_topic_takes(bytes_max: int) -> None:
     outbox, chance = Outbox(), random.Random(2)
     sizes = [chance.randrange(bytes_max // 2) for _ in range(300)]
     rows = [row(offset, callBack=b"x" * size, callBackKey="k") for offset, size in enumerate(sizes)]
-    done = await taken(slice_to(outbox, Known(callbacks=Target(1, bytes_max))), rows)
+    done = await taken(outbox, rows, Known(callbacks=Target(1, bytes_max)))
     assert max(len(data) for topic, _, data in outbox.batches if topic == "callbacks") <= bytes_max
-    assert len(done.rejected) + done.fired["callbacks"] == 300
+    assert len(done.taken.rejected) + done.fired["callbacks"] == 300
     assert done.fired["callbacks"] > 100
 
 
@@ -177,28 +202,26 @@ async def test_a_slice_ends_at_its_number_of_rows_and_the_next_goes_on_behind() 
     rows = [row(offset) for offset in range(5_000)]
     left = iter(rows)
     for count, complete in ((2_400, False), (2_400, False), (200, True)):
-        part = slice_to(Outbox())
-        await part.take(left, 2_400, 1 << 30)
-        assert (len(part.due), part.complete) == (count, complete)
+        part = slice_to(Outbox(), rows_max=2_400)
+        assert (await fill(part, left), len(part)) == (complete, count)
 
 
 async def test_a_slice_ends_soon_after_its_number_of_bytes() -> None:
-    part = slice_to(Outbox())
-    await part.take((row(offset, callBack=b"x" * 20_000) for offset in range(5_000)), 5_000, 10_000_000)
-    assert 10_000_000 <= len(part.due) * 20_000 <= 15_000_000
-    assert not part.complete
+    part = slice_to(Outbox(), bytes_max=10_000_000)
+    assert not await fill(part, (row(offset, callBack=b"x" * 20_000) for offset in range(5_000)))
+    assert 10_000_000 <= len(part) * 20_000 <= 15_000_000
 
 
 async def test_a_slice_of_nothing_is_complete() -> None:
     outbox = Outbox()
-    part = await taken(slice_to(outbox), [])
-    assert (part.due, part.complete, outbox.batches) == ([], True, [])
+    part = await taken(outbox, [])
+    assert (len(part), outbox.batches) == (0, [])
     assert part.lateness_ms(1) == 0
 
 
 async def test_lateness_is_that_of_the_given_share_of_the_callbacks() -> None:
     rows = [row(offset, second=SECOND + (offset >= 2)) for offset in range(100)]
-    part = await taken(slice_to(Outbox(), wall_s=SECOND + 1.25), rows)
+    part = await taken(Outbox(), rows, wall_s=SECOND + 1.25)
     assert [part.lateness_ms(share) for share in (0.5, 0.98, 0.99, 1)] == [250, 250, 1_250, 1_250]
 
 
@@ -211,7 +234,7 @@ async def test_what_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
     rows = [row(0), row(1, "secret"), row(2, "small", callBack=b"x" * 900), row(3, "small"), row(4, "gone"), row(5)]
     rows.insert(3, (rows[0][0][:-1] + b"\x63", b"\xff"))
     outbox = Outbox()
-    done = await taken(slice_to(outbox, known), rows)
+    done = await taken(outbox, rows, known)
     told = {dict(record.headers)["timer-rejected-offset"]: record for _, record in outbox.records("timer-rejected")}
     reasons = {offset: dict(record.headers)["timer-rejected-reason"] for offset, record in told.items()}
     expected = {b"1": b"topic-forbidden", b"2": b"too-large", b"4": b"topic-unknown", b"99": b"value-not-a-future"}
@@ -221,15 +244,16 @@ async def test_what_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
     assert dict(told[b"1"].headers)["timer-rejected-topic"] == b"timer-request"
     assert dict(told[b"1"].headers)["timer-rejected-partition"] == b"3"
     assert done.fired == {"callbacks": 2, "small": 1}
-    assert len(done.due) == 7
-    assert set(done.rejected) <= set(done.due)
+    assert len(done) == 7
+    assert sorted(done.taken.rejected) == [1, 2, 4, 99]
+    assert done.refused == Counter(reason.decode() for reason in expected.values())
 
 
 async def test_a_topic_is_asked_for_when_nothing_is_known_of_it() -> None:
     known = Known()
-    done = await taken(slice_to(Outbox(), known), [row(0), row(1, "other"), row(2), row(3, "other")])
+    done = await taken(Outbox(), [row(0), row(1, "other"), row(2), row(3, "other")], known)
     assert sorted(known.asked) == ["callbacks", "other"]
-    assert list(done.rejected.values()) == ["topic-unknown"] * 4
+    assert done.refused == {"topic-unknown": 4}
 
 
 async def test_rejects_that_do_not_fit_are_cut_and_told_nevertheless() -> None:
@@ -237,7 +261,7 @@ async def test_rejects_that_do_not_fit_are_cut_and_told_nevertheless() -> None:
     request = row(0, "secret", callBack=b"x" * 50_000)
     known = Known(secret=Reason.TOPIC_FORBIDDEN)
     many = [(request[0][:-2] + offset.to_bytes(2, "big"), request[1]) for offset in range(20)]
-    await taken(slice_to(outbox, known, rejected=Target(2, 10_000)), many)
+    await taken(outbox, many, known, rejected=Target(2, 10_000))
     records = [record for _, record in outbox.records("timer-rejected")]
     assert len(records) == 20
     assert all(request[1].startswith(record.value) and len(record.value) > 9_000 for record in records)
@@ -251,8 +275,8 @@ async def test_a_refused_record_is_told_with_the_key_and_value_that_it_had() -> 
     key = Partition(3).place(0, 0, 8)
     assert key
     outbox = Outbox()
-    done = await taken(slice_to(outbox), [(key, pack_refused(Reason.KEY_NOT_A_SECOND, Record))])  # type: ignore[arg-type]
+    done = await taken(outbox, [(key, pack_refused(Reason.KEY_NOT_A_SECOND, Record))])  # type: ignore[arg-type]
     [(_, record)] = outbox.records("timer-rejected")
     assert (record.key, record.value) == (b"tomorrow", None)
     assert dict(record.headers)["timer-rejected-reason"] == b"key-not-a-second"
-    assert done.rejected == {key: "key-not-a-second"}
+    assert (done.taken.rejected, done.refused) == ([8], {"key-not-a-second": 1})

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from simulation import taken_from
 
 from kafka_timers.service import partition as core
 from kafka_timers.service.partition import (
@@ -118,7 +119,7 @@ def test_a_slice_has_done_what_is_up_to_its_last_key_and_below_its_fence() -> No
     keys = [place(owner, second, offset) for second, offset in ((25, 5), (26, 6), (26, 7))]
     owner.position = 8
     owner.begin(30)
-    part = owner.seal(keys[:2], [], complete=False)
+    part = owner.seal(taken_from(keys[:2]), complete=False)
     heir = Partition(3)
     heir.take_over([Sealed(last=20, fence=5), part], None)
     assert heir.scan == Scan(30, 8, keys[1])
@@ -167,9 +168,9 @@ def test_restore_from_never_goes_back() -> None:
     partition = Partition(0)
     partition.position = 6
     partition.begin(10)
-    seal = partition.seal([], [], complete=True)
+    seal = partition.seal(taken_from([]), complete=True)
     assert seal.restore_from == 6
-    partition.sealed(seal, [])
+    partition.sealed(seal, taken_from([]))
     partition.added([7])
     partition.position = 8
     assert partition.restore_from == 6
@@ -190,7 +191,7 @@ def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
     partition.position = 15
     partition.begin(30)
     due = sorted([late, on_time, refused])
-    seal = partition.seal(due, [refused], complete=True)
+    seal = partition.seal(taken_from(due, [refused]), complete=True)
     assert seal == Sealed(
         partition=3,
         first=21,
@@ -205,7 +206,7 @@ def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
         restore_from=12,
     )
     assert (partition.second, partition.pending) == (20, 4)
-    partition.sealed(seal, due)
+    partition.sealed(seal, taken_from(due))
     assert (partition.second, partition.fence, partition.scan, partition.pending) == (30, 15, None, 1)
 
 
@@ -215,15 +216,15 @@ def test_slices_go_on_where_the_one_before_ended() -> None:
     partition.position = 3
     scan = partition.begin(12)
     assert partition.range_of(scan) == (first_key(1), first_key(13))
-    seal = partition.seal(keys[:2], [], complete=False)
+    seal = partition.seal(taken_from(keys[:2]), complete=False)
     assert (seal.through, seal.first, seal.last) == (keys[1], 1, 12)
-    partition.sealed(seal, keys[:2])
+    partition.sealed(seal, taken_from(keys[:2]))
     scan = partition.begin(12)
     start, before = partition.range_of(scan)
     assert [key for key in keys if start <= key < before] == keys[2:]
-    seal = partition.seal(keys[2:], [], complete=True)
+    seal = partition.seal(taken_from(keys[2:]), complete=True)
     assert not seal.HasField("through")
-    partition.sealed(seal, keys[2:])
+    partition.sealed(seal, taken_from(keys[2:]))
     assert (partition.second, partition.scan, partition.pending) == (12, None, 0)
 
 
@@ -238,7 +239,7 @@ def test_an_open_scan_comes_first_and_keeps_its_fence() -> None:
 
 def test_nothing_can_be_sealed_without_a_scan() -> None:
     with pytest.raises(AssertionError, match="begin"):
-        Partition(0).seal([], [], complete=True)
+        Partition(0).seal(taken_from([]), complete=True)
 
 
 # --- taking over -----------------------------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ def test_a_slice_counts_only_on_top_of_the_complete_seal_that_it_was_made_on() -
     keys = [place(owner, 11, 6), place(owner, 11, 7)]
     owner.position = 8
     owner.begin(13)
-    part = owner.seal(keys[:1], [], complete=False)
+    part = owner.seal(taken_from(keys[:1]), complete=False)
     heir = Partition(3)
     heir.take_over([part, Sealed(last=9, fence=5)], None)
     assert heir.scan is None

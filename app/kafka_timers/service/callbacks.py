@@ -2,12 +2,12 @@
 Rows of the store → record batches, grouped by callback partition.
 
 A hot second is some hundred thousand passes through the loop of `Slice._add`, so that loop holds names in locals and
-appends in place.
+knows only the most common kind of request; `Slice._add_any` knows all of them.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 from murmurhash2 import murmurhash2
 
 from kafka_timers.clock import Clock
-from kafka_timers.service.partition import REFUSED, ROW_BYTES, parts_of, unpack_row
-from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
-from kafka_timers.service.sender import BATCH_BYTES, Sender
+from kafka_timers.service.partition import REFUSED, ROW_BYTES, Taken, is_late, parts_of, unpack_rows
+from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Row, Target, fits, unpack_refused
+from kafka_timers.service.sender import BATCH_BYTES, Ready
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Future, callback_headers, plain_fields
 
@@ -29,8 +29,8 @@ Headers = list[tuple[str, bytes | None]]
 _SEED = 0x9747B28C
 _POSITIVE = 0x7FFF_FFFF
 
-# Rows between two looks at the event loop: about 10 ms, so that heartbeats and the other partitions go on.
-_STRIDE_ROWS = 2_000
+# Rows between two turns of the event loop: some 5 ms of work.
+_STRIDE_ROWS = 1_000
 _STRIDE_BYTES = 4 << 20
 # Assumed of the first rows, before their size is known: few enough that the largest ones fit into memory.
 _ROW_BYTES_GUESS = 64 << 10
@@ -47,120 +47,180 @@ class Rejects:
 
 @dataclass(slots=True)
 class _Lane:
-    """The open batches of one callback topic, one per partition, and how many callbacks have gone there."""
+    """
+    The open batches of one callback topic, one per partition, and how many callbacks have gone there.
+
+    A request of at most *plain_bytes_max* needs no look at what the topic takes.
+    """
 
     topic: str
     target: Target
     batches: list[BatchBuilder | None]
+    plain_bytes_max: int
     fired: int = 0
 
 
 class Slice:
     """
-    One transaction's worth of rows, sent as it is built.
+    Rows that leave in one transaction, and the callbacks built from them.
 
     Args:
         number: of the partition that the rows are from.
-        sender: has begun a transaction.
+        new_batch: makes a batch for the sender.
         targets: what is known of callback topics.
         rejects: where refused requests go.
-        clock: tells how late callbacks leave.
+        clock: tells when callbacks are built, and how late they are.
+        rows_max: most rows.
+        bytes_max: of the rows; the last of them may exceed it.
+        not_before_s: second before which no callback may be dated, though it is built earlier.
 
     Attributes:
-        due: keys of all rows taken, in order.
-        rejected: those of them that went to `timer-rejected`, with the reason.
-        seconds: callbacks by their second, without those whose request came late itself.
-        complete: no row of the scan is left.
+        taken: the rows.
+        refused: how many of them go to `timer-rejected`, by reason.
+        seconds: rows by their second, without those that came late themselves.
+        bytes: of the rows.
     """
 
-    def __init__(self, number: int, sender: Sender, targets: CallbackTopics, rejects: Rejects, clock: Clock) -> None:
-        self.due: list[bytes] = []
-        self.rejected: dict[bytes, Reason] = {}
+    def __init__(
+        self,
+        number: int,
+        new_batch: Callable[[], BatchBuilder],
+        targets: CallbackTopics,
+        rejects: Rejects,
+        clock: Clock,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        not_before_s: int = 0,
+    ) -> None:
+        self.taken = Taken()
+        self.refused: Counter[Reason] = Counter()
         self.seconds: Counter[int] = Counter()
-        self.complete = False
+        self.bytes = 0
         self._number = number
-        self._sender = sender
+        self._new_batch = new_batch
         self._targets = targets
         self._rejects = rejects
         self._reject_lane = _lane_to(rejects.topic, rejects.target)
         self._clock = clock
-        self._lanes: dict[bytes, _Lane | Reason] = {}
-        self._full: list[tuple[BatchBuilder, str, int]] = []
+        self._rows_max, self._bytes_max = rows_max, bytes_max
+        self._not_before_ms = not_before_s * 1000
+        self._lanes: dict[bytes, _Lane] = {}
+        self._full: list[Ready] = []
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.taken.offsets)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may be added."""
+        return len(self) >= self._rows_max or self.bytes >= self._bytes_max
 
     @property
     def fired(self) -> dict[str, int]:
         """Callbacks by topic."""
-        return {lane.topic: lane.fired for lane in self._lanes.values() if isinstance(lane, _Lane)}
+        return {lane.topic: lane.fired for lane in self._lanes.values()}
 
-    async def take(self, rows: Iterator[tuple[bytes, bytes]], rows_max: int, bytes_max: int) -> None:
-        """Send callbacks for *rows* until they end or the slice is full."""
-        bytes_left, row_bytes = bytes_max, _ROW_BYTES_GUESS
-        while not self.complete and (rows_left := rows_max - len(self.due)) > 0 and bytes_left > 0:
-            wanted = max(min(_STRIDE_ROWS, _STRIDE_BYTES // row_bytes, rows_left), 1)
-            stride = list(islice(rows, wanted))
-            self.complete = len(stride) < wanted
-            if stride:
-                size = sum([len(row) for _, row in stride])
-                bytes_left, row_bytes = bytes_left - size, size // len(stride) + 1
-                await self._add(stride)
-            await self._send_full()
-            await asyncio.sleep(0)
+    async def add(self, rows: Iterator[Row]) -> bool:
+        """
+        Build the callbacks of the next of *rows*, some milliseconds' worth; False when the rows have ended.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker tells what callback topics there are.
+        """
+        row_bytes = self.bytes // len(self) + 1 if len(self) else _ROW_BYTES_GUESS
+        wanted = max(min(_STRIDE_ROWS, _STRIDE_BYTES // row_bytes, self._rows_max - len(self)), 1)
+        stride = list(islice(rows, wanted))
+        if stride:
+            await self._add(stride)
+        if len(stride) < wanted:
+            return False
+        # Heartbeats and the other partitions get their turn.
+        await asyncio.sleep(0)
+        return True
+
+    def full(self) -> list[Ready]:
+        """Hand out the batches that are full, in the order in which they must be sent."""
+        full, self._full = self._full, []
+        return full
+
+    def rest(self) -> list[Ready]:
+        """Hand out all batches that are left; nothing can be added any more."""
+        rest = self.full()
         for lane in (*self._lanes.values(), self._reject_lane):
-            if isinstance(lane, _Lane):
-                self._full += [(batch, lane.topic, at) for at, batch in enumerate(lane.batches) if batch]
-        await self._send_full()
+            rest += [(batch, lane.topic, at) for at, batch in enumerate(lane.batches) if batch]
+        return rest
 
-    async def _add(self, stride: list[tuple[bytes, bytes]]) -> None:
-        now_ms = int(self._clock.wall_s() * 1000)
-        number, lanes, seconds = self._number, self._lanes, self.seconds
-        expiry_of, expiry = -1, b""
-        for key, row in stride:
-            late = len(key) != ROW_BYTES
-            second, _, offset = parts_of(key) if late else unpack_row(key)
-            if second == REFUSED:
-                self._reject(key, offset, *unpack_refused(row))
-                continue
-            fields = plain_fields(row)
-            if fields is not None:
-                topic, to_key, value = fields
-                if second != expiry_of:
-                    expiry_of, expiry = second, b"%d" % second
-                headers: Headers = [(EXPIRY_HEADER, expiry), (REQUEST_HEADER, b"%d:%d" % (number, offset))]
-            else:
-                try:
-                    future = Future.FromString(row)
-                except DecodeError:
-                    self._reject(key, offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
+    async def _add(self, stride: list[Row]) -> None:
+        now_ms, lanes, request = self._now_ms(), self._lanes, b"%d:%%d" % self._number
+        keys, rows = [key for key, _ in stride], [row for _, row in stride]
+        self.bytes += sum(map(len, rows))
+        expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
+        for (second, _, offset), row, plain in zip(self._take(keys), rows, plain_fields(rows), strict=True):
+            if plain:
+                topic, to_key, value = plain
+                lane = lanes.get(topic)
+                if lane and to_key and len(row) <= lane.plain_bytes_max:
+                    if second != expiry_of:
+                        expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
+                    headers: Headers = [expiry, (REQUEST_HEADER, request % offset)]
+                    at = (murmurhash2(to_key, _SEED) & _POSITIVE) % lane.target.partitions
+                    batch = lane.batches[at]
+                    if (
+                        batch is None
+                        or batch.append(timestamp=now_ms, key=to_key, value=value, headers=headers) is None
+                    ):
+                        self._append_to_new(lane, at, now_ms, to_key, value, headers)
+                    lane.fired += 1
                     continue
-                topic, to_key, value = future.callBackTopic.encode(), future.callBackKey.encode(), future.callBack
-                headers = callback_headers(future, second, b"%d:%d" % (number, offset))
-            lane = lanes.get(topic)
-            if lane is None:
-                await self._open_lanes(stride)
-                lane = lanes[topic]
-            if isinstance(lane, Reason):
-                self._reject(key, offset, lane, b"%d" % second, row)
-                continue
-            bytes_max = lane.target.batch_bytes_max
-            if len(row) + OVERHEAD_BYTES > bytes_max and not fits(Future.FromString(row), len(row), lane.target):
-                self._reject(key, offset, Reason.TOO_LARGE, b"%d" % second, row)
-                continue
-            at = (murmurhash2(to_key, _SEED) & _POSITIVE if to_key else second) % lane.target.partitions
-            batch = lane.batches[at]
-            if (
-                batch is None
-                # A batch has at most what the producer takes; the topic may take less.
-                or (bytes_max < BATCH_BYTES and batch.size() + len(row) + OVERHEAD_BYTES > bytes_max)
-                or batch.append(timestamp=now_ms, key=to_key or None, value=value, headers=headers) is None
-            ):
-                self._append_to_new(lane, at, now_ms, to_key or None, value, headers)
-            lane.fired += 1
-            if not late:
-                seconds[second] += 1
-        self.due += [key for key, _ in stride]
+            await self._add_any(second, offset, row, stride)
+
+    def _take(self, keys: list[bytes]) -> Iterable[tuple[int, int, int]]:
+        """Note that the rows under *keys* are taken, and return their `parts_of`."""
+        taken, joined = self.taken, b"".join(keys)
+        if len(joined) == len(keys) * ROW_BYTES:
+            parts = list(unpack_rows(joined))
+            self.seconds.update([second for second, _, _ in parts])
+        else:
+            parts = [parts_of(key) for key in keys]
+            late = list(map(is_late, keys))
+            taken.late += sum(late)
+            self.seconds.update(
+                [second for (second, _, _), came_late in zip(parts, late, strict=True) if not came_late]
+            )
+        taken.offsets += [offset for _, _, offset in parts]
+        taken.through = max(taken.through, keys[-1])
+        return parts
+
+    async def _add_any(self, second: int, offset: int, row: bytes, stride: list[Row]) -> None:
+        """Add a row of any kind, the way that knows all of them."""
+        if second == REFUSED:
+            self._reject(offset, *unpack_refused(row))
+            return
+        try:
+            future = Future.FromString(row)
+        except DecodeError:
+            self._reject(offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
+            return
+        lane = self._lanes.get(future.callBackTopic.encode())
+        if lane is None:
+            verdict = await self._verdict(future.callBackTopic, stride)
+            if isinstance(verdict, Reason):
+                self._reject(offset, verdict, b"%d" % second, row)
+                return
+            lane = self._lanes[future.callBackTopic.encode()] = _lane_to(future.callBackTopic, verdict)
+        if not fits(future, len(row), lane.target):
+            self._reject(offset, Reason.TOO_LARGE, b"%d" % second, row)
+            return
+        key, value = future.callBackKey.encode(), future.callBack
+        at = (murmurhash2(key, _SEED) & _POSITIVE if key else second) % lane.target.partitions
+        headers = callback_headers(future, second, b"%d:%d" % (self._number, offset))
+        self._append(lane, at, len(row) + OVERHEAD_BYTES, key or None, value, headers)
+        lane.fired += 1
 
     def lateness_ms(self, share: float) -> int:
-        """Return how late *share* (0 to 1) of the callbacks are at most, from their second until now; 0 without any."""
+        """Return how late *share* (0 to 1) of the rows are at most, from their second until now; 0 without any."""
         late, left = 0, share * self.seconds.total()
         for second in sorted(self.seconds, reverse=True):
             if left <= 0:
@@ -169,15 +229,24 @@ class Slice:
             left -= self.seconds[second]
         return late
 
-    async def _open_lanes(self, stride: list[tuple[bytes, bytes]]) -> None:
-        """Open a lane for each topic of *stride*; all at once, since a second may name thousands that are not known."""
-        names, verdicts = _topics_of(stride), self._targets.verdicts
-        while unknown := names - verdicts.keys():
-            await self._targets.resolve(unknown)
-        for name in names:
-            verdict = verdicts[name]
-            if name.encode() not in self._lanes:
-                self._lanes[name.encode()] = verdict if isinstance(verdict, Reason) else _lane_to(name, verdict)
+    async def _verdict(self, topic: str, stride: list[Row]) -> Target | Reason:
+        """Tell what *topic* takes; all unknown ones of *stride* are asked for at once, since there may be thousands."""
+        verdicts = self._targets.verdicts
+        while topic not in verdicts:
+            await self._targets.resolve(_topics_of(stride) - verdicts.keys())
+        return verdicts[topic]
+
+    def _append(
+        self, lane: _Lane, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        """Append to a lane whose topic may take less than a batch of the producer; *bytes_max* is added at most."""
+        now_ms, batch = self._now_ms(), lane.batches[at]
+        if (
+            batch is None
+            or batch.size() + bytes_max > lane.target.batch_bytes_max
+            or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None
+        ):
+            self._append_to_new(lane, at, now_ms, key, value, headers)
 
     def _append_to_new(
         self, lane: _Lane, at: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -186,11 +255,12 @@ class Slice:
         if full is not None:
             self._full.append((full, lane.topic, at))
         # The first record is taken whatever its size; that the topic takes it too was checked before.
-        batch = lane.batches[at] = self._sender.new_batch()
+        batch = lane.batches[at] = self._new_batch()
         batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
 
-    def _reject(self, row_key: bytes, offset: int, reason: Reason, key: bytes | None, value: bytes | None) -> None:
-        self.rejected[row_key] = reason
+    def _reject(self, offset: int, reason: Reason, key: bytes | None, value: bytes | None) -> None:
+        self.taken.rejected.append(offset)
+        self.refused[reason] += 1
         lane = self._reject_lane
         headers: Headers = [
             ("timer-rejected-reason", reason.encode()),
@@ -202,27 +272,19 @@ class Slice:
         room = lane.target.batch_bytes_max - 2 * OVERHEAD_BYTES
         key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
         size = len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES
-        now_ms = int(self._clock.wall_s() * 1000)
-        at = self._number % lane.target.partitions
-        batch = lane.batches[at]
-        if (
-            batch is None
-            or batch.size() + size > lane.target.batch_bytes_max
-            or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None
-        ):
-            self._append_to_new(lane, at, now_ms, key, value, headers)
+        self._append(lane, self._number % lane.target.partitions, size, key, value, headers)
 
-    async def _send_full(self) -> None:
-        for batch, topic, partition in self._full:
-            await self._sender.send(batch, topic, partition)
-        self._full.clear()
+    def _now_ms(self) -> int:
+        return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
 
 
 def _lane_to(topic: str, target: Target) -> _Lane:
-    return _Lane(topic, target, [None] * target.partitions)
+    # A batch has at most what the producer takes. Where the topic takes less, each one is looked at.
+    plain_bytes_max = target.batch_bytes_max - OVERHEAD_BYTES if target.batch_bytes_max >= BATCH_BYTES else -1
+    return _Lane(topic, target, [None] * target.partitions, plain_bytes_max)
 
 
-def _topics_of(stride: list[tuple[bytes, bytes]]) -> set[str]:
+def _topics_of(stride: list[Row]) -> set[str]:
     topics = set()
     for key, row in stride:
         if parts_of(key)[0] != REFUSED:

@@ -47,8 +47,11 @@ class WorkerMetrics:
         def counter(name: str, help: str, *labels: str) -> Counter:
             return Counter(f"kafka_timers_{name}", help, labels, registry=registry)
 
+        self._gauges: list[Gauge] = []
+
         def gauge(name: str, help: str) -> Gauge:
-            return Gauge(f"kafka_timers_{name}", help, ("partition",), registry=registry)
+            self._gauges.append(Gauge(f"kafka_timers_{name}", help, ("partition",), registry=registry))
+            return self._gauges[-1]
 
         def histogram(name: str, help: str) -> BulkHistogram:
             return BulkHistogram(f"kafka_timers_{name}", help, registry)
@@ -65,6 +68,7 @@ class WorkerMetrics:
         self.lateness = histogram("lateness_seconds", "from a callback's second to its commit, late arrivals left out")
         self.tick_delay = histogram("tick_delay_seconds", "from a second to the arrival of its tick in this process")
         self.pending = gauge("pending", "requests that wait")
+        self.armed = gauge("armed", "callbacks of the next second that are built")
         self.ingest_lag = gauge("ingest_lag_records", "requests accepted and not read yet, at the last tick")
         self.seconds_behind = gauge("seconds_behind", "from the last second looked at to the last tick")
         self.store_bytes = gauge("store_bytes", "table files of the store on disk")
@@ -72,6 +76,6 @@ class WorkerMetrics:
 
     def forget(self, partition: int) -> None:
         """Stop showing *partition*, which has another owner now."""
-        for gauge in (self.pending, self.ingest_lag, self.seconds_behind, self.store_bytes, self.log_gap):
+        for gauge in self._gauges:
             with suppress(KeyError):
                 gauge.remove(str(partition))

@@ -9,8 +9,7 @@ Any fault ends in a new takeover: what is done is told by the seals, so nothing 
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,12 @@ from aiokafka.errors import KafkaError
 from kafka_timers.clock import Clock
 from kafka_timers.errors import KafkaTimersError, TopicsError
 from kafka_timers.seals import read_tail
+from kafka_timers.service.arming import Armed, Room
 from kafka_timers.service.callbacks import Rejects, Slice
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.partition import Local, Partition, Scan, first_key, offsets_of
 from kafka_timers.service.reader import RequestReader
-from kafka_timers.service.requests import Reason, Record, accept
+from kafka_timers.service.requests import Reason, Record, Row, accept
 from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
 from kafka_timers.service.targets import CallbackTopics
@@ -104,6 +104,7 @@ class Shared:
     targets: CallbackTopics
     rejects: Rejects
     memory: StoreMemory
+    room: Room
     cluster: str
     metrics: WorkerMetrics
     clock: Clock
@@ -126,6 +127,7 @@ class Owner:
         self._shared = shared
         self._store: TimerStore | None = None
         self._sender: Sender | None = None
+        self._armed: Armed | None = None
         self._slice_rows = shared.settings.slice_rows
         self._tick = 0
         self._fired_up_to = 0
@@ -180,6 +182,8 @@ class Owner:
         partition.position = position
         partition.added(accepted.offsets)
         self._opened.add(accepted.rows, partition)
+        if self._armed and accepted.rows:
+            self._armed.added(min(accepted.rows)[0])
         self._shared.targets.want(accepted.topics)
         self._shared.metrics.requests.inc(len(accepted.rows) - accepted.refused.total())
         self._read_on.set()
@@ -206,6 +210,7 @@ class Owner:
                 while await self._next_tick():
                     await self._fire_up_to(self._tick)
                     faults = 0
+                    await self._arm()
             except FencedError:
                 self._shared.metrics.fenced.inc()
                 self._trouble = "is owned by another worker"
@@ -323,14 +328,19 @@ class Owner:
     async def _fire(self, scan: Scan) -> None:
         """Send the next slice of *scan* and its seal."""
         shared, partition, store, sender = self._shared, self.partition, self._opened, self._connected
-        taken = Slice(self.number, sender, shared.targets, shared.rejects, shared.clock)
+        taken, missed, rows = self._next_slice(scan)
         try:
             # Past the transaction's timeout the broker would abort it anyway.
             async with asyncio.timeout(shared.settings.transaction_timeout_s * 0.8):
                 await sender.begin()
-                rows = store.rows(*partition.range_of(scan))
-                await taken.take(rows, self._slice_rows, shared.settings.slice_bytes)
-                seal = partition.seal(taken.due, list(taken.rejected), complete=taken.complete)
+                while await taken.add(missed):
+                    pass
+                ended = False
+                while not (ended or taken.is_full):
+                    ended = not await taken.add(rows)
+                    await sender.send_all(taken.full())
+                await sender.send_all(taken.rest())
+                seal = partition.seal(taken.taken, complete=ended)
                 seal.lateness_p50_ms = taken.lateness_ms(0.5)
                 seal.lateness_p99_ms = taken.lateness_ms(0.99)
                 seal.lateness_max_ms = taken.lateness_ms(1)
@@ -340,20 +350,69 @@ class Owner:
         except TimeoutError as error:
             self._slice_rows = max(self._slice_rows // 4, _SLICE_ROWS_MIN)
             raise KafkaError(
-                f"{len(taken.due)} callbacks were not taken in time; slices have {self._slice_rows} now"
+                f"{len(taken)} callbacks were not taken in time; slices have {self._slice_rows} now"
             ) from error
-        partition.sealed(seal, taken.due)
-        if taken.due:
-            store.drop(taken.due[-1], partition)
+        partition.sealed(seal, taken.taken)
+        if len(taken):
+            store.drop(taken.taken.through, partition)
         else:
             store.save(partition)
         self._slice_rows = min(self._slice_rows * 2, shared.settings.slice_rows)
         self._looked_at_s = shared.clock.elapsed_s()
         self._count(taken, seal.late_arrivals)
 
+    # --- the callbacks of the next second ----------------------------------------------------------------------------
+
+    async def _arm(self) -> None:
+        """Build callbacks of the next second, until they are all there or its tick comes."""
+        partition, room = self.partition, self._shared.room
+        if not self._tick or partition.scan or room.bytes <= 0:
+            return
+        start, end = first_key(partition.second + 1), first_key(self._tick + 2)
+        built = self._new_slice(not_before_s=self._tick + 1)
+        self._armed = armed = Armed(built, self._opened.rows(start, end), start, end, room)
+        try:
+            while await armed.more() and not self._wake.is_set():
+                pass
+            if not len(built):
+                self._disarm()
+        except KafkaError:
+            # The tick will meet the same trouble, if it lasts, and say so.
+            self._disarm()
+
+    def _disarm(self) -> Armed | None:
+        armed, self._armed = self._armed, None
+        if armed:
+            armed.release()
+        return armed
+
+    def _next_slice(self, scan: Scan) -> tuple[Slice, Iterator[Row], Iterator[Row]]:
+        """Return the slice to fire next, the rows it must have as well, and those it may have after them."""
+        store, (start, end) = self._opened, self.partition.range_of(scan)
+        armed = self._disarm()
+        if not armed or not len(armed.slice) or armed.start != start or armed.end > end:
+            return self._new_slice(), iter(()), store.rows(start, end)
+        behind = armed.slice.taken.through + b"\0"
+        missed = iter(()) if armed.has_all else armed.missed(store.rows(start, behind))
+        return armed.slice, missed, store.rows(behind, end)
+
+    def _new_slice(self, not_before_s: int = 0) -> Slice:
+        shared = self._shared
+        return Slice(
+            self.number,
+            self._connected.new_batch,
+            shared.targets,
+            shared.rejects,
+            shared.clock,
+            rows_max=self._slice_rows,
+            bytes_max=shared.settings.slice_bytes,
+            not_before_s=not_before_s,
+        )
+
     async def _reach(self, position: int, limit_s: float | None) -> None:
         """Wait until the store has been fed up to *position*; with a limit, go on without the rest after it."""
         self.awaited = position
+        self._shared.reader.hurry()
         try:
             async with asyncio.timeout(limit_s):
                 while self.partition.position < position and not self._stopped.is_set():
@@ -367,6 +426,7 @@ class Owner:
     async def _let_go(self) -> None:
         self._serving = False
         self._shared.reader.remove(self)
+        self._disarm()
         if self._sender:
             await self._sender.stop()
             self._sender = None
@@ -393,7 +453,7 @@ class Owner:
         metrics = self._shared.metrics
         for topic, count in taken.fired.items():
             metrics.fired.labels(topic).inc(count)
-        for reason, count in Counter(taken.rejected.values()).items():
+        for reason, count in taken.refused.items():
             metrics.rejected.labels(reason).inc(count)
         metrics.late_arrivals.inc(late_arrivals)
         now_s = self._shared.clock.wall_s()
@@ -416,6 +476,7 @@ class Owner:
             return
         metrics, partition = self._shared.metrics, self.partition
         metrics.pending.labels(self.number).set(partition.pending)
+        metrics.armed.labels(self.number).set(len(self._armed.slice) if self._armed else 0)
         metrics.store_bytes.labels(self.number).set(self._opened.bytes_on_disk)
         metrics.seconds_behind.labels(self.number).set(max(self._tick - self._fired_up_to, 0))
         metrics.ingest_lag.labels(self.number).set(max(self.awaited - partition.position, 0))

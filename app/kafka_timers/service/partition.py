@@ -23,7 +23,8 @@ What is read during a scan lies behind the fence and is kept outside of the scan
 import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from kafka_timers.wire import Sealed, age_of, is_complete, latest
 
@@ -44,9 +45,10 @@ def first_key(second: int) -> bytes:
     return _ROW.pack(second, 0, 0)
 
 
-# Second, millis and offset from the key of a row that did not come late, as `parts_of` but without the call around it.
+# The key of a row that did not come late from second, millis and offset, and back, many keys at once.
 ROW_BYTES = _ROW.size
-unpack_row = _ROW.unpack
+pack_row = _ROW.pack
+unpack_rows = _ROW.iter_unpack
 
 
 def parts_of(key: bytes) -> tuple[int, int, int]:
@@ -62,6 +64,11 @@ def is_late(key: bytes) -> bool:
     return len(key) > _ROW.size
 
 
+def offset_of(key: bytes) -> int:
+    """Return the request's offset on `timer-request`."""
+    return int.from_bytes(key[10:18])
+
+
 def offsets_of(keys: Sequence[bytes]) -> tuple[int, ...]:
     """Return the offset of each of *keys*, in their order; many times faster than one by one."""
     return struct.unpack(f">{len(keys)}Q", b"".join([key[10:18] for key in keys]))
@@ -70,6 +77,29 @@ def offsets_of(keys: Sequence[bytes]) -> tuple[int, ...]:
 def digest_of(offsets: Iterable[int]) -> int:
     """Return the sum of (offset + 1)^3 modulo 2^64: seals, slices and partitions add up, whatever the order."""
     return sum([(number := offset + 1) * number * number for offset in offsets]) % _DIGESTS
+
+
+@dataclass
+class Taken:
+    """
+    Rows of a scan that are sent in one go, in order of their keys.
+
+    Attributes:
+        offsets: of all of them.
+        rejected: those of the offsets that go to `timer-rejected` instead of their callback topic.
+        late: how many came late.
+        through: the last key.
+    """
+
+    offsets: list[int] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
+    late: int = 0
+    through: bytes = b""
+
+    @cached_property
+    def chunks(self) -> Counter[int]:
+        """How many of them lie in each chunk of offsets; to be asked for when all are there."""
+        return _chunks_of(self.offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +222,9 @@ class Partition:
 
     def removed(self, offsets: Iterable[int]) -> None:
         """Count the requests at *offsets* as done."""
-        counts = _chunks_of(offsets)
+        self._remove(_chunks_of(offsets))
+
+    def _remove(self, counts: Counter[int]) -> None:
         self.chunks.subtract(counts)
         for chunk in counts:
             if not self.chunks[chunk]:
@@ -251,37 +283,35 @@ class Partition:
         """Return the range of keys, the second one excluded, that are left to fire in *scan*."""
         return scan.through + b"\0" if scan.through else first_key(self.second + 1), first_key(scan.second + 1)
 
-    def seal(self, due: Sequence[bytes], rejected: Sequence[bytes], *, complete: bool) -> Sealed:
+    def seal(self, taken: Taken, *, complete: bool) -> Sealed:
         """
         Return the seal for the next rows of the open scan, without the fields that only the sender knows.
 
         Args:
-            due: keys in order, from the scan's `through` on, nothing left out.
-            rejected: those of them that go to `timer-rejected` instead of their callback topic.
+            taken: the rows, from the scan's `through` on, nothing left out.
             complete: no further rows of this scan follow.
         """
         scan = self._open()
-        offsets = offsets_of(due)
-        after = self.chunks - _chunks_of(offsets)
+        after = self.chunks - taken.chunks
         return Sealed(
             partition=self.number,
             first=self.second + 1,
             last=scan.second,
-            due=len(due),
-            fired=len(due) - len(rejected),
-            rejected=len(rejected),
-            late_arrivals=sum(map(is_late, due)),
+            due=len(taken.offsets),
+            fired=len(taken.offsets) - len(taken.rejected),
+            rejected=len(taken.rejected),
+            late_arrivals=taken.late,
             pending=after.total(),
-            digest=(digest_of(offsets) - digest_of(offsets_of(rejected))) % _DIGESTS,
+            digest=(digest_of(taken.offsets) - digest_of(taken.rejected)) % _DIGESTS,
             fence=scan.fence,
-            through=None if complete else due[-1],
+            through=None if complete else taken.through,
             restore_from=self._lowest(after),
         )
 
-    def sealed(self, seal: Sealed, due: Sequence[bytes]) -> None:
-        """Take note that *seal* is durable, and with it that the rows *due* are done."""
+    def sealed(self, seal: Sealed, taken: Taken) -> None:
+        """Take note that *seal* is durable, and with it that the rows *taken* are done."""
         scan = self._open()
-        self.removed(offsets_of(due))
+        self._remove(taken.chunks)
         self._done_below = seal.restore_from
         if not is_complete(seal):
             self.scan = replace(scan, through=seal.through)

@@ -1,24 +1,28 @@
 """
 The request log → the stores of the owned partitions, whole fetches at a time.
 
-One consumer with manual assignment: which partitions are read follows from who owns them, and from where from their
-stores. It reads committed records only, since a producer may schedule timers inside a transaction of its own.
+Which partitions are read follows from who owns them, and from where from their stores. Only committed records are read,
+since a producer may schedule timers inside a transaction of its own.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Protocol
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+from aiokafka.errors import KafkaError
 
+from kafka_timers.service.fetching import Fetched, Fetcher
 from kafka_timers.service.partition import Partition
 from kafka_timers.service.requests import Record
 
-# How long an idle fetch is waited for: also the longest time until a change of partitions is seen.
-_POLL_MS = 50
-# At most some 10 ms of work between two looks at the event loop.
-_RECORDS_MAX = 4_000
+# At most some 10 ms of work between two turns of the event loop.
+_RECORDS_MAX = 2_000
+# A fetch and a write cost the same for one record as for a thousand. Where many come, and nobody waits for them, a
+# moment is waited for more.
+_MANY, _LINGER_S = 100, 0.02
+_RETRY_S = 0.1
 
 
 class Feed(Protocol):
@@ -40,15 +44,14 @@ class RequestReader:
     Reads the partitions of `timer-request` that it is given feeds for.
 
     Args:
-        consumer: started, without a group, `read_committed`, no automatic reset of offsets.
-        topic: the request topic.
+        fetcher: of the request topic.
     """
 
-    def __init__(self, consumer: AIOKafkaConsumer, topic: str) -> None:
-        self._consumer = consumer
-        self._topic = topic
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
         self._feeds: dict[int, Feed] = {}
         self._changed = asyncio.Event()
+        self._awaited = asyncio.Event()
 
     @property
     def numbers(self) -> list[int]:
@@ -66,51 +69,96 @@ class RequestReader:
             del self._feeds[feed.partition.number]
             self._changed.set()
 
+    def hurry(self) -> None:
+        """Take note that some feed awaits an offset."""
+        self._awaited.set()
+
     async def run(self) -> None:
         """Read until cancelled."""
         while True:
-            if self._changed.is_set():
-                self._changed.clear()
-                self._assign()
             if not self._feeds:
                 await self._changed.wait()
-                continue
+            self._changed.clear()
+            by_node = self._fetcher.leaders(self._feeds)
+            chores = [self._follow(node, numbers) for node, numbers in by_node.items()]
+            if sum(map(len, by_node.values())) < len(self._feeds):
+                chores.append(self._find_leaders())
+            tasks = [asyncio.create_task(chore) for chore in (self._changed.wait(), *chores)]
             try:
-                await self._read()
-            except OffsetOutOfRangeError as error:
-                for partition in error.args[0]:
-                    if feed := self._feeds.get(partition.partition):
-                        self._drop(feed, error)
-            except KafkaError as error:
-                # What the client does not repeat by itself, such as a missing right: every owner starts anew.
-                for feed in list(self._feeds.values()):
-                    self._drop(feed, error)
+                # Whichever ends, all is looked at anew; every feed knows where to go on.
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                await _end(*tasks)
 
-    def _assign(self) -> None:
-        self._consumer.assign([TopicPartition(self._topic, number) for number in self._feeds])
-        for number, feed in self._feeds.items():
-            self._consumer.seek(TopicPartition(self._topic, number), feed.partition.position)
+    async def _find_leaders(self) -> None:
+        await asyncio.sleep(_RETRY_S)
+        with suppress(KafkaError):
+            await self._fetcher.find_leaders()
 
-    async def _read(self) -> None:
-        fetched = await self._consumer.getmany(timeout_ms=_POLL_MS, max_records=_RECORDS_MAX)
-        if self._changed.is_set():
-            # Feeds came or went meanwhile, and this may be of one that has begun anew elsewhere. It is fetched again.
-            return
-        for number, feed in list(self._feeds.items()):
-            at = TopicPartition(self._topic, number)
-            records = fetched.get(at, ())
-            # Control records and aborted ones yield nothing to ingest but move the position: it is the consumer's and
-            # never "last record + 1". Without records it is asked for only where somebody waits for it.
-            if records or feed.partition.position < feed.awaited:
-                position = await self._consumer.position(at)
-                if self._changed.is_set():
-                    return
-                if records or position > feed.partition.position:
-                    try:
-                        feed.ingest(records, position)
-                    except Exception as error:
-                        self._drop(feed, error)
+    async def _follow(self, node: int, numbers: Iterable[int]) -> None:
+        """Read partitions that *node* leads, until one has another leader or the node does not answer."""
+        feeds = {number: self._feeds[number] for number in numbers}
+        positions = {number: feed.partition.position for number, feed in feeds.items()}
+        fetching = asyncio.create_task(self._fetcher.fetch(node, positions))
+        try:
+            while True:
+                try:
+                    came = await fetching
+                except KafkaError:
+                    # The client has logged why.
+                    return await self._find_leaders()
+                fetched = {number: part for number, part in came.items() if isinstance(part, Fetched)}
+                for number, error in came.items():
+                    if isinstance(error, KafkaError):
+                        if error.invalid_metadata:
+                            return await self._find_leaders()
+                        self._drop(feeds[number], error)
+                positions |= {number: part.position for number, part in fetched.items()}
+                # More of the same is on its way while these are worked on.
+                ahead = any(part.is_large for part in fetched.values())
+                if ahead:
+                    fetching = asyncio.create_task(self._fetcher.fetch(node, positions))
+                count = sum([await self._feed(feeds[number], part) for number, part in fetched.items()])
+                if not ahead:
+                    if count >= _MANY:
+                        await self._linger()
+                    fetching = asyncio.create_task(self._fetcher.fetch(node, positions))
+        finally:
+            await _end(fetching)
+
+    async def _feed(self, feed: Feed, fetched: Fetched) -> int:
+        """Hand over what came, and return how many records that were."""
+        count, more = 0, True
+        try:
+            while more and self._feeds.get(feed.partition.number) is feed:
+                records = list(islice(fetched.records, _RECORDS_MAX))
+                count += len(records)
+                more = len(records) == _RECORDS_MAX
+                # Control records and aborted ones are not handed over but passed, so "last record + 1" is too low.
+                position = records[-1].offset + 1 if more else fetched.position
+                if position > feed.partition.position:
+                    feed.ingest(records, position)
+                if more:
+                    await asyncio.sleep(0)
+        except Exception as error:
+            self._drop(feed, error)
+        return count
+
+    async def _linger(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await self._awaited.wait()
+        self._awaited.clear()
 
     def _drop(self, feed: Feed, error: Exception) -> None:
         self.remove(feed)
         feed.fail(error)
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    # What came of them is of no interest any more.
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from kafka_timers.service.partition import REFUSED, Partition
-from kafka_timers.wire import SECOND_LIMIT, Future, callback_headers
+from kafka_timers.service.partition import REFUSED, Partition, pack_row
+from kafka_timers.wire import SECOND_LIMIT, Future, callback_headers, plain_fields
 
 
 class Reason(StrEnum):
@@ -61,7 +61,8 @@ class Record(Protocol):
         """On `timer-request`."""
 
 
-Rows = list[tuple[bytes, bytes]]
+# Key and value in the store.
+Row = tuple[bytes, bytes]
 
 # Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
 _BATCH_OVERHEAD = 100
@@ -123,7 +124,7 @@ class Accepted:
         topics: callback topics that the others name.
     """
 
-    rows: Rows = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     refused: Counter[Reason] = field(default_factory=Counter)
     topics: set[str] = field(default_factory=set)
@@ -141,37 +142,47 @@ def accept(records: Sequence[Record], partition: Partition) -> Accepted:
         partition: decides where each row is kept.
     """
     out = Accepted()
-    add_row, add_offset, add_topic = out.rows.append, out.offsets.append, out.topics.add
-    parse, place = Future.FromString, partition.place
-    # Many requests of a fetch are due in the same seconds.
+    add_row, add_offset, place = out.rows.append, out.offsets.append, partition.place
+    # Above it the key is the request's own place in time, as `place` would say, without the call.
+    settled = max(partition.second, partition.scan.second if partition.scan else 0)
+    # Many requests of a fetch are due in the same seconds, and go to the same topics.
     seconds: dict[bytes | None, int | Reason] = {}
-    for record in records:
+    topics: dict[bytes, str] = {}
+    plain = plain_fields([record.value or b"" for record in records])
+    for record, fields in zip(records, plain, strict=True):
         key, value, offset = record.key, record.value, record.offset
         second = seconds.get(key) or seconds.setdefault(key, second_of(key))
-        if isinstance(second, int) and value:
-            try:
-                future = parse(value)
-            except DecodeError:
-                refusal: Reason | None = Reason.VALUE_NOT_A_FUTURE
+        # What the short way does not know, or may not be UTF-8, goes the long one.
+        if fields and fields[0] in topics and fields[1].isascii() and isinstance(second, int):
+            row_key = pack_row(second, 0, offset) if second > settled else place(second, 0, offset)
+        else:
+            future, refusal = _judged(second, value)
+            if refusal:
+                row_key, value = place(REFUSED, 0, offset), pack_refused(refusal, record)
+                out.refused[refusal] += row_key is not None
             else:
-                millis, topic = future.millis, future.callBackTopic
-                refusal = None if millis < 1000 and topic and not future.cancel else _refusal(future)
-        else:
-            refusal = second if isinstance(second, Reason) else Reason.VALUE_MISSING
-        if refusal is None:
-            add_topic(topic)
-            row_key = place(second, millis, offset)  # type: ignore[arg-type]  # not refused: it is a second
-        else:
-            row_key = place(REFUSED, 0, offset)
-            value = pack_refused(refusal, record)
-            out.refused[refusal] += row_key is not None
+                row_key = place(second, future.millis, offset)  # type: ignore[arg-type]  # else it would be refused
+                topics[future.callBackTopic.encode()] = future.callBackTopic
         if row_key is not None:
             add_row((row_key, value))  # type: ignore[arg-type]  # a record without a value is refused
             add_offset(offset)
+    out.topics.update(topics.values())
     return out
 
 
-def _refusal(future: Future) -> Reason:
+def _judged(second: int | Reason, value: bytes | None) -> tuple[Future, Reason | None]:
+    """Return what *value* asks for, and the reason why it is refused if it is."""
+    future = Future()
+    if isinstance(second, Reason):
+        return future, second
+    if not value:
+        return future, Reason.VALUE_MISSING
+    try:
+        future = Future.FromString(value)
+    except DecodeError:
+        return future, Reason.VALUE_NOT_A_FUTURE
     if future.cancel:
-        return Reason.CANCEL_UNSUPPORTED
-    return Reason.MILLIS_OUT_OF_RANGE if future.millis > 999 else Reason.TOPIC_MISSING
+        return future, Reason.CANCEL_UNSUPPORTED
+    if future.millis > 999:
+        return future, Reason.MILLIS_OUT_OF_RANGE
+    return future, None if future.callBackTopic else Reason.TOPIC_MISSING

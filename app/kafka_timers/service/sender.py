@@ -10,6 +10,7 @@ At least once has no transactions: callbacks first, the seal once the broker has
 """
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -37,6 +38,9 @@ _REFUSALS: dict[type[Exception], Reason] = {
     MessageSizeTooLargeError: Reason.TOO_LARGE,
     RecordListTooLargeError: Reason.TOO_LARGE,
 }
+# A batch, and the topic and partition that it is for.
+Ready = tuple[BatchBuilder, str, int]
+
 _STOP_S = 5.0
 BATCH_BYTES = 256 << 10
 
@@ -109,10 +113,11 @@ class Sender:
             except ProducerFenced as error:
                 raise FencedError from error
 
-    async def send(self, batch: BatchBuilder, topic: str, partition: int) -> None:
-        """Send *batch* as part of the slice; waits only while an earlier one for the same partition is queued."""
+    async def send_all(self, batches: Iterable[Ready]) -> None:
+        """Send *batches* as part of the slice; waits only while an earlier one for the same partition is queued."""
         try:
-            self._acks.append((topic, await self._producer.send_batch(batch, topic, partition=partition)))
+            for batch, topic, partition in batches:
+                self._acks.append((topic, await self._producer.send_batch(batch, topic, partition=partition)))
         except ProducerFenced as error:
             raise FencedError from error
         except (AssertionError, IllegalOperation) as error:
@@ -135,7 +140,7 @@ class Sender:
         # A key of its own for slices: compaction must never leave a slice without the complete seal that it stands on.
         key = b"%d" % self._partition if is_complete(seal) else b"%d slice" % self._partition
         batch.append(timestamp=None, key=key, value=seal.SerializeToString())
-        await self.send(batch, self._sealed_topic, self._partition)
+        await self.send_all([(batch, self._sealed_topic, self._partition)])
         # commit_transaction() returns normally when a batch has failed, so every ack is looked at before.
         await self._gather()
         if self._transactional:

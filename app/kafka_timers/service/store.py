@@ -29,7 +29,7 @@ from rocksdict import (
 )
 
 from kafka_timers.service.partition import Local, Partition, Scan, first_key
-from kafka_timers.service.requests import Rows
+from kafka_timers.service.requests import Row
 
 _FORMAT = 1
 _HEAD = struct.Struct(">BQQQB")
@@ -117,7 +117,7 @@ class TimerStore:
         counts = self._items(_CHUNKS, _META)
         return {_CHUNK.unpack_from(key, len(_CHUNKS))[0]: _COUNT.unpack(count)[0] for key, count in counts}
 
-    def rows(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
         """Yield (key, value) with *start* <= key < *before*, in order, as they are now; one may stop anywhere."""
         return self._items(start, before)
 
@@ -125,7 +125,7 @@ class TimerStore:
         """Tell whether any row is due at or before *second*, given that none is left up to *sealed_second*."""
         return next(self._items(first_key(sealed_second + 1), first_key(second + 1)), None) is not None
 
-    def _items(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _items(self, start: bytes, before: bytes) -> Iterator[Row]:
         # The iterator does not keep the options alive; freed, they silently end it early. The local name does.
         options = ReadOptions()
         options.set_iterate_upper_bound(before)
@@ -138,7 +138,7 @@ class TimerStore:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def add(self, rows: Rows, partition: Partition) -> None:
+    def add(self, rows: Iterable[Row], partition: Partition) -> None:
         """Keep *rows*, with how far *partition* has read."""
         batch = WriteBatch(raw_mode=True)
         put = batch.put

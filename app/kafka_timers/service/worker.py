@@ -27,7 +27,9 @@ from kafka_timers.consuming import consuming
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError
 from kafka_timers.probes import Probes
 from kafka_timers.service.agents import make_app
+from kafka_timers.service.arming import Room
 from kafka_timers.service.callbacks import Rejects
+from kafka_timers.service.fetching import Fetcher
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.owner import Fences, Ledger, Owner, Shared, check_partitions
 from kafka_timers.service.partition import tick_second
@@ -173,11 +175,11 @@ class Worker:
         settings, topics = self._settings, self._topics
         found = await counts(settings.bootstrap, settings.topic_prefix)
         partitions = _agreed(found, topics)
-        fetching = await stack.enter_async_context(consuming(settings.bootstrap, max_partition_fetch_bytes=2 << 20))
+        fetcher = await stack.enter_async_context(Fetcher.open(settings.bootstrap, topics.requests))
         asking = await stack.enter_async_context(consuming(settings.bootstrap))
         sealing = await stack.enter_async_context(consuming(settings.bootstrap, fetch_max_wait_ms=50))
         targets = CallbackTopics(admin, topics, settings.allowed_topics, self._clock)
-        reader = RequestReader(fetching, topics.requests)
+        reader = RequestReader(fetcher)
         ledger = Ledger(sealing, topics.sealed)
         check_partitions(await ledger.seals(0), partitions)
         rejected = (await targets.look_up([topics.rejected]))[topics.rejected]
@@ -194,6 +196,7 @@ class Worker:
             targets=targets,
             rejects=Rejects(topics.rejected, rejected, topics.requests),
             memory=StoreMemory(),
+            room=Room(settings.arm_bytes),
             cluster=cluster,
             metrics=self.metrics,
             clock=self._clock,
