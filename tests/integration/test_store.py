@@ -1,5 +1,6 @@
 """The rows of a partition in a real RocksDB: order, bounds, and what a start finds of what was there before."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -164,13 +165,18 @@ def test_a_store_without_one_of_its_files_is_known_as_damaged(tmp_path: Path) ->
 def test_a_copy_of_a_store_in_use_opens_as_of_some_moment(tmp_path: Path) -> None:
     """As after a crash of the host: what is there fits together."""
     store, partition = opened(tmp_path / "0"), Partition(0)
-    for _ in range(50):
-        filled(store, partition, [100] * 100)
+    # More than is held in memory before it is written into a table.
+    for offset in range(500):
+        partition.position = offset + 1
+        partition.added([offset])
+        key = partition.place(100, 0, offset)
+        assert key
+        store.add([(key, os.urandom(100_000))], partition)
     shutil.copytree(tmp_path / "0", tmp_path / "1")
     copy = opened(tmp_path / "1")
     local = copy.local()
     assert local
-    assert local.position == len(list(copy.rows(b"", first_key(10**11)))) == sum(copy.chunks().values())
+    assert 0 < local.position == len(list(copy.rows(b"", first_key(10**11)))) == sum(copy.chunks().values())
     copy.close()
     store.close()
 

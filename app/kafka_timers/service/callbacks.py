@@ -7,7 +7,7 @@ knows only the most common kind of request; `Slice._add_any` knows all of them.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from murmurhash2 import murmurhash2
 
 from kafka_timers.clock import Clock
-from kafka_timers.service.partition import REFUSED, ROW_BYTES, Taken, is_late, parts_of, unpack_rows
+from kafka_timers.service.partition import REFUSED, Taken, is_late, on_time, parts_of
 from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Row, Target, fits, unpack_refused
 from kafka_timers.service.sender import BATCH_BYTES, Ready
 from kafka_timers.service.targets import CallbackTopics
@@ -157,7 +157,7 @@ class Slice:
         keys, rows = [key for key, _ in stride], [row for _, row in stride]
         self.bytes += sum(map(len, rows))
         expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
-        for (second, _, offset), row, plain in zip(self._take(keys), rows, plain_fields(rows), strict=True):
+        for second, offset, row, plain in zip(*self._take(keys), rows, plain_fields(rows), strict=True):
             if plain:
                 topic, to_key, value = plain
                 lane = lanes.get(topic)
@@ -176,22 +176,20 @@ class Slice:
                     continue
             await self._add_any(second, offset, row, stride)
 
-    def _take(self, keys: list[bytes]) -> Iterable[tuple[int, int, int]]:
-        """Note that the rows under *keys* are taken, and return their `parts_of`."""
-        taken, joined = self.taken, b"".join(keys)
-        if len(joined) == len(keys) * ROW_BYTES:
-            parts = list(unpack_rows(joined))
-            self.seconds.update([second for second, _, _ in parts])
+    def _take(self, keys: list[bytes]) -> tuple[Sequence[int], Sequence[int]]:
+        """Note that the rows under *keys* are taken, and return their own seconds and offsets."""
+        taken, parts = self.taken, on_time(keys)
+        if parts:
+            seconds, offsets = parts
+            self.seconds.update(seconds)
         else:
-            parts = [parts_of(key) for key in keys]
-            late = list(map(is_late, keys))
+            seconds, _, offsets = zip(*map(parts_of, keys), strict=True)
+            late = [is_late(key) for key in keys]
             taken.late += sum(late)
-            self.seconds.update(
-                [second for (second, _, _), came_late in zip(parts, late, strict=True) if not came_late]
-            )
-        taken.offsets += [offset for _, _, offset in parts]
+            self.seconds.update([second for second, came_late in zip(seconds, late, strict=True) if not came_late])
+        taken.offsets += offsets
         taken.through = max(taken.through, keys[-1])
-        return parts
+        return seconds, offsets
 
     async def _add_any(self, second: int, offset: int, row: bytes, stride: list[Row]) -> None:
         """Add a row of any kind, the way that knows all of them."""

@@ -2,7 +2,8 @@
 The rows of one partition, in one RocksDB on this host's disk.
 
 A cache of `timer-request` and nothing else: it may be lost, stale or damaged at any time, and is then read again from
-the log. So nothing is ever synced to disk; what matters is that each batch holds its rows and how far the log was read.
+the log. So nothing is synced to disk, or logged before it is in a table; what matters is that each batch holds its rows
+and how far the log was read.
 
     key of partition.py      the request as it came (a refused one: requests.pack_refused)
     0xff c + chunk           how many requests wait in one run of offsets
@@ -26,6 +27,7 @@ from rocksdict import (
     ReadOptions,
     WriteBatch,
     WriteBufferManager,
+    WriteOptions,
 )
 
 from kafka_timers.service.partition import Local, Partition, Scan, first_key
@@ -89,9 +91,15 @@ class TimerStore:
         self._identity = identity
         folder.mkdir(parents=True, exist_ok=True)
         self._db = Rdict(str(folder), options=memory.options())
+        # Without RocksDB's own log a crash takes what is not in a table yet, the read position with it: it is read from
+        # `timer-request` again.
+        unlogged = WriteOptions()
+        unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub takes it for a method
+        self._db.set_write_options(unlogged)
 
     def close(self) -> None:
-        """Close the store; its folder may be opened again."""
+        """Close the store with all that was written; its folder may be opened again."""
+        self._db.flush()
         self._db.close()
 
     @property
@@ -133,7 +141,7 @@ class TimerStore:
 
     @property
     def bytes_on_disk(self) -> int:
-        """Size of the table files; the write-ahead log comes on top."""
+        """Size of the table files."""
         return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
 
     # --- writing -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ tells the outside how they are.
 """
 
 import asyncio
+import ctypes
 import dataclasses
 import fcntl
 import gc
@@ -50,6 +51,8 @@ _HOUSEKEEPING_S = 0.5
 _WATCH_LOGS_S = 5.0
 _NO_TICK_S = 3.0
 _TICK_DIGITS = 20
+# Numbers of glibc's mallopt(3).
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 # Beyond this many times `stalled_after_s` a restart is the better bet: /livez turns red.
 _DEAD_FACTOR = 6
 
@@ -237,10 +240,20 @@ def run(settings: WorkerSettings) -> int:
     # A hot second holds some hundred thousand small objects for a moment, none of them in a cycle. With Python's own
     # thresholds the collector walks through them again and again, for a quarter of the second's CPU time.
     gc.freeze()
-    gc.set_threshold(100_000, 20, 20)
+    gc.set_threshold(500_000, 20, 20)
+    _keep_memory()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
     return 0
+
+
+def _keep_memory() -> None:
+    """Have the allocator keep what each second needs again, instead of returning it to the system and asking anew."""
+    # glibc alone has it. Page by page that asking took a tenth of the CPU time at 40,000 timers a second.
+    with suppress(AttributeError):
+        set_option = ctypes.CDLL(None).mallopt
+        for option, size in ((_M_TRIM_THRESHOLD, 128 << 20), (_M_TOP_PAD, 16 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
+            set_option(option, size)
 
 
 async def _answers(bootstrap: str, stop: asyncio.Event) -> bool:
