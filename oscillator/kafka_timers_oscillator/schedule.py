@@ -6,9 +6,9 @@ so its own second is still to come and is emitted again. One far ahead of its ap
 workers refuse it too.
 
     replica     emits second 12 at     if by then
-    0           12.002                 its partition has not got it yet
-    1           12.252                 the same, which means that replica 0 is gone
-    2           12.502                 the same, which means that both are
+    0           12.0005                its partition has not got it yet
+    1           12.2505                the same, which means that replica 0 is gone
+    2           12.5005                the same, which means that both are
 
 While seconds are caught up the boundary lies in the past for all replicas. Then a replica counts its wait from the last
 tick it saw of another one: the first replica catches up, the others keep silent until there is no progress any more.
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 REPLICA_WAIT_S = 0.25
 
 # Ticks are sent this long after their second, against the error of what is known of the broker's time.
-MARGIN_S = 0.002
+MARGIN_S = 0.0005
 
 # Most seconds of one partition that are sent at once when catching up: a few kilobytes, far below any broker's limit.
 ROUND_SECONDS = 200

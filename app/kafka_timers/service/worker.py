@@ -242,7 +242,9 @@ def run(settings: WorkerSettings) -> int:
     gc.freeze()
     gc.set_threshold(500_000, 20, 20)
     _keep_memory()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    # As the policy, because Faust makes a loop of its own for the thread that reads ticks.
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    with asyncio.Runner() as runner:
         runner.run(main())
     return 0
 
