@@ -67,6 +67,27 @@ async def test_callbacks_of_one_second_keep_the_order_of_acceptance(service: Ser
     assert [record.value for record in await service.read(service.callbacks, 4)] == [b"a", b"b", b"c", b"d"]
 
 
+async def test_what_comes_after_a_second_was_prepared_fires_with_it(service: Service) -> None:
+    """Callbacks are built ahead of their tick; requests that come later, also with less millis, are not forgotten."""
+    worker = await service.worker()
+    second = int(time.time()) - 100
+    await service.tick(second - 1)
+    await service.until_sealed(second - 1)
+
+    async def ask(name: str, due: int, millis: int) -> None:
+        future = Future(callBackTopic=service.callbacks, callBackKey="same", callBack=name.encode(), millis=millis)
+        await service.request(due, future, partition=1)
+
+    await ask("known", second + 1, 500)
+    await service.tick(second)
+    await worker.until("/metrics", lambda _, body: 'kafka_timers_armed{partition="1"} 1.0' in body)
+    for name, due, millis in (("earlier", second + 1, 100), ("later", second + 1, 900), ("late", second - 50, 0)):
+        await ask(name, due, millis)
+    await service.tick(second + 1)
+    fired = await service.callback_names(["known", "earlier", "later", "late"])
+    assert sorted(fired) == ["earlier", "known", "late", "later"]
+
+
 async def test_seals_balance_and_cover_every_second(service: Service) -> None:
     """Each seal says what was due, what was fired and what waits, and goes on where the one before ended."""
     await service.worker("--slice-rows", "10")

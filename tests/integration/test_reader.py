@@ -13,6 +13,7 @@ from kafka_timers.service.fetching import Fetcher
 from kafka_timers.service.partition import Partition
 from kafka_timers.service.reader import RequestReader
 from kafka_timers.service.requests import Record
+from kafka_timers.service.rush import Rush
 
 
 class Collected:
@@ -62,7 +63,7 @@ async def topic(bootstrap: str, prefix: str) -> str:
 async def reader(bootstrap: str, topic: str) -> AsyncIterator[RequestReader]:
     """A reader that runs."""
     async with Fetcher.open(bootstrap, topic) as fetcher:
-        reading = RequestReader(fetcher)
+        reading = RequestReader(fetcher, Rush())
         task = asyncio.create_task(reading.run())
         yield reading
         task.cancel()

@@ -17,12 +17,15 @@ import struct
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest import mock
 
 from kafka_timers.service import partition as core
+from kafka_timers.service.arming import Armed, Room
+from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.partition import (
     REFUSED,
     Local,
@@ -58,6 +61,7 @@ SHELL_RULES = {
     "scan before callbacks": "the open scan is written before the first callback leaves",
     "drop after the seal": "rows are dropped only once their seal is durable",
     "seal keys": "slices are sealed under another record key, so that compaction keeps the last complete seal",
+    "missed by arming": "rows that came into the range of what was armed are fired with it",
     "verdict from the log": "whether a request is refused follows from its bytes, not from what a worker knows",
 }
 
@@ -108,7 +112,7 @@ class Tick:
 
 def taken_from(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Taken:
     """Return what a slice says of its rows."""
-    through = due[-1] if due else b""
+    through = max(due, default=b"")
     return Taken([*offsets_of(due)], [*offsets_of(rejected)], sum(map(is_late, due)), through)
 
 
@@ -212,6 +216,9 @@ class Store:
     def between(self, start: bytes, before: bytes) -> list[bytes]:
         return self.keys[bisect_left(self.keys, start) : bisect_left(self.keys, before)]
 
+    def items(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, self.rows[key].encode()) for key in self.between(start, before))
+
 
 @dataclass
 class Faults:
@@ -226,6 +233,7 @@ class Faults:
     ticks_uncommitted: float = 0.0
     seals_tail: float = 0.0
     stubborn: float = 0.0
+    armed: float = 0.0
 
 
 Steps = Generator[str, None, None]
@@ -242,10 +250,12 @@ class Worker:
         self.partition: Partition = world.partition_class(0)
         self.tasks: list[Steps] = []
         self.log_start = 0
+        self.armed: Armed | None = None
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def assign(self) -> None:
+        self.armed = None
         self.tasks = [self.take_over()]
 
     def stop(self) -> None:
@@ -352,6 +362,8 @@ class Worker:
                 p.added(offsets)
                 self.store.add(rows)
                 self.note()
+                if self.armed and rows:
+                    self.armed.added(min(rows)[0])
                 yield "read"
             else:
                 yield "all read"
@@ -376,6 +388,8 @@ class Worker:
             at += 1
             if second is not None and (second > self.partition.second or "old ticks" in world.off):
                 yield from self.fire(second)
+            if self.world.hits(faults.armed):
+                self.arm(broker.ticks[at - 1].second)
             if not world.hits(faults.ticks_uncommitted):
                 broker.ticks_committed = at
 
@@ -406,13 +420,32 @@ class Worker:
             while not complete:
                 complete = yield from self.fire_slice()
 
+    def arm(self, second: int) -> None:
+        """Build what the tick after *second* will fire, as far as it is known and there is room."""
+        start, end = first_key(self.partition.second + 1), first_key(second + 2)
+        keys = self.store.between(start, end)[: self.world.between(0, self.world.slice_rows)]
+        built = SimpleNamespace(taken=taken_from(keys))
+        self.armed = Armed(cast(Slice, built), iter(()), start, end, Room(0))
+
+    def next_slice(self, start: bytes, end: bytes) -> tuple[list[bytes], bool]:
+        """Return the keys of the next slice, as they are sent, and whether they are all up to *end*."""
+        armed, self.armed = self.armed, None
+        built: list[bytes] = []
+        missed: list[bytes] = []
+        left = self.store.between(start, end)
+        if armed and armed.is_part_of(start, end):
+            came, behind = armed.left(self.store.items, end)
+            left = [key for key, _ in behind]
+            built = [key for key in self.store.between(start, end) if parts_of(key)[2] in armed.slice.taken.offsets]
+            missed = [] if "missed by arming" in self.world.off else [key for key, _ in came]
+        rest = left[: max(self.world.slice_rows - len(built), 0)]
+        return [*built, *missed, *rest], len(rest) == len(left)
+
     def fire_slice(self) -> Generator[str, None, bool]:
         world, p, store = self.world, self.partition, self.store
         scan = p.scan
         assert scan is not None
-        keys = store.between(*p.range_of(scan))
-        due = keys[: world.slice_rows]
-        complete = len(due) == len(keys)
+        due, complete = self.next_slice(*p.range_of(scan))
         rejected = [key for key in due if self.is_rejected(key)]
         taken = taken_from(due, rejected)
         seal = p.seal(taken, complete=complete)
@@ -430,7 +463,7 @@ class Worker:
     def drop(self, due: Sequence[bytes]) -> None:
         # One range, as a store with a hundred thousand rows drops them.
         if due:
-            self.store.drop(due[-1] + b"\0")
+            self.store.drop(max(due) + b"\0")
         self.note()
 
     def is_rejected(self, key: bytes) -> bool:
@@ -572,6 +605,7 @@ class World:
             ticks_uncommitted=rng.choice((0.0, 0.7)),
             seals_tail=rng.choice((0.0, 0.5)),
             stubborn=rng.choice((0.0, 0.5)),
+            armed=rng.choice((0.0, 0.7)),
         )
         self.skew_ms = rng.choice((0, 0, -200, 100, 300))
         self.slice_rows = rng.choice((1, 1, 2, 3, 1000))

@@ -4,8 +4,11 @@ The live worker: joins ticks with requests and fires callbacks.
     partition   the rules: what is done, where a request goes, what a tick may fire (pure)
     requests    what a record on `timer-request` asks for, or why it is refused (pure)
     callbacks   rows of the store → record batches (pure but for the batch builder)
+    arming      callbacks of the next second, built before its tick (pure but for the batch builder)
     store       rows of one partition in one RocksDB
+    fetching    committed records of one topic, straight from the broker's batches
     reader      request log → stores, whole fetches at a time
+    rush        sending goes first, reading and arming can wait
     targets     which callback topics may be written to, and how large a record they take
     sender      one transaction of callbacks, rejects and seal; fences the owner before
     owner       one owned partition from takeover to hand-over: ties the above together

@@ -10,7 +10,7 @@ it is a part of the scan, together with the rows that came into its range later:
     tick    12 → the slice, 12.000 @42, then all rows behind 12.500 @17
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.partition import offset_of
@@ -66,15 +66,24 @@ class Armed:
         """Take note that rows came into the store, none with a key below *lowest*."""
         self._lowest = min(self._lowest, lowest)
 
-    @property
-    def has_all(self) -> bool:
-        """Whether no row has come into the range that was built."""
-        return self._lowest > self.slice.taken.through
+    def is_part_of(self, start: bytes, end: bytes) -> bool:
+        """Tell whether the rows from *start* on and before key *end* begin with those that were built."""
+        return bool(self.slice.taken.offsets) and self.start == start and self.end <= end
 
-    def missed(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield those of *rows*, all that the store has in the range that was built, that came after they were."""
+    def left(self, rows: Callable[[bytes, bytes], Iterator[Row]], end: bytes) -> tuple[Iterator[Row], Iterator[Row]]:
+        """
+        Return the rows that came into the range of those that were built, and the ones behind it.
+
+        Args:
+            rows: returns what the store has from one key on and before another one, in order.
+            end: key, excluded.
+        """
+        behind = self.slice.taken.through + b"\0"
+        if self._lowest >= behind:
+            return iter(()), rows(behind, end)
         built = set(self.slice.taken.offsets)
-        return ((key, row) for key, row in rows if offset_of(key) not in built)
+        missed = ((key, row) for key, row in rows(self.start, behind) if offset_of(key) not in built)
+        return missed, rows(behind, end)
 
     def release(self) -> None:
         """Give its room back."""

@@ -26,6 +26,7 @@ from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.partition import Local, Partition, Scan, first_key, offsets_of
 from kafka_timers.service.reader import RequestReader
 from kafka_timers.service.requests import Reason, Record, Row, accept
+from kafka_timers.service.rush import Rush
 from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
 from kafka_timers.service.targets import CallbackTopics
@@ -105,6 +106,7 @@ class Shared:
     rejects: Rejects
     memory: StoreMemory
     room: Room
+    rush: Rush
     cluster: str
     metrics: WorkerMetrics
     clock: Clock
@@ -148,12 +150,12 @@ class Owner:
         """Fire everything up to *second*; a later tick that comes before that is done covers it."""
         if second > self._tick:
             self._tick = second
-            self._wake.set()
+            self._wake_up()
 
     async def stop(self, limit_s: float) -> None:
         """Give the partition up, after the transaction that is under way if that ends within *limit_s*."""
         self._stopped.set()
-        self._wake.set()
+        self._wake_up()
         self._read_on.set()
         await asyncio.wait([self._task], timeout=limit_s)
         self._task.cancel()
@@ -193,7 +195,7 @@ class Owner:
     def fail(self, error: Exception) -> None:
         """Take note that the partition cannot be read."""
         self._failed = error
-        self._wake.set()
+        self._wake_up()
         self._read_on.set()
 
     # --- the partition's life ----------------------------------------------------------------------------------------
@@ -302,6 +304,11 @@ class Owner:
         partition.removed(offsets_of([key for key, _, new in moved if new is None]))
         store.move(moved, partition)
 
+    def _wake_up(self) -> None:
+        self._wake.set()
+        # Arming may be waiting for others to have sent.
+        self._shared.rush.nudge()
+
     async def _next_tick(self) -> bool:
         """Wait for a tick; False when the partition is to be given up."""
         await self._wake.wait()
@@ -320,7 +327,8 @@ class Owner:
                 while partition.second < second and not self._stopped.is_set():
                     scan = partition.begin(second)
                     store.save(partition)
-                    await self._fire(scan)
+                    with shared.rush.on():
+                        await self._fire(scan)
                 self._trouble = "waits for a tick"
         self._fired_up_to = max(second, self._fired_up_to)
         self._looked_at_s = shared.clock.elapsed_s()
@@ -372,8 +380,8 @@ class Owner:
         built = self._new_slice(not_before_s=self._tick + 1)
         self._armed = armed = Armed(built, self._opened.rows(start, end), start, end, room)
         try:
-            while await armed.more() and not self._wake.is_set():
-                pass
+            while not self._wake.is_set() and await armed.more():
+                await self._shared.rush.over(unless=self._wake.is_set)
             if not len(built):
                 self._disarm()
         except KafkaError:
@@ -390,11 +398,9 @@ class Owner:
         """Return the slice to fire next, the rows it must have as well, and those it may have after them."""
         store, (start, end) = self._opened, self.partition.range_of(scan)
         armed = self._disarm()
-        if not armed or not len(armed.slice) or armed.start != start or armed.end > end:
-            return self._new_slice(), iter(()), store.rows(start, end)
-        behind = armed.slice.taken.through + b"\0"
-        missed = iter(()) if armed.has_all else armed.missed(store.rows(start, behind))
-        return armed.slice, missed, store.rows(behind, end)
+        if armed and armed.is_part_of(start, end):
+            return armed.slice, *armed.left(store.rows, end)
+        return self._new_slice(), iter(()), store.rows(start, end)
 
     def _new_slice(self, not_before_s: int = 0) -> Slice:
         shared = self._shared

@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.service.fetching import Fetched, Fetcher
 from kafka_timers.service.partition import Partition
 from kafka_timers.service.requests import Record
+from kafka_timers.service.rush import Rush
 
 # At most some 10 ms of work between two turns of the event loop.
 _RECORDS_MAX = 2_000
@@ -45,10 +46,12 @@ class RequestReader:
 
     Args:
         fetcher: of the request topic.
+        rush: goes before reading, except where somebody waits for what is read.
     """
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, fetcher: Fetcher, rush: Rush) -> None:
         self._fetcher = fetcher
+        self._rush = rush
         self._feeds: dict[int, Feed] = {}
         self._changed = asyncio.Event()
         self._awaited = asyncio.Event()
@@ -72,6 +75,7 @@ class RequestReader:
     def hurry(self) -> None:
         """Take note that some feed awaits an offset."""
         self._awaited.set()
+        self._rush.nudge()
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -133,6 +137,7 @@ class RequestReader:
         count, more = 0, True
         try:
             while more and self._feeds.get(feed.partition.number) is feed:
+                await self._rush.over(unless=self._is_awaited)
                 records = list(islice(fetched.records, _RECORDS_MAX))
                 count += len(records)
                 more = len(records) == _RECORDS_MAX
@@ -145,6 +150,9 @@ class RequestReader:
         except Exception as error:
             self._drop(feed, error)
         return count
+
+    def _is_awaited(self) -> bool:
+        return any(feed.awaited > feed.partition.position for feed in self._feeds.values())
 
     async def _linger(self) -> None:
         with suppress(TimeoutError):

@@ -36,6 +36,7 @@ from kafka_timers.service.owner import Fences, Ledger, Owner, Shared, check_part
 from kafka_timers.service.partition import tick_second
 from kafka_timers.service.reader import RequestReader
 from kafka_timers.service.requests import Target
+from kafka_timers.service.rush import Rush
 from kafka_timers.service.store import StoreMemory
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.settings import WorkerSettings
@@ -182,7 +183,8 @@ class Worker:
         asking = await stack.enter_async_context(consuming(settings.bootstrap))
         sealing = await stack.enter_async_context(consuming(settings.bootstrap, fetch_max_wait_ms=50))
         targets = CallbackTopics(admin, topics, settings.allowed_topics, self._clock)
-        reader = RequestReader(fetcher)
+        rush = Rush()
+        reader = RequestReader(fetcher, rush)
         ledger = Ledger(sealing, topics.sealed)
         check_partitions(await ledger.seals(0), partitions)
         rejected = (await targets.look_up([topics.rejected]))[topics.rejected]
@@ -200,6 +202,7 @@ class Worker:
             rejects=Rejects(topics.rejected, rejected, topics.requests),
             memory=StoreMemory(),
             room=Room(settings.arm_bytes),
+            rush=rush,
             cluster=cluster,
             metrics=self.metrics,
             clock=self._clock,

@@ -1,0 +1,38 @@
+"""
+Who goes first on the one event loop.
+
+While callbacks leave, their receivers wait; reading requests and building the callbacks of the next second can wait for
+some tenths of a second, as long as no tick waits for what is read.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Rush:
+    """Whether any partition of this process is sending callbacks."""
+
+    def __init__(self) -> None:
+        self._sending = 0
+        self._look_again = asyncio.Event()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Send callbacks inside."""
+        self._sending += 1
+        try:
+            yield
+        finally:
+            self._sending -= 1
+            self._look_again.set()
+
+    def nudge(self) -> None:
+        """Have everybody who waits look again whether they must."""
+        self._look_again.set()
+
+    async def over(self, unless: Callable[[], bool]) -> None:
+        """Return when nobody sends, or when *unless* holds; that is looked at after each `nudge`."""
+        while self._sending and not unless():
+            self._look_again.clear()
+            await self._look_again.wait()
