@@ -28,6 +28,24 @@ async def test_timer_of_any_kafka_client_fires_in_its_second(service: Service) -
     assert request.partition == int(partition)
 
 
+async def test_requests_may_be_compressed_in_any_way_that_kafka_knows(service: Service) -> None:
+    await service.worker()
+    second = int(time.time()) - 100
+    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
+    for codec in codecs:
+        producer = Producer({"bootstrap.servers": service.bootstrap, "compression.type": codec, "linger.ms": 100})
+        for number in range(20):
+            # Worth compressing, else the client sends it as it is.
+            future = Future(callBackTopic=service.callbacks, callBackKey=f"{number}", callBack=codec.encode() * 100)
+            producer.produce(service.topics.requests, key=str(second), value=future.SerializeToString(), partition=1)
+        assert producer.flush(10) == 0
+    await service.tick(second)
+    fired = await service.read(service.callbacks, 20 * len(codecs))
+    assert sorted(record.value for record in fired) == sorted(
+        codec.encode() * 100 for codec in codecs for _ in range(20)
+    )
+
+
 async def test_callback_carries_token_id_and_own_headers_untouched(service: Service) -> None:
     """Key, value and headers arrive byte for byte, behind the service's own headers."""
     await service.worker()

@@ -21,8 +21,8 @@ from aiokafka.structs import TopicPartition
 from kafka_timers.service.requests import Record
 
 _READ_COMMITTED = 1
-# How long the broker waits for a first record.
-_WAIT_MS = 250
+# How long the broker waits for a first record, and a change of what is fetched for the fetch before it.
+_WAIT_MS = 100
 _BYTES_MAX = 8 << 20
 _PARTITION_BYTES_MAX = 2 << 20
 # The first version of the answer whose last field but one is no longer the list of aborted transactions.

@@ -6,7 +6,7 @@ since a producer may schedule timers inside a transaction of its own.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Protocol
@@ -55,6 +55,7 @@ class RequestReader:
         self._feeds: dict[int, Feed] = {}
         self._changed = asyncio.Event()
         self._awaited = asyncio.Event()
+        self._fetches: dict[int, asyncio.Task[dict[int, Fetched | KafkaError]]] = {}
 
     @property
     def numbers(self) -> list[int]:
@@ -79,22 +80,25 @@ class RequestReader:
 
     async def run(self) -> None:
         """Read until cancelled."""
-        while True:
-            if not self._feeds:
-                await self._changed.wait()
-            self._changed.clear()
-            by_node = self._fetcher.leaders(self._feeds)
-            chores = [self._follow(node, numbers) for node, numbers in by_node.items()]
-            if sum(map(len, by_node.values())) < len(self._feeds):
-                chores.append(self._find_leaders())
-            tasks = [asyncio.create_task(chore) for chore in (self._changed.wait(), *chores)]
-            try:
-                # Whichever ends, all is looked at anew; every feed knows where to go on.
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                await _end(*tasks)
+        try:
+            while True:
+                if not self._feeds:
+                    await self._changed.wait()
+                self._changed.clear()
+                by_node = self._fetcher.leaders(self._feeds)
+                chores = [self._follow(node, numbers) for node, numbers in by_node.items()]
+                if sum(map(len, by_node.values())) < len(self._feeds):
+                    chores.append(self._find_leaders())
+                tasks = [asyncio.create_task(chore) for chore in (self._changed.wait(), *chores)]
+                try:
+                    # Whichever ends, all is looked at anew; every feed knows where to go on.
+                    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+                finally:
+                    await _end(*tasks)
+        finally:
+            await _end(*self._fetches.values())
 
     async def _find_leaders(self) -> None:
         await asyncio.sleep(_RETRY_S)
@@ -105,39 +109,47 @@ class RequestReader:
         """Read partitions that *node* leads, until one has another leader or the node does not answer."""
         feeds = {number: self._feeds[number] for number in numbers}
         positions = {number: feed.partition.position for number, feed in feeds.items()}
-        fetching = asyncio.create_task(self._fetcher.fetch(node, positions))
-        try:
-            while True:
-                try:
-                    came = await fetching
-                except KafkaError:
-                    # The client has logged why.
-                    return await self._find_leaders()
-                fetched = {number: part for number, part in came.items() if isinstance(part, Fetched)}
-                for number, error in came.items():
-                    if isinstance(error, KafkaError):
-                        if error.invalid_metadata:
-                            return await self._find_leaders()
-                        self._drop(feeds[number], error)
-                positions |= {number: part.position for number, part in fetched.items()}
-                # More of the same is on its way while these are worked on.
-                ahead = any(part.is_large for part in fetched.values())
-                if ahead:
-                    fetching = asyncio.create_task(self._fetcher.fetch(node, positions))
-                count = sum([await self._feed(feeds[number], part) for number, part in fetched.items()])
-                if not ahead:
-                    if count >= _MANY:
-                        await self._linger()
-                    fetching = asyncio.create_task(self._fetcher.fetch(node, positions))
-        finally:
-            await _end(fetching)
+        if before := self._fetches.get(node):
+            # A fetch is answered after those before it on its connection. Partitions come and go many at a time: one
+            # fetch more for each of them, and the last one would wait for all the others to find nothing.
+            await asyncio.wait([before])
+        self._fetch(node, positions)
+        while True:
+            try:
+                came = await asyncio.shield(self._fetches[node])
+            except KafkaError:
+                # The client has logged why.
+                return await self._find_leaders()
+            fetched = {number: part for number, part in came.items() if isinstance(part, Fetched)}
+            for number, error in came.items():
+                if isinstance(error, KafkaError):
+                    if error.invalid_metadata:
+                        return await self._find_leaders()
+                    self._drop(feeds[number], error)
+            positions |= {number: part.position for number, part in fetched.items()}
+            # More of the same is on its way while these are worked on.
+            ahead = any(part.is_large for part in fetched.values())
+            if ahead:
+                self._fetch(node, positions)
+            count = sum([await self._feed(feeds[number], part) for number, part in fetched.items()])
+            if not ahead:
+                if count >= _MANY:
+                    await self._linger()
+                self._fetch(node, positions)
+
+    def _fetch(self, node: int, positions: Mapping[int, int]) -> None:
+        self._fetches[node] = task = asyncio.create_task(self._fetcher.fetch(node, dict(positions)))
+        # Nobody may be left to look at it.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _feed(self, feed: Feed, fetched: Fetched) -> int:
         """Hand over what came, and return how many records that were."""
         count, more = 0, True
         try:
-            while more and self._feeds.get(feed.partition.number) is feed:
+            while more:
                 await self._rush.over(unless=self._is_awaited)
+                if self._feeds.get(feed.partition.number) is not feed:
+                    break
                 records = list(islice(fetched.records, _RECORDS_MAX))
                 count += len(records)
                 more = len(records) == _RECORDS_MAX
