@@ -127,6 +127,9 @@ class WorkerSettings(_Settings):
     data_dir: str = setting("kafka-timers-data", "folder of this worker's stores; no two workers share one")
     host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on")
     port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none")
+    processes: int = setting(
+        1, "workers to run on this host, each with a folder in the data folder and a port: the given one, the next, …"
+    )
     guarantee: str = setting(
         "exactly-once",
         "exactly-once needs receivers that read committed; at-least-once saves the transactions and may repeat "
@@ -157,6 +160,8 @@ class WorkerSettings(_Settings):
         _check_bootstrap(self.bootstrap)
         if self.guarantee not in ("exactly-once", "at-least-once"):
             raise SettingsError(f"guarantee {self.guarantee!r}: give exactly-once or at-least-once")
+        if not 1 <= self.processes <= 256:
+            raise SettingsError(f"processes {self.processes}: give 1 to 256, the number of cores at most")
         if self.slice_rows < 1 or self.slice_bytes < 1:
             raise SettingsError("slice_rows and slice_bytes: give at least 1")
         if self.stalled_after_s <= self.seal_every_s:

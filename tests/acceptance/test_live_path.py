@@ -1,9 +1,14 @@
 """A timer fires in its second, whoever asked for it."""
 
+import os
+import re
+import signal
 import time
+from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
-from service import Service
+from service import Process, Service
 
 from kafka_timers.wire import Future, Header
 
@@ -136,3 +141,42 @@ async def test_at_least_once_fires_without_transactions(service: Service) -> Non
     await service.until_sealed(second)
     records = await service.read(service.callbacks, 201, limit_s=2, committed=False)
     assert sorted(record.value.decode() for record in records) == sorted(names)
+
+
+async def test_several_workers_as_one_command_share_the_work_and_come_back(service: Service) -> None:
+    """Each serves its own port; one that is killed is started again; all end with the command."""
+    command = await service.start("worker", "--processes", "2")
+    first, second = command, Process(command.child, command.port + 1, command.data_dir)
+    await service.until_serving(first)
+    await service.until_serving(second)
+    due = int(time.time()) - 100
+    names = [f"t-{n}" for n in range(100)]
+    await service.requests(due, names)
+    await service.until_sealed(due)
+    assert sorted(await service.callback_names(names)) == sorted(names)
+    owned = [re.findall(r'kafka_timers_pending{partition="(\d)"}', await shown(process)) for process in (first, second)]
+    assert sorted(owned[0] + owned[1]) == ["0", "1", "2", "3"]
+    assert len(owned[0]) == 2
+    [killed] = children_of(command.child.pid)[:1]
+    os.kill(killed, signal.SIGKILL)
+    more = [f"u-{n}" for n in range(100)]
+    await service.requests(due + 10, more)
+    await service.until_sealed(due + 10)
+    assert sorted(await service.callback_names(names + more)) == sorted(names + more)
+    await service.until_serving(first)
+    await service.until_serving(second)
+    left = children_of(command.child.pid)
+    await command.child.stop(20)
+    assert command.child.returncode == 0
+    assert len(left) == 2
+    for pid in left:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def shown(process: Process) -> str:
+    return await process.until("/metrics", lambda status, _: status == 200)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

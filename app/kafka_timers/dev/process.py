@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from kafka_timers.dev import tied
+from kafka_timers import tied
 
 __all__ = ["Child"]
 

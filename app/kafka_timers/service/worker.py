@@ -34,6 +34,7 @@ from kafka_timers.service.fetching import Fetcher
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.owner import Fences, Ledger, Owner, Shared, check_partitions
 from kafka_timers.service.partition import tick_second
+from kafka_timers.service.processes import run_all
 from kafka_timers.service.reader import RequestReader
 from kafka_timers.service.requests import Target
 from kafka_timers.service.rush import Rush
@@ -228,17 +229,20 @@ class Worker:
 
 def run(settings: WorkerSettings) -> int:
     """
-    Run a worker until SIGTERM or SIGINT, and return the exit code.
+    Run a worker, or several, until SIGTERM or SIGINT, and return the exit code.
 
     Raises:
         KafkaTimersError: the worker cannot start; the text says why.
     """
 
-    async def main() -> None:
+    async def main() -> int:
         stop = asyncio.Event()
         for signum in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        if settings.processes > 1:
+            return await run_all(settings, stop)
         await Worker(settings).run(stop)
+        return 0
 
     # A hot second holds some hundred thousand small objects for a moment, none of them in a cycle. With Python's own
     # thresholds the collector walks through them again and again, for a quarter of the second's CPU time.
@@ -248,8 +252,7 @@ def run(settings: WorkerSettings) -> int:
     # As the policy, because Faust makes a loop of its own for the thread that reads ticks.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     with asyncio.Runner() as runner:
-        runner.run(main())
-    return 0
+        return runner.run(main())
 
 
 def _keep_memory() -> None:
