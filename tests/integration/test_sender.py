@@ -49,7 +49,7 @@ async def send(sender: Sender, topic: str, *values: bytes, partition: int = 0) -
     batch = sender.new_batch()
     for value in values:
         batch.append(timestamp=int(time.time() * 1000), key=b"k", value=value)
-    await sender.send(batch, topic, partition)
+    await sender.send_all([(batch, topic, partition)])
 
 
 async def visible(bootstrap: str, topic: str, level: str = "read_committed") -> list[bytes | None]:
