@@ -169,6 +169,14 @@ def test_the_short_way_to_read_requests_comes_to_the_same_end_as_protobuf() -> N
     assert taken_short > 3_000
 
 
+async def test_a_callback_built_ahead_is_dated_in_its_second() -> None:
+    """Where the callback topic keeps the producer's time."""
+    for wall_s, dated_ms in ((SECOND - 0.7, SECOND * 1000), (SECOND + 0.25, SECOND * 1000 + 250)):
+        outbox = Outbox()
+        await taken(outbox, [row(0, callBackKey="a"), row(1)], wall_s=wall_s, not_before_s=SECOND)
+        assert [record.timestamp for _, record in outbox.records("callbacks")] == [dated_ms] * 2
+
+
 # --- how much --------------------------------------------------------------------------------------------------------
 
 

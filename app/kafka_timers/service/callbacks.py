@@ -72,7 +72,7 @@ class Slice:
         clock: tells when callbacks are built, and how late they are.
         rows_max: most rows.
         bytes_max: of the rows; the last of them may exceed it.
-        not_before_s: second before which no callback may be dated, though it is built earlier.
+        not_before_s: the second that fires; no callback is dated before it, though it is built earlier.
 
     Attributes:
         taken: the rows.
@@ -91,7 +91,7 @@ class Slice:
         *,
         rows_max: int,
         bytes_max: int,
-        not_before_s: int = 0,
+        not_before_s: int,
     ) -> None:
         self.taken = Taken()
         self.refused: Counter[Reason] = Counter()

@@ -377,7 +377,7 @@ class Owner:
         if not self._tick or partition.scan or room.bytes <= 0:
             return
         start, end = first_key(partition.second + 1), first_key(self._tick + 2)
-        built = self._new_slice(not_before_s=self._tick + 1)
+        built = self._new_slice(self._tick + 1)
         self._armed = armed = Armed(built, self._opened.rows(start, end), start, end, room)
         try:
             while not self._wake.is_set() and await armed.more():
@@ -400,9 +400,9 @@ class Owner:
         armed = self._disarm()
         if armed and armed.is_part_of(start, end):
             return armed.slice, *armed.left(store.rows, end)
-        return self._new_slice(), iter(()), store.rows(start, end)
+        return self._new_slice(scan.second), iter(()), store.rows(start, end)
 
-    def _new_slice(self, not_before_s: int = 0) -> Slice:
+    def _new_slice(self, not_before_s: int) -> Slice:
         shared = self._shared
         return Slice(
             self.number,
