@@ -134,6 +134,19 @@ async def test_a_feed_that_is_removed_gets_nothing_more(
     assert reader.numbers == [1]
 
 
+async def test_a_feed_that_is_removed_at_once_disturbs_no_other(
+    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+) -> None:
+    """Also when that comes just after the reader has seen it."""
+    gone, other = Collected(0), Collected(1)
+    reader.add(gone)
+    asyncio.get_running_loop().call_soon(reader.remove, gone)
+    await put(producer, topic, 1, b"a")
+    reader.add(other)
+    await other.reached(1)
+    assert other.values == [b"a"]
+
+
 async def test_aborted_records_and_markers_are_passed_when_somebody_waits(
     reader: RequestReader, bootstrap: str, topic: str
 ) -> None:

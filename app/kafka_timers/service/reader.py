@@ -6,7 +6,7 @@ since a producer may schedule timers inside a transaction of its own.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Protocol
@@ -86,7 +86,9 @@ class RequestReader:
                     await self._changed.wait()
                 self._changed.clear()
                 by_node = self._fetcher.leaders(self._feeds)
-                chores = [self._follow(node, numbers) for node, numbers in by_node.items()]
+                # Named here: by the time a chore begins, one of them may have been removed.
+                feeds = [{number: self._feeds[number] for number in numbers} for numbers in by_node.values()]
+                chores = [self._follow(node, followed) for node, followed in zip(by_node, feeds, strict=True)]
                 if sum(map(len, by_node.values())) < len(self._feeds):
                     chores.append(self._find_leaders())
                 tasks = [asyncio.create_task(chore) for chore in (self._changed.wait(), *chores)]
@@ -105,14 +107,13 @@ class RequestReader:
         with suppress(KafkaError):
             await self._fetcher.find_leaders()
 
-    async def _follow(self, node: int, numbers: Iterable[int]) -> None:
-        """Read partitions that *node* leads, until one has another leader or the node does not answer."""
-        feeds = {number: self._feeds[number] for number in numbers}
-        positions = {number: feed.partition.position for number, feed in feeds.items()}
+    async def _follow(self, node: int, feeds: Mapping[int, Feed]) -> None:
+        """Read for *feeds*, whose partitions *node* leads, until one has another leader or the node does not answer."""
         if before := self._fetches.get(node):
             # A fetch is answered after those before it on its connection. Partitions come and go many at a time: one
             # fetch more for each of them, and the last one would wait for all the others to find nothing.
             await asyncio.wait([before])
+        positions = {number: feed.partition.position for number, feed in feeds.items()}
         self._fetch(node, positions)
         while True:
             try:
