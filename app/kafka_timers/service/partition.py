@@ -93,13 +93,13 @@ def digest_of(offsets: Iterable[int]) -> int:
 @dataclass
 class Taken:
     """
-    Rows of a scan that are sent in one go, in order of their keys.
+    Rows of a scan that are sent in one go: all that are left up to a key.
 
     Attributes:
-        offsets: of all of them.
+        offsets: of all of them, as they are sent.
         rejected: those of the offsets that go to `timer-rejected` instead of their callback topic.
         late: how many came late.
-        through: the last key.
+        through: the highest key.
     """
 
     offsets: list[int] = field(default_factory=list)
