@@ -301,6 +301,8 @@ def watch(topic: str, bootstrap: str, from_beginning: bool, count: int | None, a
 
     Each with its second (UTC), its lateness, key and value; what would not
     print is spelled out. Reads committed records only, as receivers should.
+    Lateness goes by the record's timestamp: on a topic that does not have the
+    broker's time (LogAppendTime) that is when the worker built the callback.
     """
 
     async def show() -> None:

@@ -207,8 +207,10 @@ async def _prepare_topics(settings: DevSettings, bootstrap: str) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
         try:
             await admin.start()
+            # Stamped by the broker, so that `watch` shows when a callback was written and not when it was built.
+            configs = {"message.timestamp.type": "LogAppendTime"}
             # Replication as the broker's default says; the empty assignment is how the client lets -1 pass.
-            response = await admin.create_topics([NewTopic(CALLBACK_TOPIC, settings.partitions, -1, {})])
+            response = await admin.create_topics([NewTopic(CALLBACK_TOPIC, settings.partitions, -1, {}, configs)])
         finally:
             await admin.close()
     for _, code, message in response.topic_errors:
