@@ -14,6 +14,11 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
+def tied_to_us(*command: str) -> list[str]:
+    """Return the command line that runs *command* in a process that ends with this one."""
+    return [sys.executable, "-IS", __file__, str(os.getpid()), *command]
+
+
 def main() -> None:
     """Become the command in `sys.argv`."""
     parent, *command = sys.argv[1:]

@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from kafka_timers import tied
+from kafka_timers.tied import tied_to_us
 
 __all__ = ["Child"]
 
@@ -47,7 +46,7 @@ class Child:
         with log.open("ab") as output:
             log_start = output.tell()
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-IS", tied.__file__, str(os.getpid()), *command),
+                *tied_to_us(*command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -13,6 +13,7 @@ The live worker: joins ticks with requests and fires callbacks.
     sender      one transaction of callbacks, rejects and seal; fences the owner before
     owner       one owned partition from takeover to hand-over: ties the above together
     agents      the Faust app: membership, assignment, the tick stream
+    tasks       ending tasks
     worker      the process: settings, metrics, health, start and stop
     metrics     names and units of everything that is counted
 """

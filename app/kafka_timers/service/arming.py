@@ -13,7 +13,7 @@ it is a part of the scan, together with the rows that came into its range later:
 from collections.abc import Callable, Iterator
 
 from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.partition import offset_of
+from kafka_timers.service.partition import parts_of
 from kafka_timers.service.requests import Row
 
 _ABOVE_ALL = b"\xff"
@@ -82,7 +82,7 @@ class Armed:
         if self._lowest >= behind:
             return iter(()), rows(behind, end)
         built = set(self.slice.taken.offsets)
-        missed = ((key, row) for key, row in rows(self.start, behind) if offset_of(key) not in built)
+        missed = ((key, row) for key, row in rows(self.start, behind) if parts_of(key)[2] not in built)
         return missed, rows(behind, end)
 
     def release(self) -> None:

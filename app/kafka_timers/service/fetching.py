@@ -106,7 +106,7 @@ class Fetcher:
                     came[number] = _failure(code, TopicPartition(self._topic, number), position)
                     continue
                 aborted = fields[-3 if answer.API_VERSION >= _WITH_REPLICA else -2]
-                came[number] = _parsed(fields[-1], aborted or (), position)
+                came[number] = _parsed(fields[-1] or b"", aborted or (), position)
         return came
 
 
@@ -118,7 +118,7 @@ def _failure(code: int, at: TopicPartition, position: int) -> KafkaError:
 
 
 def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int) -> Fetched:
-    batches, parser, end = [], MemoryRecords(data or b""), position
+    batches, parser, end = [], MemoryRecords(data), position
     while parser.has_next():
         batch = parser.next_batch()
         batches.append(batch)
@@ -128,7 +128,7 @@ def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int) -> F
         # A batch is sent whole, also when it begins before the offset that was asked for.
         dropwhile(lambda record: record.offset < position, records),
         max(end, position),
-        len(data or b"") >= _PARTITION_BYTES_MAX // 2,
+        len(data) >= _PARTITION_BYTES_MAX // 2,
     )
 
 

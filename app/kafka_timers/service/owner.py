@@ -30,6 +30,7 @@ from kafka_timers.service.rush import Rush
 from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
 from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.service.tasks import cancel
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.wire import Sealed, Topics, age_of
 
@@ -158,8 +159,7 @@ class Owner:
         self._wake_up()
         self._read_on.set()
         await asyncio.wait([self._task], timeout=limit_s)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancel([self._task])
         self._shared.metrics.forget(self.number)
 
     @property

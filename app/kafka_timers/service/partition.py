@@ -58,11 +58,6 @@ def is_late(key: bytes) -> bool:
     return len(key) > _ROW.size
 
 
-def offset_of(key: bytes) -> int:
-    """Return the request's offset on `timer-request`."""
-    return int.from_bytes(key[10:18])
-
-
 def offsets_of(keys: Sequence[bytes]) -> tuple[int, ...]:
     """Return the offset of each of *keys*, in their order; many times faster than one by one."""
     return struct.unpack(f">{len(keys)}Q", b"".join([key[10:18] for key in keys]))

@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from kafka_timers import tied
 from kafka_timers.settings import WorkerSettings, env_name
+from kafka_timers.tied import tied_to_us
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ async def _keep(number: int, settings: WorkerSettings, stop: asyncio.Event) -> i
     while not stop.is_set():
         process = await asyncio.create_subprocess_exec(
             # In a session of its own: a Ctrl-C is for this process, which tells the others.
-            *(sys.executable, "-IS", tied.__file__, str(os.getpid()), *command),
+            *tied_to_us(*command),
             env=env,
             start_new_session=True,
         )

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiokafka.errors import KafkaError
 
@@ -17,6 +17,7 @@ from kafka_timers.service.fetching import Fetched, Fetcher
 from kafka_timers.service.partition import Partition
 from kafka_timers.service.requests import Record
 from kafka_timers.service.rush import Rush
+from kafka_timers.service.tasks import cancel
 
 # At most some 10 ms of work between two turns of the event loop.
 _RECORDS_MAX = 2_000
@@ -98,9 +99,9 @@ class RequestReader:
                     for task in done:
                         task.result()
                 finally:
-                    await _end(*tasks)
+                    await cancel(tasks)
         finally:
-            await _end(*self._fetches.values())
+            await cancel(self._fetches.values())
 
     async def _find_leaders(self) -> None:
         await asyncio.sleep(_RETRY_S)
@@ -176,10 +177,3 @@ class RequestReader:
     def _drop(self, feed: Feed, error: Exception) -> None:
         self.remove(feed)
         feed.fail(error)
-
-
-async def _end(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    # What came of them is of no interest any more.
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -13,10 +13,9 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import faust
 import uvloop
@@ -40,6 +39,7 @@ from kafka_timers.service.requests import Target
 from kafka_timers.service.rush import Rush
 from kafka_timers.service.store import StoreMemory
 from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.service.tasks import cancel
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.topics import answering, counts
 from kafka_timers.wire import Topics
@@ -101,14 +101,14 @@ class Worker:
             app = make_app(self._settings, shared.partitions, self._on_tick, self._on_assigned, self._on_revoked)
             chores = [shared.reader.run(), self._keep_house(shared), self._watch_logs(shared)]
             tasks = [asyncio.create_task(chore) for chore in chores]
-            stack.push_async_callback(_cancel, tasks)
+            stack.push_async_callback(cancel, tasks)
             app.finalize()
             await app.start()
             stack.push_async_callback(_leave, app)
             log.info("worker %s is in group %s", shared.name, self._settings.group)
             ended = [asyncio.create_task(stop.wait()), asyncio.create_task(app.wait_until_stopped()), *tasks]
             done, _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-            await _cancel(ended[:2])
+            await cancel(ended[:2])
             await self._on_revoked(set(self._owners))
             for task in done.intersection(tasks):
                 task.result()
@@ -329,9 +329,3 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except KafkaError as error:
         log.warning("%s: %s", what, error)
-
-
-async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
