@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from brokers import make_topic
 
 from kafka_timers import topics
 from kafka_timers.consuming import consuming
@@ -102,11 +102,8 @@ class Service:
 
     async def create_topic(self, name: str, **configs: str) -> None:
         """Make a topic for callbacks whose records carry the broker's time; it has as many partitions as requests."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-        await admin.start()
         configs = {"message.timestamp.type": "LogAppendTime"} | {k.replace("_", "."): v for k, v in configs.items()}
-        await admin.create_topics([NewTopic(name, self.partitions, 1, topic_configs=configs)])
-        await admin.close()
+        await make_topic(self.bootstrap, name, self.partitions, configs)
 
     @property
     def producer(self) -> AIOKafkaProducer:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
+from brokers import make_topic
 from service import Process, Service, take
 
 from kafka_timers.dev.broker import EmbeddedKafka
@@ -141,8 +142,8 @@ async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service:
     await service.until_sealed(second)
     admin = await admin_of(service)
     await admin.delete_topics([service.topics.requests])
-    await admin.create_topics([NewTopic(service.topics.requests, 4, 1)])
     await admin.close()
+    await make_topic(service.bootstrap, service.topics.requests, 4)
     await worker.child.stop()
     heir = await service.start("worker")
     told = await heir.until("/readyz", lambda _, body: body.count("was the topic deleted") == 4)
@@ -198,11 +199,10 @@ async def test_requests_deleted_under_a_worker_fire_from_its_disk_and_are_told(s
 async def test_worker_that_cannot_start_says_why_and_ends(service: Service, tmp_path: Path) -> None:
     """One sentence each, on what to do; no traceback."""
     (tmp_path / "file").touch()
-    admin = await admin_of(service)
     names = {count: Service(service.bootstrap, f"{service.prefix}{count}-", tmp_path).topics for count in (2, 3)}
     uneven = [(names[2].requests, 2), (names[2].oscillator, 3), (names[2].sealed, 2), (names[2].rejected, 1)]
-    await admin.create_topics([NewTopic(name, count, 1) for name, count in uneven])
-    await admin.close()
+    for name, count in uneven:
+        await make_topic(service.bootstrap, name, count)
     running = await service.worker()
     starts = {
         "data folder": ("--data-dir", str(tmp_path / "file" / "data")),

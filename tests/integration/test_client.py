@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
+from brokers import make_topic
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -289,18 +290,6 @@ async def test_producer_on_the_wire_page_asks_for_a_timer_of_three_fields(bootst
     assert [field.number for field, _ in future.ListFields()] == [1, 2, 3]
     assert (future.callBackTopic, future.callBackKey, future.callBack) == (topics + "reminders", "order-7", b"pay now")
     assert 0 < int(record.key) - record.timestamp / 1000 <= 30
-
-
-async def make_topic(bootstrap: str, name: str) -> None:
-    """Make a topic of one partition, and wait until all that ask for it find it."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
-        await admin.create_topics([NewTopic(name, 1, 1)])
-        while name not in await admin.list_topics():  # noqa: ASYNC110  # the broker tells nobody
-            await asyncio.sleep(0.05)
-    finally:
-        await admin.close()
 
 
 async def test_receiver_on_the_receivers_page_gets_its_callback(

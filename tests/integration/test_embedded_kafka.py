@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
-from brokers import StartKafka
+from brokers import StartKafka, make_topic
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -24,15 +23,6 @@ from confluent_kafka.admin import (
 
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
 from kafka_timers.errors import KafkaSetupError
-
-
-async def make_topic(bootstrap: str, topic: str) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    try:
-        await admin.start()
-        await admin.create_topics([NewTopic(topic, 1, 1)])
-    finally:
-        await admin.close()
 
 
 async def produce(bootstrap: str, topic: str, value: bytes) -> None:
@@ -140,15 +130,18 @@ signal.signal(signal.SIGTERM, end)
 http.server.HTTPServer(("127.0.0.1", port), Ready).serve_forever()
 """
 
-# Stands for a worker that ends as soon as both oscillators are up.
-FAILING_WORKER = """
+WAIT_FOR_OSCILLATORS = """
 import socket, sys, time
 
 for number in (1, 2):
     while socket.socket().connect_ex(("127.0.0.1", int(sys.argv[2]) + number)):
         time.sleep(0.01)
-sys.exit("no more disk")
 """
+
+# Ready once both oscillators are up: before that, a signal would end them without a word.
+WORKER = WAIT_FOR_OSCILLATORS + CHILD
+
+FAILING_WORKER = WAIT_FOR_OSCILLATORS + 'sys.exit("no more disk")'
 
 DEV = """
 import json, sys
@@ -161,7 +154,7 @@ sys.exit(run.run(DevSettings(**settings)))
 """
 
 
-async def start_dev(bootstrap: str, prefix: str, folder: Path, worker: str = CHILD) -> asyncio.subprocess.Process:
+async def start_dev(bootstrap: str, prefix: str, folder: Path, worker: str = WORKER) -> asyncio.subprocess.Process:
     """Run `dev` with stand-ins for the oscillators and the worker, whose own tests are elsewhere."""
     port = free_port()
     settings = {

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import aiohttp
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from brokers import make_topic
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.clock import HostClock
@@ -50,13 +50,7 @@ class Log:
         self._more = asyncio.Condition()
 
     async def create(self, timestamp_type: str = "LogAppendTime") -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-        await admin.start()
-        try:
-            config = {"message.timestamp.type": timestamp_type}
-            await admin.create_topics([NewTopic(self.topic, PARTITIONS, 1, topic_configs=config)])
-        finally:
-            await admin.close()
+        await make_topic(self.bootstrap, self.topic, PARTITIONS, {"message.timestamp.type": timestamp_type})
 
     async def write(self, last: Iterable[int]) -> None:
         """Give each partition a last tick: that of partition 0 comes first."""

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.errors import OffsetOutOfRangeError
+from brokers import make_topic
 
 from kafka_timers.consuming import consuming
 from kafka_timers.service.fetching import Fetcher
@@ -52,10 +53,7 @@ class Collected:
 @pytest.fixture
 async def topic(bootstrap: str, prefix: str) -> str:
     """A request topic of four partitions."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    await admin.create_topics([NewTopic(prefix + "timer-request", 4, 1)])
-    await admin.close()
+    await make_topic(bootstrap, prefix + "timer-request", 4)
     return prefix + "timer-request"
 
 

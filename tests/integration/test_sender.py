@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from brokers import make_topic
 
 from kafka_timers.consuming import consuming
 from kafka_timers.seals import last_seals
@@ -24,13 +24,8 @@ GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-onc
 async def start(bootstrap: str, prefix: str) -> AsyncIterator[Start]:
     """Start a sender of partition 0; there are the topics of the service, `callbacks`, and `small`."""
     await create(bootstrap, prefix, 2)
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    small = {"max.message.bytes": "1000"}
-    await admin.create_topics(
-        [NewTopic(prefix + "callbacks", 2, 1), NewTopic(prefix + "small", 1, 1, topic_configs=small)]
-    )
-    await admin.close()
+    await make_topic(bootstrap, prefix + "callbacks", 2)
+    await make_topic(bootstrap, prefix + "small", configs={"max.message.bytes": "1000"})
     started: list[Sender] = []
 
     async def start(guarantee: str = "exactly-once") -> Sender:

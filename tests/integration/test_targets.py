@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
+from brokers import make_topic
 
 from kafka_timers.service.requests import Reason, Target
 from kafka_timers.service.targets import CallbackTopics
@@ -20,10 +21,6 @@ async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
     await client.close()
 
 
-async def make(admin: AIOKafkaAdminClient, name: str, partitions: int = 1, **configs: str) -> None:
-    await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)])
-
-
 async def verdict(known: CallbackTopics, name: str) -> Target | Reason:
     """Return what is known of *name*, looked up if nothing is."""
     if name not in known.verdicts:
@@ -31,10 +28,10 @@ async def verdict(known: CallbackTopics, name: str) -> Target | Reason:
     return known.verdicts[name]
 
 
-async def test_each_topic_has_a_verdict(admin: AIOKafkaAdminClient, prefix: str) -> None:
-    await make(admin, prefix + "callbacks", 3)
-    await make(admin, prefix + "small", 1, **{"max.message.bytes": "5000"})
-    await make(admin, "secret-" + prefix)
+async def test_each_topic_has_a_verdict(bootstrap: str, admin: AIOKafkaAdminClient, prefix: str) -> None:
+    await make_topic(bootstrap, prefix + "callbacks", 3)
+    await make_topic(bootstrap, prefix + "small", configs={"max.message.bytes": "5000"})
+    await make_topic(bootstrap, "secret-" + prefix)
     own = Topics.of(prefix)
     known = CallbackTopics(admin, own, f"{prefix}*, other.?", ManualClock())
     expected = {
@@ -59,11 +56,13 @@ async def test_names_that_are_none_to_kafka_are_unknown(admin: AIOKafkaAdminClie
     assert await verdict(CallbackTopics(admin, Topics(), "*", ManualClock()), name) is Reason.TOPIC_UNKNOWN
 
 
-async def test_a_topic_that_is_made_later_is_found_within_seconds(admin: AIOKafkaAdminClient, prefix: str) -> None:
+async def test_a_topic_that_is_made_later_is_found_within_seconds(
+    bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
+) -> None:
     clock = ManualClock()
     known = CallbackTopics(admin, Topics(), "*", clock)
     assert await verdict(known, prefix + "new") is Reason.TOPIC_UNKNOWN
-    await make(admin, prefix + "new", 2)
+    await make_topic(bootstrap, prefix + "new", 2)
     await known.refresh()
     assert await verdict(known, prefix + "new") is Reason.TOPIC_UNKNOWN
     await clock.advance(5)
@@ -72,11 +71,11 @@ async def test_a_topic_that_is_made_later_is_found_within_seconds(admin: AIOKafk
 
 
 async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
-    admin: AIOKafkaAdminClient, prefix: str
+    bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
 ) -> None:
     clock = ManualClock()
     known = CallbackTopics(admin, Topics(), "*", clock)
-    await make(admin, prefix + "gone")
+    await make_topic(bootstrap, prefix + "gone")
     assert isinstance(await verdict(known, prefix + "gone"), Target)
     await admin.delete_topics([prefix + "gone"])
     async with asyncio.timeout(10):
@@ -88,9 +87,11 @@ async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
     assert known.verdicts[prefix + "gone"] is Reason.TOPIC_UNKNOWN
 
 
-async def test_what_is_wanted_is_known_after_the_next_refresh(admin: AIOKafkaAdminClient, prefix: str) -> None:
+async def test_what_is_wanted_is_known_after_the_next_refresh(
+    bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
+) -> None:
     known = CallbackTopics(admin, Topics(), "*", ManualClock())
-    await make(admin, prefix + "a")
+    await make_topic(bootstrap, prefix + "a")
     known.want([prefix + "a", prefix + "missing"])
     assert not known.verdicts
     await known.refresh()
@@ -98,12 +99,12 @@ async def test_what_is_wanted_is_known_after_the_next_refresh(admin: AIOKafkaAdm
 
 
 async def test_what_is_doubted_is_looked_up_again_and_what_was_refused_is_not(
-    admin: AIOKafkaAdminClient, prefix: str
+    bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
 ) -> None:
     clock = ManualClock()
     known = CallbackTopics(admin, Topics(), "*", clock)
-    await make(admin, prefix + "a")
-    await make(admin, prefix + "b")
+    await make_topic(bootstrap, prefix + "a")
+    await make_topic(bootstrap, prefix + "b")
     await known.resolve([prefix + "a", prefix + "b"])
     known.refuse(prefix + "b", Reason.TOPIC_REFUSED)
     known.doubt()

@@ -2,30 +2,16 @@
 
 import asyncio
 import socket
-from collections.abc import Mapping
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from brokers import make_topic
 
 from kafka_timers import topics
 from kafka_timers.errors import BrokerError, TopicsError
 
 DAY_MS = 86_400_000
-
-
-async def make(bootstrap: str, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-    """Make a topic as an operator might who does not know what it is for."""
-    async with topics.answering(bootstrap):
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-        await admin.start()
-        try:
-            response = await admin.create_topics([NewTopic(name, partitions, -1, {}, dict(configs))])
-            assert [code for _, code, _ in response.topic_errors] == [0]
-            while name not in await admin.list_topics():  # noqa: ASYNC110  # the controller is ahead of the brokers
-                await asyncio.sleep(0.02)
-        finally:
-            await admin.close()
 
 
 async def settings_of(bootstrap: str, name: str) -> dict[str, str]:
@@ -59,7 +45,7 @@ async def test_two_that_create_at_the_same_time_share_the_work(bootstrap: str, p
 
 
 async def test_missing_topics_are_not_made_with_another_count_than_the_others_have(bootstrap: str, prefix: str) -> None:
-    await make(bootstrap, prefix + "timer-request", 2, {})
+    await make_topic(bootstrap, prefix + "timer-request", 2)
     with pytest.raises(TopicsError, match=f"{prefix}timer-request has 2 partitions: create the missing"):
         await topics.create(bootstrap, prefix, 4)
     assert await topics.counts(bootstrap, prefix) == {prefix + "timer-request": 2}
@@ -148,7 +134,7 @@ async def test_check_tells_a_wrong_setting_and_what_it_must_be(
     bootstrap: str, prefix: str, name: str, configs: dict[str, str]
 ) -> None:
     for topic, sound in SOUND.items():
-        await make(bootstrap, prefix + topic, 1, sound | (configs if topic == name else {}))
+        await make_topic(bootstrap, prefix + topic, 1, sound | (configs if topic == name else {}))
     (problem,) = await topics.check(bootstrap, prefix)
     ((key, value),) = configs.items()
     assert problem.startswith(f"topic {prefix}{name} has {key}={value}: set it to ")
@@ -157,13 +143,13 @@ async def test_check_tells_a_wrong_setting_and_what_it_must_be(
 
 async def test_check_finds_nothing_wrong_with_what_an_operator_may_choose(bootstrap: str, prefix: str) -> None:
     for topic, sound in SOUND.items():
-        await make(bootstrap, prefix + topic, 5 if topic == "timer-rejected" else 2, sound)
+        await make_topic(bootstrap, prefix + topic, 5 if topic == "timer-rejected" else 2, sound)
     assert await topics.check(bootstrap, prefix) == []
 
 
 async def test_check_tells_partition_counts_that_differ(bootstrap: str, prefix: str) -> None:
     for topic, sound in SOUND.items():
-        await make(bootstrap, prefix + topic, 3 if topic == "oscillator" else 2, sound)
+        await make_topic(bootstrap, prefix + topic, 3 if topic == "oscillator" else 2, sound)
     (problem,) = await topics.check(bootstrap, prefix)
     assert problem.startswith(
         f"partition counts differ ({prefix}timer-request 2, {prefix}oscillator 3, {prefix}timer-sealed 2)"
