@@ -19,7 +19,7 @@ from collections import defaultdict
 from aiokafka import ConsumerRecord
 
 from kafka_timers.client import TimerClient
-from kafka_timers.wire import Future, callback_headers
+from kafka_timers.wire import Request, callback_headers
 
 __all__ = ["InMemoryTimers", "ManualClock"]
 
@@ -104,7 +104,7 @@ class InMemoryTimers:
         self.client: TimerClient = _InMemoryClient(self, clock)
         self._clock = clock
         self._second = int(clock.wall_s())
-        self._pending: list[tuple[int, int, int, int, Future]] = []
+        self._pending: list[tuple[int, int, int, int, Request]] = []
         self._offsets = itertools.count()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
@@ -116,28 +116,28 @@ class InMemoryTimers:
         self._taken[topic] += len(records)
         return records
 
-    def _accept(self, second: int, future: Future) -> int:
+    def _accept(self, second: int, request: Request) -> int:
         self._tick()
         offset = next(self._offsets)
         # Late ones fire with the next tick, before those with millis, as in the service.
         late = second <= self._second
-        due, millis = (self._second + 1, 0) if late else (second, future.millis)
-        heapq.heappush(self._pending, (due, millis, offset, second, future))
+        due, millis = (self._second + 1, 0) if late else (second, request.millis)
+        heapq.heappush(self._pending, (due, millis, offset, second, request))
         return offset
 
     def _tick(self) -> None:
         # Nobody can tell a callback that appears in its second from one that appears when it is looked for.
         self._second = max(self._second, int(self._clock.wall_s()))
         while self._pending and self._pending[0][0] <= self._second:
-            due, _, offset, second, future = heapq.heappop(self._pending)
-            self._fire(due, second, offset, future)
+            due, _, offset, second, request = heapq.heappop(self._pending)
+            self._fire(due, second, offset, request)
 
-    def _fire(self, due: int, second: int, offset: int, future: Future) -> None:
-        log = self._topics[future.callBackTopic]
-        key, value = future.callBackKey.encode() or None, future.callBack
+    def _fire(self, due: int, second: int, offset: int, request: Request) -> None:
+        topic, key, value = request.callBackTopic.decode(), request.callBackKey or None, request.callBack
+        log = self._topics[topic]
         log.append(
             ConsumerRecord(
-                topic=future.callBackTopic,
+                topic=topic,
                 partition=0,
                 offset=len(log),
                 timestamp=due * 1000,
@@ -147,7 +147,7 @@ class InMemoryTimers:
                 checksum=None,
                 serialized_key_size=len(key) if key else -1,
                 serialized_value_size=len(value),
-                headers=tuple(callback_headers(future, second, b"0:%d" % offset)),
+                headers=tuple(callback_headers(request, second, b"0:%d" % offset)),
             )
         )
 
@@ -161,4 +161,4 @@ class _InMemoryClient(TimerClient):
         """Nothing to connect to."""
 
     async def _publish(self, key: bytes, value: bytes, name: str) -> tuple[int, int]:
-        return 0, self._timers._accept(int(key), Future.FromString(value))
+        return 0, self._timers._accept(int(key), Request.FromString(value))

@@ -1,11 +1,11 @@
 """
 The bytes on the topics: names, headers, and the only module that touches generated protobuf code.
 
-Everything here is a promise to every client in every language; docs/wire.md tells it in prose.
+Everything on a topic is a promise to every client in every language; docs/wire.md tells it in prose.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.errors import WireError
 from kafka_timers.v1.future_pb2 import Future, Header
+from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 __all__ = [
@@ -22,8 +23,13 @@ __all__ = [
     "SECOND_LIMIT",
     "TICK",
     "TOKEN_HEADER",
+    "Extras",
     "Future",
+    "Futures",
     "Header",
+    "RawRun",
+    "Request",
+    "Run",
     "Sealed",
     "Topics",
     "age_of",
@@ -31,7 +37,6 @@ __all__ = [
     "future_from",
     "is_complete",
     "latest",
-    "plain_fields",
     "sealed_from",
 ]
 
@@ -60,11 +65,6 @@ TOKEN_HEADER = "timer-token"  # noqa: S105  # a header's name, no secret
 ID_HEADER = "timer-id"
 EXPIRY_HEADER = "timer-expiry"
 REQUEST_HEADER = "timer-request"
-
-_TOPIC_TAG, _KEY_TAG, _VALUE_TAG = 0x0A, 0x12, 0x1A
-_ONE_BYTE = 0x7F
-# No Future begins with it.
-_NOTHING = b"\xff"
 
 # The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
 SECOND_LIMIT = 100_000_000_000
@@ -96,54 +96,22 @@ def sealed_from(value: bytes, *, topic: str = "", partition: int = -1, offset: i
         raise WireError("bytes are not a seal", topic=topic, partition=partition, offset=offset) from error
 
 
-def plain_fields(values: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, bytes] | None]:
+def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
     """
-    Yield callback topic, key and value of each Future in *values* that has no other fields, None for any other one.
-
-    A shortcut around the protobuf runtime, which has a call for each field that it is asked for; fastest while the
-    topic stays the same. Only for bytes that `future_from` accepts, or with topic and key checked afterwards: whether
-    they are UTF-8 is not looked at. One without a key, with a long topic or key, or a large value, also gives None.
-    """
-    # Fields 1, 2 and 3: tag, length, bytes. Lengths above 127 take a second byte.
-    topic, before_key, at = b"", _NOTHING, 0
-    for value in values:
-        try:
-            if not value.startswith(before_key):
-                at = 3 + value[1]
-                if value[0] != _TOPIC_TAG or value[1] > _ONE_BYTE or value[at - 1] != _KEY_TAG:
-                    before_key = _NOTHING
-                    yield None
-                    continue
-                topic, before_key = value[2 : at - 1], value[:at]
-            end = at + 1 + value[at]
-            start, size = end + 2, value[end + 1]
-            if size > _ONE_BYTE:
-                start, size = end + 3, (size & _ONE_BYTE) | (value[start] << 7)
-            if start + size == len(value) and value[end] == _VALUE_TAG and value[at] <= _ONE_BYTE:
-                yield topic, value[at + 1 : end], value[start:]
-            else:
-                yield None
-        except IndexError:
-            yield None
-
-
-def callback_headers(future: Future, second: int, request: bytes) -> list[tuple[str, bytes | None]]:
-    """
-    Return the headers of the callback that *future* asks for: the service's own, then the request's, untouched.
+    Return the headers of the callback that *request* asks for: the service's own, then the request's, untouched.
 
     Args:
-        future: the request.
-        second: UNIX second that the request was made for, also when it fires later.
-        request: b"partition:offset" of the request on `timer-request`.
+        request: what was asked for.
+        second: UNIX second that it was made for, also when it fires later.
+        name: b"partition:offset" of the request on `timer-request`.
     """
-    # Once per callback. Most requests have no token, id or headers, so the list starts with what all have, and each
-    # field is read once: reading one is a call into the protobuf runtime.
-    headers: list[tuple[str, bytes | None]] = [(EXPIRY_HEADER, b"%d" % second), (REQUEST_HEADER, request)]
-    if timer_id := future.timerId:
-        headers.insert(0, (ID_HEADER, timer_id.encode()))
-    if token := future.token:
-        headers.insert(0, (TOKEN_HEADER, token.encode()))
-    if own := future.headers:
+    # Once per callback: each field is read once, since reading one is a call into the protobuf runtime.
+    headers: list[tuple[str, bytes | None]] = [(EXPIRY_HEADER, b"%d" % second), (REQUEST_HEADER, name)]
+    if timer_id := request.timerId:
+        headers.insert(0, (ID_HEADER, timer_id))
+    if token := request.token:
+        headers.insert(0, (TOKEN_HEADER, token))
+    if own := request.headers:
         for header in own:
             headers.append((header.key, header.value if header.HasField("value") else None))
     return headers

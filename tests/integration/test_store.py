@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_timers.service.partition import Local, Partition, Scan, first_key
+from kafka_timers.service import runs
+from kafka_timers.service.partition import Partition, Scan, first_key, is_late, row_key, run_key
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
-from kafka_timers.wire import Sealed
+from kafka_timers.wire import Future, Sealed
 
 IDENTITY = b"cluster/timer-request"
 MEMORY = StoreMemory()
@@ -90,15 +91,41 @@ def test_what_has_fired_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
 def test_rows_move_to_the_keys_that_they_must_have_by_now(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     keys = filled(store, partition, [100, 101, 102])
-    partition.take_over([Sealed(last=101, fence=1)], store.local())
-    rows = list(store.rows(b"", first_key(partition.unsettled(Local(3, 0, 0, None)))))
-    assert [key for key, _ in rows] == keys
-    moved = [(key, value, partition.settle(key)) for key, value in rows]
-    partition.removed([0])
-    store.move(moved, partition)
+    local = store.local()
+    assert local
+    partition.take_over([Sealed(last=101, fence=1)], local)
+    partition.chunks.clear()
+    store.settle(partition, local)
     rows = list(store.rows(b"", first_key(10**11)))
     assert [value for _, value in rows] == [b"request of 101", b"request of 102"]
-    assert rows[0][0] > first_key(102)
+    assert is_late(rows[0][0])
+    assert rows[1][0] == keys[2]
+    assert partition.pending == 2
+    assert store.chunks() == {0: 2}
+    store.close()
+
+
+@pytest.mark.parametrize(("through", "left"), [(10, [10, 11, 12]), (11, [12]), (12, [])])
+def test_a_run_of_which_a_part_has_fired_is_taken_apart(tmp_path: Path, through: int, left: list[int]) -> None:
+    """Another owner has read the same requests in other portions, and has died between two slices."""
+    store, partition = opened(tmp_path), Partition(0)
+    requests = {offset: Future(callBack=b"%d" % offset).SerializeToString() for offset in (10, 11, 12)}
+    partition.position = 13
+    partition.added([*requests])
+    run = runs.pack([*requests.values()], [*requests], plain=True)
+    store.add([(run_key(100, 12, 3), run), (row_key(200, 0, 12), b"later")], partition)
+    local = store.local()
+    assert local
+    heir = Partition(0)
+    slices = [Sealed(first=1, last=100, fence=13, through=row_key(100, 0, through))] if left != [*requests] else []
+    heir.take_over(slices, local)
+    store.settle(heir, local)
+    rows = list(store.rows(b"", first_key(101)))
+    if left == [*requests]:
+        assert rows == [(run_key(100, 12, 3), run)]
+    else:
+        assert rows == [(row_key(100, 0, offset), requests[offset]) for offset in left]
+    assert heir.pending == len(left)
     store.close()
 
 

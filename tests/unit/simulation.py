@@ -17,7 +17,7 @@ import struct
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,8 +34,10 @@ from kafka_timers.service.partition import (
     Taken,
     first_key,
     is_late,
-    offsets_of,
+    is_run,
     parts_of,
+    row_key,
+    run_key,
     tick_second,
 )
 from kafka_timers.wire import Sealed
@@ -110,12 +112,6 @@ class Tick:
     stable: int
 
 
-def taken_from(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Taken:
-    """Return what a slice says of its rows."""
-    through = max(due, default=b"")
-    return Taken([*offsets_of(due)], [*offsets_of(rejected)], sum(map(is_late, due)), through)
-
-
 class Broker:
     """Kafka: three logs of one partition, callbacks, and one transactional id."""
 
@@ -180,7 +176,7 @@ class Store:
     """A worker's disk; each method is one atomic batch."""
 
     def __init__(self) -> None:
-        self.rows: dict[bytes, str] = {}
+        self.rows: dict[bytes, dict[int, str]] = {}  # offsets and payloads of the requests under each key
         self.keys: list[bytes] = []
         self.local: Local | None = None
         self.chunks: dict[int, int] = {}
@@ -195,7 +191,7 @@ class Store:
         )
         return other
 
-    def add(self, rows: Sequence[tuple[bytes, str]]) -> None:
+    def add(self, rows: Mapping[bytes, dict[int, str]]) -> None:
         self.rows.update(rows)
         self.keys = sorted(self.rows)
 
@@ -217,7 +213,17 @@ class Store:
         return self.keys[bisect_left(self.keys, start) : bisect_left(self.keys, before)]
 
     def items(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return ((key, self.rows[key].encode()) for key in self.between(start, before))
+        return ((key, b"") for key in self.between(start, before))
+
+    def singles(self, key: bytes) -> dict[bytes, dict[int, str]]:
+        """Return what lies under *key* as a row for each request."""
+        second, _, _ = parts_of(key)
+        return {row_key(second, 0, at) if is_run(key) else key: {at: what} for at, what in self.rows[key].items()}
+
+    def taken(self, due: Sequence[bytes], rejected: Sequence[int] = ()) -> Taken:
+        """Return what a slice of the rows *due* says of them."""
+        offsets = [offset for key in due for offset in self.rows[key]]
+        return Taken(offsets, [*rejected], sum(map(is_late, due)), max(due, default=b""))
 
 
 @dataclass
@@ -307,10 +313,17 @@ class Worker:
             partition.chunks.update(store.chunks)
             if "settle" not in off:
                 before = first_key(partition.unsettled(local))
-                rows = [(key, partition.settle(key), store.rows[key]) for key in store.between(b"", before)]
-                partition.removed([parts_of(key)[2] for key, new, _ in rows if new is None])
+                rows = {}
+                for key in store.between(b"", before):
+                    singles = store.singles(key)
+                    settled = {single: partition.settle(single) for single in singles}
+                    partition.removed([parts_of(single)[2] for single, new in settled.items() if new is None])
+                    if all(single == new for single, new in settled.items()):
+                        rows[key] = store.rows[key]
+                    else:
+                        rows |= {new: singles[single] for single, new in settled.items() if new is not None}
                 store.drop(before)
-                store.add([(new, value) for _, new, value in rows if new is not None])
+                store.add(rows)
             self.note()
         else:
             self.store = Store()
@@ -345,14 +358,18 @@ class Worker:
             if at < broker.log_start:
                 raise SendError  # a paused owner's position has expired
             if at < to:
-                rows, offsets = [], []
-                for offset in range(at, to):
-                    request = broker.requests[offset]
-                    if request is not None:
-                        key = p.place(self.own(request), request.millis, offset)
-                        if key is not None:
-                            rows.append((key, payload_of(offset)))
-                            offsets.append(offset)
+                rows: dict[bytes, dict[int, str]] = {}
+                together: dict[int, dict[int, str]] = {}
+                read = {offset: request for offset in range(at, to) if (request := broker.requests[offset])}
+                usual = all(self.own(request) > p.looked_at and not request.millis for request in read.values())
+                for offset, request in read.items():
+                    key = p.place(self.own(request), request.millis, offset)
+                    if key is not None and usual:
+                        together.setdefault(request.second, {})[offset] = payload_of(offset)
+                    elif key is not None:
+                        rows[key] = {offset: payload_of(offset)}
+                rows |= {run_key(second, max(run), len(run)): run for second, run in together.items()}
+                offsets = sorted(offset for row in rows.values() for offset in row)
                 if "place and write" in world.off:
                     yield "placed"
                 p.position = to
@@ -363,7 +380,7 @@ class Worker:
                 self.store.add(rows)
                 self.note()
                 if self.armed and rows:
-                    self.armed.added(min(rows)[0])
+                    self.armed.added(min(rows))
                 yield "read"
             else:
                 yield "all read"
@@ -424,7 +441,7 @@ class Worker:
         """Build what the tick after *second* will fire, as far as it is known and there is room."""
         start, end = first_key(self.partition.second + 1), first_key(second + 2)
         keys = self.store.between(start, end)[: self.world.between(0, self.world.slice_rows)]
-        built = SimpleNamespace(taken=taken_from(keys))
+        built = SimpleNamespace(taken=self.store.taken(keys))
         self.armed = Armed(cast(Slice, built), iter(()), start, end, Room(0))
 
     def next_slice(self, start: bytes, end: bytes) -> tuple[list[bytes], bool]:
@@ -446,12 +463,13 @@ class Worker:
         scan = p.scan
         assert scan is not None
         due, complete = self.next_slice(*p.range_of(scan))
-        rejected = [key for key in due if self.is_rejected(key)]
-        taken = taken_from(due, rejected)
+        rejected = [offset for key in due for offset in store.rows[key] if self.is_rejected(key, offset)]
+        taken = store.taken(due, rejected)
         seal = p.seal(taken, complete=complete)
-        if seal.pending != len(store.rows) - len(due):
-            world.miscounts.append(f"seal {seal.last} says that {seal.pending} wait of {len(store.rows)} before it")
-        rows = [(key, store.rows[key]) for key in due]
+        waiting = sum(map(len, store.rows.values()))
+        if seal.pending != waiting - len(taken.offsets):
+            world.miscounts.append(f"seal {seal.last} says that {seal.pending} wait of {waiting} before it")
+        rows = [row for key in due for row in store.rows[key].items()]
         if "drop after the seal" in world.off:
             self.drop(due)
         yield from self.send(rows, set(rejected), seal)
@@ -466,14 +484,14 @@ class Worker:
             self.store.drop(max(due) + b"\0")
         self.note()
 
-    def is_rejected(self, key: bytes) -> bool:
-        request = self.world.broker.requests[parts_of(key)[2]]
+    def is_rejected(self, key: bytes, offset: int) -> bool:
+        request = self.world.broker.requests[offset]
         return parts_of(key)[0] == REFUSED or (request is not None and request.unsendable)
 
-    def send(self, rows: Sequence[tuple[bytes, str]], rejected: set[bytes], seal: Sealed) -> Steps:
+    def send(self, rows: Sequence[tuple[int, str]], rejected: set[int], seal: Sealed) -> Steps:
         world, broker, faults, producer = self.world, self.world.broker, self.world.faults, self.producer
-        for key, payload in rows:
-            producer.send(Callback(parts_of(key)[2], payload, broker.now_ms, key in rejected, self.name))
+        for offset, payload in rows:
+            producer.send(Callback(offset, payload, broker.now_ms, offset in rejected, self.name))
             yield "sent"
             if world.hits(faults.send):
                 raise SendError

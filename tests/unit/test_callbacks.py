@@ -4,23 +4,21 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
-from google.protobuf.message import DecodeError
 
-from kafka_timers.service import callbacks
 from kafka_timers.service.callbacks import Rejects, Slice
 from kafka_timers.service.partition import Partition
-from kafka_timers.service.requests import Reason, Row, Target, fits, pack_refused
+from kafka_timers.service.requests import Reason, Target, fits, pack_refused
+from kafka_timers.service.runs import Row
 from kafka_timers.service.sender import BATCH_BYTES, Ready
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.testing import ManualClock
-from kafka_timers.wire import Future, Header, Sealed, plain_fields
+from kafka_timers.wire import Future, Header, Request, Sealed, callback_headers
 
 SECOND = 1_800_000_000
 ROOMY = Target(partitions=7, batch_bytes_max=1_048_588)
@@ -143,32 +141,6 @@ async def test_a_late_callback_says_for_which_second_it_was() -> None:
     assert not done.seconds
 
 
-def test_the_short_way_to_read_requests_comes_to_the_same_end_as_protobuf() -> None:
-    """It gives up on what it does not know, and never misreads."""
-    chance = random.Random(5)
-    values = []
-    for _ in range(20_000):
-        key, size = "k" * chance.choice((0, 3, 127, 128)), chance.choice((0, 1, 127, 128, 300, 16_383, 16_384, 33_000))
-        future = Future(callBackTopic="t" * chance.choice((1, 1, 9, 127, 128)), callBackKey=key)
-        future.callBack = b"\x1a" * size
-        if chance.random() < 0.3:
-            future.MergeFrom(Future(millis=chance.randrange(1000), token="t" * chance.randrange(3)))
-        value = bytearray(future.SerializeToString())
-        for _ in range(chance.choice((0, 0, 1, 2))):
-            value[chance.randrange(min(len(value), 300))] = chance.choice((0, 1, 3, 10, 18, 26, 127, 128, 129, 255))
-        with suppress(DecodeError):  # such a request is refused before
-            Future.FromString(bytes(value))
-            values.append(bytes(value))
-    taken_short = 0
-    for value, short in zip(values, plain_fields(values), strict=True):
-        if short:
-            taken_short += 1
-            whole = Future.FromString(value)
-            assert short == (whole.callBackTopic.encode(), whole.callBackKey.encode(), whole.callBack)
-            assert {field.number for field, _ in whole.ListFields()} <= {1, 2, 3}
-    assert taken_short > 3_000
-
-
 async def test_a_callback_built_ahead_is_dated_in_its_second() -> None:
     """Where the callback topic keeps the producer's time."""
     for wall_s, dated_ms in ((SECOND - 0.7, SECOND * 1000), (SECOND + 0.25, SECOND * 1000 + 250)):
@@ -198,12 +170,13 @@ def test_a_callback_is_never_larger_than_was_reckoned_when_it_was_accepted() -> 
         headers = [Header(key=text(9), value=b"h" * chance.randrange(50)) for _ in range(chance.randrange(4))]
         future = Future(callBackTopic="c", callBackKey=text(99), callBack=b"v" * chance.randrange(400))
         future.MergeFrom(Future(timerId=text(40), token=text(40), headers=headers))
+        request = Request.FromString(future.SerializeToString())
         batch = BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
-        own = callbacks.callback_headers(future, SECOND, b"1023:9223372036854775807")
-        key = future.callBackKey.encode() or None
-        batch.append(timestamp=SECOND * 1000, key=key, value=future.callBack, headers=own)
+        own = callback_headers(request, SECOND, b"1023:9223372036854775807")
+        key = request.callBackKey or None
+        batch.append(timestamp=SECOND * 1000, key=key, value=request.callBack, headers=own)
         batch.close()
-        assert not fits(future, future.ByteSize(), Target(1, len(batch._build()) - 1))
+        assert not fits(request, future.ByteSize(), Target(1, len(batch._build()) - 1))
 
 
 async def test_a_slice_ends_at_its_number_of_rows_and_the_next_goes_on_behind() -> None:

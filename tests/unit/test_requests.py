@@ -15,7 +15,7 @@ from kafka_timers.service.requests import (
     second_of,
     unpack_refused,
 )
-from kafka_timers.wire import Future, Header, Sealed
+from kafka_timers.wire import Future, Header, Request, Sealed
 
 NOW = 1_800_000_000
 
@@ -120,23 +120,24 @@ def test_the_topics_of_what_is_kept_are_told() -> None:
 
 
 def test_a_request_well_below_the_limit_of_its_topic_fits() -> None:
-    future = Future(callBackTopic="small", callBack=b"x" * 500)
-    size = future.ByteSize()
-    assert fits(future, size, Target(1, size + OVERHEAD_BYTES))
+    request = Request(callBackTopic=b"small", callBack=b"x" * 500)
+    size = request.ByteSize()
+    assert fits(request, size, Target(1, size + OVERHEAD_BYTES))
 
 
 def test_what_the_callback_does_not_carry_is_not_counted_near_the_limit() -> None:
     """The request has the names of two topics beside what is passed on."""
     future = Future(callBackTopic="t" * 249, callBack=b"x" * 500, replyTopic="r" * 249)
-    assert fits(future, future.ByteSize(), Target(1, 850))
-    assert not fits(future, future.ByteSize(), Target(1, 600))
+    request = Request.FromString(future.SerializeToString())
+    assert fits(request, future.ByteSize(), Target(1, 850))
+    assert not fits(request, future.ByteSize(), Target(1, 600))
 
 
 def test_headers_token_and_id_count() -> None:
     headers = [Header(key="name", value=b"v" * 100) for _ in range(3)]
-    for more in ({"headers": headers}, {"token": "t" * 330}, {"timerId": "t" * 330}):
-        future = Future(callBackTopic="small", callBack=b"x" * 500, **more)  # type: ignore[arg-type]
-        assert not fits(future, future.ByteSize(), Target(1, 900))
+    for more in ({"headers": headers}, {"token": b"t" * 330}, {"timerId": b"t" * 330}):
+        request = Request(callBackTopic=b"small", callBack=b"x" * 500, **more)  # type: ignore[arg-type]
+        assert not fits(request, request.ByteSize(), Target(1, 900))
 
 
 # --- rows of refused requests ----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from kafka_timers.errors import WireError
 from kafka_timers.request import partition_of
 from kafka_timers.service.requests import Reason
-from kafka_timers.wire import Future, Header, Sealed, callback_headers, future_from, sealed_from
+from kafka_timers.wire import Future, Header, Request, Sealed, callback_headers, future_from, sealed_from
 
 WIRE_PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 
@@ -72,7 +72,7 @@ def test_bytes_that_are_no_seal_name_their_place() -> None:
 
 
 def test_callback_of_three_fields_says_its_second_and_its_request() -> None:
-    assert callback_headers(future_from(THREE_FIELDS), 1_700_000_000, b"3:17") == [
+    assert callback_headers(Request.FromString(THREE_FIELDS), 1_700_000_000, b"3:17") == [
         ("timer-expiry", b"1700000000"),
         ("timer-request", b"3:17"),
     ]
@@ -82,7 +82,7 @@ def test_callback_headers_are_token_id_second_request_and_then_those_of_the_requ
     own = [("trace", b"1"), ("null", None), ("empty", b""), ("trace", b"2"), ("timer-id", b"forged")]
     future = Future(token="tök", timerId="id", headers=[Header(key=key, value=value) for key, value in own])
     service = [("timer-token", "tök".encode()), ("timer-id", b"id"), ("timer-expiry", b"5"), ("timer-request", b"0:0")]
-    assert callback_headers(Future.FromString(future.SerializeToString()), 5, b"0:0") == service + own
+    assert callback_headers(Request.FromString(future.SerializeToString()), 5, b"0:0") == service + own
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.partition import parts_of
-from kafka_timers.service.requests import Row
+from kafka_timers.service.runs import Row
 
 _ABOVE_ALL = b"\xff"
 

@@ -1,27 +1,29 @@
 """
 Rows of the store → record batches, grouped by callback partition.
 
-A hot second is some hundred thousand passes through the loop of `Slice._add`, so that loop holds names in locals and
-knows only the most common kind of request; `Slice._add_any` knows all of them.
+A hot second is some hundred thousand passes through the loop of `Slice._build`, so that loop holds names in locals and
+knows only requests that can be sent without a further look; `Slice._add_any` knows all of them.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import repeat
+from typing import NamedTuple
 
 from aiokafka.producer.message_accumulator import BatchBuilder
 from google.protobuf.message import DecodeError
 from murmurhash2 import murmurhash2
 
 from kafka_timers.clock import Clock
-from kafka_timers.service.partition import REFUSED, Taken, is_late, on_time, parts_of
-from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Row, Target, fits, unpack_refused
+from kafka_timers.service import runs
+from kafka_timers.service.partition import REFUSED, Taken, count_of, is_late, is_run, parts_of
+from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
+from kafka_timers.service.runs import Row
 from kafka_timers.service.sender import BATCH_BYTES, Ready
 from kafka_timers.service.targets import CallbackTopics
-from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Future, callback_headers, plain_fields
+from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -29,11 +31,9 @@ Headers = list[tuple[str, bytes | None]]
 _SEED = 0x9747B28C
 _POSITIVE = 0x7FFF_FFFF
 
-# Rows between two turns of the event loop: some 5 ms of work.
-_STRIDE_ROWS = 1_000
+# Requests between two turns of the event loop: some 5 ms of work. A row is never split.
+_STRIDE_REQUESTS = 1_000
 _STRIDE_BYTES = 4 << 20
-# Assumed of the first rows, before their size is known: few enough that the largest ones fit into memory.
-_ROW_BYTES_GUESS = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,15 @@ class _Lane:
     fired: int = 0
 
 
+class _Requests(NamedTuple):
+    """Requests that are kept alike: what each is due in, its offset, what it says, and how to get at its bytes."""
+
+    seconds: Iterable[int]
+    offsets: Sequence[int]
+    parsed: Sequence[Request]
+    raw: Callable[[], Sequence[bytes]]
+
+
 class Slice:
     """
     Rows that leave in one transaction, and the callbacks built from them.
@@ -70,7 +79,7 @@ class Slice:
         targets: what is known of callback topics.
         rejects: where refused requests go.
         clock: tells when callbacks are built, and how late they are.
-        rows_max: most rows.
+        rows_max: most requests; the last row may exceed it.
         bytes_max: of the rows; the last of them may exceed it.
         not_before_s: the second that fires; no callback is dated before it, though it is built earlier.
 
@@ -109,7 +118,7 @@ class Slice:
         self._full: list[Ready] = []
 
     def __len__(self) -> int:
-        """Return the number of rows."""
+        """Return the number of requests."""
         return len(self.taken.offsets)
 
     @property
@@ -129,12 +138,22 @@ class Slice:
         Raises:
             aiokafka.errors.KafkaError: no broker tells what callback topics there are.
         """
-        row_bytes = self.bytes // len(self) + 1 if len(self) else _ROW_BYTES_GUESS
-        wanted = max(min(_STRIDE_ROWS, _STRIDE_BYTES // row_bytes, self._rows_max - len(self)), 1)
-        stride = list(islice(rows, wanted))
-        if stride:
-            await self._add(stride)
-        if len(stride) < wanted:
+        wanted = max(min(_STRIDE_REQUESTS, self._rows_max - len(self)), 1)
+        count = size = 0
+        singles: list[Row] = []
+        for key, row in rows:
+            count += count_of(key)
+            size += len(row)
+            if is_run(key):
+                await self._add_singles(singles)
+                singles = []
+                await self._add_run(key, row)
+            else:
+                singles.append((key, row))
+            if count >= wanted or size >= _STRIDE_BYTES:
+                break
+        await self._add_singles(singles)
+        if count < wanted and size < _STRIDE_BYTES:
             return False
         # Heartbeats and the other partitions get their turn.
         await asyncio.sleep(0)
@@ -152,69 +171,114 @@ class Slice:
             rest += [(batch, lane.topic, at) for at, batch in enumerate(lane.batches) if batch]
         return rest
 
-    async def _add(self, stride: list[Row]) -> None:
-        now_ms, lanes, request = self._now_ms(), self._lanes, b"%d:%%d" % self._number
-        keys, rows = [key for key, _ in stride], [row for _, row in stride]
-        self.bytes += sum(map(len, rows))
-        expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
-        for second, offset, row, plain in zip(*self._take(keys), rows, plain_fields(rows), strict=True):
-            if plain:
-                topic, to_key, value = plain
-                lane = lanes.get(topic)
-                if lane and to_key and len(row) <= lane.plain_bytes_max:
-                    if second != expiry_of:
-                        expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
-                    headers: Headers = [expiry, (REQUEST_HEADER, request % offset)]
-                    at = (murmurhash2(to_key, _SEED) & _POSITIVE) % lane.target.partitions
-                    batch = lane.batches[at]
-                    if (
-                        batch is None
-                        or batch.append(timestamp=now_ms, key=to_key, value=value, headers=headers) is None
-                    ):
-                        self._append_to_new(lane, at, now_ms, to_key, value, headers)
-                    lane.fired += 1
-                    continue
-            await self._add_any(second, offset, row, stride)
+    async def _add_run(self, key: bytes, row: bytes) -> None:
+        run, second, taken = runs.unpack(row), parts_of(key)[0], self.taken
+        self.bytes += len(row)
+        self.seconds[second] += len(run.offsets)
+        taken.offsets += run.offsets
+        taken.through = max(taken.through, key)
+        requests = _Requests(repeat(second), run.offsets, run.requests, lambda: runs.raw_requests(row))
+        await self._build(requests, len(row), plain=run.plain)
 
-    def _take(self, keys: list[bytes]) -> tuple[Sequence[int], Sequence[int]]:
-        """Note that the rows under *keys* are taken, and return their own seconds and offsets."""
-        taken, parts = self.taken, on_time(keys)
-        if parts:
-            seconds, offsets = parts
-            self.seconds.update(seconds)
-        else:
-            seconds, _, offsets = zip(*map(parts_of, keys), strict=True)
-            late = [is_late(key) for key in keys]
-            taken.late += sum(late)
-            self.seconds.update([second for second, came_late in zip(seconds, late, strict=True) if not came_late])
+    async def _add_singles(self, rows: list[Row]) -> None:
+        if not rows:
+            return
+        keys, taken = [key for key, _ in rows], self.taken
+        self.bytes += sum([len(row) for _, row in rows])
+        seconds, _, offsets = zip(*map(parts_of, keys), strict=True)
+        late = [is_late(key) for key in keys]
+        self.seconds.update([second for second, came_late in zip(seconds, late, strict=True) if not came_late])
+        taken.late += sum(late)
         taken.offsets += offsets
         taken.through = max(taken.through, keys[-1])
-        return seconds, offsets
-
-    async def _add_any(self, second: int, offset: int, row: bytes, stride: list[Row]) -> None:
-        """Add a row of any kind, the way that knows all of them."""
-        if second == REFUSED:
-            self._reject(offset, *unpack_refused(row))
-            return
+        asked = []
+        for second, offset, (_, row) in zip(seconds, offsets, rows, strict=True):
+            if second == REFUSED:
+                self._reject(offset, *unpack_refused(row))
+            else:
+                asked.append((second, offset, row))
+        values = [row for _, _, row in asked]
         try:
-            future = Future.FromString(row)
+            parsed = runs.requests_in(values)
+        except DecodeError:
+            for each in asked:
+                await self._add_any(*each)
+            return
+        requests = _Requests([each[0] for each in asked], [each[1] for each in asked], parsed, lambda: values)
+        await self._build(requests, max(map(len, values), default=0), plain=False)
+
+    async def _build(self, requests: "_Requests", largest: int, *, plain: bool) -> None:
+        """
+        Build callbacks.
+
+        Args:
+            requests: what is asked for.
+            largest: none of the requests has more bytes.
+            plain: none of them has more than topic, key and value.
+        """
+        # A parsed message makes its parts anew whenever it is asked for them.
+        parsed = list(requests.parsed)
+        topics = [request.callBackTopic for request in parsed]
+        if not await self._has_room(set(topics), largest, requests.raw):
+            for each in zip(requests.seconds, requests.offsets, requests.raw(), strict=False):
+                await self._add_any(*each)
+            return
+        for topic, count in Counter(topics).items():
+            self._lanes[topic].fired += count
+        lanes = map(self._lanes.__getitem__, topics)
+        now_ms, name = self._now_ms(), b"%d:%%d" % self._number
+        expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
+        for second, offset, request, lane in zip(requests.seconds, requests.offsets, parsed, lanes, strict=False):
+            if plain:
+                if second != expiry_of:
+                    expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
+                headers: Headers = [expiry, (REQUEST_HEADER, name % offset)]
+            else:
+                headers = callback_headers(request, second, name % offset)
+            key, value, batches = request.callBackKey or None, request.callBack, lane.batches
+            at = (murmurhash2(key, _SEED) & _POSITIVE if key else second) % len(batches)
+            batch = batches[at]
+            if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+                self._append_to_new(lane, at, now_ms, key, value, headers)
+
+    async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
+        """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
+        lanes = self._lanes
+        if new := topics - lanes.keys():
+            verdicts = await self._verdicts({topic.decode() for topic in new})
+            lanes |= {topic.encode(): _lane_to(topic, v) for topic, v in verdicts.items() if isinstance(v, Target)}
+            if not topics <= lanes.keys():
+                return False
+        limit = min([lanes[topic].plain_bytes_max for topic in topics], default=0)
+        return largest <= limit or max(map(len, raw()), default=0) <= limit
+
+    async def _verdicts(self, topics: set[str]) -> dict[str, Target | Reason]:
+        """Tell what *topics* take; all unknown ones are asked for at once, since there may be thousands."""
+        known = self._targets.verdicts
+        while unknown := topics - known.keys():
+            await self._targets.resolve(unknown)
+        return {topic: known[topic] for topic in topics}
+
+    async def _add_any(self, second: int, offset: int, row: bytes) -> None:
+        """Add a request of any kind, or reject it."""
+        try:
+            request = Request.FromString(row)
         except DecodeError:
             self._reject(offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
             return
-        lane = self._lanes.get(future.callBackTopic.encode())
-        if lane is None:
-            verdict = await self._verdict(future.callBackTopic, stride)
-            if isinstance(verdict, Reason):
-                self._reject(offset, verdict, b"%d" % second, row)
-                return
-            lane = self._lanes[future.callBackTopic.encode()] = _lane_to(future.callBackTopic, verdict)
-        if not fits(future, len(row), lane.target):
+        topic = request.callBackTopic.decode()
+        verdict = (await self._verdicts({topic}))[topic]
+        if isinstance(verdict, Reason):
+            self._reject(offset, verdict, b"%d" % second, row)
+            return
+        lane = self._lanes.setdefault(request.callBackTopic, _lane_to(topic, verdict))
+        if not fits(request, len(row), lane.target):
             self._reject(offset, Reason.TOO_LARGE, b"%d" % second, row)
             return
-        key, value = future.callBackKey.encode(), future.callBack
+        key, value = request.callBackKey or None, request.callBack
         at = (murmurhash2(key, _SEED) & _POSITIVE if key else second) % lane.target.partitions
-        headers = callback_headers(future, second, b"%d:%d" % (self._number, offset))
-        self._append(lane, at, len(row) + OVERHEAD_BYTES, key or None, value, headers)
+        headers = callback_headers(request, second, b"%d:%d" % (self._number, offset))
+        self._append(lane, at, len(row) + OVERHEAD_BYTES, key, value, headers)
         lane.fired += 1
 
     def lateness_ms(self, share: float) -> int:
@@ -226,13 +290,6 @@ class Slice:
             late = int((self._clock.wall_s() - second) * 1000)
             left -= self.seconds[second]
         return late
-
-    async def _verdict(self, topic: str, stride: list[Row]) -> Target | Reason:
-        """Tell what *topic* takes; all unknown ones of *stride* are asked for at once, since there may be thousands."""
-        verdicts = self._targets.verdicts
-        while topic not in verdicts:
-            await self._targets.resolve(_topics_of(stride) - verdicts.keys())
-        return verdicts[topic]
 
     def _append(
         self, lane: _Lane, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -280,12 +337,3 @@ def _lane_to(topic: str, target: Target) -> _Lane:
     # A batch has at most what the producer takes. Where the topic takes less, each one is looked at.
     plain_bytes_max = target.batch_bytes_max - OVERHEAD_BYTES if target.batch_bytes_max >= BATCH_BYTES else -1
     return _Lane(topic, target, [None] * target.partitions, plain_bytes_max)
-
-
-def _topics_of(stride: list[Row]) -> set[str]:
-    topics = set()
-    for key, row in stride:
-        if parts_of(key)[0] != REFUSED:
-            with suppress(DecodeError):
-                topics.add(Future.FromString(row).callBackTopic)
-    return topics

@@ -23,9 +23,10 @@ from kafka_timers.seals import read_tail
 from kafka_timers.service.arming import Armed, Room
 from kafka_timers.service.callbacks import Rejects, Slice
 from kafka_timers.service.metrics import WorkerMetrics
-from kafka_timers.service.partition import Local, Partition, Scan, first_key, offsets_of
+from kafka_timers.service.partition import Partition, Scan, first_key
 from kafka_timers.service.reader import RequestReader
-from kafka_timers.service.requests import Reason, Record, Row, accept
+from kafka_timers.service.requests import Reason, Record, accept
+from kafka_timers.service.runs import Row
 from kafka_timers.service.rush import Rush
 from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
@@ -187,7 +188,7 @@ class Owner:
         if self._armed and accepted.rows:
             self._armed.added(min(accepted.rows)[0])
         self._shared.targets.want(accepted.topics)
-        self._shared.metrics.requests.inc(len(accepted.rows) - accepted.refused.total())
+        self._shared.metrics.requests.inc(len(accepted.offsets) - accepted.refused.total())
         self._read_on.set()
         if not self._serving:
             self._looked_at_s = self._shared.clock.elapsed_s()
@@ -260,7 +261,7 @@ class Owner:
         keep = partition.take_over(seals, local)
         self._check_log(start, end)
         if local and keep:
-            self._settle(local)
+            store.settle(partition, local)
         elif not store.is_new:
             self._close()
             destroy(self._folder)
@@ -294,15 +295,6 @@ class Owner:
                 *(self.number, partition.position, topic, start),
             )
             partition.position = start
-
-    def _settle(self, local: Local) -> None:
-        """Bring the rows of a store that was here before in line with the seals."""
-        partition, store = self.partition, self._opened
-        partition.chunks.update(store.chunks())
-        rows = store.rows(b"", first_key(partition.unsettled(local)))
-        moved = [(key, row, new) for key, row in rows if (new := partition.settle(key)) != key]
-        partition.removed(offsets_of([key for key, _, new in moved if new is None]))
-        store.move(moved, partition)
 
     def _wake_up(self) -> None:
         self._wake.set()

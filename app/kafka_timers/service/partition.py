@@ -16,6 +16,9 @@ order the same rows alike and `through` means the same to both:
     else it came late                       (sealed second + 1, 0, offset) + (own second, millis)
     read during a scan of its second        (scan's second + 1, 0, offset) + (own second, millis)
 
+Requests that are read in one go, due in one second that no scan has looked at, and ask for no millis may be kept under
+one key, that of the last of them with their number behind it. They fire together, so nothing has to tell them apart.
+
 A scan is everything with a key up to the end of its second; its fence is how far the log had been read when it began.
 What is read during a scan lies behind the fence and is kept outside of the scan's range: it fires with the next tick.
 """
@@ -29,6 +32,7 @@ from functools import cached_property
 from kafka_timers.wire import Sealed, age_of, is_complete, latest
 
 _ROW = struct.Struct(">QHQ")
+_RUN = struct.Struct(">QHQH")
 _LATE = struct.Struct(">QHQQH")
 _DIGESTS = 1 << 64
 
@@ -45,39 +49,42 @@ def first_key(second: int) -> bytes:
     return _ROW.pack(second, 0, 0)
 
 
+def row_key(second: int, millis: int, offset: int) -> bytes:
+    """Return the key of a request that is not late."""
+    return _ROW.pack(second, millis, offset)
+
+
+def run_key(second: int, last: int, count: int) -> bytes:
+    """Return the key of *count* requests, of which the last one has offset *last*."""
+    return _RUN.pack(second, 0, last, count)
+
+
+def is_run(key: bytes) -> bool:
+    """Tell whether several requests may lie under *key*."""
+    return len(key) == _RUN.size
+
+
+def count_of(key: bytes) -> int:
+    """Return how many requests lie under *key*."""
+    return int.from_bytes(key[_ROW.size :], "big") if is_run(key) else 1
+
+
 def parts_of(key: bytes) -> tuple[int, int, int]:
-    """Return the second and millis that the request asked for, and its offset on `timer-request`."""
+    """Return second and millis that the request asked for, and its offset on `timer-request`; a run's is its last."""
     if is_late(key):
         _, _, offset, second, millis = _LATE.unpack(key)
         return second, millis, offset
-    return _ROW.unpack(key)
+    return _ROW.unpack_from(key)
 
 
 def is_late(key: bytes) -> bool:
     """Tell whether the request was read after its second had been scanned."""
-    return len(key) > _ROW.size
+    return len(key) == _LATE.size
 
 
 def offsets_of(keys: Sequence[bytes]) -> tuple[int, ...]:
     """Return the offset of each of *keys*, in their order; many times faster than one by one."""
     return struct.unpack(f">{len(keys)}Q", b"".join([key[10:18] for key in keys]))
-
-
-def keys_of(seconds: Sequence[int], offsets: Sequence[int]) -> list[bytes]:
-    """Return the keys of rows that are not late and ask for no millis, many times faster than one by one."""
-    parts = [0] * 3 * len(offsets)
-    parts[::3], parts[2::3] = seconds, offsets
-    joined = struct.pack(">" + "QHQ" * len(offsets), *parts)
-    return [joined[at : at + _ROW.size] for at in range(0, len(joined), _ROW.size)]
-
-
-def on_time(keys: Sequence[bytes]) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Return the seconds and the offsets of *keys*, many times faster than one by one; None if one of them is late."""
-    joined = b"".join(keys)
-    if len(joined) != len(keys) * _ROW.size:
-        return None
-    parts = struct.unpack(">" + "QHQ" * len(keys), joined)
-    return parts[::3], parts[2::3]
 
 
 def digest_of(offsets: Iterable[int]) -> int:

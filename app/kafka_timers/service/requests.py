@@ -15,8 +15,10 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from kafka_timers.service.partition import REFUSED, Partition, keys_of
-from kafka_timers.wire import SECOND_LIMIT, Future, callback_headers, plain_fields
+from kafka_timers.service import runs
+from kafka_timers.service.partition import REFUSED, Partition, run_key
+from kafka_timers.service.runs import Row
+from kafka_timers.wire import SECOND_LIMIT, Future, Request, callback_headers
 
 
 class Reason(StrEnum):
@@ -61,9 +63,6 @@ class Record(Protocol):
         """On `timer-request`."""
 
 
-# Key and value in the store.
-Row = tuple[bytes, bytes]
-
 # Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
 _BATCH_OVERHEAD = 100
 _HEADER_OVERHEAD = 10
@@ -86,13 +85,13 @@ def second_of(key: bytes | None) -> int | Reason:
     return second or Reason.KEY_NOT_A_SECOND
 
 
-def fits(future: Future, size: int, target: Target) -> bool:
-    """Tell whether a callback fits into its topic; *size* is that of the serialised *future*."""
+def fits(request: Request, size: int, target: Target) -> bool:
+    """Tell whether a callback fits into its topic; *size* is that of the serialised *request*."""
     if size + OVERHEAD_BYTES <= target.batch_bytes_max:
         return True
-    headers = callback_headers(future, SECOND_LIMIT, b"0123456789:01234567890123456789")
+    headers = callback_headers(request, SECOND_LIMIT, b"0123456789:01234567890123456789")
     header_bytes = sum([len(name) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers])
-    body_bytes = len(future.callBackKey.encode()) + len(future.callBack)
+    body_bytes = len(request.callBackKey) + len(request.callBack)
     return _BATCH_OVERHEAD + body_bytes + header_bytes <= target.batch_bytes_max
 
 
@@ -118,8 +117,8 @@ class Accepted:
     Rows for the store.
 
     Attributes:
-        rows: key and value of each record that is kept.
-        offsets: of those records, ascending.
+        rows: what is kept, a row for each record or each run of them.
+        offsets: of all records that are kept, ascending.
         refused: how many of them are refused requests, by reason.
         topics: callback topics that the others name.
     """
@@ -132,7 +131,7 @@ class Accepted:
 
 def accept(records: Sequence[Record], partition: Partition) -> Accepted:
     """
-    Return a row for each of *records* that is not done yet.
+    Return rows for those of *records* that are not done yet.
 
     Only what the record itself shows is judged here, so that whoever reads it again, much later and on an empty disk,
     comes to the same end. What may change, such as whether its callback topic exists, is judged in its second.
@@ -175,15 +174,27 @@ def _usual(records: Sequence[Record], seconds: Mapping[bytes | None, int | Reaso
     if len(due) < len(seconds):
         return None
     values = [record.value or b"" for record in records]
-    plain = [fields for fields in plain_fields(values) if fields]
-    topics = {topic for topic, _, _ in plain}
-    # Whether topic and key are UTF-8 is not told yet, and ASCII is.
-    ascii_only = b"".join([*topics, *[key for _, key, _ in plain]]).isascii()
-    if len(plain) < len(values) or b"" in topics or not ascii_only:
+    futures = runs.futures_in(values)
+    if futures is None:
+        return None
+    topics = {future.callBackTopic for future in futures}
+    extras = runs.extras_in(values)
+    if "" in topics or extras.HasField("millis") or extras.HasField("cancel"):
         return None
     offsets = [record.offset for record in records]
-    row_keys = keys_of([due[record.key] for record in records], offsets)
-    return Accepted(list(zip(row_keys, values, strict=True)), offsets, topics={topic.decode() for topic in topics})
+    together = dict.fromkeys(due.values(), (values, offsets))
+    if len(together) > 1:
+        together = {second: ([], []) for second in due.values()}
+        for record, value, offset in zip(records, values, offsets, strict=True):
+            of_second = together[due[record.key]]
+            of_second[0].append(value)
+            of_second[1].append(offset)
+    plain = not extras.ListFields()
+    rows = [
+        (run_key(second, run_offsets[-1], len(run_offsets)), runs.pack(run_values, run_offsets, plain=plain))
+        for second, (run_values, run_offsets) in together.items()
+    ]
+    return Accepted(rows, offsets, topics=topics)
 
 
 def _judged(second: int | Reason, value: bytes | None) -> tuple[int, Future, bytes] | Reason:

@@ -5,7 +5,7 @@ A cache of `timer-request` and nothing else: it may be lost, stale or damaged at
 the log. So nothing is synced to disk, or logged before it is in a table; what matters is that each batch holds its rows
 and how far the log was read.
 
-    key of partition.py      the request as it came (a refused one: requests.pack_refused)
+    key of partition.py      the request as it came; a run: runs.pack; a refused one: requests.pack_refused
     0xff c + chunk           how many requests wait in one run of offsets
     0xff m                   position, sealed second and fence, open scan; which Kafka this belongs to
 
@@ -30,10 +30,11 @@ from rocksdict import (
     WriteOptions,
 )
 
-from kafka_timers.service.partition import Local, Partition, Scan, first_key
-from kafka_timers.service.requests import Row
+from kafka_timers.service import runs
+from kafka_timers.service.partition import Local, Partition, Scan, first_key, offsets_of
+from kafka_timers.service.runs import Row
 
-_FORMAT = 1
+_FORMAT = 2
 _HEAD = struct.Struct(">BQQQB")
 _SCAN = struct.Struct(">QQ")
 _CHUNK = struct.Struct(">Q")
@@ -164,13 +165,22 @@ class TimerStore:
         batch.delete_range(b"", last + b"\0")
         self._write(batch, partition)
 
-    def move(self, moved: Iterable[tuple[bytes, bytes, bytes | None]], partition: Partition) -> None:
-        """Give rows other keys, and keep *partition*; *moved* has old key, value and new key, None to drop the row."""
-        batch = WriteBatch(raw_mode=True)
-        for old, value, new in moved:
+    def settle(self, partition: Partition, local: Local) -> None:
+        """Bring what was here before in line with *partition*, which has just taken over from the seals and *local*."""
+        partition.chunks.update(self.chunks())
+        batch, done = WriteBatch(raw_mode=True), []
+        for old, row in self.rows(b"", first_key(partition.unsettled(local))):
+            singles = runs.singles(old, row)
+            keys = [partition.settle(key) for key, _ in singles]
+            if keys == [key for key, _ in singles]:
+                continue
             batch.delete(old)
-            if new is not None:
-                batch.put(new, value)
+            for key, (was, value) in zip(keys, singles, strict=True):
+                if key is None:
+                    done.append(was)
+                else:
+                    batch.put(key, value)
+        partition.removed(offsets_of(done))
         self._write(batch, partition)
 
     def _write(self, batch: WriteBatch, partition: Partition) -> None:

@@ -1,0 +1,104 @@
+"""
+Requests of one second that were read in one go, kept as one row.
+
+Callers mostly ask for the same delay, so what lies together on the log is due together. One row for a whole run of them
+spares the store, and lets the protobuf runtime parse all of them in one call, many times faster than one by one.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+
+from google.protobuf.message import DecodeError
+
+from kafka_timers.service.partition import is_run, parts_of, row_key
+from kafka_timers.wire import Extras, Future, Futures, RawRun, Request, Run
+
+# Key and value in the store.
+Row = tuple[bytes, bytes]
+
+# Tags of the fields of a Run.
+_REQUESTS, _OFFSETS, _PLAIN = b"\x0a", b"\x12", b"\x18\x01"
+
+
+def futures_in(values: Sequence[bytes]) -> Sequence[Future] | None:
+    """Return the Future in each of *values*, None when one of them is none."""
+    try:
+        return Futures.FromString(_framed(values)).requests
+    except DecodeError:
+        return None
+
+
+def extras_in(values: Iterable[bytes]) -> Extras:
+    """Return what any Future in *values* has beside topic, key and value."""
+    return Extras.FromString(b"".join(values))
+
+
+def pack(values: Sequence[bytes], offsets: Sequence[int], *, plain: bool) -> bytes:
+    """
+    Return the value of a run.
+
+    Args:
+        values: a serialised Future each.
+        offsets: theirs, ascending.
+        plain: none of them has more than topic, key and value.
+    """
+    end = _OFFSETS + _varint(8 * len(offsets)) + struct.pack(f"<{len(offsets)}Q", *offsets)
+    return _framed(values) + end + (_PLAIN if plain else b"")
+
+
+def unpack(row: bytes) -> Run:
+    """Return what `pack` was given."""
+    return Run.FromString(row)
+
+
+def requests_in(values: Sequence[bytes]) -> Sequence[Request]:
+    """
+    Return the request in each of *values*.
+
+    Raises:
+        DecodeError: one of them is not a Future.
+    """
+    return Run.FromString(_framed(values)).requests
+
+
+def raw_requests(row: bytes) -> Sequence[bytes]:
+    """Return the requests of a run as they came."""
+    return RawRun.FromString(row).requests
+
+
+def singles(key: bytes, row: bytes) -> list[Row]:
+    """Return what lies under *key* as a row for each request."""
+    if not is_run(key):
+        return [(key, row)]
+    second = parts_of(key)[0]
+    offsets = Run.FromString(row).offsets
+    return [(row_key(second, 0, offset), raw) for offset, raw in zip(offsets, raw_requests(row), strict=True)]
+
+
+def _framed(values: Sequence[bytes]) -> bytes:
+    parts = [b""] * (2 * len(values))
+    parts[::2] = map(_FRAMES.__getitem__, map(len, values))
+    parts[1::2] = values
+    return b"".join(parts)
+
+
+class _Frames(dict[int, bytes]):
+    """What stands before a request of each size."""
+
+    def __missing__(self, size: int) -> bytes:
+        frame = _REQUESTS + _varint(size)
+        if size < 1 << 14:
+            self[size] = frame
+        return frame
+
+
+_FRAMES = _Frames()
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,61 @@
+from kafka_timers.v1 import future_pb2 as _future_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Run(_message.Message):
+    __slots__ = ("requests", "offsets", "plain")
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[Request]
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    plain: bool
+    def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., offsets: _Optional[_Iterable[int]] = ..., plain: bool = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers")
+    CALLBACKTOPIC_FIELD_NUMBER: _ClassVar[int]
+    CALLBACKKEY_FIELD_NUMBER: _ClassVar[int]
+    CALLBACK_FIELD_NUMBER: _ClassVar[int]
+    TIMERID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MILLIS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    callBackTopic: bytes
+    callBackKey: bytes
+    callBack: bytes
+    timerId: bytes
+    token: bytes
+    millis: int
+    headers: _containers.RepeatedCompositeFieldContainer[_future_pb2.Header]
+    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ...) -> None: ...
+
+class RawRun(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, requests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Futures(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[_future_pb2.Future]
+    def __init__(self, requests: _Optional[_Iterable[_Union[_future_pb2.Future, _Mapping]]] = ...) -> None: ...
+
+class Extras(_message.Message):
+    __slots__ = ("timerId", "token", "millis", "headers", "cancel")
+    TIMERID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MILLIS_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    timerId: bytes
+    token: bytes
+    millis: int
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    cancel: bool
+    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ...) -> None: ...

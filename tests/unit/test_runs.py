@@ -1,0 +1,141 @@
+"""Requests that are kept together: what comes back, and that nobody can tell them from those kept one by one."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import cast
+
+import pytest
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from google.protobuf.message import DecodeError
+
+from kafka_timers.service import runs
+from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.partition import Partition, count_of, is_run, parts_of, row_key, run_key
+from kafka_timers.service.requests import Reason, Target, accept
+from kafka_timers.service.runs import Row
+from kafka_timers.service.sender import BATCH_BYTES
+from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.testing import ManualClock
+from kafka_timers.wire import Future, Header
+
+SECOND = 1_800_000_000
+TOPICS = ("a", "b", "small", "secret", "unknown")
+
+
+@dataclass
+class Asked:
+    """A record on the request log."""
+
+    key: bytes | None
+    value: bytes
+    offset: int
+
+
+class Known:
+    """What is known of the topics."""
+
+    verdicts: dict[str, Target | Reason] = {  # noqa: RUF012
+        "a": Target(5, 1_048_588),
+        "b": Target(1, 1_048_588),
+        "small": Target(2, 900),
+        "secret": Reason.TOPIC_FORBIDDEN,
+        "unknown": Reason.TOPIC_UNKNOWN,
+    }
+
+
+def some_future(chance: random.Random, topics: tuple[str, ...]) -> bytes:
+    """Return a Future as any client might write it: fields in any order, twice, or unknown to this version."""
+    parts = [Future(callBackTopic=chance.choice(topics))]
+    parts.append(Future(callBackKey=chance.choice(("", "k", "clé", "k" * 300))))
+    parts.append(Future(callBack=b"v" * chance.choice((0, 1, 127, 128, 700, 20_000))))
+    if chance.random() < 0.2:
+        parts.append(Future(token=chance.choice(("t", "tök"))))
+    if chance.random() < 0.2:
+        parts.append(Future(timerId="id", headers=[Header(key="h", value=b"1"), Header(key="null")]))
+    if chance.random() < 0.1:
+        parts.append(Future(callBackTopic=chance.choice(topics)))
+    if chance.random() < 0.1:
+        chance.shuffle(parts)
+    unknown = b"\x98\x06\x01" if chance.random() < 0.05 else b""
+    return b"".join([part.SerializeToString() for part in parts]) + unknown
+
+
+async def fired(rows: list[Row]) -> tuple[list[tuple[object, ...]], Slice]:
+    """Return all that *rows* become, by topic and partition in the order of sending."""
+    new_batch = lambda: BatchBuilder(BATCH_BYTES, 0, is_transactional=1)  # noqa: E731
+    rejects = Rejects("rejected", Target(2, 1_048_588), "timer-request")
+    limits = {"rows_max": 1_000_000, "bytes_max": 1 << 30, "not_before_s": 0}
+    built = Slice(3, new_batch, cast(CallbackTopics, Known()), rejects, ManualClock(SECOND), **limits)
+    left = iter(sorted(rows))
+    while await built.add(left):
+        pass
+    records = []
+    for batch, topic, partition in built.rest():
+        batch.close()
+        batches = MemoryRecords(bytes(batch._build()))
+        while batches.has_next():
+            records += [(topic, partition, r.key, r.value, r.headers) for r in batches.next_batch()]
+    return sorted(records, key=lambda record: record[:2]), built
+
+
+@pytest.mark.parametrize("topics", [TOPICS[:1], TOPICS[:2], TOPICS], ids=len)
+async def test_what_is_kept_together_fires_like_what_is_kept_one_by_one(topics: tuple[str, ...]) -> None:
+    chance = random.Random(7)
+    for _ in range(60):
+        seconds = [SECOND + n for n in range(chance.choice((1, 1, 3)))]
+        records = [
+            Asked(b"%d" % chance.choice(seconds), some_future(chance, topics), offset)
+            for offset in sorted(chance.sample(range(5_000), chance.randrange(1, 60)))
+        ]
+        accepted = accept(records, Partition(3))
+        assert all(is_run(key) for key, _ in accepted.rows)
+        assert accepted.offsets == [record.offset for record in records]
+        assert sum(count_of(key) for key, _ in accepted.rows) == len(records)
+        by_one = [single for key, row in accepted.rows for single in runs.singles(key, row)]
+        assert Counter(by_one) == Counter(
+            (row_key(int(record.key or 0), 0, record.offset), record.value) for record in records
+        )
+        (together, built), (alone, built_alone) = await fired(accepted.rows), await fired(by_one)
+        assert together == alone
+        assert sorted(built.taken.offsets) == sorted(built_alone.taken.offsets)
+        assert sorted(built.taken.rejected) == sorted(built_alone.taken.rejected)
+        assert (built.fired, built.refused, built.seconds) == (
+            built_alone.fired,
+            built_alone.refused,
+            built_alone.seconds,
+        )
+
+
+@pytest.mark.parametrize("odd", [Future(millis=1), Future(millis=1_000), Future(cancel=True)], ids=str)
+def test_one_that_is_not_due_like_the_others_keeps_all_of_a_portion_apart(odd: Future) -> None:
+    """Also where the next one says that it is not odd."""
+    plain, not_odd = Future(callBackTopic="a").SerializeToString(), b"\x30\x00\x40\x00"
+    values = [plain, plain + odd.SerializeToString(), plain + not_odd]
+    assert Future.FromString(values[2]) == Future.FromString(plain)
+    records = [Asked(b"%d" % SECOND, value, offset) for offset, value in enumerate(values)]
+    assert not any(is_run(key) for key, _ in accept(records, Partition(0)).rows)
+
+
+def test_what_a_scan_may_have_looked_at_is_kept_apart() -> None:
+    partition = Partition(0)
+    partition.begin(SECOND)
+    for due, together in ((SECOND, False), (SECOND + 1, True)):
+        record = Asked(b"%d" % due, Future(callBackTopic="a").SerializeToString(), 7)
+        [(key, _)] = accept([record], partition).rows
+        assert is_run(key) == together
+
+
+def test_the_key_of_a_run_lies_behind_its_last_request_and_before_all_later_ones() -> None:
+    key = run_key(SECOND, 9, 4)
+    assert row_key(SECOND, 0, 9) < key < row_key(SECOND, 0, 10)
+    assert (parts_of(key), count_of(key)) == ((SECOND, 0, 9), 4)
+
+
+def test_requests_that_are_none_are_known() -> None:
+    assert runs.futures_in([b"", Future(callBackTopic="a").SerializeToString()]) is not None
+    assert runs.futures_in([b"", b"\xff"]) is None
+    assert runs.futures_in([b"\x0a\x01\xff"]) is None  # no UTF-8
+    with pytest.raises(DecodeError):
+        runs.requests_in([b"\xff"])
