@@ -3,6 +3,7 @@ The live worker: joins ticks with requests and fires callbacks.
 
     partition   the rules: what is done, where a request goes, what a tick may fire (pure)
     requests    what a record on `timer-request` asks for, or why it is refused (pure)
+    runs        requests of one second that are kept as one row (pure)
     callbacks   rows of the store → record batches (pure but for the batch builder)
     arming      callbacks of the next second, built before its tick (pure but for the batch builder)
     store       rows of one partition in one RocksDB
