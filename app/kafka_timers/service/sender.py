@@ -42,7 +42,7 @@ _REFUSALS: dict[type[Exception], Reason] = {
 Ready = tuple[BatchBuilder, str, int]
 
 _STOP_S = 5.0
-BATCH_BYTES = 256 << 10
+BATCH_BYTES = 512 << 10
 
 
 class FencedError(Exception):

@@ -50,7 +50,7 @@ class StoreMemory:
     Memory then depends neither on the number of partitions nor on what is pending.
     """
 
-    def __init__(self, cache_bytes: int = 32 << 20, write_buffer_bytes: int = 64 << 20) -> None:
+    def __init__(self, cache_bytes: int = 32 << 20, write_buffer_bytes: int = 32 << 20) -> None:
         self.cache = Cache(cache_bytes)
         self.write_buffers = WriteBufferManager(write_buffer_bytes, False)
 
@@ -64,7 +64,7 @@ class StoreMemory:
         options.create_if_missing(True)
         options.set_block_based_table_factory(table)
         options.set_write_buffer_manager(self.write_buffers)
-        options.set_write_buffer_size(16 << 20)
+        options.set_write_buffer_size(8 << 20)
         options.set_max_write_buffer_number(2)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_max_background_jobs(2)
