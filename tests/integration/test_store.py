@@ -1,7 +1,7 @@
 """The rows of a partition in a real RocksDB: order, bounds, and what a start finds of what was there before."""
 
-import os
-import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -189,22 +189,30 @@ def test_a_store_without_one_of_its_files_is_known_as_damaged(tmp_path: Path) ->
     assert is_damage(caught.value)
 
 
-def test_a_copy_of_a_store_in_use_opens_as_of_some_moment(tmp_path: Path) -> None:
-    """As after a crash of the host: what is there fits together."""
-    store, partition = opened(tmp_path / "0"), Partition(0)
-    # More than is held in memory before it is written into a table.
-    for offset in range(500):
-        partition.position = offset + 1
-        partition.added([offset])
-        key = partition.place(100, 0, offset)
-        assert key
-        store.add([(key, os.urandom(100_000))], partition)
-    shutil.copytree(tmp_path / "0", tmp_path / "1")
-    copy = opened(tmp_path / "1")
-    local = copy.local()
+CRASHING = """
+import os, sys
+from pathlib import Path
+from kafka_timers.service.partition import Partition
+from kafka_timers.service.store import StoreMemory, TimerStore
+
+store, partition = TimerStore(Path(sys.argv[1]), sys.argv[2].encode(), StoreMemory()), Partition(0)
+# More than is held in memory before it is written into a table.
+for offset in range(500):
+    partition.position = offset + 1
+    partition.added([offset])
+    store.add([(partition.place(100, 0, offset), os.urandom(100_000))], partition)
+os._exit(3)
+"""
+
+
+def test_a_store_whose_process_has_crashed_opens_as_of_some_moment(tmp_path: Path) -> None:
+    """What is there fits together."""
+    crash = subprocess.run([sys.executable, "-c", CRASHING, str(tmp_path), IDENTITY.decode()], check=False, timeout=60)
+    assert crash.returncode == 3
+    store = opened(tmp_path)
+    local = store.local()
     assert local
-    assert 0 < local.position == len(list(copy.rows(b"", first_key(10**11)))) == sum(copy.chunks().values())
-    copy.close()
+    assert 0 < local.position == len(list(store.rows(b"", first_key(10**11)))) == sum(store.chunks().values())
     store.close()
 
 
