@@ -1,134 +1,302 @@
 """
-How fast the service is on this machine: `make bench`.
+How fast the service is on this machine: `make bench`, some four minutes.
 
-One worker, one oscillator and a real Kafka, all here. Each line is the median of three runs; what the plain broker
-takes for the same callbacks is measured in the same run, since machines differ and are seldom quiet.
+One worker, one oscillator, four partitions and a real Kafka, all here, exactly once. Figures are medians of three runs.
+Beside them is what the plain broker takes for the same records in the same run, from ready batches and without
+transactions, since machines differ and are seldom quiet.
 
-    light        200 timers a second for 15 s: from a timer's second to its callback in a reader of committed records
-    hot second   100,000 timers due in one second, all in one partition: until a reader has the last one
-    plain        the same 100,000 callbacks as ready batches, sent by one producer without transactions
+    publish      requests with the client, a thousand at a time         plain: aiokafka's producer, the same
+    ingest       200,000 requests that wait in the log                  plain: read with the same consumer
+    fire         200,000 due in one second, in all partitions           plain: written and read
+    hot second   the same, all in one partition                         plain: written and read
+    light        200 a second: from a timer's second to its callback in a reader of committed records
+    memory       RSS and disk of the worker with up to 1,000,000 pending
+    restart      from start to first callback with those pending, the store kept and wiped
+
+    bench.py [FILE]     FILE gets all figures as JSON, and the folder around it the plots
 """
 
 import asyncio
+import itertools
 import json
+import os
+import platform
+import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from aiokafka import AIOKafkaProducer
+import plots
+from brokers import make_topic
+from load import disk_mb, numbered, payload, producer, publish, received, request, rss_mb, until
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 from rich.table import Table
+from service import Process, Service
 
+from kafka_timers import TimerClient
 from kafka_timers.dev.broker import EmbeddedKafka
-from kafka_timers.wire import Future
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "acceptance"))
-from service import Service, take  # found by the line above
 
 RUNS = 3
-PAYLOAD = b"x" * 150
+MANY = 200_000
+CLIENT_REQUESTS, CLIENT_AT_ONCE = 20_000, 1_000
 LIGHT_S, LIGHT_RATE = 15, 200
-HOT = 100_000
+PENDING = (0, 100_000, 300_000, 1_000_000)
+FAR_S = 86_400
+
+Figures = dict[str, list[float]]
 
 
-async def publish(service: Service, second: int, count: int, partition: int | None = None) -> None:
-    """Publish *count* requests for *second*."""
-    acks = []
-    for number in range(count):
-        future = Future(callBackTopic=service.callbacks, callBackKey=str(number), callBack=PAYLOAD)
-        to = number % service.partitions if partition is None else partition
-        sent = service.producer.send(service.topics.requests, future.SerializeToString(), str(second).encode(), to)
-        acks.append(await sent)
-    await asyncio.gather(*acks)
+class Bench:
+    """What is measured, on one running Kafka."""
+
+    def __init__(self, service: Service, folder: Path) -> None:
+        self.service = service
+        self.folder = folder
+        self.figures: Figures = {}
+        self.curves: dict[str, list[tuple[float, float]]] = {}
+        self._numbers = itertools.count()
+        self._names = itertools.count()
+
+    def note(self, name: str, value: float) -> None:
+        """Keep one measurement."""
+        self.figures.setdefault(name, []).append(value)
+
+    def requests(self, count: int, second: int, *, spread_s: int = 1, partition: int | None = None) -> list[Any]:
+        """Return requests due over *spread_s* seconds from *second* on."""
+        topic, partitions = self.service.callbacks, self.service.partitions
+        numbers = [next(self._numbers) for _ in range(count)]
+        return [
+            request(n, second + at % spread_s, topic, at % partitions if partition is None else partition)
+            for at, n in enumerate(numbers)
+        ]
+
+    async def publish(self, requests: Sequence[Any]) -> None:
+        """Publish requests."""
+        async with producer(self.service.bootstrap) as sender:
+            await publish(sender, self.service.topics.requests, requests)
+
+    async def client(self) -> None:
+        """Requests per second of the service's own client and of a plain producer."""
+        far = int(time.time()) + FAR_S
+        [(_, key, value)] = self.requests(1, far)
+
+        async def rate(ask: Callable[[], Awaitable[Any]]) -> float:
+            start_s = time.monotonic()
+            for _ in range(CLIENT_REQUESTS // CLIENT_AT_ONCE):
+                await asyncio.gather(*[ask() for _ in range(CLIENT_AT_ONCE)])
+            return CLIENT_REQUESTS / (time.monotonic() - start_s)
+
+        async with self.aside() as service:
+            async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as timers:
+                ask = partial(timers.at, far, topic=service.callbacks, key="k", value=payload(0, far))
+                self.note("publish, 1/s", await rate(ask))
+            async with producer(service.bootstrap) as plain:
+                send = partial(plain.send_and_wait, service.topics.requests, value, key)
+                self.note("publish, plain, 1/s", await rate(send))
+
+    @asynccontextmanager
+    async def aside(self) -> AsyncIterator[Service]:
+        """Topics and processes of their own, so that what is left pending disturbs nothing else."""
+        name = f"aside{next(self._names)}-"
+        service = Service(self.service.bootstrap, name, self.folder / name)
+        await service.open()
+        try:
+            yield service
+        finally:
+            await service.close()
+
+    async def plain(self) -> None:
+        """Seconds until a reader has as many ready callbacks, and until it has read them when all are there."""
+        service, topic = self.service, f"{self.service.prefix}plain{next(self._names)}"
+        await make_topic(service.bootstrap, topic, service.partitions)
+        records = [(n % service.partitions, b"%d" % n, payload(n, 0)) for n in range(MANY)]
+        count = 0
+
+        def take(_: float, came: Sequence[Any]) -> None:
+            nonlocal count
+            count += len(came)
+
+        async with received(service.bootstrap, topic, service.partitions, take):
+            start_s = time.monotonic()
+            async with producer(service.bootstrap) as sender:
+                await publish(sender, topic, records)
+            await until(lambda: count == MANY, "plain records")
+            self.note("plain write + read, s", time.monotonic() - start_s)
+
+    async def light(self) -> None:
+        """Lateness at a light load."""
+        late_ms: list[float] = []
+
+        def take(now_s: float, came: Sequence[Any]) -> None:
+            late_ms.extend([(now_s - numbered(record.value)[1]) * 1000 for record in came])
+
+        async with received(self.service.bootstrap, self.service.callbacks, self.service.partitions, take):
+            await self.publish(self.requests(LIGHT_S * LIGHT_RATE, int(time.time()) + 3, spread_s=LIGHT_S))
+            await until(lambda: len(late_ms) == LIGHT_S * LIGHT_RATE, "light callbacks")
+        late_ms.sort()
+        self.note("light p50, ms", late_ms[len(late_ms) // 2])
+        self.note("light p99, ms", late_ms[len(late_ms) * 99 // 100])
+        self.curves["light"] = [
+            (round(late_ms[share * (len(late_ms) - 1) // 200], 1), share / 200) for share in range(201)
+        ]
+
+    async def fire(self) -> None:
+        """Callbacks per second of a second that lies in all partitions."""
+        self.note("fire, 1/s", MANY / (await self._one_second(None))[-1][0])
+
+    async def hot_second(self) -> None:
+        """How late the last callback of a second is that lies in one partition."""
+        curve = await self._one_second(0)
+        self.note("hot second, last, s", curve[-1][0])
+        self.curves["hot second"] = [(round(at_s, 4), count / MANY) for at_s, count in curve]
+
+    async def _one_second(self, partition: int | None) -> list[tuple[float, float]]:
+        """Return how many callbacks have come by when, in seconds from the one that they are due in."""
+        curve: list[tuple[float, float]] = []
+        second = int(time.time()) + 15
+
+        def take(now_s: float, came: Sequence[Any]) -> None:
+            curve.append((now_s - second, (curve[-1][1] if curve else 0) + len(came)))
+
+        async with received(self.service.bootstrap, self.service.callbacks, self.service.partitions, take):
+            await self.publish(self.requests(MANY, second, partition=partition))
+            await until(lambda: bool(curve) and curve[-1][1] >= MANY, "callbacks of the hot second")
+        return curve
+
+    async def ingest(self) -> None:
+        """Requests per second that a worker reads from a log that holds them already."""
+        async with self.aside() as service:
+            async with producer(service.bootstrap) as sender:
+                far = self.requests(MANY, int(time.time()) + FAR_S, spread_s=3_600)
+                await publish(sender, service.topics.requests, far)
+            worker = await service.start("worker")
+            reads: list[tuple[float, float]] = []
+
+            async def all_read() -> bool:
+                reads.append((time.monotonic(), await asyncio.to_thread(worker.metric, "kafka_timers_requests_total")))
+                return reads[-1][1] >= MANY
+
+            await until(all_read, "requests read")
+        # From the last look that found nothing.
+        start_s = max(at_s for at_s, count in reads if not count)
+        self.note("ingest, 1/s", MANY / (reads[-1][0] - start_s))
+
+    async def memory_and_restart(self) -> None:
+        """RSS and disk against what is pending, and how soon a restarted worker fires."""
+        service, folder = self.service, self.folder / "stores"
+        worker = await service.worker(data_dir=folder)
+        before, published = worker.metric("kafka_timers_requests_total"), 0
+        for pending in PENDING:
+            far = int(time.time()) + FAR_S
+            await self.publish(self.requests(pending - published, far, spread_s=3_600))
+            published = pending
+
+            async def all_read(wanted: float = before + pending) -> bool:
+                return await asyncio.to_thread(worker.metric, "kafka_timers_requests_total") >= wanted
+
+            await until(all_read, "requests read")
+            await asyncio.sleep(2)  # what is flushed in the background is part of the figure
+            self.note(f"RSS at {pending:,}, MB", rss_mb(worker))
+            self.note(f"disk at {pending:,}, MB", disk_mb(worker))
+        for _ in range(RUNS):
+            for mode in ("kept", "wiped"):
+                await worker.child.stop()
+                if mode == "wiped":
+                    shutil.rmtree(folder)
+                worker, first_s = await self._restart(folder)
+                self.note(f"restart, store {mode}, s", first_s)
+        await worker.child.stop()
+
+    async def _restart(self, folder: Path) -> tuple[Process, float]:
+        first: list[float] = []
+        start_s = time.time()
+
+        def take(now_s: float, came: Sequence[Any]) -> None:
+            first.append(now_s)
+
+        async with received(self.service.bootstrap, self.service.callbacks, self.service.partitions, take):
+            worker = await self.service.start("worker", data_dir=folder)
+            async with producer(self.service.bootstrap) as sender:
+                while not first:
+                    due = self.requests(self.service.partitions, int(time.time()) + 1)
+                    await publish(sender, self.service.topics.requests, due)
+                    await asyncio.sleep(0.25)
+            await self.service.until_serving(worker)
+        return worker, first[0] - start_s
+
+    async def serve(self) -> None:
+        """Start the worker for what follows."""
+        worker = await self.service.worker(data_dir=self.folder / "stores")
+        await worker.until("/readyz", lambda status, _: status == 200)
+
+    async def run(self) -> None:
+        """Measure everything."""
+        steps = [self.client, self.plain, self.ingest] * RUNS + [self.memory_and_restart, self.serve]
+        steps += [self.light, self.fire, self.hot_second] * RUNS
+        with Progress(transient=True) as progress:
+            bar = progress.add_task("measuring", total=len(steps))
+            await self.service.start("oscillator")
+            for step in steps:
+                await step()
+                progress.advance(bar)
 
 
-async def received(service: Service, count: int) -> Callable[[], Awaitable[list[tuple[float, int]]]]:
-    """Start to read callbacks from here on; the result waits for *count* and returns (UNIX time, second) of each."""
-    opened = service.reading(service.callbacks)
-    consumer = await opened.__aenter__()
-    await consumer.seek_to_end()
-    for partition in consumer.assignment():
-        await consumer.position(partition)
-
-    async def wait() -> list[tuple[float, int]]:
-        got: list[tuple[float, int]] = []
-        while len(got) < count:
-            records = await take(consumer, 1, 60)
-            if not records:
-                raise AssertionError(f"{count - len(got)} of {count} callbacks have not come")
-            now_s = time.time()
-            got += [(now_s, int(dict(record.headers)["timer-expiry"])) for record in records]
-        await opened.__aexit__(None, None, None)
-        return got
-
-    return wait
+def ratios(median: dict[str, float]) -> dict[str, float]:
+    """Return how the service stands to the plain broker; 1 is as fast, 2 takes twice as long."""
+    plain_s = median["plain write + read, s"]
+    return {
+        "publish, 1/s": median["publish, plain, 1/s"] / median["publish, 1/s"],
+        "ingest, 1/s": MANY / median["ingest, 1/s"] / plain_s,
+        "fire, 1/s": MANY / median["fire, 1/s"] / plain_s,
+        "hot second, last, s": median["hot second, last, s"] / plain_s,
+    }
 
 
-async def light(service: Service) -> dict[str, float]:
-    """Return the lateness in ms at a light load."""
-    wait = await received(service, LIGHT_S * LIGHT_RATE)
-    waiting = asyncio.create_task(wait())
-    start = int(time.time()) + 3
-    for second in range(start, start + LIGHT_S):
-        await publish(service, second, LIGHT_RATE)
-    late_ms = sorted((now_s - second) * 1000 for now_s, second in await waiting)
-    return {"light p50, ms": late_ms[len(late_ms) // 2], "light p99, ms": late_ms[len(late_ms) * 99 // 100]}
+def show(figures: Figures) -> None:
+    """Print one table."""
+    table = Table("figure", "median", "all runs", "x plain broker")
+    median = {name: statistics.median(values) for name, values in figures.items()}
+    against = ratios(median)
+    for name, values in figures.items():
+        told = "  ".join(f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}" for value in values)
+        ratio = f"{against[name]:.2f}" if name in against else ""
+        table.add_row(name, f"{median[name]:,.3g}" if median[name] < 1_000 else f"{median[name]:,.0f}", told, ratio)
+    Console().print(table)
 
 
-async def hot_second(service: Service) -> dict[str, float]:
-    """Return the seconds until the last callback of a hot second has arrived."""
-    wait = await received(service, HOT)
-    second = int(time.time()) + 15
-    await publish(service, second, HOT, partition=0)
-    return {"hot second, last callback, s": max(now_s for now_s, _ in await wait()) - second}
-
-
-async def plain(service: Service) -> dict[str, float]:
-    """Return the seconds that the broker takes for the same callbacks from ready batches."""
-    async with AIOKafkaProducer(bootstrap_servers=service.bootstrap, acks="all", max_batch_size=256 << 10) as producer:
-        await producer.partitions_for(service.callbacks)
-        batches = []
-        left = HOT
-        while left:
-            batch = producer.create_batch()
-            while left and batch.append(timestamp=None, key=b"12345", value=PAYLOAD) is not None:
-                left -= 1
-            batches.append(batch)
-        start_s = time.monotonic()
-        acks = [await producer.send_batch(b, service.callbacks, partition=n % 4) for n, b in enumerate(batches)]
-        await asyncio.gather(*acks)
-        return {"plain broker, same callbacks, s": time.monotonic() - start_s}
-
-
-async def main() -> dict[str, list[float]]:
-    """Run everything, print the medians, and return the figures of each run; they go to the file that is named."""
-    figures: dict[str, list[float]] = {}
+async def main() -> dict[str, Any]:
+    """Measure everything and return it."""
     with tempfile.TemporaryDirectory() as folder:
         async with EmbeddedKafka(Path(folder) / "kafka") as kafka:
             service = Service(kafka.bootstrap, "bench-", Path(folder))
             await service.open()
             try:
-                await service.start("oscillator")
-                worker = await service.worker()
-                await worker.until("/readyz", lambda status, _: status == 200)
-                for _ in track(range(RUNS), "measuring", transient=True):
-                    for measure in (light, hot_second, plain):
-                        for name, value in (await measure(service)).items():
-                            figures.setdefault(name, []).append(value)
+                bench = Bench(service, Path(folder))
+                await bench.run()
             finally:
                 await service.close()
-    table = Table("figure", "median", f"all {RUNS} runs")
-    for name, values in figures.items():
-        table.add_row(name, f"{statistics.median(values):.3g}", "  ".join(f"{value:.3g}" for value in values))
-    Console().print(table)
-    return figures
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine,
+        "figures": bench.figures,
+        "curves": bench.curves,
+        "pending": PENDING,
+    }
 
 
 if __name__ == "__main__":
     measured = asyncio.run(main())
+    show(measured["figures"])
     if sys.argv[1:]:
-        Path(sys.argv[1]).write_text(json.dumps(measured, indent=2) + "\n")
+        file = Path(sys.argv[1])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(measured, indent=1) + "\n")
+        plots.draw(measured, file.parent)

@@ -1,0 +1,135 @@
+"""
+Requests out and callbacks in, with as little work of their own as Python allows: whole batches, both ways.
+
+A payload begins with a number and its second, so that whatever comes back tells which request it answers.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psutil
+from aiokafka import AIOKafkaProducer, TopicPartition
+from service import Process
+
+from kafka_timers.consuming import consuming
+from kafka_timers.service.fetching import Fetched, Fetcher
+from kafka_timers.wire import Future
+
+PAYLOAD_BYTES = 150
+_BATCH_BYTES = 256 << 10
+
+# Partition, key and value of a record.
+Outgoing = tuple[int, bytes, bytes]
+# Number and second of a request.
+Numbered = tuple[int, int]
+
+
+def payload(number: int, second: int) -> bytes:
+    """Return what a callback carries."""
+    return (b"%d %d " % (number, second)).ljust(PAYLOAD_BYTES, b"x")
+
+
+def numbered(value: bytes) -> Numbered:
+    """Return what `payload` was given."""
+    number, second, _ = value.split(b" ", 2)
+    return int(number), int(second)
+
+
+def request(number: int, second: int, topic: str, partition: int) -> Outgoing:
+    """Return a request of the three fields that any client has."""
+    future = Future(callBackTopic=topic, callBackKey=str(number), callBack=payload(number, second))
+    return partition, b"%d" % second, future.SerializeToString()
+
+
+async def publish(producer: AIOKafkaProducer, topic: str, records: Iterable[Outgoing]) -> float:
+    """Send *records* as fast as the broker takes them, and return the seconds until it had acknowledged all."""
+    start_s = time.monotonic()
+    batches: dict[int, Any] = {}
+    acks = []
+
+    async def send(partition: int) -> None:
+        acks.append(await producer.send_batch(batches.pop(partition), topic, partition=partition))
+
+    for partition, key, value in records:
+        batch = batches.get(partition) or batches.setdefault(partition, producer.create_batch())
+        if batch.append(timestamp=None, key=key, value=value) is None:
+            await send(partition)
+            batches[partition] = producer.create_batch()
+            batches[partition].append(timestamp=None, key=key, value=value)
+    for partition in list(batches):
+        await send(partition)
+    await asyncio.gather(*acks)
+    return time.monotonic() - start_s
+
+
+def producer(bootstrap: str) -> AIOKafkaProducer:
+    """Return a producer for `publish`, not started."""
+    return AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_batch_size=_BATCH_BYTES)
+
+
+@asynccontextmanager
+async def received(bootstrap: str, topic: str, partitions: int, take: Callable[[float, Sequence[Any]], None]):
+    """
+    Read committed records of *topic* from here on, in the background, while the block runs.
+
+    Args:
+        bootstrap: Kafka.
+        topic: with records from `payload`.
+        partitions: of the topic.
+        take: called with UNIX time and records whenever some come.
+    """
+    where = [TopicPartition(topic, number) for number in range(partitions)]
+    async with consuming(bootstrap) as consumer:
+        positions = {at.partition: end for at, end in (await consumer.end_offsets(where)).items()}
+    async with Fetcher.open(bootstrap, topic) as fetcher:
+        [node] = fetcher.leaders(positions)
+
+        async def read() -> None:
+            while True:
+                for number, part in (await fetcher.fetch(node, positions)).items():
+                    if not isinstance(part, Fetched):
+                        raise part
+                    now_s, records = time.time(), list(part.records)
+                    positions[number] = part.position
+                    if records:
+                        take(now_s, records)
+
+        reading = asyncio.create_task(read())
+        try:
+            yield
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+            if not reading.cancelled():
+                await reading
+
+
+async def until(reached: Callable[[], bool | Awaitable[bool]], what: str, limit_s: float = 120) -> None:
+    """Wait until *reached* says so."""
+    end_s = time.monotonic() + limit_s
+    while True:
+        answer = reached()
+        if answer if isinstance(answer, bool) else await answer:
+            return
+        if time.monotonic() > end_s:
+            raise AssertionError(f"{what}: not within {limit_s:g} s")
+        await asyncio.sleep(0.02)
+
+
+def rss_mb(process: Process) -> float:
+    """Return what a process of the service has in memory."""
+    return psutil.Process(process.child.pid).memory_info().rss / 1e6
+
+
+def disk_mb(process: Process) -> float:
+    """Return what a worker's stores have on disk."""
+    sizes = []
+    for path in process.data_dir.rglob("*"):
+        try:
+            sizes.append(path.stat().st_size)
+        except FileNotFoundError:
+            continue  # RocksDB has deleted it meanwhile
+    return sum(sizes) / 1e6
