@@ -141,7 +141,7 @@ class WorkerSettings(_Settings):
     max_clock_skew_s: float = setting(2.0, "ticks further ahead of the broker's clock are refused and alarmed")
     fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read")
     seal_every_s: int = setting(5, "seconds between seals while nothing is due")
-    slice_rows: int = setting(200_000, "most callbacks in one transaction; a larger second is fired in slices")
+    slice_rows: int = setting(25_000, "most callbacks in one transaction; a larger second is fired in slices")
     slice_bytes: int = setting(64 << 20, "most bytes of requests in one transaction")
     arm_bytes: int = setting(
         64 << 20, "most bytes of requests whose callbacks are built before their tick comes; 0 builds none"

@@ -24,7 +24,7 @@ from typing import Any, cast
 from unittest import mock
 
 from kafka_timers.service import partition as core
-from kafka_timers.service.arming import Armed, Room
+from kafka_timers.service.arming import Armed, Room, behind
 from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.partition import (
     REFUSED,
@@ -440,23 +440,27 @@ class Worker:
     def arm(self, second: int) -> None:
         """Build what the tick after *second* will fire, as far as it is known and there is room."""
         start, end = first_key(self.partition.second + 1), first_key(second + 2)
-        keys = self.store.between(start, end)[: self.world.between(0, self.world.slice_rows)]
-        built = SimpleNamespace(taken=self.store.taken(keys))
-        self.armed = Armed(cast(Slice, built), iter(()), start, end, Room(0))
+        keys = self.store.between(start, end)
+        self.armed = Armed(cast(Any, None), iter(()), start, end, Room(0))
+        for _ in range(self.world.between(0, 3)):
+            some = self.world.between(0, min(self.world.slice_rows, len(keys)))
+            if some:
+                self.armed.slices.append(cast(Slice, SimpleNamespace(taken=self.store.taken(keys[:some]), bytes=0)))
+                keys = keys[some:]
 
     def next_slice(self, start: bytes, end: bytes) -> tuple[list[bytes], bool]:
         """Return the keys of the next slice, as they are sent, and whether they are all up to *end*."""
-        armed, self.armed = self.armed, None
-        built: list[bytes] = []
-        missed: list[bytes] = []
-        left = self.store.between(start, end)
-        if armed and armed.is_part_of(start, end):
-            came, behind = armed.left(self.store.items, end)
-            left = [key for key, _ in behind]
-            built = [key for key in self.store.between(start, end) if parts_of(key)[2] in armed.slice.taken.offsets]
-            missed = [] if "missed by arming" in self.world.off else [key for key, _ in came]
-        rest = left[: max(self.world.slice_rows - len(built), 0)]
-        return [*built, *missed, *rest], len(rest) == len(left)
+        armed, store = self.armed, self.store
+        ready = armed.take(start, end) if armed else None
+        if armed is None or ready is None:
+            self.armed = None
+            left = store.between(start, end)
+            return left[: self.world.slice_rows], len(left) <= self.world.slice_rows
+        built = [key for key in store.between(start, end) if parts_of(key)[2] in ready.taken.offsets]
+        missed = [key for key, _ in armed.missed(ready, store.items, start) if "missed by arming" not in self.world.off]
+        left = store.between(behind(ready), end)
+        rest = [] if armed.slices else left[: max(self.world.slice_rows - len(built), 0)]
+        return [*built, *missed, *rest], not armed.slices and len(rest) == len(left)
 
     def fire_slice(self) -> Generator[str, None, bool]:
         world, p, store = self.world, self.partition, self.store

@@ -1,9 +1,9 @@
 """The rules of one partition, one at a time; `test_simulation.py` has them work together."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
-from simulation import taken_from
 
 from kafka_timers.service import partition as core
 from kafka_timers.service.partition import (
@@ -11,6 +11,7 @@ from kafka_timers.service.partition import (
     Local,
     Partition,
     Scan,
+    Taken,
     digest_of,
     first_key,
     is_late,
@@ -26,6 +27,12 @@ def sealed_up_to(second: int, fence: int) -> Partition:
     partition.take_over([Sealed(last=second, fence=fence)], None)
     partition.position = fence
     return partition
+
+
+def taken_from(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Taken:
+    """Return what a slice says of its rows, none of which is a run."""
+    through = max(due, default=b"")
+    return Taken([*offsets_of(due)], [*offsets_of(rejected)], sum(map(is_late, due)), through)
 
 
 def place(partition: Partition, second: int, offset: int, millis: int = 0) -> bytes:

@@ -7,9 +7,10 @@ it is a part of the scan, together with the rows that came into its range later:
 
     armed   12.000 @40 · 12.000 @41 · 12.500 @17             built while second 11 was over
     then    12.000 @42 (a lower key than 12.500 @17)         read meanwhile: in the store, not in the slice
-    tick    12 → the slice, 12.000 @42, then all rows behind 12.500 @17
+    tick    12 → the slice, 12.000 @42, then the next slice, or all rows behind 12.500 @17
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from kafka_timers.service.callbacks import Slice
@@ -36,19 +37,30 @@ class Armed:
     What is ready of the rows from *start* on and before key *end*.
 
     Args:
-        built: holds the callbacks; it is filled by `more`.
+        new_slice: returns an empty one.
         rows: those of the store, as they are now.
         start: key.
         end: key, excluded.
         room: shrinks by what is built.
+
+    Attributes:
+        slices: hold the callbacks, in the order of firing; filled by `more`.
     """
 
-    def __init__(self, built: Slice, rows: Iterator[Row], start: bytes, end: bytes, room: Room) -> None:
-        self.slice = built
-        self.start, self.end = start, end
+    def __init__(
+        self, new_slice: Callable[[], Slice], rows: Iterator[Row], start: bytes, end: bytes, room: Room
+    ) -> None:
+        self.slices: deque[Slice] = deque()
+        self._new_slice = new_slice
         self._rows = rows
+        self._start, self._end = start, end
         self._room = room
         self._lowest = _ABOVE_ALL
+
+    @property
+    def requests(self) -> int:
+        """How many callbacks are ready."""
+        return sum(map(len, self.slices))
 
     async def more(self) -> bool:
         """
@@ -57,35 +69,49 @@ class Armed:
         Raises:
             aiokafka.errors.KafkaError: no broker tells what callback topics there are; this is of no more use.
         """
-        before = self.slice.bytes
-        has_more = await self.slice.add(self._rows)
-        self._room.bytes -= self.slice.bytes - before
-        return has_more and not self.slice.is_full and self._room.bytes > 0
+        if not self.slices or self.slices[-1].is_full:
+            self.slices.append(self._new_slice())
+        built = self.slices[-1]
+        before = built.bytes
+        has_more = await built.add(self._rows)
+        self._room.bytes -= built.bytes - before
+        if not len(built):
+            self.slices.pop()
+        return has_more and self._room.bytes > 0
 
     def added(self, lowest: bytes) -> None:
         """Take note that rows came into the store, none with a key below *lowest*."""
         self._lowest = min(self._lowest, lowest)
 
-    def is_part_of(self, start: bytes, end: bytes) -> bool:
-        """Tell whether the rows from *start* on and before key *end* begin with those that were built."""
-        return bool(self.slice.taken.offsets) and self.start == start and self.end <= end
+    def take(self, start: bytes, end: bytes) -> Slice | None:
+        """Hand out the next slice if the rows from *start* on and before key *end* begin with it."""
+        if not self.slices or self._start != start or self._end > end:
+            return None
+        built = self.slices.popleft()
+        self._room.bytes += built.bytes
+        self._start = behind(built)
+        return built
 
-    def left(self, rows: Callable[[bytes, bytes], Iterator[Row]], end: bytes) -> tuple[Iterator[Row], Iterator[Row]]:
+    def missed(self, built: Slice, rows: Callable[[bytes, bytes], Iterator[Row]], start: bytes) -> Iterator[Row]:
         """
-        Return the rows that came into the range of those that were built, and the ones behind it.
+        Return the rows that came into the range of *built*, which begins at *start*.
 
         Args:
+            built: from `take`.
             rows: returns what the store has from one key on and before another one, in order.
-            end: key, excluded.
+            start: key.
         """
-        behind = self.slice.taken.through + b"\0"
-        if self._lowest >= behind:
-            return iter(()), rows(behind, end)
-        built = set(self.slice.taken.offsets)
-        missed = ((key, row) for key, row in rows(self.start, behind) if parts_of(key)[2] not in built)
-        return missed, rows(behind, end)
+        if self._lowest >= behind(built):
+            return iter(())
+        known = set(built.taken.offsets)
+        return ((key, row) for key, row in rows(start, behind(built)) if parts_of(key)[2] not in known)
 
     def release(self) -> None:
-        """Give its room back."""
-        self._room.bytes += self.slice.bytes
-        self._room = Room(0)
+        """Give the room of what is left back."""
+        while self.slices:
+            self._room.bytes += self.slices.pop().bytes
+
+
+def behind(built: Slice) -> bytes:
+    """Return the lowest key that is higher than those of *built*."""
+    return built.taken.through + b"\0"

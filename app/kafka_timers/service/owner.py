@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -20,7 +21,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.clock import Clock
 from kafka_timers.errors import KafkaTimersError, TopicsError
 from kafka_timers.seals import read_tail
-from kafka_timers.service.arming import Armed, Room
+from kafka_timers.service.arming import Armed, Room, behind
 from kafka_timers.service.callbacks import Rejects, Slice
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.partition import Partition, Scan, first_key
@@ -328,7 +329,7 @@ class Owner:
     async def _fire(self, scan: Scan) -> None:
         """Send the next slice of *scan* and its seal."""
         shared, partition, store, sender = self._shared, self.partition, self._opened, self._connected
-        taken, missed, rows = self._next_slice(scan)
+        taken, missed, rows, is_last = self._next_slice(scan)
         try:
             # Past the transaction's timeout the broker would abort it anyway.
             async with asyncio.timeout(shared.settings.transaction_timeout_s * 0.8):
@@ -336,7 +337,7 @@ class Owner:
                 while await taken.add(missed):
                     pass
                 ended = False
-                while not (ended or taken.is_full):
+                while is_last and not (ended or taken.is_full):
                     ended = not await taken.add(rows)
                     await sender.send_all(taken.full())
                 await sender.send_all(taken.rest())
@@ -369,30 +370,28 @@ class Owner:
         if not self._tick or partition.scan or room.bytes <= 0:
             return
         start, end = first_key(partition.second + 1), first_key(self._tick + 2)
-        built = self._new_slice(self._tick + 1)
-        self._armed = armed = Armed(built, self._opened.rows(start, end), start, end, room)
+        new_slice = partial(self._new_slice, self._tick + 1)
+        self._armed = armed = Armed(new_slice, self._opened.rows(start, end), start, end, room)
         try:
             while not self._wake.is_set() and await armed.more():
                 await self._shared.rush.over(unless=self._wake.is_set)
-            if not len(built):
-                self._disarm()
         except KafkaError:
             # The tick will meet the same trouble, if it lasts, and say so.
             self._disarm()
 
-    def _disarm(self) -> Armed | None:
-        armed, self._armed = self._armed, None
-        if armed:
-            armed.release()
-        return armed
+    def _disarm(self) -> None:
+        if self._armed:
+            self._armed.release()
+        self._armed = None
 
-    def _next_slice(self, scan: Scan) -> tuple[Slice, Iterator[Row], Iterator[Row]]:
-        """Return the slice to fire next, the rows it must have as well, and those it may have after them."""
-        store, (start, end) = self._opened, self.partition.range_of(scan)
-        armed = self._disarm()
-        if armed and armed.is_part_of(start, end):
-            return armed.slice, *armed.left(store.rows, end)
-        return self._new_slice(scan.second), iter(()), store.rows(start, end)
+    def _next_slice(self, scan: Scan) -> tuple[Slice, Iterator[Row], Iterator[Row], bool]:
+        """Return the slice to fire next, the rows it must have too, those behind it, and whether it may take these."""
+        store, armed, (start, end) = self._opened, self._armed, self.partition.range_of(scan)
+        built = armed.take(start, end) if armed else None
+        if armed is None or built is None:
+            self._disarm()
+            return self._new_slice(scan.second), iter(()), store.rows(start, end), True
+        return built, armed.missed(built, store.rows, start), store.rows(behind(built), end), not armed.slices
 
     def _new_slice(self, not_before_s: int) -> Slice:
         shared = self._shared
@@ -474,7 +473,7 @@ class Owner:
             return
         metrics, partition = self._shared.metrics, self.partition
         metrics.pending.labels(self.number).set(partition.pending)
-        metrics.armed.labels(self.number).set(len(self._armed.slice) if self._armed else 0)
+        metrics.armed.labels(self.number).set(self._armed.requests if self._armed else 0)
         metrics.store_bytes.labels(self.number).set(self._opened.bytes_on_disk)
         metrics.seconds_behind.labels(self.number).set(max(self._tick - self._fired_up_to, 0))
         metrics.ingest_lag.labels(self.number).set(max(self.awaited - partition.position, 0))
