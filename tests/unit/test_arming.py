@@ -1,0 +1,110 @@
+"""Callbacks that are ready before their tick: which of them are used, and what must be fired with them."""
+
+from collections.abc import Iterator
+from typing import cast
+
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from kafka_timers.service.arming import Armed, Room, behind
+from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.partition import first_key, row_key
+from kafka_timers.service.requests import Target
+from kafka_timers.service.runs import Row
+from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.testing import ManualClock
+from kafka_timers.wire import Future
+
+SECOND = 1_800_000_000
+START, END = first_key(SECOND), first_key(SECOND + 1)
+REQUEST = Future(callBackTopic="callbacks", callBack=b"v").SerializeToString()
+ROOM = 10_000
+
+
+class Known:
+    """What is known of topics."""
+
+    verdicts = {"callbacks": Target(2, 1_048_588)}  # noqa: RUF012
+
+
+class Store:
+    """Rows by key, in order."""
+
+    def __init__(self, *keys: bytes) -> None:
+        self.keys = [*keys]
+
+    def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
+        return iter([(key, REQUEST) for key in sorted(self.keys) if start <= key < before])
+
+
+def row(offset: int, millis: int = 0) -> bytes:
+    return row_key(SECOND, millis, offset)
+
+
+def new_slice() -> Slice:
+    """Return a slice with room for two requests."""
+    rejects, targets = Rejects("rejected", Target(1, 1_000_000), "timer-request"), cast(CallbackTopics, Known())
+    new_batch = lambda: BatchBuilder(100_000, 0, is_transactional=1)  # noqa: E731
+    limits = {"rows_max": 2, "bytes_max": 1 << 20, "not_before_s": SECOND}
+    return Slice(0, new_batch, targets, rejects, ManualClock(SECOND), **limits)
+
+
+async def armed(store: Store, room: Room) -> Armed:
+    """Return all that can be made ready of *store*."""
+    ready = Armed(new_slice, store.rows(START, END), START, END, room)
+    while await ready.more():
+        pass
+    return ready
+
+
+def offsets(built: Slice | None) -> list[int] | None:
+    return None if built is None else built.taken.offsets
+
+
+async def test_slices_are_handed_out_one_behind_the_other_and_give_their_room_back() -> None:
+    room = Room(ROOM)
+    ready = await armed(Store(*map(row, range(5))), room)
+    assert ready.requests == 5
+    assert room.bytes == ROOM - 5 * len(REQUEST)
+    start = START
+    for expected in ([0, 1], [2, 3], [4]):
+        built = ready.take(start, END)
+        assert offsets(built) == expected
+        assert built
+        start = behind(built)
+    assert ready.take(start, END) is None
+    assert room.bytes == ROOM
+
+
+async def test_what_does_not_begin_where_the_scan_goes_on_is_not_used() -> None:
+    """Another scan has come in between, or the tick covers less than what was made ready."""
+    ready = await armed(Store(row(0)), Room(ROOM))
+    assert ready.take(first_key(SECOND - 1), END) is None
+    assert ready.take(START, first_key(SECOND)) is None
+    assert offsets(ready.take(START, first_key(SECOND + 7))) == [0]
+
+
+async def test_rows_that_came_into_the_range_of_a_slice_are_fired_with_it() -> None:
+    store = Store(row(0), row(1), row(2), row(3, millis=500))
+    ready = await armed(store, Room(ROOM))
+    store.keys += [row(4), row(5, millis=900)]
+    ready.added(row(4))
+    first = ready.take(START, END)
+    assert first
+    assert list(ready.missed(first, store.rows, START)) == []
+    second = ready.take(behind(first), END)
+    assert second
+    assert [key for key, _ in ready.missed(second, store.rows, behind(first))] == [row(4)]
+    assert [key for key, _ in store.rows(behind(second), END)] == [row(5, millis=900)]
+
+
+async def test_nothing_is_made_ready_beyond_the_room_and_the_rest_gives_it_back() -> None:
+    room = Room(3 * len(REQUEST))
+    ready = await armed(Store(*map(row, range(9))), room)
+    assert ready.requests == 4  # a stride ends with its slice
+    ready.release()
+    assert (ready.requests, room.bytes) == (0, 3 * len(REQUEST))
+
+
+async def test_of_nothing_nothing_is_ready() -> None:
+    ready = await armed(Store(), Room(ROOM))
+    assert (ready.requests, ready.take(START, END)) == (0, None)
