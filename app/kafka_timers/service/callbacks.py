@@ -207,7 +207,7 @@ class Slice:
         requests = _Requests([each[0] for each in asked], [each[1] for each in asked], parsed, lambda: values)
         await self._build(requests, max(map(len, values), default=0), plain=False)
 
-    async def _build(self, requests: "_Requests", largest: int, *, plain: bool) -> None:
+    async def _build(self, requests: _Requests, largest: int, *, plain: bool) -> None:
         """
         Build callbacks.
 
