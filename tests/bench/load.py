@@ -89,7 +89,7 @@ async def received(bootstrap: str, topic: str, partitions: int, take: Callable[[
 
         async def read() -> None:
             while True:
-                for number, part in (await fetcher.fetch(node, positions)).items():
+                for number, part in (await fetcher.fetch(node, positions, 100)).items():
                     if not isinstance(part, Fetched):
                         raise part
                     now_s, records = time.time(), list(part.records)

@@ -71,11 +71,14 @@ def test_a_scan_shows_what_was_there_when_it_began(tmp_path: Path) -> None:
 
 def test_due_is_what_lies_between_the_sealed_second_and_the_tick(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
-    filled(store, partition, [100, 200])
-    assert [store.has_due(*span) for span in ((99, 100), (0, 99), (100, 199), (100, 200), (200, 10**11))] == [
-        *(True, False),
-        *(False, True, False),
-    ]
+    assert not store.has_due(0, 10**11)
+    keys = filled(store, partition, [200, 300])
+    assert [store.has_due(99, second) for second in (100, 199, 200)] == [False, False, True]
+    keys += filled(store, partition, [150, 250])
+    assert [store.has_due(99, second) for second in (149, 150)] == [False, True]
+    for last, sealed, due in ((keys[2], 150, 200), (keys[0], 200, 250), (keys[1], 300, 10**11)):
+        store.drop(last, partition)
+        assert (store.has_due(sealed, due - 1), store.has_due(sealed, due)) == (False, due < 10**11)
     store.close()
 
 

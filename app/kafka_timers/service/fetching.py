@@ -21,8 +21,6 @@ from aiokafka.structs import TopicPartition
 from kafka_timers.service.requests import Record
 
 _READ_COMMITTED = 1
-# How long the broker waits for a first record, and a change of what is fetched for the fetch before it.
-_WAIT_MS = 100
 _BYTES_MAX = 8 << 20
 _PARTITION_BYTES_MAX = 2 << 20
 # The first version of the answer whose last field but one is no longer the list of aborted transactions.
@@ -88,15 +86,20 @@ class Fetcher:
         """Ask anew which node leads which partition."""
         await self._client.force_metadata_update()
 
-    async def fetch(self, node: int, positions: Mapping[int, int]) -> dict[int, Fetched | KafkaError]:
+    async def fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched | KafkaError]:
         """
-        Return what partitions have from their *positions* on, or why they cannot be read; waits a while for some.
+        Return what partitions have from their *positions* on, or why they cannot be read.
+
+        Args:
+            node: that leads the partitions.
+            positions: by partition.
+            wait_ms: how long the broker waits for a first record.
 
         Raises:
             aiokafka.errors.KafkaError: *node* does not answer.
         """
         wanted = [(number, position, _PARTITION_BYTES_MAX) for number, position in positions.items()]
-        request = FetchRequest(_WAIT_MS, 1, _BYTES_MAX, _READ_COMMITTED, [(self._topic, wanted)])
+        request = FetchRequest(wait_ms, 1, _BYTES_MAX, _READ_COMMITTED, [(self._topic, wanted)])
         answer = await self._client.send(node, request)
         came: dict[int, Fetched | KafkaError] = {}
         for _, partitions in answer.topics:

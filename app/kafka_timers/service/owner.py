@@ -369,6 +369,8 @@ class Owner:
         partition, room = self.partition, self._shared.room
         if not self._tick or partition.scan or room.bytes <= 0:
             return
+        if not self._opened.has_due(partition.second, self._tick + 1):
+            return
         start, end = first_key(partition.second + 1), first_key(self._tick + 2)
         new_slice = partial(self._new_slice, self._tick + 1)
         self._armed = armed = Armed(new_slice, self._opened.rows(start, end), start, end, room)
@@ -409,6 +411,8 @@ class Owner:
     async def _reach(self, position: int, limit_s: float | None) -> None:
         """Wait until the store has been fed up to *position*; with a limit, go on without the rest after it."""
         self.awaited = position
+        if self.partition.position >= position:
+            return
         self._shared.reader.hurry()
         try:
             async with asyncio.timeout(limit_s):

@@ -24,6 +24,10 @@ _RECORDS_MAX = 2_000
 # A fetch and a write cost the same for one record as for a thousand. Where many come, and nobody waits for them, a
 # moment is waited for more.
 _MANY, _LINGER_S = 100, 0.02
+# How long the broker waits for a first record, and a change of what is fetched for the fetch before it. A fetch of 64
+# partitions is a millisecond of work, so where nothing has come for a second fewer are made.
+_WAIT_MS, _WAIT_LONG_MS = 100, 500
+_QUIET_FETCHES = 10
 _RETRY_S = 0.1
 
 
@@ -115,7 +119,8 @@ class RequestReader:
             # fetch more for each of them, and the last one would wait for all the others to find nothing.
             await asyncio.wait([before])
         positions = {number: feed.partition.position for number, feed in feeds.items()}
-        self._fetch(node, positions)
+        self._fetch(node, positions, _WAIT_MS)
+        quiet = 0
         while True:
             try:
                 came = await asyncio.shield(self._fetches[node])
@@ -132,15 +137,16 @@ class RequestReader:
             # More of the same is on its way while these are worked on.
             ahead = any(part.is_large for part in fetched.values())
             if ahead:
-                self._fetch(node, positions)
+                self._fetch(node, positions, _WAIT_MS)
             count = sum([await self._feed(feeds[number], part) for number, part in fetched.items()])
             if not ahead:
                 if count >= _MANY:
                     await self._linger()
-                self._fetch(node, positions)
+                quiet = 0 if count else quiet + 1
+                self._fetch(node, positions, _WAIT_MS if quiet < _QUIET_FETCHES else _WAIT_LONG_MS)
 
-    def _fetch(self, node: int, positions: Mapping[int, int]) -> None:
-        self._fetches[node] = task = asyncio.create_task(self._fetcher.fetch(node, dict(positions)))
+    def _fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> None:
+        self._fetches[node] = task = asyncio.create_task(self._fetcher.fetch(node, dict(positions), wait_ms))
         # Nobody may be left to look at it.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 

@@ -97,6 +97,8 @@ class TimerStore:
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub takes it for a method
         self._db.set_write_options(unlogged)
+        # No row has a lower key; None when that has to be looked up. It is asked for every second of every partition.
+        self._lowest: bytes | None = None
 
     def close(self) -> None:
         """Close the store with all that was written; its folder may be opened again."""
@@ -132,7 +134,9 @@ class TimerStore:
 
     def has_due(self, sealed_second: int, second: int) -> bool:
         """Tell whether any row is due at or before *second*, given that none is left up to *sealed_second*."""
-        return next(self._items(first_key(sealed_second + 1), first_key(second + 1)), None) is not None
+        if self._lowest is None:
+            self._lowest = next((key for key, _ in self._items(first_key(sealed_second + 1), _CHUNKS)), _CHUNKS)
+        return self._lowest < first_key(second + 1)
 
     def _items(self, start: bytes, before: bytes) -> Iterator[Row]:
         # The iterator does not keep the options alive; freed, they silently end it early. The local name does.
@@ -153,6 +157,8 @@ class TimerStore:
         put = batch.put
         for key, value in rows:
             put(key, value)
+            if self._lowest is not None and key < self._lowest:
+                self._lowest = key
         self._write(batch, partition)
 
     def save(self, partition: Partition) -> None:
@@ -163,12 +169,14 @@ class TimerStore:
         """Drop the rows up to and including key *last*, and keep *partition*."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(b"", last + b"\0")
+        self._lowest = None
         self._write(batch, partition)
 
     def settle(self, partition: Partition, local: Local) -> None:
         """Bring what was here before in line with *partition*, which has just taken over from the seals and *local*."""
         partition.chunks.update(self.chunks())
         batch, done = WriteBatch(raw_mode=True), []
+        self._lowest = None
         for old, row in self.rows(b"", first_key(partition.unsettled(local))):
             singles = runs.singles(old, row)
             keys = [partition.settle(key) for key, _ in singles]
