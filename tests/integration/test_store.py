@@ -34,7 +34,7 @@ def read_all(folder: Path) -> None:
     store = opened(folder)
     try:
         store.local()
-        list(store.rows(b"", first_key(10**11)))
+        list(store.rows(first_key(1), first_key(10**11)))
     finally:
         store.close()
 
@@ -42,7 +42,7 @@ def read_all(folder: Path) -> None:
 def test_rows_come_in_order_of_second_and_offset_and_within_bounds(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     keys = filled(store, partition, [300, 12, 300, 256, 13, 99_999_999_999])
-    assert list(store.rows(b"", first_key(13))) == [(keys[1], b"request of 12")]
+    assert list(store.rows(first_key(1), first_key(13))) == [(keys[1], b"request of 12")]
     ordered = [keys[number] for number in (4, 3, 0, 2)]
     assert [key for key, _ in store.rows(first_key(13), first_key(301))] == ordered
     assert [key for key, _ in store.rows(keys[4] + b"\0", first_key(300))] == [keys[3]]
@@ -87,7 +87,7 @@ def test_what_has_fired_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
     keys = filled(store, partition, [100, 101, 102])
     partition.removed([0, 1])
     store.drop(keys[1], partition)
-    assert [key for key, _ in store.rows(b"", first_key(10**11))] == [keys[2]]
+    assert [key for key, _ in store.rows(first_key(1), first_key(10**11))] == [keys[2]]
     store.close()
 
 
@@ -99,7 +99,7 @@ def test_rows_move_to_the_keys_that_they_must_have_by_now(tmp_path: Path) -> Non
     partition.take_over([Sealed(last=101, fence=1)], local)
     partition.chunks.clear()
     store.settle(partition, local)
-    rows = list(store.rows(b"", first_key(10**11)))
+    rows = list(store.rows(first_key(1), first_key(10**11)))
     assert [value for _, value in rows] == [b"request of 101", b"request of 102"]
     assert is_late(rows[0][0])
     assert rows[1][0] == keys[2]
@@ -123,7 +123,7 @@ def test_a_run_of_which_a_part_has_fired_is_taken_apart(tmp_path: Path, through:
     slices = [Sealed(first=1, last=100, fence=13, through=row_key(100, 0, through))] if left != [*requests] else []
     heir.take_over(slices, local)
     store.settle(heir, local)
-    rows = list(store.rows(b"", first_key(101)))
+    rows = list(store.rows(first_key(1), first_key(101)))
     if left == [*requests]:
         assert rows == [(run_key(100, 12, 3), run)]
     else:
@@ -145,7 +145,7 @@ def test_a_store_that_is_opened_again_knows_where_it_was(tmp_path: Path) -> None
     assert local
     assert (local.position, local.second, local.fence, local.scan) == (3, 0, 0, Scan(150, 3))
     assert again.chunks() == {0: 3}
-    assert len(list(again.rows(b"", first_key(10**11)))) == 3
+    assert len(list(again.rows(first_key(1), first_key(10**11)))) == 3
     again.close()
 
 
@@ -215,7 +215,7 @@ def test_a_store_whose_process_has_crashed_opens_as_of_some_moment(tmp_path: Pat
     store = opened(tmp_path)
     local = store.local()
     assert local
-    assert 0 < local.position == len(list(store.rows(b"", first_key(10**11)))) == sum(store.chunks().values())
+    assert 0 < local.position == len(list(store.rows(first_key(1), first_key(10**11)))) == sum(store.chunks().values())
     store.close()
 
 

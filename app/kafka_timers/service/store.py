@@ -5,9 +5,12 @@ A cache of `timer-request` and nothing else: it may be lost, stale or damaged at
 the log. So nothing is synced to disk, or logged before it is in a table; what matters is that each batch holds its rows
 and how far the log was read.
 
+    second 0 + c + chunk     how many requests wait in one chunk of offsets
+    second 0 + m             position, sealed second and fence, open scan; which Kafka this belongs to
     key of partition.py      the request as it came; a run: runs.pack; a refused one: requests.pack_refused
-    0xff c + chunk           how many requests wait in one run of offsets
-    0xff m                   position, sealed second and fence, open scan; which Kafka this belongs to
+
+No request is due in second 0. What every batch writes has to lie next to what fires soon: above the rows it would make
+each new table overlap with all of them, and each compaction would rewrite everything that is pending.
 
 Every read and delete has bounds: without them RocksDB walks over the tombstones of all that has ever fired. All rows
 lie above the last sealed second, so reads start there.
@@ -39,8 +42,8 @@ _HEAD = struct.Struct(">BQQQB")
 _SCAN = struct.Struct(">QQ")
 _CHUNK = struct.Struct(">Q")
 _COUNT = struct.Struct(">I")
-# Above all rows, whose keys begin with a second of at most 11 digits, and so with a zero byte.
-_META, _CHUNKS = b"\xffm", b"\xffc"
+_CHUNKS, _META = first_key(0) + b"c", first_key(0) + b"m"
+_ROWS, _END = first_key(1), b"\xff"
 
 
 class StoreMemory:
@@ -108,7 +111,7 @@ class TimerStore:
     @property
     def is_new(self) -> bool:
         """Whether nothing was ever kept here."""
-        return self._db.get(_META) is None
+        return next(self._items(b"", _END), None) is None
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +138,7 @@ class TimerStore:
     def has_due(self, sealed_second: int, second: int) -> bool:
         """Tell whether any row is due at or before *second*, given that none is left up to *sealed_second*."""
         if self._lowest is None:
-            self._lowest = next((key for key, _ in self._items(first_key(sealed_second + 1), _CHUNKS)), _CHUNKS)
+            self._lowest = next((key for key, _ in self._items(first_key(sealed_second + 1), _END)), _END)
         return self._lowest < first_key(second + 1)
 
     def _items(self, start: bytes, before: bytes) -> Iterator[Row]:
@@ -168,7 +171,7 @@ class TimerStore:
     def drop(self, last: bytes, partition: Partition) -> None:
         """Drop the rows up to and including key *last*, and keep *partition*."""
         batch = WriteBatch(raw_mode=True)
-        batch.delete_range(b"", last + b"\0")
+        batch.delete_range(_ROWS, last + b"\0")
         self._lowest = None
         self._write(batch, partition)
 
@@ -177,7 +180,7 @@ class TimerStore:
         partition.chunks.update(self.chunks())
         batch, done = WriteBatch(raw_mode=True), []
         self._lowest = None
-        for old, row in self.rows(b"", first_key(partition.unsettled(local))):
+        for old, row in self.rows(_ROWS, first_key(partition.unsettled(local))):
             singles = runs.singles(old, row)
             keys = [partition.settle(key) for key, _ in singles]
             if keys == [key for key, _ in singles]:
