@@ -69,6 +69,9 @@ class StoreMemory:
         options.set_write_buffer_manager(self.write_buffers)
         options.set_write_buffer_size(8 << 20)
         options.set_max_write_buffer_number(2)
+        # What fires soon is compacted all the time, and with it every file that it overlaps with: small ones hold little
+        # that is due later.
+        options.set_target_file_size_base(2 << 20)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_max_background_jobs(2)
         options.set_keep_log_file_num(2)
