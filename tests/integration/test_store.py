@@ -1,5 +1,6 @@
 """The rows of a partition in a real RocksDB: order, bounds, and what a start finds of what was there before."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -217,6 +218,17 @@ def test_a_store_whose_process_has_crashed_opens_as_of_some_moment(tmp_path: Pat
     assert local
     assert 0 < local.position == len(list(store.rows(first_key(1), first_key(10**11)))) == sum(store.chunks().values())
     store.close()
+
+
+def test_a_store_whose_folder_has_gone_can_be_closed_and_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "0"
+    store = opened(folder)
+    filled(store, Partition(0), [100])
+    shutil.rmtree(folder)
+    store.close()
+    again = opened(folder)
+    assert again.is_new
+    again.close()
 
 
 def test_two_stores_in_one_folder_are_refused_and_that_is_no_damage(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ lie above the last sealed second, so reads start there.
 import shutil
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rocksdict import (
@@ -69,8 +70,8 @@ class StoreMemory:
         options.set_write_buffer_manager(self.write_buffers)
         options.set_write_buffer_size(8 << 20)
         options.set_max_write_buffer_number(2)
-        # What fires soon is compacted all the time, and with it every file that it overlaps with: small ones hold little
-        # that is due later.
+        # What fires soon is compacted all the time, and with it every file that it overlaps: small files hold little of
+        # what is due later.
         options.set_target_file_size_base(2 << 20)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_max_background_jobs(2)
@@ -107,9 +108,14 @@ class TimerStore:
         self._lowest: bytes | None = None
 
     def close(self) -> None:
-        """Close the store with all that was written; its folder may be opened again."""
-        self._db.flush()
-        self._db.close()
+        """Close the store, with all that was written if the disk takes it; its folder may be opened again."""
+        # A disk that is full or gone: what it does not take is read from the log again.
+        with suppress(Exception):
+            self._db.flush()
+        with suppress(Exception):
+            self._db.close()
+        # Where that has failed, this lets go of the folder.
+        del self._db
 
     @property
     def is_new(self) -> bool:
