@@ -116,7 +116,7 @@ def test_a_run_of_which_a_part_has_fired_is_taken_apart(tmp_path: Path, through:
     requests = {offset: Future(callBack=b"%d" % offset).SerializeToString() for offset in (10, 11, 12)}
     partition.position = 13
     partition.added([*requests])
-    run = runs.pack([*requests.values()], [*requests], plain=True)
+    run = runs.pack(runs.framed([*requests.values()]), [*requests], plain=True)
     store.add([(run_key(100, 12, 3), run), (row_key(200, 0, 12), b"later")], partition)
     local = store.local()
     assert local

@@ -134,8 +134,8 @@ def test_the_key_of_a_run_lies_behind_its_last_request_and_before_all_later_ones
 
 
 def test_requests_that_are_none_are_known() -> None:
-    assert runs.futures_in([b"", Future(callBackTopic="a").SerializeToString()]) is not None
-    assert runs.futures_in([b"", b"\xff"]) is None
-    assert runs.futures_in([b"\x0a\x01\xff"]) is None  # no UTF-8
+    assert runs.futures_in(runs.framed([b"", Future(callBackTopic="a").SerializeToString()])) is not None
+    assert runs.futures_in(runs.framed([b"", b"\xff"])) is None
+    assert runs.futures_in(runs.framed([b"\x0a\x01\xff"])) is None  # no UTF-8
     with pytest.raises(DecodeError):
         runs.requests_in([b"\xff"])

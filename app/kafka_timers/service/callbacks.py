@@ -243,21 +243,25 @@ class Slice:
 
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
         """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
-        lanes = self._lanes
-        if new := topics - lanes.keys():
-            verdicts = await self._verdicts({topic.decode() for topic in new})
-            lanes |= {topic.encode(): _lane_to(topic, v) for topic, v in verdicts.items() if isinstance(v, Target)}
-            if not topics <= lanes.keys():
-                return False
-        limit = min([lanes[topic].plain_bytes_max for topic in topics], default=0)
+        if await self._refused(topics):
+            return False
+        limit = min([self._lanes[topic].plain_bytes_max for topic in topics], default=0)
         return largest <= limit or max(map(len, raw()), default=0) <= limit
 
-    async def _verdicts(self, topics: set[str]) -> dict[str, Target | Reason]:
-        """Tell what *topics* take; all unknown ones are asked for at once, since there may be thousands."""
-        known = self._targets.verdicts
-        while unknown := topics - known.keys():
+    async def _refused(self, topics: set[bytes]) -> dict[bytes, Reason]:
+        """Return which of *topics* take no callbacks, and why; there is a lane to each of the others then."""
+        known, refused = self._targets.verdicts, {}
+        new = {topic.decode(): topic for topic in topics - self._lanes.keys()}
+        # All unknown ones are asked for at once, since there may be thousands.
+        while unknown := new.keys() - known.keys():
             await self._targets.resolve(unknown)
-        return {topic: known[topic] for topic in topics}
+        for name, topic in new.items():
+            verdict = known[name]
+            if isinstance(verdict, Reason):
+                refused[topic] = verdict
+            else:
+                self._lanes[topic] = _lane_to(name, verdict)
+        return refused
 
     async def _add_any(self, second: int, offset: int, row: bytes) -> None:
         """Add a request of any kind, or reject it."""
@@ -266,12 +270,11 @@ class Slice:
         except DecodeError:
             self._reject(offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
             return
-        topic = request.callBackTopic.decode()
-        verdict = (await self._verdicts({topic}))[topic]
-        if isinstance(verdict, Reason):
-            self._reject(offset, verdict, b"%d" % second, row)
+        topic = request.callBackTopic
+        if refused := await self._refused({topic}):
+            self._reject(offset, refused[topic], b"%d" % second, row)
             return
-        lane = self._lanes.setdefault(request.callBackTopic, _lane_to(topic, verdict))
+        lane = self._lanes[topic]
         if not fits(request, len(row), lane.target):
             self._reject(offset, Reason.TOO_LARGE, b"%d" % second, row)
             return

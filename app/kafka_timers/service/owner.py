@@ -377,6 +377,8 @@ class Owner:
         try:
             while not self._wake.is_set() and await armed.more():
                 await self._shared.rush.over(unless=self._wake.is_set)
+            if not armed.slices:
+                self._disarm()
         except KafkaError:
             # The tick will meet the same trouble, if it lasts, and say so.
             self._disarm()
@@ -393,7 +395,12 @@ class Owner:
         if armed is None or built is None:
             self._disarm()
             return self._new_slice(scan.second), iter(()), store.rows(start, end), True
-        return built, armed.missed(built, store.rows, start), store.rows(behind(built), end), not armed.slices
+        is_last = not armed.slices
+        missed = armed.missed(built, store.rows, start)
+        if is_last:
+            # What it has not read of the store would stay pinned there.
+            self._disarm()
+        return built, missed, store.rows(behind(built), end), is_last
 
     def _new_slice(self, not_before_s: int) -> Slice:
         shared = self._shared

@@ -174,7 +174,8 @@ def _usual(records: Sequence[Record], seconds: Mapping[bytes | None, int | Reaso
     if len(due) < len(seconds):
         return None
     values = [record.value or b"" for record in records]
-    futures = runs.futures_in(values)
+    framed = runs.framed(values)
+    futures = runs.futures_in(framed)
     if futures is None:
         return None
     topics = {future.callBackTopic for future in futures}
@@ -182,17 +183,18 @@ def _usual(records: Sequence[Record], seconds: Mapping[bytes | None, int | Reaso
     if "" in topics or extras.HasField("millis") or extras.HasField("cancel"):
         return None
     offsets = [record.offset for record in records]
-    together = dict.fromkeys(due.values(), (values, offsets))
+    together = dict.fromkeys(due.values(), (framed, offsets))
     if len(together) > 1:
-        together = {second: ([], []) for second in due.values()}
+        parts: dict[int, tuple[list[bytes], list[int]]] = {second: ([], []) for second in together}
         for record, value, offset in zip(records, values, offsets, strict=True):
-            of_second = together[due[record.key]]
+            of_second = parts[due[record.key]]
             of_second[0].append(value)
             of_second[1].append(offset)
+        together = {second: (runs.framed(part), at) for second, (part, at) in parts.items()}
     plain = not extras.ListFields()
     rows = [
-        (run_key(second, run_offsets[-1], len(run_offsets)), runs.pack(run_values, run_offsets, plain=plain))
-        for second, (run_values, run_offsets) in together.items()
+        (run_key(second, run_offsets[-1], len(run_offsets)), runs.pack(run, run_offsets, plain=plain))
+        for second, (run, run_offsets) in together.items()
     ]
     return Accepted(rows, offsets, topics=topics)
 

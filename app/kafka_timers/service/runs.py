@@ -20,10 +20,10 @@ Row = tuple[bytes, bytes]
 _REQUESTS, _OFFSETS, _PLAIN = b"\x0a", b"\x12", b"\x18\x01"
 
 
-def futures_in(values: Sequence[bytes]) -> Sequence[Future] | None:
-    """Return the Future in each of *values*, None when one of them is none."""
+def futures_in(requests: bytes) -> Sequence[Future] | None:
+    """Return the Futures that were `framed`, None when one of them is none."""
     try:
-        return Futures.FromString(_framed(values)).requests
+        return Futures.FromString(requests).requests
     except DecodeError:
         return None
 
@@ -33,17 +33,17 @@ def extras_in(values: Iterable[bytes]) -> Extras:
     return Extras.FromString(b"".join(values))
 
 
-def pack(values: Sequence[bytes], offsets: Sequence[int], *, plain: bool) -> bytes:
+def pack(requests: bytes, offsets: Sequence[int], *, plain: bool) -> bytes:
     """
     Return the value of a run.
 
     Args:
-        values: a serialised Future each.
+        requests: `framed`.
         offsets: theirs, ascending.
         plain: none of them has more than topic, key and value.
     """
     end = _OFFSETS + _varint(8 * len(offsets)) + struct.pack(f"<{len(offsets)}Q", *offsets)
-    return _framed(values) + end + (_PLAIN if plain else b"")
+    return requests + end + (_PLAIN if plain else b"")
 
 
 def unpack(row: bytes) -> Run:
@@ -58,7 +58,7 @@ def requests_in(values: Sequence[bytes]) -> Sequence[Request]:
     Raises:
         DecodeError: one of them is not a Future.
     """
-    return Run.FromString(_framed(values)).requests
+    return Run.FromString(framed(values)).requests
 
 
 def raw_requests(row: bytes) -> Sequence[bytes]:
@@ -75,7 +75,8 @@ def singles(key: bytes, row: bytes) -> list[Row]:
     return [(row_key(second, 0, offset), raw) for offset, raw in zip(offsets, raw_requests(row), strict=True)]
 
 
-def _framed(values: Sequence[bytes]) -> bytes:
+def framed(values: Sequence[bytes]) -> bytes:
+    """Return *values*, a serialised Future each, as the parser of many takes them."""
     parts = [b""] * (2 * len(values))
     parts[::2] = map(_FRAMES.__getitem__, map(len, values))
     parts[1::2] = values
