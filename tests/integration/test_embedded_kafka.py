@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,14 @@ async def test_a_topic_that_nobody_made_stays_missing(kafka: EmbeddedKafka, pref
     async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, request_timeout_ms=1_000) as producer:
         with pytest.raises(UnknownTopicOrPartitionError):
             await producer.send_and_wait(prefix + "x", b"hello")
+
+
+async def test_a_cluster_id_may_begin_with_a_dash(start_kafka: StartKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xf8" + bytes(15)))
+    broker = await start_kafka()
+    properties = (broker.folder / "data" / "meta.properties").read_text()
+    assert "cluster.id=-AAAAAAAAAAAAAAAAAAAAA" in properties
+    await make_topic(broker.bootstrap, "x")
 
 
 async def test_records_outlive_a_crash_a_stop_and_a_change_of_port(start_kafka: StartKafka) -> None:

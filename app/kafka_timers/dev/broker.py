@@ -180,7 +180,8 @@ class EmbeddedKafka:
         shutil.rmtree(unfinished, ignore_errors=True)
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         config = self._configure(unfinished)
-        tool = ["kafka.tools.StorageTool", "format", "--standalone", "-t", cluster, "-c", str(config)]
+        # With "=", for one cluster id in 64 begins with "-" and would be read as an option.
+        tool = ["kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster}", "-c", str(config)]
         child = await Child.start("Kafka's format", [*command, *tool], self.log)
         try:
             if await child.wait():
