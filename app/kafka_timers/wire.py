@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.errors import WireError
 from kafka_timers.v1.future_pb2 import Future, Header
+from kafka_timers.v1.reply_pb2 import Reply
 from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
 from kafka_timers.v1.sealed_pb2 import Sealed
 
@@ -28,6 +29,7 @@ __all__ = [
     "Futures",
     "Header",
     "RawRun",
+    "Reply",
     "Request",
     "Run",
     "Sealed",
@@ -49,6 +51,7 @@ class Topics:
     oscillator: str = "oscillator"
     sealed: str = "timer-sealed"
     rejected: str = "timer-rejected"
+    replies: str = "timer-reply"
 
     @classmethod
     def of(cls, prefix: str) -> Self:
@@ -56,7 +59,7 @@ class Topics:
         return cls(*(prefix + name for name in dataclasses.astuple(cls())))
 
     def __contains__(self, topic: object) -> bool:
-        return topic in (self.requests, self.oscillator, self.sealed, self.rejected)
+        return topic in dataclasses.astuple(self)
 
 
 TICK = b"1"

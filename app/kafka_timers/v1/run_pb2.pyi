@@ -17,7 +17,7 @@ class Run(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., offsets: _Optional[_Iterable[int]] = ..., plain: bool = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey")
     CALLBACKTOPIC_FIELD_NUMBER: _ClassVar[int]
     CALLBACKKEY_FIELD_NUMBER: _ClassVar[int]
     CALLBACK_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,8 @@ class Request(_message.Message):
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONETOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONEKEY_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: bytes
     callBackKey: bytes
     callBack: bytes
@@ -32,7 +34,9 @@ class Request(_message.Message):
     token: bytes
     millis: int
     headers: _containers.RepeatedCompositeFieldContainer[_future_pb2.Header]
-    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ...) -> None: ...
+    tombstoneTopic: bytes
+    tombstoneKey: bytes
+    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ...) -> None: ...
 
 class RawRun(_message.Message):
     __slots__ = ("requests",)
@@ -47,15 +51,19 @@ class Futures(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[_future_pb2.Future, _Mapping]]] = ...) -> None: ...
 
 class Extras(_message.Message):
-    __slots__ = ("timerId", "token", "millis", "headers", "cancel")
+    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic")
     TIMERID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    REPLYTOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONETOPIC_FIELD_NUMBER: _ClassVar[int]
     timerId: bytes
     token: bytes
     millis: int
     headers: _containers.RepeatedScalarFieldContainer[bytes]
     cancel: bool
-    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ...) -> None: ...
+    replyTopic: bytes
+    tombstoneTopic: bytes
+    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ...) -> None: ...
