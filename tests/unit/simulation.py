@@ -18,6 +18,7 @@ import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,12 +27,14 @@ from unittest import mock
 from kafka_timers.service import partition as core
 from kafka_timers.service.arming import Armed, Room, behind
 from kafka_timers.service.callbacks import Slice
+from kafka_timers.service.ids import Answer, Asked, Decided, TakenBack, decide
 from kafka_timers.service.partition import (
     REFUSED,
     Local,
     Partition,
     Scan,
     Taken,
+    Version,
     first_key,
     is_late,
     is_run,
@@ -40,7 +43,7 @@ from kafka_timers.service.partition import (
     run_key,
     tick_second,
 )
-from kafka_timers.wire import Sealed
+from kafka_timers.wire import Reply, Sealed
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 MAX_CLOCK_SKEW_S = 2.0
@@ -63,6 +66,11 @@ SHELL_RULES = {
     "scan before callbacks": "the open scan is written before the first callback leaves",
     "drop after the seal": "rows are dropped only once their seal is durable",
     "seal keys": "slices are sealed under another record key, so that compaction keeps the last complete seal",
+    "lease": "before anything is said to be taken back, the broker is asked whether this is the owner",
+    "answered before sealed": "a seal waits for the answers to what it covers",
+    "answers are kept": "answers that have not left are in the store",
+    "doubt": "what was cancelled here and is done elsewhere is not remembered as cancelled",
+    "armed is taken back": "what is armed goes without what was taken back meanwhile",
     "missed by arming": "rows that came into the range of what was armed are fired with it",
     "verdict from the log": "whether a request is refused follows from its bytes, not from what a worker knows",
 }
@@ -90,6 +98,13 @@ class Request:
     refused: bool = False
     unsendable: bool = False
     moody: bool = False
+    timer_id: bytes = b""
+    cancel: bool = False
+    asks: bool = False
+
+    @property
+    def topic(self) -> bytes:
+        return b"replies" if self.asks else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +140,7 @@ class Broker:
         self.seals: list[Sealed] = []
         self.kept_seals: list[tuple[str, Sealed]] = []  # what compaction has left of them
         self.callbacks: list[Callback] = []
+        self.replies: list[Answer] = []
         self.epoch = 0
         self.in_doubt: Producer | None = None  # a commit that was asked for and has not been answered
 
@@ -179,16 +195,14 @@ class Store:
         self.rows: dict[bytes, dict[int, str]] = {}  # offsets and payloads of the requests under each key
         self.keys: list[bytes] = []
         self.local: Local | None = None
-        self.chunks: dict[int, int] = {}
+        self.chunks: dict[int, tuple[int, int]] = {}
+        self.versions: dict[bytes, Version] = {}
+        self.taken_back: dict[bytes, TakenBack] = {}
+        self.answers: dict[int, Answer] = {}
 
     def copy(self) -> "Store":
         other = Store()
-        other.rows, other.keys, other.local, other.chunks = (
-            self.rows.copy(),
-            self.keys.copy(),
-            self.local,
-            self.chunks.copy(),
-        )
+        vars(other).update({name: copy(part) for name, part in vars(self).items()})
         return other
 
     def add(self, rows: Mapping[bytes, dict[int, str]]) -> None:
@@ -200,17 +214,39 @@ class Store:
         for key in self.keys[: bisect_left(self.keys, before)]:
             del self.rows[key]
         self.keys = sorted(self.rows)
+        self.taken_back = {key: each for key, each in self.taken_back.items() if key >= before}
 
-    def note(self, local: Local, touched: dict[int, int]) -> None:
+    def note(self, local: Local, touched: dict[int, tuple[int, int]]) -> None:
         self.local = local
-        for chunk, count in touched.items():
-            if count:
-                self.chunks[chunk] = count
+        for chunk, worth in touched.items():
+            if any(worth):
+                self.chunks[chunk] = worth
             else:
                 self.chunks.pop(chunk, None)
 
+    def decided(self, decided: Decided) -> None:
+        for timer_id, version in decided.versions.items():
+            if version:
+                self.versions[timer_id] = version
+            else:
+                self.versions.pop(timer_id, None)
+        self.taken_back.update({each.key: each for each in decided.taken_back})
+        self.answers.update({answer.offset: answer for answer in decided.answers})
+
+    def live(self, key: bytes) -> dict[int, str]:
+        """Return what lies under *key* and was not taken back."""
+        singles = self.singles(key)
+        return {
+            at: what for single, row in singles.items() if single not in self.taken_back for at, what in row.items()
+        }
+
+    def count_taken_back(self, start: bytes, before: bytes) -> tuple[int, int]:
+        moved = [each.moved for key, each in self.taken_back.items() if start <= key < before]
+        return moved.count(False), moved.count(True)
+
     def between(self, start: bytes, before: bytes) -> list[bytes]:
-        return self.keys[bisect_left(self.keys, start) : bisect_left(self.keys, before)]
+        keys = self.keys[bisect_left(self.keys, start) : bisect_left(self.keys, before)]
+        return [key for key in keys if self.live(key)] if self.taken_back else keys
 
     def items(self, start: bytes, before: bytes) -> Iterator[tuple[bytes, bytes]]:
         return ((key, b"") for key in self.between(start, before))
@@ -220,10 +256,16 @@ class Store:
         second, _, _ = parts_of(key)
         return {row_key(second, 0, at) if is_run(key) else key: {at: what} for at, what in self.rows[key].items()}
 
-    def taken(self, due: Sequence[bytes], rejected: Sequence[int] = ()) -> Taken:
-        """Return what a slice of the rows *due* says of them."""
-        offsets = [offset for key in due for offset in self.rows[key]]
-        return Taken(offsets, [*rejected], sum(map(is_late, due)), max(due, default=b""))
+    def requests(self, keys: Iterable[bytes]) -> list[tuple[bytes, int]]:
+        """Return what lies under *keys* and was not taken back, as key and offset of each."""
+        return [(key, offset) for key in keys for offset in self.live(key)]
+
+
+def taken_of(rows: Sequence[tuple[bytes, int]], rejected: Sequence[int] = ()) -> Taken:
+    """Return what a slice of *rows*, key and offset each, says of them."""
+    keys = {key for key, _ in rows}
+    late = sum(map(is_late, keys))
+    return Taken([at for _, at in rows], [*rejected], named=True, late=late, through=max(keys, default=b""))
 
 
 @dataclass
@@ -257,6 +299,8 @@ class Worker:
         self.tasks: list[Steps] = []
         self.log_start = 0
         self.armed: Armed | None = None
+        self.outbox: list[Answer] = []
+        self.answers_added = self.answers_sent = 0
 
     # --- life --------------------------------------------------------------------------------------------------------
 
@@ -272,7 +316,7 @@ class Worker:
         try:
             return next(task)
         except StopIteration:
-            self.tasks = [self.read(), self.tick()]
+            self.tasks = [self.read(), self.answer(), self.tick()]
             return "owner"
         except FencedError:
             self.stop()
@@ -284,9 +328,11 @@ class Worker:
             self.assign()
             return "send failed"
 
-    def until(self, *points: str, task: int = -1) -> str:
-        """Go on with one task until it reaches one of *points*; for told stories."""
+    def until(self, *points: str, task: int = -1, read: bool = False) -> str:
+        """Go on with one task, and reading beside it if told so, until it reaches one of *points*; for told stories."""
         for _ in range(1000):
+            if read:
+                self.step(self.tasks[0])
             point = self.step(self.tasks[task])
             self.world.say(f"{self.name} {point}")
             if point in points:
@@ -310,20 +356,9 @@ class Worker:
         local, store = self.store.local, self.store
         if partition.take_over(seals, local):
             assert local is not None
-            partition.chunks.update(store.chunks)
+            partition.restore(store.chunks)
             if "settle" not in off:
-                before = first_key(partition.unsettled(local))
-                rows = {}
-                for key in store.between(b"", before):
-                    singles = store.singles(key)
-                    settled = {single: partition.settle(single) for single in singles}
-                    partition.removed([parts_of(single)[2] for single, new in settled.items() if new is None])
-                    if all(single == new for single, new in settled.items()):
-                        rows[key] = store.rows[key]
-                    else:
-                        rows |= {new: singles[single] for single, new in settled.items() if new is not None}
-                store.drop(before)
-                store.add(rows)
+                self.settle(first_key(partition.unsettled(local)))
             self.note()
         else:
             self.store = Store()
@@ -333,6 +368,41 @@ class Worker:
             if transactions:
                 raise PromiseError(f"{self.name} wants to read from {partition.position}, below {self.log_start}")
             partition.position = self.log_start  # the seal of a paused owner was the last
+        left = [answer for answer in self.store.answers.values() if not partition.is_answered(answer.offset)]
+        self.outbox = [] if "answers are kept" in off else sorted(answer.by_now(partition) for answer in left)
+        self.answers_added = len(self.outbox)
+        self.answers_sent = 0
+
+    def settle(self, before: bytes) -> None:
+        store, partition = self.store, self.partition
+        rows, done = {}, []
+        gone = {key: each for key, each in store.taken_back.items() if key < before}
+        for key in store.keys[: bisect_left(store.keys, before)]:
+            singles = store.singles(key)
+            settled = {single: partition.settle(single) for single in singles}
+            if all(single == new for single, new in settled.items()):
+                rows[key] = store.rows[key]
+                continue
+            for single, new in settled.items():
+                if single in gone:
+                    continue
+                if new is None:
+                    done.append(single)
+                else:
+                    rows[new] = singles[single]
+        partition.removed([parts_of(single)[2] for single in done])
+        for single in done:
+            second, _, offset = parts_of(single)
+            partition.remember(offset, second)
+        store.drop(before)
+        for key, each in gone.items():
+            new = partition.settle(key)
+            version = store.versions.get(each.timer_id)
+            if new is not None:
+                store.taken_back[new] = each._replace(key=new)
+            elif version and version.cancelled and version.offset == each.offset and "doubt" not in self.world.off:
+                del store.versions[each.timer_id]
+        store.add(rows)
 
     def seals(self) -> list[Sealed]:
         self.log_start = self.world.broker.log_start
@@ -361,8 +431,17 @@ class Worker:
                 rows: dict[bytes, dict[int, str]] = {}
                 together: dict[int, dict[int, str]] = {}
                 read = {offset: request for offset in range(at, to) if (request := broker.requests[offset])}
-                usual = all(self.own(request) > p.looked_at and not request.millis for request in read.values())
-                for offset, request in read.items():
+                decided = self.decide(read)
+                if decided.open_at is not None:
+                    to = decided.open_at
+                    read = {offset: request for offset, request in read.items() if offset < to}
+                    decided = self.decide(read)
+                    if to == at:
+                        yield "held"
+                        continue
+                requests = {offset: request for offset, request in read.items() if not request.cancel}
+                usual = all(self.own(request) > p.looked_at and not request.millis for request in requests.values())
+                for offset, request in requests.items():
                     key = p.place(self.own(request), request.millis, offset)
                     if key is not None and usual:
                         together.setdefault(request.second, {})[offset] = payload_of(offset)
@@ -377,13 +456,46 @@ class Worker:
                     self.note()
                     yield "position written"
                 p.added(offsets)
+                for each in decided.taken_back:
+                    p.removed([each.offset])
+                    if self.armed and "armed is taken back" not in world.off:
+                        self.armed.taken_back(each.key)
+                for offset, second in decided.remember:
+                    p.remember(offset, second)
                 self.store.add(rows)
+                self.store.decided(decided)
                 self.note()
+                self.outbox += decided.answers
+                self.answers_added += len(decided.answers)
                 if self.armed and rows:
                     self.armed.added(min(rows))
                 yield "read"
             else:
                 yield "all read"
+
+    def decide(self, read: Mapping[int, Request]) -> Decided:
+        asked = [
+            Asked(each.timer_id, None if each.cancel else each.second, each.millis, at, each.appended_ms, each.topic)
+            for at, each in read.items()
+            if each.timer_id and not each.refused
+        ]
+        return decide(asked, {**self.store.versions}, self.partition)
+
+    def answer(self) -> Steps:
+        while True:
+            if not self.outbox:
+                yield "nothing to answer"
+                continue
+            answers, self.outbox = self.outbox, []
+            if any(answer.outcome in (Reply.CANCELLED, Reply.MOVED) for answer in answers) and (
+                "lease" not in self.world.off
+            ):
+                self.producer.check()
+            yield "about to answer"
+            for answer in answers:
+                self.world.broker.replies.append(answer)
+                yield "answered"
+            self.answers_sent += len(answers)
 
     def own(self, request: Request) -> int:
         if "verdict from the log" in self.world.off and request.moody:
@@ -445,47 +557,53 @@ class Worker:
         for _ in range(self.world.between(0, 3)):
             some = self.world.between(0, min(self.world.slice_rows, len(keys)))
             if some:
-                self.armed.slices.append(cast(Slice, SimpleNamespace(taken=self.store.taken(keys[:some]), bytes=0)))
+                self.armed.slices.append(
+                    cast(Slice, SimpleNamespace(taken=taken_of(self.store.requests(keys[:some])), bytes=0))
+                )
                 keys = keys[some:]
 
-    def next_slice(self, start: bytes, end: bytes) -> tuple[list[bytes], bool]:
-        """Return the keys of the next slice, as they are sent, and whether they are all up to *end*."""
+    def next_slice(self, start: bytes, end: bytes) -> tuple[list[tuple[bytes, int]], bool]:
+        """Return key and offset of each request of the next slice, as they are sent, and whether it is the last."""
         armed, store = self.armed, self.store
         ready = armed.take(start, end) if armed else None
         if armed is None or ready is None:
             self.armed = None
             left = store.between(start, end)
-            return left[: self.world.slice_rows], len(left) <= self.world.slice_rows
-        built = [key for key in store.between(start, end) if parts_of(key)[2] in ready.taken.offsets]
+            return store.requests(left[: self.world.slice_rows]), len(left) <= self.world.slice_rows
+        offsets = set(ready.taken.offsets)
+        built = [(key, offset) for key in store.keys for offset in store.rows[key] if offset in offsets]
         missed = [key for key, _ in armed.missed(ready, store.items, start) if "missed by arming" not in self.world.off]
         left = store.between(behind(ready), end)
         rest = [] if armed.slices else left[: max(self.world.slice_rows - len(built), 0)]
-        return [*built, *missed, *rest], not armed.slices and len(rest) == len(left)
+        return [*built, *store.requests([*missed, *rest])], not armed.slices and len(rest) == len(left)
 
     def fire_slice(self) -> Generator[str, None, bool]:
         world, p, store = self.world, self.partition, self.store
         scan = p.scan
         assert scan is not None
-        due, complete = self.next_slice(*p.range_of(scan))
-        rejected = [offset for key in due for offset in store.rows[key] if self.is_rejected(key, offset)]
-        taken = store.taken(due, rejected)
-        seal = p.seal(taken, complete=complete)
-        waiting = sum(map(len, store.rows.values()))
+        start, end = p.range_of(scan)
+        due, complete = self.next_slice(start, end)
+        rejected = [offset for key, offset in due if self.is_rejected(key, offset)]
+        taken = taken_of(due, rejected)
+        before = end if complete else taken.through + b"\0"
+        cancelled, moved = store.count_taken_back(start, before)
+        seal = p.seal(taken, complete=complete, cancelled=cancelled, moved=moved)
+        waiting = sum(len(store.live(key)) for key in store.keys)
         if seal.pending != waiting - len(taken.offsets):
             world.miscounts.append(f"seal {seal.last} says that {seal.pending} wait of {waiting} before it")
-        rows = [row for key in due for row in store.rows[key].items()]
+        rows = [(offset, store.rows[key][offset]) for key, offset in due]
         if "drop after the seal" in world.off:
-            self.drop(due)
+            self.drop(before)
         yield from self.send(rows, set(rejected), seal)
         p.sealed(seal, taken)
-        self.drop(due)
+        self.drop(before)
         yield "sealed"
         return complete
 
-    def drop(self, due: Sequence[bytes]) -> None:
+    def drop(self, before: bytes) -> None:
         # One range, as a store with a hundred thousand rows drops them.
-        if due:
-            self.store.drop(max(due) + b"\0")
+        self.store.drop(before)
+        self.store.answers = {at: each for at, each in self.store.answers.items() if at >= self.partition.must_reach}
         self.note()
 
     def is_rejected(self, key: bytes, offset: int) -> bool:
@@ -499,6 +617,9 @@ class Worker:
             yield "sent"
             if world.hits(faults.send):
                 raise SendError
+        added = self.answers_added
+        while self.answers_sent < added and "answered before sealed" not in world.off:
+            yield "waiting"
         record = ("slice" if seal.HasField("through") and "seal keys" not in world.off else "", seal)
         yield "about to seal"
         if not producer.transactions or (not rows and "seals in the transaction" in world.off):
@@ -548,6 +669,8 @@ class World:
         self.broker = Broker()
         self.skew_ms = 0
         self.slice_rows = 1000
+        self.named = 0.0  # how many records have a timer id
+        self.pins = 0.0
         self.seal_every_s = 0
         self.impatient: set[int] = set()  # seconds whose tick did not wait for all that was there
         self.miscounts: list[str] = []
@@ -579,7 +702,10 @@ class World:
         offset = len(self.broker.requests)
         request = Request(second, more.pop("millis", 0), self.broker.now_ms, **more)
         self.broker.requests.append(request)
-        self.say(f"request #{offset} for {second}{' (refused)' if request.refused else ''}")
+        name = f" of {request.timer_id.decode()}" if request.timer_id else ""
+        self.say(
+            f"{'cancel' if request.cancel else 'request'} #{offset}{name} for {second}{' (refused)' * request.refused}"
+        )
         return offset
 
     def tick(self, second: int) -> None:
@@ -605,8 +731,9 @@ class World:
             point = worker.step(worker.tasks[-1])
             if point in ("no tick", "waiting"):
                 read = worker.step(worker.tasks[0])
-                if point == "no tick" and read == "all read":
+                if point == "no tick" and read == "all read" and worker.answers_sent == worker.answers_added:
                     return
+                worker.step(worker.tasks[1])
                 point = f"{point}, {read}"
             if self.trace:
                 self.say(f"{worker.name} {point:17} {state_of(worker.partition)}")
@@ -631,6 +758,8 @@ class World:
         )
         self.skew_ms = rng.choice((0, 0, -200, 100, 300))
         self.slice_rows = rng.choice((1, 1, 2, 3, 1000))
+        self.named = rng.choice((0.0, 0.5, 0.9))
+        self.pins = rng.choice((0.02, 0.12))
         self.seal_every_s = rng.choice((0, 2, 5))
         trouble = rng.choice((0.0, 0.04, 0.04, 0.08))
         if self.hits(0.1):
@@ -653,20 +782,30 @@ class World:
         dice = self.rng.random()
         if dice < 0.06:
             self.broker.requests.append(None)
-        elif dice < 0.08 and self.broker.pinned is None:
+        elif dice < 0.06 + self.pins and self.broker.pinned is None:
+            # A producer that asks inside a transaction of its own, which stays open for a while.
             self.broker.pinned = len(self.broker.requests)
-        elif dice < 0.16:
+            for _ in range(self.between(0, 2)):
+                self.random_record()
+        elif dice < 0.2:
             self.broker.pinned = None
         else:
-            second = self.broker.now_ms // 1000 + self.between(-3, 4)
-            dice = self.rng.random()
-            self.request(
-                second,
-                millis=500 if self.hits(0.2) else 0,
-                refused=dice < 0.1,
-                unsendable=0.1 < dice < 0.15,
-                moody=0.15 < dice < 0.4,
-            )
+            self.random_record()
+
+    def random_record(self) -> None:
+        second = self.broker.now_ms // 1000 + self.between(-3, 4)
+        dice = self.rng.random()
+        timer_id = self.rng.choice((b"a", b"a", b"b")) if self.hits(self.named) else b""
+        self.request(
+            second,
+            millis=500 if self.hits(0.2) else 0,
+            refused=dice < 0.1,
+            unsendable=0.1 < dice < 0.15,
+            moody=0.15 < dice < 0.4,
+            timer_id=timer_id,
+            cancel=bool(timer_id) and dice >= 0.1 and self.hits(0.4),
+            asks=bool(timer_id) and self.hits(0.8),
+        )
 
     def pass_time(self, by_ms: int) -> None:
         broker, until_ms = self.broker, self.broker.now_ms + by_ms
@@ -689,13 +828,13 @@ class World:
             return
         task = self.rng.choice(worker.tasks)
         # A takeover goes slowly, so that others get in between its few steps.
-        for _ in range(self.rng.choice((1, 1, 2, 4, 8)) if len(worker.tasks) == 2 else 1):
+        for _ in range(self.rng.choice((1, 1, 2, 4, 8)) if len(worker.tasks) > 1 else 1):
             if task not in worker.tasks:
                 break
             point = worker.step(task)
             if self.trace:
                 self.say(f"{worker.name} {point:17} {state_of(worker.partition)}")
-            if point in ("no tick", "all read", "waiting"):
+            if point in ("no tick", "all read", "waiting", "held", "nothing to answer"):
                 break
 
     def trouble(self) -> None:
@@ -806,9 +945,11 @@ def check(world: World, last: int) -> None:
     broker = world.broker
     exact = world.guarantee == EXACTLY_ONCE or not world.troubled
     visible = Counter(callback.offset for callback in broker.callbacks)
-    requests = {offset: request for offset, request in enumerate(broker.requests) if request}
+    records = {offset: request for offset, request in enumerate(broker.requests) if request}
+    requests = {offset: request for offset, request in records.items() if not request.cancel}
+    followers = followers_of(records)
     for offset, request in requests.items():
-        if not visible[offset]:
+        if not visible[offset] and not (offset in followers and in_time(request, records[followers[offset]])):
             raise PromiseError(f"P1: #{offset} for {request.second} is lost")
         if exact and visible[offset] > 1:
             raise PromiseError(f"P2: #{offset} for {request.second} is visible {visible[offset]} times")
@@ -831,33 +972,107 @@ def check(world: World, last: int) -> None:
     if world.miscounts:
         raise PromiseError(f"P8: {world.miscounts[0]}")
     if exact:
-        done_by = audit(requests, broker.seals)
+        done_by = audit(
+            requests,
+            broker.seals,
+            {of: by for of, by in followers.items() if in_time(records[of], records[by])},
+            records,
+        )
         if any(offset not in done_by for offset in requests):
             raise PromiseError("P8: the seals do not say of all requests that they are done")
+        for offset, fired in done_by.items():
+            if fired != bool(visible[offset]):
+                raise PromiseError(f"P5: #{offset} {'did not fire' if fired else 'fired, though it was taken back'}")
+        check_answers(records, visible, broker.replies)
         check_fences(world)
     else:
         check_cover(broker.seals)
     if max(seal.last for seal in broker.seals) < last:
         raise PromiseError(f"P9: {last} is not sealed")
     if exact:
+        # What became readable only after its second had been scanned: the seals tell of it, the log alone does not.
+        unseen = {of for of, by in followers.items() if visible[of] and in_time(records[of], records[by])}
         replayed = {(callback.offset, callback.rejected) for callback in world.replay().broker.callbacks}
-        if replayed != {(callback.offset, callback.rejected) for callback in broker.callbacks}:
+        fired_here = {
+            (callback.offset, callback.rejected) for callback in broker.callbacks if callback.offset not in unseen
+        }
+        if replayed != fired_here:
             raise PromiseError("P12: a replay fires something else")
 
 
-def audit(requests: dict[int, Request], seals: Sequence[Sealed]) -> dict[int, int]:
+def in_time(request: Request, by: Request) -> bool:
+    """Tell whether the record *by* was appended before the second of an earlier *request*."""
+    return by.appended_ms < request.second * 1000
+
+
+def followers_of(records: Mapping[int, Request]) -> dict[int, int]:
+    """Return the offset of the first record after each request that has its timer id."""
+    followers: dict[int, int] = {}
+    last: dict[bytes, int] = {}
+    for offset, record in records.items():
+        if not record.timer_id or record.refused:
+            continue
+        if record.timer_id in last:
+            followers.setdefault(last[record.timer_id], offset)
+        if not record.cancel:
+            last[record.timer_id] = offset
+    return followers
+
+
+def check_answers(records: Mapping[int, Request], visible: Mapping[int, int], replies: Iterable[Answer]) -> None:
+    """Check that whoever asked was answered, and nothing but what is true (P4)."""
+    followers = followers_of(records)
+    said: dict[int, set[int]] = {}
+    for reply in replies:
+        said.setdefault(reply.offset, set()).add(reply.outcome)
+    before: dict[bytes, int] = {}
+    cancelled: set[int] = set()
+    for offset, record in records.items():
+        if not record.timer_id or record.refused:
+            continue
+        of = before.get(record.timer_id)
+        if of is None:
+            true = {Reply.UNKNOWN}
+        elif visible[of]:
+            first = followers[of]
+            # Whoever reads the log again takes the first one for in time, if it only became readable too late.
+            unsure = first != offset and in_time(records[of], records[first])
+            true = {Reply.TOO_LATE, Reply.UNKNOWN} if unsure else {Reply.TOO_LATE}
+        elif of in cancelled:
+            true = {Reply.CANCELLED, Reply.UNKNOWN} if record.cancel else {Reply.UNKNOWN}
+        else:
+            true = {Reply.CANCELLED if record.cancel else Reply.MOVED}
+            cancelled.add(of)
+        if not record.cancel:
+            before[record.timer_id] = offset
+        if record.asks and not said.get(offset, set()):
+            raise PromiseError(f"P4: #{offset} was not answered")
+        if not said.get(offset, set()) <= true:
+            names = [Reply.Outcome.Name(outcome) for outcome in said[offset]]
+            raise PromiseError(f"P4: #{offset} was answered {names} about #{of}, which fired {visible[of or 0]} times")
+
+
+def audit(
+    requests: dict[int, Request], seals: Sequence[Sealed], takers: Mapping[int, int], records: Mapping[int, Request]
+) -> dict[int, bool]:
     """
-    Tell from requests and seals alone which seal says of which request that it is done.
+    Tell from requests and seals alone what became of each request.
 
     It follows the words of `sealed.proto`, not the code of `Partition`.
 
+    Args:
+        requests: by offset.
+        seals: in their order.
+        takers: offset of a request → offset of the record that takes it back if it was read in time.
+        records: requests and cancels.
+
     Returns:
-        Offset of a request → index of the seal.
+        Offset of a request that is done → whether it fired or was rejected, rather than taken back.
 
     Raises:
         PromiseError: P8, a seal contradicts the requests or the seals before it.
     """
-    done_by: dict[int, int] = {}
+    done_by: dict[int, bool] = {}
     waiting = dict(requests)
     second = fence = 0
     scan: tuple[int, int] | None = None
@@ -876,18 +1091,23 @@ def audit(requests: dict[int, Request], seals: Sequence[Sealed]) -> dict[int, in
         if seal.HasField("through"):
             through = struct.unpack_from(">QHQ", seal.through)
             keys = {offset: key for offset, key in keys.items() if key <= through}
+        gone = {offset for offset in keys if takers.get(offset, seal.fence) < seal.fence}
+        cancelled = sum(records[takers[offset]].cancel for offset in gone)
+        done_by.update({offset: offset not in gone for offset in keys})
+        waiting = {offset: request for offset, request in waiting.items() if offset not in keys}
+        keys = {offset: key for offset, key in keys.items() if offset not in gone}
         rejected = [offset for offset in keys if requests[offset].refused or requests[offset].unsendable]
         fired = [offset for offset in keys if offset not in rejected]
         late = [offset for offset in keys if requests[offset].refused or requests[offset].second <= second]
-        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.digest)
-        meant = (len(keys), len(fired), len(rejected), len(late), sum((o + 1) ** 3 for o in fired) % 2**64)
+        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.digest, seal.cancelled, seal.moved)
+        digest = sum((o + 1) ** 3 for o in fired) % 2**64
+        meant = (len(keys), len(fired), len(rejected), len(late), digest, cancelled, len(gone) - cancelled)
         if said != meant:
             raise PromiseError(f"P8: seal {index} of {seal.last} says {said}, requests say {meant}: {sorted(keys)}")
-        done_by.update(dict.fromkeys(keys, index))
-        waiting = {offset: request for offset, request in waiting.items() if offset not in keys}
-        if any(offset < seal.restore_from for offset in waiting):
-            raise PromiseError(f"P8: {min(waiting)} waits below restore_from {seal.restore_from} of {seal.last}")
-        if seal.pending < sum(offset < seal.fence for offset in waiting):
+        left = [offset for offset in waiting if takers.get(offset, seal.fence) >= seal.fence]
+        if any(offset < seal.restore_from for offset in left):
+            raise PromiseError(f"P8: {min(left)} waits below restore_from {seal.restore_from} of {seal.last}")
+        if seal.pending < sum(offset < seal.fence and takers.get(offset) is None for offset in left):
             raise PromiseError(f"P8: {seal.last} says that {seal.pending} wait, more do")
         if seal.HasField("through"):
             scan = seal.last, seal.fence

@@ -1,29 +1,19 @@
 """Callbacks that are ready before their tick: which of them are used, and what must be fired with them."""
 
-from collections.abc import Iterator
-from typing import cast
+from collections import deque
+from collections.abc import Iterable, Iterator
 
-from aiokafka.producer.message_accumulator import BatchBuilder
+from stand_ins import ROOMY, SECOND, Known, slice_to
 
 from kafka_timers.service.arming import Armed, Room, behind
-from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.partition import first_key, row_key
-from kafka_timers.service.requests import Target
 from kafka_timers.service.runs import Row
-from kafka_timers.service.targets import CallbackTopics
-from kafka_timers.testing import ManualClock
 from kafka_timers.wire import Future
 
-SECOND = 1_800_000_000
 START, END = first_key(SECOND), first_key(SECOND + 1)
 REQUEST = Future(callBackTopic="callbacks", callBack=b"v").SerializeToString()
 ROOM = 10_000
-
-
-class Known:
-    """What is known of topics."""
-
-    verdicts = {"callbacks": Target(2, 1_048_588)}  # noqa: RUF012
 
 
 class Store:
@@ -42,10 +32,7 @@ def row(offset: int, millis: int = 0) -> bytes:
 
 def new_slice() -> Slice:
     """Return a slice with room for two requests."""
-    rejects, targets = Rejects("rejected", Target(1, 1_000_000), "timer-request"), cast(CallbackTopics, Known())
-    new_batch = lambda: BatchBuilder(100_000, 0, is_transactional=1)  # noqa: E731
-    limits = {"rows_max": 2, "bytes_max": 1 << 20, "not_before_s": SECOND}
-    return Slice(0, new_batch, targets, rejects, ManualClock(SECOND), **limits)
+    return slice_to(rows_max=2, not_before_s=SECOND)
 
 
 async def armed(store: Store, room: Room) -> Armed:
@@ -108,3 +95,34 @@ async def test_nothing_is_made_ready_beyond_the_room_and_the_rest_gives_it_back(
 async def test_of_nothing_nothing_is_ready() -> None:
     ready = await armed(Store(), Room(ROOM))
     assert (ready.requests, ready.take(START, END)) == (0, None)
+
+
+async def test_what_was_taken_back_is_not_handed_out_nor_what_lies_behind_it() -> None:
+    """The part before stays of use; the rest is read when its tick comes."""
+    room = Room(ROOM)
+    ready = await armed(Store(*map(row, range(6))), room)
+    ready.taken_back(row(3))
+    assert offsets(ready.take(START, END)) == [0, 1]
+    assert (ready.slices, room.bytes) == (deque(), ROOM)
+    assert not await ready.more()
+
+
+async def test_what_was_taken_back_elsewhere_changes_nothing() -> None:
+    ready = await armed(Store(row(0)), Room(ROOM))
+    ready.taken_back(END + row(3))
+    assert offsets(ready.take(START, END)) == [0]
+
+
+async def test_what_is_taken_back_while_a_slice_is_built_drops_that_slice() -> None:
+    """It may have been read from the store and not have reached the slice yet."""
+    room = Room(ROOM)
+
+    class Asked(Known):
+        async def resolve(self, names: Iterable[str]) -> None:
+            ready.taken_back(row(3))
+            self.verdicts |= dict.fromkeys(names, ROOMY)
+
+    known, store = Asked(), Store(*map(row, range(2)))
+    ready = Armed(lambda: slice_to(known, rows_max=2), store.rows(START, END), START, END, room)
+    assert not await ready.more()
+    assert (ready.take(START, END), room.bytes) == (None, ROOM)

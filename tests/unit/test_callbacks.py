@@ -4,24 +4,20 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
+from stand_ins import ROOMY, SECOND, Known, slice_to
 
-from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.partition import Partition
 from kafka_timers.service.requests import Reason, Target, fits, pack_refused
 from kafka_timers.service.runs import Row
 from kafka_timers.service.sender import BATCH_BYTES, Ready
-from kafka_timers.service.targets import CallbackTopics
-from kafka_timers.testing import ManualClock
 from kafka_timers.wire import Future, Header, Request, Sealed, callback_headers
-
-SECOND = 1_800_000_000
-ROOMY = Target(partitions=7, batch_bytes_max=1_048_588)
 
 
 class Outbox:
@@ -29,9 +25,6 @@ class Outbox:
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, int, bytes]] = []
-
-    def new_batch(self) -> BatchBuilder:
-        return BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
 
     def send_all(self, batches: Iterable[Ready]) -> None:
         for batch, topic, partition in batches:
@@ -45,33 +38,6 @@ class Outbox:
                 batches = MemoryRecords(data)
                 while batches.has_next():
                     yield from ((partition, record) for record in batches.next_batch())
-
-
-class Known:
-    """Stands for what is known of topics: nothing is found out in addition."""
-
-    def __init__(self, **verdicts: Target | Reason) -> None:
-        self.verdicts = verdicts
-        self.asked: list[str] = []
-
-    async def resolve(self, names: Iterable[str]) -> None:
-        self.asked += names
-        self.verdicts |= dict.fromkeys(names, Reason.TOPIC_UNKNOWN)
-
-
-def slice_to(
-    outbox: Outbox,
-    known: Known | None = None,
-    rejected: Target = ROOMY,
-    wall_s: float = SECOND,
-    rows_max: int = 1_000_000,
-    bytes_max: int = 1 << 30,
-    not_before_s: int = 0,
-) -> Slice:
-    targets = cast(CallbackTopics, known or Known(callbacks=ROOMY))
-    rejects = Rejects("timer-rejected", rejected, "timer-request")
-    limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_s": not_before_s}
-    return Slice(3, outbox.new_batch, targets, rejects, ManualClock(wall_s), **limits)
 
 
 def row(offset: int, topic: str = "callbacks", second: int = SECOND, **more: Any) -> Row:
@@ -89,7 +55,7 @@ async def fill(into: Slice, rows: Iterator[Row]) -> bool:
 
 
 async def taken(outbox: Outbox, rows: Iterable[Row], known: Known | None = None, **more: Any) -> Slice:
-    done = slice_to(outbox, known, **more)
+    done = slice_to(known, **more)
     assert await fill(done, iter(rows))
     outbox.send_all(done.rest())
     return done
@@ -183,12 +149,12 @@ async def test_a_slice_ends_at_its_number_of_rows_and_the_next_goes_on_behind() 
     rows = [row(offset) for offset in range(5_000)]
     left = iter(rows)
     for count, complete in ((2_400, False), (2_400, False), (200, True)):
-        part = slice_to(Outbox(), rows_max=2_400)
+        part = slice_to(rows_max=2_400)
         assert (await fill(part, left), len(part)) == (complete, count)
 
 
 async def test_a_slice_ends_soon_after_its_number_of_bytes() -> None:
-    part = slice_to(Outbox(), bytes_max=10_000_000)
+    part = slice_to(bytes_max=10_000_000)
     assert not await fill(part, (row(offset, callBack=b"x" * 20_000) for offset in range(5_000)))
     assert 10_000_000 <= len(part) * 20_000 <= 15_000_000
 

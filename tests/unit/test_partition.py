@@ -32,7 +32,7 @@ def sealed_up_to(second: int, fence: int) -> Partition:
 def taken_from(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Taken:
     """Return what a slice says of its rows, none of which is a run."""
     through = max(due, default=b"")
-    return Taken([*offsets_of(due)], [*offsets_of(rejected)], sum(map(is_late, due)), through)
+    return Taken([*offsets_of(due)], [*offsets_of(rejected)], late=sum(map(is_late, due)), through=through)
 
 
 def place(partition: Partition, second: int, offset: int, millis: int = 0) -> bytes:
@@ -157,10 +157,10 @@ def test_restore_from_is_where_the_first_chunk_with_pending_requests_begins() ->
 def test_touched_chunks_are_told_once_with_their_counts() -> None:
     partition = Partition(0)
     partition.added([1, 2, 9])
-    assert partition.take_touched() == {0: 2, 2: 1}
+    assert partition.take_touched() == {0: (2, 0), 2: (1, 0)}
     assert partition.take_touched() == {}
     partition.removed([9, 1])
-    assert partition.take_touched() == {0: 1, 2: 0}
+    assert partition.take_touched() == {0: (1, 0), 2: (0, 0)}
 
 
 def test_nothing_is_counted_for_no_offsets() -> None:

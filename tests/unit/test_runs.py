@@ -2,47 +2,20 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass
-from typing import cast
 
 import pytest
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from google.protobuf.message import DecodeError
+from stand_ins import SECOND, Known, Record, accepted, slice_to
 
 from kafka_timers.service import runs
-from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.partition import Partition, count_of, is_run, parts_of, row_key, run_key
-from kafka_timers.service.requests import Reason, Target, accept
+from kafka_timers.service.requests import Reason, Target
 from kafka_timers.service.runs import Row
-from kafka_timers.service.sender import BATCH_BYTES
-from kafka_timers.service.targets import CallbackTopics
-from kafka_timers.testing import ManualClock
 from kafka_timers.wire import Future, Header
 
-SECOND = 1_800_000_000
 TOPICS = ("a", "b", "small", "secret", "unknown")
-
-
-@dataclass
-class Asked:
-    """A record on the request log."""
-
-    key: bytes | None
-    value: bytes
-    offset: int
-
-
-class Known:
-    """What is known of the topics."""
-
-    verdicts: dict[str, Target | Reason] = {  # noqa: RUF012
-        "a": Target(5, 1_048_588),
-        "b": Target(1, 1_048_588),
-        "small": Target(2, 900),
-        "secret": Reason.TOPIC_FORBIDDEN,
-        "unknown": Reason.TOPIC_UNKNOWN,
-    }
 
 
 def some_future(chance: random.Random, topics: tuple[str, ...]) -> bytes:
@@ -64,10 +37,14 @@ def some_future(chance: random.Random, topics: tuple[str, ...]) -> bytes:
 
 async def fired(rows: list[Row]) -> tuple[list[tuple[object, ...]], Slice]:
     """Return all that *rows* become, by topic and partition in the order of sending."""
-    new_batch = lambda: BatchBuilder(BATCH_BYTES, 0, is_transactional=1)  # noqa: E731
-    rejects = Rejects("rejected", Target(2, 1_048_588), "timer-request")
-    limits = {"rows_max": 1_000_000, "bytes_max": 1 << 30, "not_before_s": 0}
-    built = Slice(3, new_batch, cast(CallbackTopics, Known()), rejects, ManualClock(SECOND), **limits)
+    verdicts: dict[str, Target | Reason] = {
+        "a": Target(5, 1_048_588),
+        "b": Target(1, 1_048_588),
+        "small": Target(2, 900),
+        "secret": Reason.TOPIC_FORBIDDEN,
+        "unknown": Reason.TOPIC_UNKNOWN,
+    }
+    built = slice_to(Known(**verdicts), rejected=Target(2, 1_048_588))
     left = iter(sorted(rows))
     while await built.add(left):
         pass
@@ -86,18 +63,18 @@ async def test_what_is_kept_together_fires_like_what_is_kept_one_by_one(topics: 
     for _ in range(60):
         seconds = [SECOND + n for n in range(chance.choice((1, 1, 3)))]
         records = [
-            Asked(b"%d" % chance.choice(seconds), some_future(chance, topics), offset)
+            Record(b"%d" % chance.choice(seconds), some_future(chance, topics), offset)
             for offset in sorted(chance.sample(range(5_000), chance.randrange(1, 60)))
         ]
-        accepted = accept(records, Partition(3))
-        assert all(is_run(key) for key, _ in accepted.rows)
-        assert accepted.offsets == [record.offset for record in records]
-        assert sum(count_of(key) for key, _ in accepted.rows) == len(records)
-        by_one = [single for key, row in accepted.rows for single in runs.singles(key, row)]
+        out = accepted(records, Partition(0))
+        assert all(is_run(key) for key, _ in out.rows)
+        assert out.offsets == [record.offset for record in records]
+        assert sum(count_of(key) for key, _ in out.rows) == len(records)
+        by_one = [single for key, row in out.rows for single in runs.singles(key, row)]
         assert Counter(by_one) == Counter(
             (row_key(int(record.key or 0), 0, record.offset), record.value) for record in records
         )
-        (together, built), (alone, built_alone) = await fired(accepted.rows), await fired(by_one)
+        (together, built), (alone, built_alone) = await fired(out.rows), await fired(by_one)
         assert together == alone
         assert sorted(built.taken.offsets) == sorted(built_alone.taken.offsets)
         assert sorted(built.taken.rejected) == sorted(built_alone.taken.rejected)
@@ -114,16 +91,16 @@ def test_one_that_is_not_due_like_the_others_keeps_all_of_a_portion_apart(odd: F
     plain, not_odd = Future(callBackTopic="a").SerializeToString(), b"\x30\x00\x40\x00"
     values = [plain, plain + odd.SerializeToString(), plain + not_odd]
     assert Future.FromString(values[2]) == Future.FromString(plain)
-    records = [Asked(b"%d" % SECOND, value, offset) for offset, value in enumerate(values)]
-    assert not any(is_run(key) for key, _ in accept(records, Partition(0)).rows)
+    records = [Record(b"%d" % SECOND, value, offset) for offset, value in enumerate(values)]
+    assert not any(is_run(key) for key, _ in accepted(records, Partition(0)).rows)
 
 
 def test_what_a_scan_may_have_looked_at_is_kept_apart() -> None:
     partition = Partition(0)
     partition.begin(SECOND)
     for due, together in ((SECOND, False), (SECOND + 1, True)):
-        record = Asked(b"%d" % due, Future(callBackTopic="a").SerializeToString(), 7)
-        [(key, _)] = accept([record], partition).rows
+        record = Record(b"%d" % due, Future(callBackTopic="a").SerializeToString(), 7)
+        [(key, _)] = accepted([record], partition).rows
         assert is_run(key) == together
 
 
@@ -139,3 +116,28 @@ def test_requests_that_are_none_are_known() -> None:
     assert runs.futures_in(runs.framed([b"\x0a\x01\xff"])) is None  # no UTF-8
     with pytest.raises(DecodeError):
         runs.requests_in([b"\xff"])
+
+
+def test_cancels_beside_them_do_not_keep_requests_apart() -> None:
+    plain, cancel = Future(callBackTopic="a").SerializeToString(), Future(timerId="t", cancel=True).SerializeToString()
+    values = [plain, cancel, plain, cancel, plain]
+    keys = [b"%d" % SECOND, b"t", b"%d" % SECOND, None, b"%d" % SECOND]
+    out = accepted([Record(*each, offset) for offset, each in enumerate(zip(keys, values, strict=True))], Partition(0))
+    [(key, row)] = out.rows
+    assert (count_of(key), [*runs.unpack(row).offsets], out.offsets, out.count) == (3, [0, 2, 4], [0, 2, 4], 5)
+
+
+def test_what_was_taken_back_is_left_out_wherever_it_lies() -> None:
+    def run(*offsets: int) -> Row:
+        values = [Future(callBack=b"%d" % offset).SerializeToString() for offset in offsets]
+        return run_key(SECOND, offsets[-1], len(offsets)), runs.pack(runs.framed(values), offsets, plain=True)
+
+    single = (row_key(SECOND, 0, 6), b"single")
+    with_millis = (row_key(SECOND, 500, 1), b"with millis")
+    rows = [run(2, 3, 5), single, run(7, 8), run(9, 10), with_millis]
+    gone = [row_key(SECOND, millis, offset) for millis, offset in ((0, 3), (0, 6), (0, 7), (0, 8), (500, 1))]
+    left = list(runs.without(rows, iter(gone)))
+    assert [[*runs.unpack(row).offsets] for _, row in left] == [[2, 5], [9, 10]]
+    assert [request.callBack for request in runs.unpack(left[0][1]).requests] == [b"2", b"5"]
+    assert runs.unpack(left[0][1]).plain
+    assert list(runs.without(rows, iter(()))) == rows

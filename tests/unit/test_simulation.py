@@ -19,6 +19,8 @@ from simulation import (
     first_violation,
 )
 
+from kafka_timers.wire import Reply
+
 HISTORIES = 10_000
 HISTORIES_UNTIL_MISSED = 3_000
 # Read before the variables of whoever runs the tests are removed.
@@ -408,15 +410,188 @@ def test_at_least_once_repeats_but_loses_nothing_when_a_paused_owner_goes_on() -
     assert fired(world) == [0, 0, 1, 1]
 
 
+# --- cancels and moves -----------------------------------------------------------------------------------------------
+
+
+def cancel(world: World, timer_id: bytes = b"a") -> int:
+    return world.request(0, timer_id=timer_id, cancel=True, asks=True)
+
+
+def answers(world: World) -> list[tuple[int, str]]:
+    """Return what was answered, in the order of the first time: a next owner says again what no seal covers."""
+    said = [(reply.offset, Reply.Outcome.Name(reply.outcome)) for reply in world.broker.replies]
+    return list(dict.fromkeys(said))
+
+
+def test_v1_a_cancel_that_is_read_between_scan_and_callback_is_too_late() -> None:
+    world, a, _, _ = story()
+    world.request(11, timer_id=b"a")
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("scan open")
+    cancel(world)
+    a.until("read", task=0)
+    world.finish()
+    assert (fired(world), answers(world)) == ([0], [(1, "TOO_LATE")])
+
+
+def test_v2_the_next_owner_decides_as_the_one_before_whenever_it_reads_the_cancel() -> None:
+    world, a, b, _ = story()
+    world.request(11, timer_id=b"a")
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("sent")
+    cancel(world)
+    a.until("read", task=0)
+    a.until("answered", task=1)
+    world.take_over(b)
+    b.until("all read", task=0)
+    world.finish()
+    assert (fired(world), answers(world)) == ([0], [(1, "TOO_LATE")])
+
+
+def test_v10_what_was_answered_is_not_answered_otherwise_by_a_next_owner() -> None:
+    """It does not find the request any more, or finds its second gone by."""
+    world, a, b, c = story()
+    world.request(13, timer_id=b"a")
+    for _ in range(3):
+        world.request(11)
+    cancel(world)
+    world.take_over(a)
+    world.at(14)
+    world.tick(14)
+    world.settle_down(a)
+    assert answers(world) == [(4, "CANCELLED")]
+    for worker in (b, c):
+        world.take_over(worker, empty=worker is b)
+        cancel(world)
+        world.settle_down(worker)
+    world.finish()
+    assert [outcome in ("CANCELLED", "UNKNOWN") for _, outcome in answers(world)] == [True] * 3
+    assert 0 not in fired(world)
+
+
+def test_h2_a_cancel_that_is_committed_after_the_second_has_fired_is_too_late() -> None:
+    world, a, b, _ = story()
+    world.request(11, timer_id=b"a")
+    world.at(10.5)
+    world.broker.pinned = 1
+    cancel(world)
+    world.take_over(a)
+    world.at(11)
+    world.tick(11)
+    world.settle_down(a)
+    world.broker.pinned = None
+    world.settle_down(a)
+    world.take_over(b, empty=True)
+    world.finish()
+    assert (fired(world), answers(world)) == ([0], [(1, "TOO_LATE")])
+
+
+@pytest.mark.parametrize("slices", [1, 1000])
+def test_h2_a_cancel_that_is_committed_in_mid_second_is_decided_when_the_next_owner_can_only_agree(slices: int) -> None:
+    world, a, b, _ = story()
+    world.slice_rows = slices
+    world.request(11)
+    world.request(11, timer_id=b"a")
+    world.at(10.5)
+    world.broker.pinned = 2
+    cancel(world)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("scan open")
+    world.broker.pinned = None
+    a.until("held", task=0)
+    if slices == 1:
+        a.until("sealed")
+        a.until("answered", task=1, read=True)
+    world.take_over(b)
+    world.finish()
+    # With nothing sealed the next owner reads the cancel before its own scan.
+    expected = ([0, 1], [(2, "TOO_LATE")]) if slices == 1 else ([0], [(2, "CANCELLED")])
+    assert (fired(world), answers(world)) == expected
+
+
+def _a_paused_owner_reads_a_cancel_late(world: World, a: Worker, b: Worker) -> None:
+    world.request(11, timer_id=b"a")
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(10.5)
+    world.broker.pinned = 1
+    cancel(world)
+    world.take_over(b)
+    world.at(11)
+    world.tick(11)
+    world.settle_down(b)
+    assert fired(world) == [0]
+    world.broker.pinned = None
+    a.until("read", task=0)
+
+
+def test_a_paused_owner_says_of_nothing_that_it_was_cancelled() -> None:
+    world, a, b, _ = story()
+    _a_paused_owner_reads_a_cancel_late(world, a, b)
+    a.until("fenced", task=1)
+    world.owner = b
+    world.finish()
+    assert answers(world) == [(1, "TOO_LATE")]
+
+
+def test_without_asking_the_broker_a_paused_owner_answers_what_is_not_true() -> None:
+    world, a, b, _ = story(off=("lease",))
+    _a_paused_owner_reads_a_cancel_late(world, a, b)
+    a.until("answered", task=1)
+    world.owner = b
+    with pytest.raises(PromiseError, match="P4"):
+        world.finish()
+
+
+@pytest.mark.parametrize("off", [(), ("doubt",)])
+def test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later(off: tuple[str, ...]) -> None:
+    world, a, b, _ = story(off=off)
+    _a_paused_owner_reads_a_cancel_late(world, a, b)
+    a.stop()
+    world.settle_down(b)
+    world.take_over(a)
+    cancel(world)
+    if off:
+        with pytest.raises(PromiseError, match="P4"):
+            world.finish()
+    else:
+        world.finish()
+        assert answers(world) == [(1, "TOO_LATE"), (2, "UNKNOWN")]
+
+
+def test_of_the_versions_of_an_id_the_last_fires_and_those_that_were_due_before_it_came() -> None:
+    world, a, _, _ = story()
+    for second in (14, 12, 13, 11):
+        world.request(second, timer_id=b"a", asks=True)
+    world.take_over(a)
+    for second in (11, 12):
+        world.at(second)
+        world.tick(second)
+        world.settle_down(a)
+    world.request(15, timer_id=b"a", asks=True)
+    world.finish()
+    assert fired(world) == [3, 4]
+    assert [outcome for _, outcome in answers(world)] == ["UNKNOWN", "MOVED", "MOVED", "MOVED", "TOO_LATE"]
+
+
 def test_the_audit_finds_a_seal_that_claims_what_was_not_asked_for() -> None:
     world, a, _, _ = story()
     world.request(11)
     world.take_over(a)
     world.finish()
     requests = {offset: request for offset, request in enumerate(world.broker.requests) if request}
-    assert set(audit(requests, world.broker.seals)) == {0}
+    assert audit(requests, world.broker.seals, {}, requests) == {0: True}
     with pytest.raises(PromiseError, match="P8"):
-        audit({}, world.broker.seals)
+        audit({}, world.broker.seals, {}, {})
 
 
 def test_an_empty_disk_is_filled_from_where_something_is_pending() -> None:

@@ -56,6 +56,8 @@ class Armed:
         self._start, self._end = start, end
         self._room = room
         self._lowest = _ABOVE_ALL
+        self._is_building = False
+        self._bytes_before = 0
 
     @property
     def requests(self) -> int:
@@ -72,9 +74,14 @@ class Armed:
         if not self.slices or self.slices[-1].is_full:
             self.slices.append(self._new_slice())
         built = self.slices[-1]
-        before = built.bytes
+        self._bytes_before = built.bytes
+        self._is_building = True
         has_more = await built.add(self._rows)
-        self._room.bytes -= built.bytes - before
+        if not self._is_building:
+            # Something was taken back meanwhile.
+            return False
+        self._is_building = False
+        self._room.bytes -= built.bytes - self._bytes_before
         if not len(built):
             self.slices.pop()
         return has_more and self._room.bytes > 0
@@ -82,6 +89,20 @@ class Armed:
     def added(self, lowest: bytes) -> None:
         """Take note that rows came into the store, none with a key below *lowest*."""
         self._lowest = min(self._lowest, lowest)
+
+    def taken_back(self, key: bytes) -> None:
+        """Take note that the request under *key* does not fire; what is ready up to there stays of use."""
+        if not self._start <= key < self._end:
+            return
+        # It may be about to go into the slice that is being built.
+        if self._is_building:
+            self._is_building = False
+            self._room.bytes += self._bytes_before
+            self.slices.pop()
+        while self.slices and behind(self.slices[-1]) > key:
+            self._room.bytes += self.slices.pop().bytes
+        # What comes behind is read when the tick has come.
+        self._rows = iter(())
 
     def take(self, start: bytes, end: bytes) -> Slice | None:
         """Hand out the next slice if the rows from *start* on and before key *end* begin with it."""

@@ -18,6 +18,7 @@ from murmurhash2 import murmurhash2
 
 from kafka_timers.clock import Clock
 from kafka_timers.service import runs
+from kafka_timers.service.ids import POSITIVE, SEED, hash_of
 from kafka_timers.service.partition import REFUSED, Taken, count_of, is_late, is_run, parts_of
 from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
 from kafka_timers.service.runs import Row
@@ -26,10 +27,6 @@ from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers
 
 Headers = list[tuple[str, bytes | None]]
-
-# The seed of murmur2 in Kafka's clients, whose default partitioner takes the lower 31 bits modulo the partitions.
-_SEED = 0x9747B28C
-_POSITIVE = 0x7FFF_FFFF
 
 # Requests between two turns of the event loop: some 5 ms of work. A row is never split.
 _STRIDE_REQUESTS = 1_000
@@ -173,6 +170,7 @@ class Slice:
 
     async def _add_run(self, key: bytes, row: bytes) -> None:
         run, second, taken = runs.unpack(row), parts_of(key)[0], self.taken
+        taken.named |= run.named
         self.bytes += len(row)
         self.seconds[second] += len(run.offsets)
         taken.offsets += run.offsets
@@ -204,6 +202,7 @@ class Slice:
             for each in asked:
                 await self._add_any(*each)
             return
+        taken.named |= any(request.timerId for request in parsed)
         requests = _Requests([each[0] for each in asked], [each[1] for each in asked], parsed, lambda: values)
         await self._build(requests, max(map(len, values), default=0), plain=False)
 
@@ -219,7 +218,8 @@ class Slice:
         # A parsed message makes its parts anew whenever it is asked for them.
         parsed = list(requests.parsed)
         topics = [request.callBackTopic for request in parsed]
-        if not await self._has_room(set(topics), largest, requests.raw):
+        with_tombstones = set() if plain else {request.tombstoneTopic for request in parsed} - {b""}
+        if not await self._has_room(with_tombstones.union(topics), largest, requests.raw):
             for each in zip(requests.seconds, requests.offsets, requests.raw(), strict=False):
                 await self._add_any(*each)
             return
@@ -236,10 +236,20 @@ class Slice:
             else:
                 headers = callback_headers(request, second, name % offset)
             key, value, batches = request.callBackKey or None, request.callBack, lane.batches
-            at = (murmurhash2(key, _SEED) & _POSITIVE if key else second) % len(batches)
+            at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
             batch = batches[at]
             if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
                 self._append_to_new(lane, at, now_ms, key, value, headers)
+        if with_tombstones:
+            for offset, request in zip(requests.offsets, parsed, strict=False):
+                self._add_tombstone(request, name % offset)
+
+    def _add_tombstone(self, request: Request, name: bytes) -> None:
+        """Add the tombstone that *request* asks for, if any, to a topic that there is a lane to."""
+        if topic := request.tombstoneTopic:
+            key, lane = request.tombstoneKey, self._lanes[topic]
+            at = hash_of(key) % lane.target.partitions
+            self._append(lane, at, len(key) + OVERHEAD_BYTES, key, None, [(REQUEST_HEADER, name)])
 
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
         """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
@@ -270,19 +280,23 @@ class Slice:
         except DecodeError:
             self._reject(offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
             return
-        topic = request.callBackTopic
-        if refused := await self._refused({topic}):
-            self._reject(offset, refused[topic], b"%d" % second, row)
+        topics = [request.callBackTopic]
+        if request.tombstoneTopic:
+            topics.append(request.tombstoneTopic)
+        self.taken.named |= bool(request.timerId)
+        if refused := await self._refused(set(topics)):
+            self._reject(offset, next(iter(refused.values())), b"%d" % second, row)
             return
-        lane = self._lanes[topic]
+        lane = self._lanes[topics[0]]
         if not fits(request, len(row), lane.target):
             self._reject(offset, Reason.TOO_LARGE, b"%d" % second, row)
             return
         key, value = request.callBackKey or None, request.callBack
-        at = (murmurhash2(key, _SEED) & _POSITIVE if key else second) % lane.target.partitions
-        headers = callback_headers(request, second, b"%d:%d" % (self._number, offset))
-        self._append(lane, at, len(row) + OVERHEAD_BYTES, key, value, headers)
+        at = (hash_of(key) if key else second) % lane.target.partitions
+        name = b"%d:%d" % (self._number, offset)
+        self._append(lane, at, len(row) + OVERHEAD_BYTES, key, value, callback_headers(request, second, name))
         lane.fired += 1
+        self._add_tombstone(request, name)
 
     def lateness_ms(self, share: float) -> int:
         """Return how late *share* (0 to 1) of the rows are at most, from their second until now; 0 without any."""

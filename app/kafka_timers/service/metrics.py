@@ -58,6 +58,8 @@ class WorkerMetrics:
 
         self.requests = counter("requests", "requests taken into a store")
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
+        self.taken_back = counter("taken_back", "requests that were cancelled, or moved by another of their id", "how")
+        self.replies = counter("replies", "answers to cancels and moves, by what became of them", "outcome")
         self.fired = counter("fired", "callbacks made visible to receivers", "topic")
         self.late_arrivals = counter("late_arrivals", "requests read after their second was scanned")
         self.ticks_refused = counter("ticks_refused", "ticks that are no seconds or too far ahead of the broker")

@@ -9,6 +9,7 @@ Any fault ends in a new takeover: what is done is told by the seals, so nothing 
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,9 +24,12 @@ from kafka_timers.errors import KafkaTimersError, TopicsError
 from kafka_timers.seals import read_tail
 from kafka_timers.service.arming import Armed, Room, behind
 from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.ids import Decided
+from kafka_timers.service.lease import Lease
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.partition import Partition, Scan, first_key
 from kafka_timers.service.reader import RequestReader
+from kafka_timers.service.replies import Outbox, Replies
 from kafka_timers.service.requests import Reason, Record, accept
 from kafka_timers.service.runs import Row
 from kafka_timers.service.rush import Rush
@@ -107,6 +111,7 @@ class Shared:
     ledger: Ledger
     targets: CallbackTopics
     rejects: Rejects
+    replies: Replies
     memory: StoreMemory
     room: Room
     rush: Rush
@@ -141,6 +146,11 @@ class Owner:
         self._read_on = asyncio.Event()
         self._stopped = asyncio.Event()
         self._failed: Exception | None = None
+        # What cannot be decided before the open scan is sealed, and the position behind it.
+        self._held: deque[tuple[Sequence[Record], int]] = deque()
+        self._outbox = Outbox(number, shared.replies, None)
+        self._answering: asyncio.Task[None] | None = None
+        self._answered = 0
         self._gap = False
         self._serving = False
         self._trouble = "is being taken over"
@@ -181,21 +191,48 @@ class Owner:
 
     def ingest(self, records: Sequence[Record], position: int) -> None:
         """Keep *records*, after which the log has been read up to *position*."""
-        partition = self.partition
-        accepted = accept(records, partition)
+        partition, store, shared = self.partition, self._opened, self._shared
+        read_up_to = self._held[-1][1] if self._held else partition.position
+        if records and records[0].offset < read_up_to:
+            # The reader has begun anew while some were held back.
+            records = [record for record in records if record.offset >= read_up_to]
+        if self._held:
+            self._held.append((records, position))
+            return
+        accepted = accept(records, partition, shared.partitions, store.versions)
+        if accepted.count < len(records):
+            held = records[accepted.count :]
+            self._held.append((held, position))
+            position = held[0].offset
+        decided = accepted.decided
         partition.position = position
         partition.added(accepted.offsets)
-        self._opened.add(accepted.rows, partition)
+        if decided.versions or decided.answers:
+            self._keep_decided(decided)
+            store.add(accepted.rows, partition, decided)
+            self._outbox.add(decided.answers)
+        else:
+            store.add(accepted.rows, partition)
         if self._armed and accepted.rows:
             self._armed.added(min(accepted.rows)[0])
-        self._shared.targets.want(accepted.topics)
-        self._shared.metrics.requests.inc(len(accepted.offsets) - accepted.refused.total())
+        shared.targets.want(accepted.topics)
+        shared.metrics.requests.inc(len(accepted.offsets) - accepted.refused.total())
         self._read_on.set()
         if not self._serving:
             self._looked_at_s = self._shared.clock.elapsed_s()
 
+    def _keep_decided(self, decided: Decided) -> None:
+        partition = self.partition
+        for each in decided.taken_back:
+            self._shared.metrics.taken_back.labels("moved" if each.moved else "cancelled").inc()
+            if self._armed:
+                self._armed.taken_back(each.key)
+        partition.removed([each.offset for each in decided.taken_back])
+        for offset, second in decided.remember:
+            partition.remember(offset, second)
+
     def fail(self, error: Exception) -> None:
-        """Take note that the partition cannot be read."""
+        """Take note that the partition cannot be read, or that its answers cannot be sent."""
         self._failed = error
         self._wake_up()
         self._read_on.set()
@@ -215,6 +252,7 @@ class Owner:
                     await self._fire_up_to(self._tick)
                     faults = 0
                     await self._arm()
+                    await self._forget()
             except FencedError:
                 self._shared.metrics.fenced.inc()
                 self._trouble = "is owned by another worker"
@@ -268,6 +306,7 @@ class Owner:
             destroy(self._folder)
             self._store = TimerStore(self._folder, _identity(shared, number), shared.memory)
         self._opened.save(partition)
+        self._start_answering(sender.lease)
         shared.metrics.takeovers.labels("kept" if local and keep else "rebuilt").inc()
         log.info(
             "partition %d: taken over, fired up to second %d, %d pending in the store, reading on from offset %d of %d",
@@ -279,6 +318,21 @@ class Owner:
         self._trouble = "waits for a tick"
         self._serving = True
         self._looked_at_s = shared.clock.elapsed_s()
+
+    def _start_answering(self, lease: Lease | None) -> None:
+        partition = self.partition
+        self._held.clear()
+        self._outbox = outbox = Outbox(self.number, self._shared.replies, lease)
+        self._answered = 0
+        # What a seal covers was answered before it.
+        left = [answer for answer in self._opened.answers() if not partition.is_answered(answer.offset)]
+        outbox.add([answer.by_now(partition) for answer in left])
+        self._answering = task = asyncio.create_task(outbox.run(), name=f"replies-{self.number}")
+        task.add_done_callback(self._answering_ended)
+
+    def _answering_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            self.fail(error)
 
     def _check_log(self, start: int, end: int) -> None:
         """Compare what must be read with what the request log still has, from *start* to *end*."""
@@ -329,6 +383,7 @@ class Owner:
     async def _fire(self, scan: Scan) -> None:
         """Send the next slice of *scan* and its seal."""
         shared, partition, store, sender = self._shared, self.partition, self._opened, self._connected
+        start, end = partition.range_of(scan)
         taken, missed, rows, is_last = self._next_slice(scan)
         try:
             # Past the transaction's timeout the broker would abort it anyway.
@@ -341,12 +396,16 @@ class Owner:
                     ended = not await taken.add(rows)
                     await sender.send_all(taken.full())
                 await sender.send_all(taken.rest())
-                seal = partition.seal(taken.taken, complete=ended)
+                behind_last = end if ended else behind(taken)
+                cancelled, moved = store.count_taken_back(start, behind_last)
+                seal = partition.seal(taken.taken, complete=ended, cancelled=cancelled, moved=moved)
                 seal.lateness_p50_ms = taken.lateness_ms(0.5)
                 seal.lateness_p99_ms = taken.lateness_ms(0.99)
                 seal.lateness_max_ms = taken.lateness_ms(1)
                 seal.worker = shared.name
                 seal.partitions = shared.partitions
+                # What a seal covers is never answered again.
+                answered = await self._outbox.sent()
                 await sender.commit(seal)
         except TimeoutError as error:
             self._slice_rows = max(self._slice_rows // 4, _SLICE_ROWS_MIN)
@@ -354,10 +413,16 @@ class Owner:
                 f"{len(taken)} callbacks were not taken in time; slices have {self._slice_rows} now"
             ) from error
         partition.sealed(seal, taken.taken)
-        if len(taken):
-            store.drop(taken.taken.through, partition)
+        if len(taken) or cancelled or moved:
+            store.drop(behind_last, partition)
         else:
             store.save(partition)
+        if answered > self._answered:
+            store.answered(scan.fence)
+            self._answered = answered
+        held, self._held = self._held, deque()
+        for records, position in held:
+            self.ingest(records, position)
         self._slice_rows = min(self._slice_rows * 2, shared.settings.slice_rows)
         self._looked_at_s = shared.clock.elapsed_s()
         self._count(taken, seal.late_arrivals)
@@ -382,6 +447,12 @@ class Owner:
         except KafkaError:
             # The tick will meet the same trouble, if it lasts, and say so.
             self._disarm()
+
+    async def _forget(self) -> None:
+        """Forget timer ids that are old enough, until the next tick comes."""
+        while not self._wake.is_set() and self._opened.forget(self.partition.second):
+            await self._shared.rush.over(unless=self._wake.is_set)
+            await asyncio.sleep(0)
 
     def _disarm(self) -> None:
         if self._armed:
@@ -435,6 +506,9 @@ class Owner:
         self._serving = False
         self._shared.reader.remove(self)
         self._disarm()
+        if self._answering:
+            await cancel([self._answering])
+            self._answering = None
         if self._sender:
             await self._sender.stop()
             self._sender = None

@@ -21,24 +21,35 @@ one key, that of the last of them with their number behind it. They fire togethe
 
 A scan is everything with a key up to the end of its second; its fence is how far the log had been read when it began.
 What is read during a scan lies behind the fence and is kept outside of the scan's range: it fires with the next tick.
+
+A cancel, or a request with the id of an earlier one, counts for the earlier one if it was appended before that one's
+second. That follows from the log, but for records that become readable late (a transaction that is committed late, a
+scan that did not wait for them): what a scan has covered is fired by it, whatever is read behind its fence.
 """
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import cached_property
+from itertools import chain
+from typing import NamedTuple
 
 from kafka_timers.wire import Sealed, age_of, is_complete, latest
 
 _ROW = struct.Struct(">QHQ")
 _RUN = struct.Struct(">QHQH")
 _LATE = struct.Struct(">QHQQH")
+_VERSION = struct.Struct(">QHQ?")
 _DIGESTS = 1 << 64
 
 # Pending requests are counted per run of this many offsets, so `restore_from` is exact to one run and a worker with 10
 # million pending keeps some 600 numbers.
 CHUNK_BITS = 14
+
+# What was decided of a timer id is remembered for this long after its second, or after it was cancelled.
+ID_MEMORY_S = 3600
 
 # The own second of a request that is refused: it sorts as late, so the next tick takes it to `timer-rejected`.
 REFUSED = 0
@@ -92,6 +103,41 @@ def digest_of(offsets: Iterable[int]) -> int:
     return sum([(number := offset + 1) * number * number for offset in offsets]) % _DIGESTS
 
 
+class Version(NamedTuple):
+    """A request that has a timer id: second and millis that it asked for, its offset, whether it was cancelled."""
+
+    second: int
+    millis: int
+    offset: int
+    cancelled: bool = False
+
+    def pack(self) -> bytes:
+        """Return it as a row of the store."""
+        return _VERSION.pack(*self)
+
+    @classmethod
+    def unpack(cls, row: bytes) -> "Version":
+        """Return what `pack` was called on."""
+        return cls(*_VERSION.unpack(row))
+
+
+class Fate(Enum):
+    """
+    What a cancel, or a request with the same timer id, means for an earlier request.
+
+    Attributes:
+        TAKEN_BACK: the earlier one does not fire.
+        TOO_LATE: it fires, or has fired.
+        PAST: one or the other, long ago: a worker that reads the log again cannot tell, and nobody asks any more.
+        OPEN: whether it fires will be known when the open scan is sealed.
+    """
+
+    TAKEN_BACK = auto()
+    TOO_LATE = auto()
+    PAST = auto()
+    OPEN = auto()
+
+
 @dataclass
 class Taken:
     """
@@ -100,12 +146,14 @@ class Taken:
     Attributes:
         offsets: of all of them, as they are sent.
         rejected: those of the offsets that go to `timer-rejected` instead of their callback topic.
+        named: whether any of them has a timer id.
         late: how many came late.
         through: the highest key.
     """
 
     offsets: list[int] = field(default_factory=list)
     rejected: list[int] = field(default_factory=list)
+    named: bool = False
     late: int = 0
     through: bytes = b""
 
@@ -144,6 +192,9 @@ class Partition:
         fence: the offset up to which the request log had been read when that second was scanned.
         scan: the second that is being fired, if any.
         position: the offset up to which the request log has been read into the store.
+        chunks: how many requests wait in each chunk of offsets.
+        remembered: chunks with requests that have a timer id and do not wait any more, and the second up to which they
+            are worth to be read again.
     """
 
     def __init__(self, number: int) -> None:
@@ -153,6 +204,7 @@ class Partition:
         self.scan: Scan | None = None
         self.position = 0
         self.chunks: Counter[int] = Counter()
+        self.remembered: dict[int, int] = {}
         self._done_below = 0
         self._touched: set[int] = set()
 
@@ -182,13 +234,9 @@ class Partition:
             # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
             self.position = restore_from
             return False
-        if local.second == self.second and local.scan and not self.scan:
-            # A scan that began here, of which nothing became visible. It is redone with its own fence: a request that
-            # came after it must not be taken for one that it has fired.
-            self.scan = local.scan
-        elif local.second > self.second:
+        if local.second > self.second:
             # The seals are gone, this store is not.
-            self.second, self.fence, self.scan = local.second, local.fence, local.scan
+            self.second, self.fence, self.scan = local.second, local.fence, None
         self.position = local.position
         return True
 
@@ -229,6 +277,46 @@ class Partition:
                 return None
         return key
 
+    def is_done(self, version: Version) -> bool:
+        """Tell whether a request that was not taken back is done."""
+        return self.place(version.second, version.millis, version.offset) is None
+
+    def fate(self, before: Version, by: int, appended_ms: int) -> Fate:
+        """
+        Return what a record means for the request *before* it of its timer id, which no record has taken back yet.
+
+        Args:
+            before: the earlier one.
+            by: offset of the record, which is a cancel or a request.
+            appended_ms: UNIX milliseconds at which the broker appended the record.
+        """
+        in_time = appended_ms < before.second * 1000
+        if self.is_done(before):
+            return Fate.PAST if in_time and self.is_answered(by) else Fate.TOO_LATE
+        if not in_time:
+            return Fate.TOO_LATE
+        scan = self.scan
+        if scan is not None and before.second <= scan.second and before.offset < scan.fence <= by:
+            # Once a slice is sealed, whoever goes on with this scan has the same fence. Before, the next owner may have
+            # read the record when it begins one of its own.
+            return Fate.TOO_LATE if scan.through else Fate.OPEN
+        return Fate.TAKEN_BACK
+
+    def is_answered(self, offset: int) -> bool:
+        """Tell whether the record at *offset* was answered before: no seal covers what was not."""
+        return offset < self.must_reach
+
+    def remember(self, offset: int, second: int) -> None:
+        """Have the request at *offset* read by whoever has no store, until what came of it in *second* is forgotten."""
+        self._remember([offset >> CHUNK_BITS], second)
+
+    def _remember(self, chunks: Iterable[int], second: int) -> None:
+        until = second + ID_MEMORY_S
+        for chunk in chunks:
+            if until > max(self.remembered.get(chunk, 0), self.second):
+                self.remembered[chunk] = until
+                self._touched.add(chunk)
+
     def added(self, offsets: Sequence[int]) -> None:
         """Count the requests at *offsets*, which ascend, as pending."""
         if offsets and offsets[0] >> CHUNK_BITS == offsets[-1] >> CHUNK_BITS:
@@ -249,11 +337,16 @@ class Partition:
                 del self.chunks[chunk]
         self._touched.update(counts)
 
-    def take_touched(self) -> dict[int, int]:
-        """Return the chunks whose counts have changed since the last call, with their counts; 0 means gone."""
-        touched = {chunk: self.chunks[chunk] for chunk in self._touched}
+    def take_touched(self) -> dict[int, tuple[int, int]]:
+        """Return the chunks that have changed since the last call: how many wait, and until when it is remembered."""
+        touched = {chunk: (self.chunks[chunk], self.remembered.get(chunk, 0)) for chunk in self._touched}
         self._touched.clear()
         return touched
+
+    def restore(self, chunks: Mapping[int, tuple[int, int]]) -> None:
+        """Set what `take_touched` has told of all chunks."""
+        self.chunks.update({chunk: count for chunk, (count, _) in chunks.items() if count})
+        self.remembered.update({chunk: until for chunk, (_, until) in chunks.items() if until > self.second})
 
     @property
     def pending(self) -> int:
@@ -262,8 +355,8 @@ class Partition:
 
     @property
     def restore_from(self) -> int:
-        """An offset on `timer-request` below which no request waits; at most one chunk below the best one."""
-        return self._lowest(self.chunks)
+        """An offset on `timer-request` below which nothing waits or is remembered; one chunk below the best at most."""
+        return self._lowest(self.chunks, self.second)
 
     @property
     def restorable_from(self) -> int:
@@ -271,8 +364,9 @@ class Partition:
         lowest = min(self.chunks, default=None)
         return self.position if lowest is None else ((lowest + 1) << CHUNK_BITS) - 1
 
-    def _lowest(self, chunks: Counter[int]) -> int:
-        lowest = min(chunks, default=None)
+    def _lowest(self, chunks: Counter[int], second: int) -> int:
+        remembered = [chunk for chunk, until in self.remembered.items() if until > second]
+        lowest = min(chain(chunks, remembered), default=None)
         # What was sealed once is never taken back, though a new request may open its chunk again: retention follows it.
         return self.position if lowest is None else max(lowest << CHUNK_BITS, self._done_below)
 
@@ -301,16 +395,20 @@ class Partition:
         """Return the range of keys, the second one excluded, that are left to fire in *scan*."""
         return scan.through + b"\0" if scan.through else first_key(self.second + 1), first_key(scan.second + 1)
 
-    def seal(self, taken: Taken, *, complete: bool) -> Sealed:
+    def seal(self, taken: Taken, *, complete: bool, cancelled: int = 0, moved: int = 0) -> Sealed:
         """
         Return the seal for the next rows of the open scan, without the fields that only the sender knows.
 
         Args:
-            taken: the rows, from the scan's `through` on, nothing left out.
+            taken: the rows, from the scan's `through` on, nothing left out but what was taken back.
             complete: no further rows of this scan follow.
+            cancelled: rows between that were taken back by a cancel.
+            moved: rows between that were taken back by another request.
         """
         scan = self._open()
         after = self.chunks - taken.chunks
+        if taken.named:
+            self._remember(taken.chunks, scan.second)
         return Sealed(
             partition=self.number,
             first=self.second + 1,
@@ -319,11 +417,13 @@ class Partition:
             fired=len(taken.offsets) - len(taken.rejected),
             rejected=len(taken.rejected),
             late_arrivals=taken.late,
+            cancelled=cancelled,
+            moved=moved,
             pending=after.total(),
             digest=(digest_of(taken.offsets) - digest_of(taken.rejected)) % _DIGESTS,
             fence=scan.fence,
             through=None if complete else taken.through,
-            restore_from=self._lowest(after),
+            restore_from=self._lowest(after, scan.second),
         )
 
     def sealed(self, seal: Sealed, taken: Taken) -> None:
@@ -335,6 +435,10 @@ class Partition:
             self.scan = replace(scan, through=seal.through)
         else:
             self.second, self.fence, self.scan = scan.second, scan.fence, None
+            forgotten = [chunk for chunk, until in self.remembered.items() if until <= self.second]
+            for chunk in forgotten:
+                del self.remembered[chunk]
+            self._touched.update(forgotten)
 
     def _open(self) -> Scan:
         if self.scan is None:

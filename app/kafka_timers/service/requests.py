@@ -8,7 +8,7 @@ What only the callback topic can tell is judged in the request's second, by `cal
 
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -16,7 +16,8 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from kafka_timers.service import runs
-from kafka_timers.service.partition import REFUSED, Partition, run_key
+from kafka_timers.service.ids import Asked, Decided, decide, hash_of
+from kafka_timers.service.partition import REFUSED, Partition, Version, run_key
 from kafka_timers.service.runs import Row
 from kafka_timers.wire import SECOND_LIMIT, Future, Request, callback_headers
 
@@ -30,7 +31,8 @@ class Reason(StrEnum):
     VALUE_MISSING = "value-missing"
     VALUE_NOT_A_FUTURE = "value-not-a-future"
     MILLIS_OUT_OF_RANGE = "millis-out-of-range"
-    CANCEL_UNSUPPORTED = "cancel-unsupported"
+    ID_MISSING = "id-missing"
+    ID_IN_FOREIGN_PARTITION = "id-in-foreign-partition"
     TOPIC_MISSING = "topic-missing"
     TOPIC_UNKNOWN = "topic-unknown"
     TOPIC_FORBIDDEN = "topic-forbidden"
@@ -61,6 +63,10 @@ class Record(Protocol):
     @property
     def offset(self) -> int:
         """On `timer-request`."""
+
+    @property
+    def timestamp(self) -> int:
+        """UNIX milliseconds of its append."""
 
 
 # Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
@@ -111,27 +117,35 @@ def unpack_refused(row: bytes) -> tuple[Reason, bytes | None, bytes | None]:
     return reason, None if key_bytes < 0 else row[key_at:value_at], row[value_at + 1 :] if row[value_at:] else None
 
 
+# Tells of timer ids what is known of each.
+Lookup = Callable[[Sequence[bytes]], Iterable[Version | None]]
+
+
 @dataclass(slots=True)
 class Accepted:
     """
-    Rows for the store.
+    What follows from some records.
 
     Attributes:
+        count: of the records that it follows from; nothing can be said yet of the first one behind them.
         rows: what is kept, a row for each record or each run of them.
         offsets: of all records that are kept, ascending.
         refused: how many of them are refused requests, by reason.
         topics: callback topics that the others name.
+        decided: what follows for timer ids.
     """
 
+    count: int
     rows: list[Row] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     refused: Counter[Reason] = field(default_factory=Counter)
     topics: set[str] = field(default_factory=set)
+    decided: Decided = field(default_factory=Decided)
 
 
-def accept(records: Sequence[Record], partition: Partition) -> Accepted:
+def accept(records: Sequence[Record], partition: Partition, partitions: int, lookup: Lookup) -> Accepted:
     """
-    Return rows for those of *records* that are not done yet.
+    Return what is kept of those of *records* that are not done yet, and what they mean for earlier ones.
 
     Only what the record itself shows is judged here, so that whoever reads it again, much later and on an empty disk,
     comes to the same end. What may change, such as whether its callback topic exists, is judged in its second.
@@ -139,78 +153,113 @@ def accept(records: Sequence[Record], partition: Partition) -> Accepted:
     Args:
         records: of this partition, offsets ascending.
         partition: decides where each row is kept.
+        partitions: how many there are.
+        lookup: knows the records before these.
     """
-    # Many requests of a fetch are due in the same seconds.
-    seconds = {key: second_of(key) for key in {record.key for record in records}}
-    usual = _usual(records, seconds, partition.looked_at)
-    if usual:
-        return usual
-    out = Accepted()
+    out, asked = _usual(records, partition, partitions) or _one_by_one(records, partition, partitions)
+    if asked:
+        ids = list({ask.timer_id: None for ask in asked})
+        out.decided = decide(asked, dict(zip(ids, lookup(ids), strict=True)), partition)
+        if out.decided.open_at is not None:
+            sure = [record for record in records if record.offset < out.decided.open_at]
+            return accept(sure, partition, partitions, lookup)
+    return out
+
+
+def _one_by_one(records: Sequence[Record], partition: Partition, partitions: int) -> tuple[Accepted, list[Asked]]:
+    out, asked = Accepted(len(records)), []
     for record in records:
-        asked = _judged(seconds[record.key], record.value)
-        if isinstance(asked, Reason):
-            key, row = partition.place(REFUSED, 0, record.offset), pack_refused(asked, record)
-            out.refused[asked] += key is not None
+        second, future = _judged(record, partition.number, partitions)
+        if isinstance(future, Reason):
+            key, row = partition.place(REFUSED, 0, record.offset), pack_refused(future, record)
+            out.refused[future] += key is not None
         else:
-            second, future, row = asked
-            key = partition.place(second, future.millis, record.offset)
+            if future.timerId:
+                asked.append(_asked(future, second, record))
+            if second is None:
+                continue
+            key, row = partition.place(second, future.millis, record.offset), record.value or b""
             out.topics.add(future.callBackTopic)
         if key is not None:
             out.rows.append((key, row))
             out.offsets.append(record.offset)
-    return out
+    return out, asked
 
 
-def _usual(records: Sequence[Record], seconds: Mapping[bytes | None, int | Reason], looked_at: int) -> Accepted | None:
-    """
-    Return what `accept` does when nothing is unusual in *records*, else None: many times faster than one by one.
-
-    Args:
-        records: as `accept` gets them.
-        seconds: what their keys name.
-        looked_at: requests for this second or an earlier one may be done or late.
-    """
-    due = {key: second for key, second in seconds.items() if isinstance(second, int) and second > looked_at}
-    if len(due) < len(seconds):
-        return None
+def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> tuple[Accepted, list[Asked]] | None:
+    """Return what `_one_by_one` does when nothing is unusual in *records*, else None: many times faster."""
     values = [record.value or b"" for record in records]
     framed = runs.framed(values)
     futures = runs.futures_in(framed)
     if futures is None:
         return None
-    topics = {future.callBackTopic for future in futures}
     extras = runs.extras_in(values)
-    if "" in topics or extras.HasField("millis") or extras.HasField("cancel"):
+    if extras.HasField("millis"):
         return None
-    offsets = [record.offset for record in records]
+    requests, kept = records, futures
+    if extras.HasField("cancel"):
+        requests = [record for record, future in zip(records, futures, strict=True) if not future.cancel]
+        kept = [future for future in futures if not future.cancel]
+        values = [record.value or b"" for record in requests]
+        framed = runs.framed(values)
+    # Many requests of a fetch are due in the same seconds.
+    due: dict[bytes | None, int] = {}
+    for key in {record.key for record in requests}:
+        second = second_of(key)
+        # What is due in a second that was looked at may be done or late.
+        if isinstance(second, Reason) or second <= partition.looked_at:
+            return None
+        due[key] = second
+    topics = {future.callBackTopic for future in kept}
+    if "" in topics:
+        return None
+    asked = []
+    named = extras.HasField("timerId")
+    if named or extras.HasField("cancel"):
+        for record, future in zip(records, futures, strict=True):
+            if future.timerId:
+                asked.append(_asked(future, None if future.cancel else due[record.key], record))
+            elif future.cancel:
+                return None
+        if any(hash_of(ask.timer_id) % partitions != partition.number for ask in asked):
+            return None
+    offsets = [record.offset for record in requests]
     together = dict.fromkeys(due.values(), (framed, offsets))
     if len(together) > 1:
         parts: dict[int, tuple[list[bytes], list[int]]] = {second: ([], []) for second in together}
-        for record, value, offset in zip(records, values, offsets, strict=True):
+        for record, value, offset in zip(requests, values, offsets, strict=True):
             of_second = parts[due[record.key]]
             of_second[0].append(value)
             of_second[1].append(offset)
         together = {second: (runs.framed(part), at) for second, (part, at) in parts.items()}
     plain = not extras.ListFields()
     rows = [
-        (run_key(second, run_offsets[-1], len(run_offsets)), runs.pack(run, run_offsets, plain=plain))
+        (run_key(second, run_offsets[-1], len(run_offsets)), runs.pack(run, run_offsets, plain=plain, named=named))
         for second, (run, run_offsets) in together.items()
     ]
-    return Accepted(rows, offsets, topics=topics)
+    return Accepted(len(records), rows, offsets, topics=topics), asked
 
 
-def _judged(second: int | Reason, value: bytes | None) -> tuple[int, Future, bytes] | Reason:
-    """Return the second, the Future in *value* and *value*, or why the request is refused."""
-    if isinstance(second, Reason):
-        return second
-    if not value:
-        return Reason.VALUE_MISSING
+def _asked(future: Future, second: int | None, record: Record) -> Asked:
+    timer_id, reply_topic = future.timerId.encode(), future.replyTopic.encode()
+    return Asked(timer_id, second, future.millis, record.offset, record.timestamp, reply_topic)
+
+
+def _judged(record: Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
+    """Return second and Future of a request, None and Future of a cancel, or None and why *record* is refused."""
+    second, value = second_of(record.key), record.value
     try:
-        future = Future.FromString(value)
+        future = Future.FromString(value or b"")
     except DecodeError:
-        return Reason.VALUE_NOT_A_FUTURE
+        return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
+    if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
+        return None, Reason.ID_IN_FOREIGN_PARTITION
     if future.cancel:
-        return Reason.CANCEL_UNSUPPORTED
+        return None, future if future.timerId else Reason.ID_MISSING
+    if isinstance(second, Reason):
+        return None, second
+    if not value:
+        return None, Reason.VALUE_MISSING
     if future.millis > 999:
-        return Reason.MILLIS_OUT_OF_RANGE
-    return (second, future, value) if future.callBackTopic else Reason.TOPIC_MISSING
+        return None, Reason.MILLIS_OUT_OF_RANGE
+    return second, future if future.callBackTopic else Reason.TOPIC_MISSING

@@ -6,7 +6,7 @@ spares the store, and lets the protobuf runtime parse all of them in one call, m
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -17,7 +17,7 @@ from kafka_timers.wire import Extras, Future, Futures, RawRun, Request, Run
 Row = tuple[bytes, bytes]
 
 # Tags of the fields of a Run.
-_REQUESTS, _OFFSETS, _PLAIN = b"\x0a", b"\x12", b"\x18\x01"
+_REQUESTS, _OFFSETS, _PLAIN, _NAMED = b"\x0a", b"\x12", b"\x18\x01", b"\x20\x01"
 
 
 def futures_in(requests: bytes) -> Sequence[Future] | None:
@@ -33,7 +33,7 @@ def extras_in(values: Iterable[bytes]) -> Extras:
     return Extras.FromString(b"".join(values))
 
 
-def pack(requests: bytes, offsets: Sequence[int], *, plain: bool) -> bytes:
+def pack(requests: bytes, offsets: Sequence[int], *, plain: bool = False, named: bool = False) -> bytes:
     """
     Return the value of a run.
 
@@ -41,9 +41,10 @@ def pack(requests: bytes, offsets: Sequence[int], *, plain: bool) -> bytes:
         requests: `framed`.
         offsets: theirs, ascending.
         plain: none of them has more than topic, key and value.
+        named: some of them have a timer id.
     """
     end = _OFFSETS + _varint(8 * len(offsets)) + struct.pack(f"<{len(offsets)}Q", *offsets)
-    return requests + end + (_PLAIN if plain else b"")
+    return requests + end + (_PLAIN if plain else b"") + (_NAMED if named else b"")
 
 
 def unpack(row: bytes) -> Run:
@@ -66,13 +67,47 @@ def raw_requests(row: bytes) -> Sequence[bytes]:
     return RawRun.FromString(row).requests
 
 
+def ids_in(row: bytes) -> Iterable[tuple[bytes, int]]:
+    """Return the timer ids of which a row tells that was packed like a run, with their offsets."""
+    past = RawRun.FromString(row)
+    return zip(past.requests, past.offsets, strict=True)
+
+
 def singles(key: bytes, row: bytes) -> list[Row]:
     """Return what lies under *key* as a row for each request."""
     if not is_run(key):
         return [(key, row)]
-    second = parts_of(key)[0]
-    offsets = Run.FromString(row).offsets
-    return [(row_key(second, 0, offset), raw) for offset, raw in zip(offsets, raw_requests(row), strict=True)]
+    second, run = parts_of(key)[0], RawRun.FromString(row)
+    return [(row_key(second, 0, offset), raw) for offset, raw in zip(run.offsets, run.requests, strict=True)]
+
+
+def without(rows: Iterable[Row], taken_back: Iterator[bytes]) -> Iterator[Row]:
+    """
+    Yield *rows* without the requests that do not fire.
+
+    Args:
+        rows: keys ascending.
+        taken_back: keys that those requests have, or would have if they were not in a run; ascending.
+    """
+    next_key = next(taken_back, None)
+    for key, row in rows:
+        # Of two runs in one second the later one has the higher offsets, so what lies below its key and has not been
+        # met yet is its own.
+        gone = []
+        while next_key is not None and next_key <= key:
+            gone.append(next_key)
+            next_key = next(taken_back, None)
+        if not gone:
+            yield key, row
+        elif is_run(key):
+            run, offsets = Run.FromString(row), {parts_of(each)[2] for each in gone}
+            raw = raw_requests(row)
+            left = [(each, at) for each, at in zip(raw, run.offsets, strict=True) if at not in offsets]
+            if left:
+                values = framed([each for each, _ in left])
+                yield key, pack(values, [at for _, at in left], plain=run.plain, named=run.named)
+        elif key not in gone:
+            yield key, row
 
 
 def framed(values: Sequence[bytes]) -> bytes:

@@ -27,6 +27,7 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from kafka_timers.service.lease import Lease
 from kafka_timers.service.requests import Reason
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.wire import Sealed, is_complete
@@ -85,6 +86,11 @@ class Sender:
             request_timeout_ms=int(settings.transaction_timeout_s * 1000),
             **more,
         )
+
+    @property
+    def lease(self) -> Lease | None:
+        """What tells whether another owner has shut this one out; None with at-least-once, where none does."""
+        return Lease(self._producer) if self._transactional else None
 
     async def start(self) -> None:
         """Connect, and with exactly-once shut out whoever owned the partition before."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import faust
 import uvloop
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
@@ -35,6 +36,7 @@ from kafka_timers.service.owner import Fences, Ledger, Owner, Shared, check_part
 from kafka_timers.service.partition import tick_second
 from kafka_timers.service.processes import run_all
 from kafka_timers.service.reader import RequestReader
+from kafka_timers.service.replies import Replies
 from kafka_timers.service.requests import Target
 from kafka_timers.service.rush import Rush
 from kafka_timers.service.store import StoreMemory
@@ -53,6 +55,8 @@ _HOUSEKEEPING_S = 0.5
 _WATCH_LOGS_S = 5.0
 _NO_TICK_S = 3.0
 _TICK_DIGITS = 20
+# For longer no seal waits for a reply topic without a leader.
+_REPLY_MS = 4_000
 # Numbers of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 # Beyond this many times `stalled_after_s` a restart is the better bet: /livez turns red.
@@ -188,9 +192,14 @@ class Worker:
         reader = RequestReader(fetcher, rush)
         ledger = Ledger(sealing, topics.sealed)
         check_partitions(await ledger.seals(0), partitions)
-        rejected = (await targets.look_up([topics.rejected]))[topics.rejected]
-        if not isinstance(rejected, Target):
-            raise TopicsError(f"topic {topics.rejected} cannot be written to: {rejected}")
+        own = {}
+        for name, found_as in (await targets.look_up([topics.rejected, topics.replies])).items():
+            if not isinstance(found_as, Target):
+                raise TopicsError(f"topic {name} cannot be written to: {found_as}")
+            own[name] = found_as
+        replying = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, acks="all", request_timeout_ms=_REPLY_MS)
+        stack.push_async_callback(replying.stop)
+        await replying.start()
         cluster = (await admin.describe_cluster())["cluster_id"] or ""
         return Shared(
             settings=settings,
@@ -200,7 +209,8 @@ class Worker:
             fences=Fences(asking, topics.requests, lambda: reader.numbers),
             ledger=ledger,
             targets=targets,
-            rejects=Rejects(topics.rejected, rejected, topics.requests),
+            rejects=Rejects(topics.rejected, own[topics.rejected], topics.requests),
+            replies=Replies(replying, (topics.replies, own[topics.replies]), targets, self.metrics),
             memory=StoreMemory(),
             room=Room(settings.arm_bytes),
             rush=rush,

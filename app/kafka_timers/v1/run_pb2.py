@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kafka_timers.v1 import future_pb2 as kafka__timers_dot_v1_dot_future__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kafka_timers/v1/run.proto\x12\x0fkafka_timers.v1\x1a\x1ckafka_timers/v1/future.proto\"Q\n\x03Run\x12*\n\x08requests\x18\x01 \x03(\x0b\x32\x18.kafka_timers.v1.Request\x12\x0f\n\x07offsets\x18\x02 \x03(\x06\x12\r\n\x05plain\x18\x03 \x01(\x08\"\xcf\x01\n\x07Request\x12\x15\n\rcallBackTopic\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x61llBackKey\x18\x02 \x01(\x0c\x12\x10\n\x08\x63\x61llBack\x18\x03 \x01(\x0c\x12\x0f\n\x07timerId\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\x0c\x12\x0e\n\x06millis\x18\x06 \x01(\r\x12(\n\x07headers\x18\x07 \x03(\x0b\x32\x17.kafka_timers.v1.Header\x12\x16\n\x0etombstoneTopic\x18\n \x01(\x0c\x12\x14\n\x0ctombstoneKey\x18\x0b \x01(\x0c\"\x1a\n\x06RawRun\x12\x10\n\x08requests\x18\x01 \x03(\x0c\"4\n\x07\x46utures\x12)\n\x08requests\x18\x01 \x03(\x0b\x32\x17.kafka_timers.v1.Future\"\xf1\x01\n\x06\x45xtras\x12\x14\n\x07timerId\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05token\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x13\n\x06millis\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x0f\n\x07headers\x18\x07 \x03(\x0c\x12\x13\n\x06\x63\x61ncel\x18\x08 \x01(\x08H\x03\x88\x01\x01\x12\x17\n\nreplyTopic\x18\t \x01(\x0cH\x04\x88\x01\x01\x12\x1b\n\x0etombstoneTopic\x18\n \x01(\x0cH\x05\x88\x01\x01\x42\n\n\x08_timerIdB\x08\n\x06_tokenB\t\n\x07_millisB\t\n\x07_cancelB\r\n\x0b_replyTopicB\x11\n\x0f_tombstoneTopicb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19kafka_timers/v1/run.proto\x12\x0fkafka_timers.v1\x1a\x1ckafka_timers/v1/future.proto\"`\n\x03Run\x12*\n\x08requests\x18\x01 \x03(\x0b\x32\x18.kafka_timers.v1.Request\x12\x0f\n\x07offsets\x18\x02 \x03(\x06\x12\r\n\x05plain\x18\x03 \x01(\x08\x12\r\n\x05named\x18\x04 \x01(\x08\"\xcf\x01\n\x07Request\x12\x15\n\rcallBackTopic\x18\x01 \x01(\x0c\x12\x13\n\x0b\x63\x61llBackKey\x18\x02 \x01(\x0c\x12\x10\n\x08\x63\x61llBack\x18\x03 \x01(\x0c\x12\x0f\n\x07timerId\x18\x04 \x01(\x0c\x12\r\n\x05token\x18\x05 \x01(\x0c\x12\x0e\n\x06millis\x18\x06 \x01(\r\x12(\n\x07headers\x18\x07 \x03(\x0b\x32\x17.kafka_timers.v1.Header\x12\x16\n\x0etombstoneTopic\x18\n \x01(\x0c\x12\x14\n\x0ctombstoneKey\x18\x0b \x01(\x0c\"+\n\x06RawRun\x12\x10\n\x08requests\x18\x01 \x03(\x0c\x12\x0f\n\x07offsets\x18\x02 \x03(\x06\"4\n\x07\x46utures\x12)\n\x08requests\x18\x01 \x03(\x0b\x32\x17.kafka_timers.v1.Future\"\xf1\x01\n\x06\x45xtras\x12\x14\n\x07timerId\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05token\x18\x05 \x01(\x0cH\x01\x88\x01\x01\x12\x13\n\x06millis\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x0f\n\x07headers\x18\x07 \x03(\x0c\x12\x13\n\x06\x63\x61ncel\x18\x08 \x01(\x08H\x03\x88\x01\x01\x12\x17\n\nreplyTopic\x18\t \x01(\x0cH\x04\x88\x01\x01\x12\x1b\n\x0etombstoneTopic\x18\n \x01(\x0cH\x05\x88\x01\x01\x42\n\n\x08_timerIdB\x08\n\x06_tokenB\t\n\x07_millisB\t\n\x07_cancelB\r\n\x0b_replyTopicB\x11\n\x0f_tombstoneTopicb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,13 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kafka_timers.v1.run_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RUN']._serialized_start=76
-  _globals['_RUN']._serialized_end=157
-  _globals['_REQUEST']._serialized_start=160
-  _globals['_REQUEST']._serialized_end=367
-  _globals['_RAWRUN']._serialized_start=369
-  _globals['_RAWRUN']._serialized_end=395
-  _globals['_FUTURES']._serialized_start=397
-  _globals['_FUTURES']._serialized_end=449
-  _globals['_EXTRAS']._serialized_start=452
-  _globals['_EXTRAS']._serialized_end=693
+  _globals['_RUN']._serialized_end=172
+  _globals['_REQUEST']._serialized_start=175
+  _globals['_REQUEST']._serialized_end=382
+  _globals['_RAWRUN']._serialized_start=384
+  _globals['_RAWRUN']._serialized_end=427
+  _globals['_FUTURES']._serialized_start=429
+  _globals['_FUTURES']._serialized_end=481
+  _globals['_EXTRAS']._serialized_start=484
+  _globals['_EXTRAS']._serialized_end=725
 # @@protoc_insertion_point(module_scope)

@@ -7,14 +7,16 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Run(_message.Message):
-    __slots__ = ("requests", "offsets", "plain")
+    __slots__ = ("requests", "offsets", "plain", "named")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     PLAIN_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[Request]
     offsets: _containers.RepeatedScalarFieldContainer[int]
     plain: bool
-    def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., offsets: _Optional[_Iterable[int]] = ..., plain: bool = ...) -> None: ...
+    named: bool
+    def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., offsets: _Optional[_Iterable[int]] = ..., plain: bool = ..., named: bool = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey")
@@ -39,10 +41,12 @@ class Request(_message.Message):
     def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ...) -> None: ...
 
 class RawRun(_message.Message):
-    __slots__ = ("requests",)
+    __slots__ = ("requests", "offsets")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, requests: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, requests: _Optional[_Iterable[bytes]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Futures(_message.Message):
     __slots__ = ("requests",)

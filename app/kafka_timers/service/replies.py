@@ -1,0 +1,146 @@
+"""
+Answers to cancels and moves, on the topics that asked for them.
+
+They leave at once, past the transaction of any second. What they say stays true whoever owns the partition later: a
+next owner reads the log up to its end before anything fires, so a cancel that an owner has read counts for all that
+come after. But an owner that was paused may have read a cancel that its successor could not read yet when it fired (the
+transaction of the cancel was committed later). So before anything is said to be taken back, the broker is asked whether
+this owner still was one, at a moment after it had read that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from kafka_timers.service.ids import Answer, hash_of
+from kafka_timers.service.lease import Lease
+from kafka_timers.service.metrics import WorkerMetrics
+from kafka_timers.service.requests import Target
+from kafka_timers.service.sender import FencedError
+from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.wire import Reply
+
+log = logging.getLogger(__name__)
+
+_NEED_THE_LEASE = frozenset((Reply.CANCELLED, Reply.MOVED))
+
+
+class Replies:
+    """
+    The way to reply topics, for all partitions of a process.
+
+    Args:
+        producer: started.
+        own: the service's topic for replies, and what it takes.
+        targets: judge all other topics.
+        metrics: count what is sent.
+    """
+
+    def __init__(
+        self, producer: AIOKafkaProducer, own: tuple[str, Target], targets: CallbackTopics, metrics: WorkerMetrics
+    ) -> None:
+        self._producer = producer
+        self._own = own
+        self._targets = targets
+        self._metrics = metrics
+
+    async def send(self, number: int, answers: Iterable[Answer]) -> None:
+        """
+        Send *answers* to records of partition *number*, and return once the broker has them.
+
+        What a topic does not take is counted, and lost: it is not for the one who asks to stop the timers of others.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker tells what topics there are.
+        """
+        addressed = [(answer.topic.decode(), answer) for answer in answers]
+        own, own_target = self._own
+        verdicts = self._targets.verdicts
+        while unknown := {topic for topic, _ in addressed} - verdicts.keys() - {own}:
+            await self._targets.resolve(unknown)
+        open_batches: dict[tuple[str, int], BatchBuilder] = {}
+        full: list[tuple[str, int, BatchBuilder]] = []
+        for topic, answer in addressed:
+            target = own_target if topic == own else verdicts[topic]
+            if not isinstance(target, Target):
+                self._metrics.replies.labels(target).inc()
+                continue
+            at = (topic, hash_of(answer.timer_id) % target.partitions)
+            value = answer.reply(number).SerializeToString()
+            batch = open_batches.get(at)
+            if batch is None or batch.append(timestamp=None, key=answer.timer_id, value=value) is None:
+                if batch is not None:
+                    full.append((*at, batch))
+                batch = open_batches[at] = self._producer.create_batch()
+                batch.append(timestamp=None, key=answer.timer_id, value=value)
+        full += [(topic, partition, batch) for (topic, partition), batch in open_batches.items()]
+        await asyncio.gather(*(self._deliver(*each) for each in full))
+
+    async def _deliver(self, topic: str, partition: int, batch: BatchBuilder) -> None:
+        count = batch.record_count()
+        try:
+            await (await self._producer.send_batch(batch, topic, partition=partition))
+        except KafkaError as error:
+            log.warning("%d replies are lost: %s partition %d does not take them: %r", count, topic, partition, error)
+            self._metrics.replies.labels("failed").inc(count)
+        else:
+            self._metrics.replies.labels("sent").inc(count)
+
+
+class Outbox:
+    """
+    Answers of one partition that have not left yet.
+
+    Args:
+        number: of the partition.
+        replies: sends them.
+        lease: of the partition's owner; None where nothing shuts out an owner that was paused.
+    """
+
+    def __init__(self, number: int, replies: Replies, lease: Lease | None) -> None:
+        self._number = number
+        self._replies = replies
+        self._lease = lease
+        self._waiting: list[Answer] = []
+        self._added = self._sent = 0
+        self._some = asyncio.Event()
+        self._progress = asyncio.Event()
+
+    def add(self, answers: Iterable[Answer]) -> None:
+        """Have *answers* sent."""
+        before = len(self._waiting)
+        self._waiting += answers
+        self._added += len(self._waiting) - before
+        if self._waiting:
+            self._some.set()
+
+    async def run(self) -> None:
+        """
+        Send until cancelled.
+
+        Raises:
+            FencedError: another worker owns the partition.
+            aiokafka.errors.KafkaError: no broker tells who owns it, or what topics there are.
+        """
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            answers, self._waiting = self._waiting, []
+            needs_lease = any(answer.outcome in _NEED_THE_LEASE for answer in answers)
+            if needs_lease and self._lease and not await self._lease.is_held():
+                raise FencedError
+            await self._replies.send(self._number, answers)
+            self._sent += len(answers)
+            self._progress.set()
+
+    async def sent(self) -> int:
+        """Return once all that was added by now has been sent: how many answers there were so far."""
+        added = self._added
+        while self._sent < added:
+            self._progress.clear()
+            await self._progress.wait()
+        return added

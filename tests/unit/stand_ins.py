@@ -1,0 +1,74 @@
+"""What several tests put in the place of the broker and of what is known of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from kafka_timers.service.callbacks import Rejects, Slice
+from kafka_timers.service.partition import Partition, Version
+from kafka_timers.service.requests import Accepted, Reason, Target, accept
+from kafka_timers.service.sender import BATCH_BYTES
+from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.testing import ManualClock
+from kafka_timers.wire import Future
+
+SECOND = 1_800_000_000
+ROOMY = Target(partitions=7, batch_bytes_max=1_048_588)
+
+
+@dataclass
+class Record:
+    """A record on the request log."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int = 0
+    timestamp: int = 0
+
+
+def asked(offset: int = 0, key: bytes | None = b"%d" % SECOND, topic: str = "callbacks", **more: object) -> Record:
+    """Return a record that asks for a callback; *more* are fields of the Future."""
+    future = Future(callBackTopic=topic, callBackKey="k", **({"callBack": b"v"} | more))  # type: ignore[arg-type]
+    return Record(key, future.SerializeToString(), offset)
+
+
+def accepted(
+    records: Sequence[Record], partition: Partition, known: dict[bytes, Version] | None = None, partitions: int = 1
+) -> Accepted:
+    """Return what follows from *records* where no id but those *known* was met before."""
+    return accept(records, partition, partitions, lambda ids: [(known or {}).get(each) for each in ids])
+
+
+class Known:
+    """What is known of topics: nothing is found out in addition."""
+
+    def __init__(self, **verdicts: Target | Reason) -> None:
+        self.verdicts = verdicts
+        self.asked: list[str] = []
+
+    async def resolve(self, names: Iterable[str]) -> None:
+        self.asked += names
+        self.verdicts |= dict.fromkeys(names, Reason.TOPIC_UNKNOWN)
+
+
+def new_batch() -> BatchBuilder:
+    """Return a batch as the sender makes them."""
+    return BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
+
+
+def slice_to(
+    known: Known | None = None,
+    *,
+    rejected: Target = ROOMY,
+    wall_s: float = SECOND,
+    rows_max: int = 1_000_000,
+    bytes_max: int = 1 << 30,
+    not_before_s: int = 0,
+) -> Slice:
+    """Return an empty slice of partition 3; the one topic known is `callbacks`."""
+    targets = cast(CallbackTopics, known or Known(callbacks=ROOMY))
+    rejects = Rejects("timer-rejected", rejected, "timer-request")
+    limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_s": not_before_s}
+    return Slice(3, new_batch, targets, rejects, ManualClock(wall_s), **limits)
