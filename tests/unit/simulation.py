@@ -48,7 +48,7 @@ from kafka_timers.wire import Reply, Sealed
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 MAX_CLOCK_SKEW_S = 2.0
 START_S = 10
-TROUBLES = ("crash", "assign", "zombie") * 2 + ("resume", "land", "backup", "compact", "retention")
+TROUBLES = ("crash", "assign", "zombie") * 2 + ("late cancel",) + ("resume", "land", "backup", "compact", "retention")
 
 # What a worker does around the core. Each is a promise that the core relies on.
 SHELL_RULES = {
@@ -857,6 +857,12 @@ class World:
         elif kind == "zombie":
             owner.paused = self.hits(0.5)
             self.hand_over(rng.choice([worker for worker in self.workers if worker is not owner]))
+        elif kind == "late cancel":
+            # What one owner cannot read in time, the one before may read later, when it goes on.
+            if self.named and self.broker.pinned is None:
+                self.broker.pinned = len(self.broker.requests)
+                self.request(0, timer_id=b"a", cancel=True, asks=True)
+                self.hand_over(rng.choice([worker for worker in self.workers if worker is not owner]))
         elif kind == "resume":
             for worker in self.workers:
                 worker.paused = False
