@@ -105,8 +105,7 @@ async def test_check_names_each_missing_topic_and_makes_none(bootstrap: str, pre
     for _ in range(2):
         problems = await topics.check(bootstrap, prefix)
         assert [problem.split(": create it with kafka-timers topics create")[0] for problem in problems] == [
-            f"topic {prefix}{name} is missing"
-            for name in OWN
+            f"topic {prefix}{name} is missing" for name in OWN
         ]
 
 
