@@ -300,6 +300,19 @@ async def test_real_client_that_was_not_started_says_so() -> None:
     assert not caught.value.retriable
 
 
+async def test_cancel_on_the_receivers_page_tells_what_became_of_the_timer() -> None:
+    names: dict[str, Any] = {}
+    [block] = [block for block in python_blocks(RECEIVERS_PAGE) if "def pay(number" in block]
+    exec(block, names)
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    for number in ("1", "2"):
+        await timers.client.at(110, topic="deadlines", timer_id=f"deadline-{number}")
+    assert await names["pay"]("1", timers.client)
+    clock.set(110.0)
+    assert not await names["pay"]("2", timers.client)
+
+
 async def test_tests_on_the_receivers_page_pass() -> None:
     names: dict[str, Any] = {}
     for block in python_blocks(RECEIVERS_PAGE):
