@@ -80,8 +80,8 @@ class Outcome(StrEnum):
         CANCELLED: it does not fire; also for one that was cancelled before.
         MOVED: it does not fire; the request that asked has taken its place.
         TOO_LATE: it fires or has fired, since its second had begun. A move that is answered so fires as well.
-        UNKNOWN: no timer of this id is held: there was none, or it fired or was cancelled more than an hour ago. A move
-            that is answered so is a new timer.
+        UNKNOWN: no timer of this id is held: there was none, or it fired or was cancelled more than an hour ago; for a
+            move, it was cancelled. A move that is answered so is a new timer.
     """
 
     CANCELLED = "CANCELLED"

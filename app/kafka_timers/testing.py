@@ -155,6 +155,8 @@ class InMemoryTimers:
         if version is None or self._second - version.ended > _ID_MEMORY_S:
             return Answer(Outcome.UNKNOWN, None, None, asked)
         if version.cancelled:
+            if not future.cancel:
+                return Answer(Outcome.UNKNOWN, None, None, asked)
             outcome = Outcome.CANCELLED
         elif version.second <= self._second:
             outcome = Outcome.TOO_LATE

@@ -252,10 +252,10 @@ async def test_move_of_nothing_is_a_new_timer() -> None:
     timers = InMemoryTimers(clock)
     assert await timers.client.move("id", 120, topic="reminders") == Answer(Outcome.UNKNOWN, None, None, "0:0")
     assert (await timers.client.cancel("id")).outcome is Outcome.CANCELLED
-    # A cancelled one stays as it is; the new one stands.
-    assert await timers.client.move("id", 130, topic="reminders") == Answer(Outcome.CANCELLED, 120, "0:0", "0:2")
+    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 120, "0:0", "0:2")
+    assert await timers.client.move("id", 130, topic="reminders") == Answer(Outcome.UNKNOWN, None, None, "0:3")
     await clock.advance(100)
-    assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:2"]
+    assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:3"]
 
 
 async def test_ids_are_known_for_an_hour_after_their_timer_has_ended() -> None:
