@@ -31,6 +31,7 @@ from kafka_timers.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SECOND_L
 if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
 
+    from kafka_timers.history import Asked, State
     from kafka_timers.request import Answer, Timer
     from kafka_timers.status import PartitionStatus
 
@@ -372,6 +373,63 @@ def cancel(timer_ids: Sequence[str], bootstrap: str, topic_prefix: str, as_json:
     if as_json:
         click.echo(json.dumps(shown))
     sys.exit(max(codes) if len(codes) == len(answers) else 1)
+
+
+@program.command()
+@click.argument("timer_id", metavar="ID")
+@_where
+@_json
+def find(timer_id: str, bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+    """
+    Show the requests and cancels of the timer ID, and how they stand.
+
+    All of it is read from `timer-request`, from the oldest request on that may
+    still be pending in the partition of the id, and judged by the last seal:
+    a request is pending, fired, cancelled, moved (replaced by the next) or
+    refused; a cancel is cancelled, too late or unknown. What was fired and its
+    topic did not take lies on `timer-rejected`. Exits with 4 if nothing is
+    found.
+    """
+    from kafka_timers.find import find as found_of
+    from kafka_timers.history import states_of
+
+    found = _wait_for(found_of(bootstrap, topic_prefix, timer_id))
+    rows = list(zip(found.asked, states_of(found.asked, found.seal), strict=True))
+    sealed = found.seal.last if found.seal else None
+    if as_json:
+        head = {"timer_id": timer_id, "partition": found.partition, "start": found.start, "end": found.end}
+        records = [dataclasses.asdict(asked) | {"state": state} for asked, state in rows]
+        click.echo(json.dumps(head | {"sealed": sealed, "records": records}))
+    else:
+        if rows:
+            Console().print(history_table(found.partition, rows))
+        click.echo(
+            f"{len(rows)} records of {printable(_bytes_of(timer_id))} in partition {found.partition} from offset "
+            f"{found.start} to {found.end}; {f'sealed up to {_moment(sealed)}' if sealed else 'nothing is sealed'}"
+        )
+    sys.exit(0 if rows else _EXIT_CODES["UNKNOWN"])
+
+
+def history_table(partition: int, rows: "Sequence[tuple[Asked, State]]") -> Table:
+    """Return what was asked for, and how it stands, as a table that fits 80 columns."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("request", no_wrap=True)
+    table.add_column("appended\nUTC", no_wrap=True)
+    table.add_column("due\nUTC", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("topic, key", overflow="fold")
+    for asked, state in rows:
+        callback = "" if asked.cancel else printable(f"{asked.topic} {asked.key}".encode())
+        due = "-" if asked.second is None else _utc(asked.second, "%Y-%m-%d %H:%M:%S")
+        table.add_row(
+            f"{partition}:{asked.offset}",
+            _utc(asked.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
+            "cancel" if asked.cancel else due,
+            state,
+            # As Text, or a topic could be taken for markup.
+            Text(callback),
+        )
+    return table
 
 
 def answer_line(timer_id: str, answer: "Answer") -> str:

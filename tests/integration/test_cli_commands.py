@@ -14,7 +14,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
 from kafka_timers import Outcome, topics
-from kafka_timers.wire import Reply, Sealed, future_from
+from kafka_timers.request import partition_of
+from kafka_timers.wire import Future, Reply, Sealed, future_from
 
 LIMIT_S = 30.0
 
@@ -236,6 +237,73 @@ async def test_move_asks_for_what_its_options_say_and_tells_what_it_replaced(
     assert (record.key, future.timerId, future.cancel) == (b"1900000000", name, False)
     assert (future.callBackTopic, future.callBackKey, future.callBack) == ("calls", "k", b"v")
     assert (future.token, [(header.key, header.value) for header in future.headers]) == ("t", [("a", b"b=c")])
+
+
+async def test_find_shows_how_the_timers_of_an_id_stand(bootstrap: str, where: list[str], prefix: str) -> None:
+    await topics.create(bootstrap, prefix, 4)
+    partition, requests = partition_of("größe", 4), prefix + "timer-request"
+    now_s = int(time.time())
+
+    async def put(producer: AIOKafkaProducer, key: bytes, future: Future) -> None:
+        await producer.send_and_wait(requests, future.SerializeToString(), key, partition)
+
+    async def ask(producer: AIOKafkaProducer, second: int, timer_id: str = "größe") -> None:
+        await put(producer, b"%d" % second, Future(callBackTopic="calls", callBackKey="k", timerId=timer_id))
+
+    async with producing(bootstrap) as producer:
+        await ask(producer, now_s - 100)  # 0: below restore_from
+        await ask(producer, now_s - 50)  # 1: fired
+        for number in range(500):
+            await ask(producer, now_s + 500, f"größe-{number}")
+        await ask(producer, now_s + 500)  # 502: moved
+        await ask(producer, now_s + 600)  # 503: cancelled
+        await put(producer, b"whatever", Future(timerId="größe", cancel=True))  # 504
+        seal = Sealed(partition=partition, last=now_s - 10, fence=400, restore_from=1)
+        await producer.send_and_wait(prefix + "timer-sealed", seal.SerializeToString(), b"%d" % partition, partition)
+        await ask(producer, now_s + 800)  # 505
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=prefix) as transactions:
+        await transactions.begin_transaction()
+        await ask(transactions, now_s + 700)  # 506: never was
+        await transactions.abort_transaction()
+    await until_ended(bootstrap, TopicPartition(requests, partition), 508)  # the marker is 507
+    code, output, errors = await ended("find", "größe", *where, "--json")
+    assert (code, errors) == (0, "")
+    shown = json.loads(output)
+    records = shown.pop("records")
+    assert shown == {"timer_id": "größe", "partition": partition, "start": 1, "end": 508, "sealed": now_s - 10}
+    assert [(row["offset"], row["second"], row["cancel"], row["state"]) for row in records] == [
+        (1, now_s - 50, False, "fired"),
+        (502, now_s + 500, False, "moved"),
+        (503, now_s + 600, False, "cancelled"),
+        (504, None, True, "cancelled"),
+        (505, now_s + 800, False, "pending"),
+    ]
+    assert (records[0]["topic"], records[0]["key"]) == ("calls", "k")
+    assert all(abs(row["appended_ms"] / 1000 - now_s) < LIMIT_S for row in records)
+    code, output, _ = await ended("find", "größe", *where)
+    assert code == 0
+    assert f"{partition}:504  " in output
+    assert f"5 records of größe in partition {partition} from offset 1 to 508; sealed up to 20" in output
+    assert max(map(len, output.splitlines()[:-1])) <= 80
+
+
+async def until_ended(bootstrap: str, where: TopicPartition, end: int) -> None:
+    """The coordinator writes its markers after it has answered."""
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+        while (await consumer.end_offsets([where]))[where] < end:  # noqa: ASYNC110  # a broker has to be asked
+            await asyncio.sleep(0.02)
+
+
+async def test_find_of_what_nobody_asked_for_says_so(bootstrap: str, where: list[str], prefix: str) -> None:
+    code, _, errors = await ended("find", "id", *where)
+    assert (code, errors.startswith(f"Error: topic {prefix}timer-sealed is missing")) == (1, True)
+    await topics.create(bootstrap, prefix, 2)
+    partition = partition_of("\x1b[31m", 2)
+    assert await ended("find", "\x1b[31m", *where) == (
+        4,
+        f"0 records of \\x1b[31m in partition {partition} from offset 0 to 0; nothing is sealed\n",
+        "",
+    )
 
 
 async def test_watch_shows_callbacks_from_now_on_with_their_lateness(bootstrap: str, callbacks: str) -> None:
