@@ -7,6 +7,7 @@ and protobuf only; the processes of the timer service itself come with extras. F
 
 from kafka_timers.client import TimerClient
 from kafka_timers.errors import (
+    AnswerError,
     BrokerError,
     KafkaTimersError,
     PublishError,
@@ -17,14 +18,17 @@ from kafka_timers.errors import (
     WireError,
 )
 from kafka_timers.guard import TokenGuard, request_from, token_from
-from kafka_timers.request import Timer
+from kafka_timers.request import Answer, Outcome, Timer
 from kafka_timers.wire import Future, Header
 
 __all__ = [
+    "Answer",
+    "AnswerError",
     "BrokerError",
     "Future",
     "Header",
     "KafkaTimersError",
+    "Outcome",
     "PublishError",
     "RequestError",
     "SettingsError",

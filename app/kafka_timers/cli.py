@@ -15,7 +15,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -31,13 +31,17 @@ from kafka_timers.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SECOND_L
 if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
 
-    from kafka_timers.client import Timer
+    from kafka_timers.history import Asked, State
+    from kafka_timers.request import Answer, Timer
     from kafka_timers.status import PartitionStatus
 
 __all__ = ["main", "program"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _T = TypeVar("_T")
+
+# What `cancel` and `move` exit with, by the outcome.
+_EXIT_CODES = {"CANCELLED": 0, "MOVED": 0, "TOO_LATE": 3, "UNKNOWN": 4}
 
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -242,51 +246,196 @@ def topics_check(bootstrap: str, topic_prefix: str, as_json: bool) -> None:
     sys.exit(1 if problems else 0)
 
 
-@program.command()
-@_where
-@click.option("--in", "delay_s", type=_Delay(), help="fire after this time, as 3s, 5m, 1h30m or 2d")
-@click.option("--at", "when", type=_When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds")
-@click.option("--topic", required=True, help="topic of the callback; it must exist")
-@click.option("--key", help="key of the callback  [default: no key]")
-@click.option("--value", default="", show_default=True, help="value of the callback; - reads it from standard input")
-@click.option("--token", help="cancellation token, passed on to the receiver  [default: none]")
-@click.option("--timer-id", help="your own name for the timer  [default: none]")
-@click.option("--header", "headers", type=_HeaderPair(), multiple=True, help="header of the callback; repeatable")
-@_json
-def send(
-    bootstrap: str,
-    topic_prefix: str,
-    delay_s: int | None,
-    when: datetime | int | None,
-    topic: str,
-    key: str | None,
-    value: str,
-    token: str | None,
-    timer_id: str | None,
-    headers: Sequence[tuple[str, bytes]],
-    as_json: bool,
-) -> None:
-    """Schedule one callback, by --in or by --at."""
-    from kafka_timers.client import TimerClient
+def _callback(command: _Command) -> _Command:
+    """Give *command* the options that say when a callback fires and what it is."""
+    for option in reversed(
+        [
+            click.option("--in", "delay_s", type=_Delay(), help="fire after this time, as 3s, 5m, 1h30m or 2d"),
+            click.option("--at", "when", type=_When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
+            click.option("--topic", required=True, help="topic of the callback; it must exist"),
+            click.option("--key", help="key of the callback  [default: no key]"),
+            click.option(
+                "--value",
+                default="",
+                show_default=True,
+                help="value of the callback; - reads it from standard input",
+            ),
+            click.option("--token", help="cancellation token, passed on to the receiver  [default: none]"),
+            click.option(
+                "--header", "headers", type=_HeaderPair(), multiple=True, help="header of the callback; repeatable"
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
 
+
+def _callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], dict[str, Any]]:
+    """Return when the callback that `_callback` was *given* for fires, counted from the call, and what it is."""
+    from kafka_timers.request import second_after
+
+    delay_s, when, value = given.pop("delay_s"), given.pop("when"), given["value"]
     if (delay_s is None) == (when is None):
         raise click.UsageError("give either --in or --at")
-    body = sys.stdin.buffer.read() if value == "-" else _bytes_of(value)
+    given["value"] = sys.stdin.buffer.read() if value == "-" else _bytes_of(value)
+    return (lambda: second_after(delay_s, HostClock().wall_s()) if when is None else when), given
+
+
+@program.command()
+@_where
+@_callback
+@click.option("--timer-id", help="your own name for the timer  [default: none]")
+@_json
+def send(bootstrap: str, topic_prefix: str, as_json: bool, **given: Any) -> None:
+    """
+    Schedule one callback, by --in or by --at.
+
+    With --timer-id it takes the place of the pending timer of that id.
+    """
+    from kafka_timers.client import TimerClient
+
+    when, callback = _callback_of(given)
 
     async def schedule() -> "Timer":
         async with TimerClient(bootstrap, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            given: dict[str, Any] = {"topic": topic, "key": key, "value": body, "headers": headers}
-            given |= {"timer_id": timer_id, "token": token}
-            # One of the two is given, as was checked above.
-            return await (client.after(cast(int, delay_s), **given) if when is None else client.at(when, **given))
+            return await client.at(when(), **callback)
 
     timer = _wait_for(schedule())
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(timer) | {"request": timer.request}))
     else:
+        click.echo(f"fires at {_moment(timer.second)}, request {timer.request}")
+
+
+@program.command()
+@click.argument("timer_id", metavar="ID")
+@_where
+@_callback
+@_json
+def move(timer_id: str, bootstrap: str, topic_prefix: str, as_json: bool, **given: Any) -> None:
+    """
+    Replace the pending timer ID, by --in or by --at.
+
+    Nothing of it is kept: give topic, key, value and the rest anew. The new
+    timer stands in any case. Exits with 0 if the earlier one does not fire any
+    more, with 3 if it was too late for that, so that both fire, and with 4 if
+    no timer of this id is known. With 1 nothing is known of the earlier one,
+    and the line on the standard error says whether the new one stands.
+    """
+    from kafka_timers.client import TimerClient
+
+    when, callback = _callback_of(given)
+
+    async def ask() -> "Answer":
+        async with TimerClient(bootstrap, topic_prefix=topic_prefix, timeout_s=10.0) as client:
+            return await client.move(timer_id, when(), **callback)
+
+    answer = _wait_for(ask())
+    if as_json:
+        click.echo(json.dumps({"timer_id": timer_id} | dataclasses.asdict(answer)))
+    else:
+        click.echo(f"{answer_line(timer_id, answer)}; the new request is {answer.asked}")
+    sys.exit(_EXIT_CODES[answer.outcome])
+
+
+@program.command()
+@click.argument("timer_ids", metavar="ID...", nargs=-1, required=True)
+@_where
+@_json
+def cancel(timer_ids: Sequence[str], bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+    """
+    Take back the pending timers with these IDs.
+
+    Exits with 0 if none of them fires any more, with 3 if it is too late for
+    one, so that it fires or has fired, with 4 if one is not known: never seen,
+    or ended more than an hour ago. Of several codes it is the highest, but 1
+    if an answer is missing; the standard error says which.
+    """
+    from kafka_timers.client import TimerClient
+
+    async def ask() -> "list[Answer | BaseException]":
+        async with TimerClient(bootstrap, topic_prefix=topic_prefix, timeout_s=10.0) as client:
+            return await asyncio.gather(*map(client.cancel, timer_ids), return_exceptions=True)
+
+    answers = _wait_for(ask())
+    shown, codes = [], []
+    for timer_id, answer in zip(timer_ids, answers, strict=True):
+        if isinstance(answer, KafkaTimersError):
+            click.secho(f"Error: {answer}", fg="red", err=True)
+            shown.append({"timer_id": timer_id, "error": str(answer)})
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            codes.append(_EXIT_CODES[answer.outcome])
+            shown.append({"timer_id": timer_id} | dataclasses.asdict(answer))
+            if not as_json:
+                click.echo(answer_line(timer_id, answer))
+    if as_json:
+        click.echo(json.dumps(shown))
+    sys.exit(max(codes) if len(codes) == len(answers) else 1)
+
+
+@program.command()
+@click.argument("timer_id", metavar="ID")
+@_where
+@_json
+def find(timer_id: str, bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+    """
+    Show the requests and cancels of the timer ID, and how they stand.
+
+    All of it is read from `timer-request`, from the oldest request on that may
+    still be pending in the partition of the id, and judged by the last seal:
+    a request is pending, fired, cancelled, moved (replaced by the next) or
+    refused; a cancel is cancelled, too late or unknown. What was fired and its
+    topic did not take lies on `timer-rejected`. Exits with 4 if nothing is
+    found.
+    """
+    from kafka_timers.find import find as found_of
+    from kafka_timers.history import states_of
+
+    found = _wait_for(found_of(bootstrap, topic_prefix, timer_id))
+    rows = list(zip(found.asked, states_of(found.asked, found.seal), strict=True))
+    sealed = found.seal.last if found.seal else None
+    if as_json:
+        head = {"timer_id": timer_id, "partition": found.partition, "start": found.start, "end": found.end}
+        records = [dataclasses.asdict(asked) | {"state": state} for asked, state in rows]
+        click.echo(json.dumps(head | {"sealed": sealed, "records": records}))
+    else:
+        if rows:
+            Console().print(history_table(found.partition, rows))
         click.echo(
-            f"fires at {_utc(timer.second, '%Y-%m-%d %H:%M:%S')} UTC (second {timer.second}), request {timer.request}"
+            f"{len(rows)} records of {printable(_bytes_of(timer_id))} in partition {found.partition} from offset "
+            f"{found.start} to {found.end}; {f'sealed up to {_moment(sealed)}' if sealed else 'nothing is sealed'}"
         )
+    sys.exit(0 if rows else _EXIT_CODES["UNKNOWN"])
+
+
+def history_table(partition: int, rows: "Sequence[tuple[Asked, State]]") -> Table:
+    """Return what was asked for, and how it stands, as a table that fits 80 columns."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("request", no_wrap=True)
+    table.add_column("appended\nUTC", no_wrap=True)
+    table.add_column("due\nUTC", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("topic, key", overflow="fold")
+    for asked, state in rows:
+        callback = "" if asked.cancel else printable(f"{asked.topic} {asked.key}".encode())
+        due = "-" if asked.second is None else _utc(asked.second, "%Y-%m-%d %H:%M:%S")
+        table.add_row(
+            f"{partition}:{asked.offset}",
+            _utc(asked.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
+            "cancel" if asked.cancel else due,
+            state,
+            # As Text, or a topic could be taken for markup.
+            Text(callback),
+        )
+    return table
+
+
+def answer_line(timer_id: str, answer: "Answer") -> str:
+    """Return *answer* as a line for a terminal."""
+    line = f"{printable(_bytes_of(timer_id))}: {answer.outcome.lower().replace('_', ' ')}"
+    return line if answer.second is None else f"{line}, of {_moment(answer.second)}, request {answer.request}"
 
 
 @program.command()
@@ -434,6 +583,10 @@ def _fitted(text: str, cells: int) -> str:
 def _utc(second: int, form: str) -> str:
     # A seal may hold any number, a calendar may not.
     return datetime.fromtimestamp(second, UTC).strftime(form) if 0 <= second < SECOND_LIMIT else str(second)
+
+
+def _moment(second: int) -> str:
+    return f"{_utc(second, '%Y-%m-%d %H:%M:%S')} UTC (second {second})"
 
 
 def _bytes_of(text: str) -> bytes:

@@ -1,5 +1,5 @@
 """
-Publish timers: checks and bytes are made in `request`, this module takes them to the broker.
+Publish timers: checks and bytes are made in `request`, this module takes them to the broker, `replies` brings answers.
 
 Each partition has a lane. What comes while one batch is under way makes up the next, so a thousand calls at once cost
 few round trips and a single call none but its own. Batches are built here rather than with the producer's `send()`:
@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import suppress
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
@@ -28,12 +28,23 @@ from aiokafka.errors import (
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from kafka_timers.clock import Clock, HostClock
-from kafka_timers.errors import BrokerError, PublishError, TopicsError
-from kafka_timers.request import Headers, Timer, future_of, partition_of, second_after, second_of
+from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
+from kafka_timers.replies import Replies
+from kafka_timers.request import (
+    Answer,
+    Headers,
+    Outcome,
+    Timer,
+    cancel_of,
+    future_of,
+    partition_of,
+    second_after,
+    second_of,
+)
 from kafka_timers.topics import answering
-from kafka_timers.wire import Topics
+from kafka_timers.wire import Future, Topics
 
-__all__ = ["Timer", "TimerClient"]
+__all__ = ["Answer", "Outcome", "Timer", "TimerClient"]
 
 # At 150 bytes a request some 400 of them. Larger batches gain little, and a topic may take less than Kafka's 1 MiB.
 _BATCH_BYTES = 64 << 10
@@ -41,6 +52,18 @@ _BATCH_BYTES = 64 << 10
 # A topic that was just made is not known to every broker at once.
 _TOPIC_WAIT_S = 5.0
 _STOP_S = 5.0
+
+_CONNECTION = (
+    "bootstrap_servers",
+    "security_protocol",
+    "ssl_context",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    "sasl_plain_password",
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+)
 
 
 class TimerClient:
@@ -56,7 +79,11 @@ class TimerClient:
         topic_prefix: put before the names of the service's own topics, as its workers have it.
         producer: a started producer without serializers to publish through: one with TLS or SASL, or a transactional
             one, to schedule inside your own transaction. It stays yours to stop. By default the client has its own,
-            idempotent and with acks=all, and renews it when the broker has refused a batch.
+            idempotent and with acks=all, and renews it when the broker has refused a batch. Answers are read over a
+            connection with the same address, TLS and SASL.
+        reply_topic: where `cancel` and `move` are answered; by default the service's own `timer-reply`. Every client
+            reads the whole topic from its first `cancel` or `move` on, so one that is busy may be given its own, which
+            has to exist and to be allowed by the service's operator.
         timeout_s: longest wait for the broker to accept a batch.
         clock: what `after` counts from; this host's by default.
     """
@@ -67,6 +94,7 @@ class TimerClient:
         *,
         topic_prefix: str = "",
         producer: AIOKafkaProducer | None = None,
+        reply_topic: str | None = None,
         timeout_s: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
@@ -78,6 +106,9 @@ class TimerClient:
         self._clock = clock or HostClock()
         self._lanes: list[_Lane] = []
         self._turns = itertools.count()
+        self._reply_topic = reply_topic or topics.replies
+        self._replies: Replies | None = None
+        self._opening = asyncio.Lock()
 
     async def start(self) -> None:
         """
@@ -96,9 +127,17 @@ class TimerClient:
         self._lanes = [_Lane(self._link, self._topic, partition, self._timeout_s) for partition in range(partitions)]
 
     async def stop(self) -> None:
-        """Wait until what is under way is accepted or has failed, and disconnect; nothing is raised."""
+        """
+        Wait until what is under way is accepted or has failed, and disconnect; nothing is raised.
+
+        Answers are not waited for: a `cancel` or `move` without one ends in `AnswerError`.
+        """
         lanes, self._lanes = self._lanes, []
         await asyncio.gather(*(lane.done() for lane in lanes))
+        async with self._opening:
+            if self._replies is not None:
+                await self._replies.close()
+                self._replies = None
         await self._link.stop()
 
     async def __aenter__(self) -> Self:
@@ -131,7 +170,7 @@ class TimerClient:
             topic: gets the callback; it must exist and be allowed by the service's operator.
             key: of the callback, text or its UTF-8 bytes; None is a callback without a key.
             value: of the callback.
-            timer_id: your own name for the timer.
+            timer_id: your own name for the timer. It takes the place of the one that is pending under this name.
             token: handed back in the header `timer-token`; see `TokenGuard`.
             millis: 0-999, orders the callbacks of one second; all of them leave at its tick.
             headers: of the callback, after the service's own.
@@ -176,6 +215,93 @@ class TimerClient:
         """
         return await self.at(when, topic=topic, key=key, value=value)
 
+    async def cancel(self, timer_id: str, *, timeout_s: float = 10.0) -> Answer:
+        """
+        Take back the timer that is pending under *timer_id*, and return what the service says to that.
+
+        Too late is a cancel that the broker appends when the timer's second has begun; the outcome says so.
+
+        Args:
+            timer_id: as it was given to `at`, `after` or `move`.
+            timeout_s: longest wait for the answer, once the broker has accepted the cancel.
+
+        Raises:
+            RequestError: *timer_id* is empty or no text; or the client publishes in transactions, where no answer can
+                come before the commit. Use another client for it.
+            PublishError: the broker did not accept the cancel; after a time limit it still may.
+            AnswerError: the cancel was accepted, and no answer came. It stands, and asking again does no harm.
+            BrokerError: the reply topic cannot be read.
+            TopicsError: the reply topic does not exist.
+        """
+        return await self._answer(cancel_of(timer_id), None, timeout_s)
+
+    async def move(
+        self,
+        timer_id: str,
+        when: datetime | float,
+        *,
+        topic: str,
+        key: str | bytes | None = None,
+        value: bytes = b"",
+        token: str | None = None,
+        millis: int = 0,
+        headers: Headers = (),
+        timeout_s: float = 10.0,
+    ) -> Answer:
+        """
+        Replace the timer that is pending under *timer_id* by one for *when*, and return what the service says to that.
+
+        It is replaced as a whole: nothing of its topic, key, value, token or headers is kept. The new timer stands
+        whatever the outcome is, so after `TOO_LATE` both fire.
+
+        Args:
+            timer_id: as it was given to `at`, `after` or `move`.
+            when: as in `at`, and so are the others.
+            timeout_s: longest wait for the answer, once the broker has accepted the move.
+
+        Raises:
+            WhenError: *when* is not a point in time that a timer can have.
+            RequestError: another argument is not what a request can carry; or as in `cancel`.
+            PublishError: the broker did not accept the move; after a time limit it still may.
+            AnswerError: the move was accepted, and no answer came. It stands.
+            BrokerError: the reply topic cannot be read.
+            TopicsError: the reply topic does not exist.
+        """
+        second = second_of(when)
+        future = future_of(
+            topic=topic,
+            key=key,
+            value=value,
+            timer_id=timer_id,
+            token=token,
+            millis=millis,
+            headers=headers,
+            reserved=self._reserved,
+        )
+        return await self._answer(future, second, timeout_s)
+
+    async def _answer(self, future: Future, second: int | None, timeout_s: float) -> Answer:
+        """Publish a move to *second*, or a cancel, and return its answer."""
+        future.replyTopic = self._reply_topic
+        replies = await self._reading()
+        # The key of a cancel is not read by the worker: it is what Kafka's own partitioners find the partition by.
+        key = future.timerId.encode() if second is None else b"%d" % second
+        publishing = self._publish(key, future.SerializeToString(), future.timerId)
+        return await replies.answer(future, publishing, timeout_s)
+
+    async def _reading(self) -> Replies:
+        """Return the reader of answers, which sees all that come from now on."""
+        async with self._opening:
+            self._started_lanes()
+            if self._replies is None or self._replies.failed:
+                connection = self._link.connection
+                if self._replies is not None:
+                    await self._replies.close()
+                    self._replies = None
+                partitions = await _partition_count(self._link.producer, self._reply_topic)
+                self._replies = await Replies.open(self._reply_topic, partitions, connection, self._timeout_s)
+            return self._replies
+
     async def _ask(
         self,
         second: int,
@@ -205,11 +331,14 @@ class TimerClient:
 
     async def _publish(self, key: bytes, value: bytes, name: str) -> tuple[int, int]:
         """Return partition and offset of the record; *name* chooses the partition, an empty one lets any do."""
-        lanes = self._lanes
-        if not lanes:
-            raise PublishError("the client is not started: use `async with TimerClient(...)`", retriable=False)
+        lanes = self._started_lanes()
         partition = partition_of(name, len(lanes)) if name else next(self._turns) % len(lanes)
         return partition, await lanes[partition].publish(key, value)
+
+    def _started_lanes(self) -> "list[_Lane]":
+        if not self._lanes:
+            raise PublishError("the client is not started: use `async with TimerClient(...)`", retriable=False)
+        return self._lanes
 
 
 async def _partition_count(producer: AIOKafkaProducer, topic: str) -> int:
@@ -246,6 +375,25 @@ class _Link:
     def producer(self) -> AIOKafkaProducer:
         """The one to publish with now."""
         return self._given or self._own
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """
+        What a consumer needs to connect as the producer does.
+
+        Raises:
+            RequestError: the producer is transactional, so that nothing it sends is answered before its commit.
+        """
+        given = self._given
+        if given is None:
+            return {"bootstrap_servers": self._bootstrap}
+        # aiokafka has no names for them outside of itself. Held by test_answers_are_read_as_the_producer_connects.
+        if given._txn_manager is not None and given._txn_manager.transactional_id is not None:
+            raise RequestError(
+                "no answer to a cancel or a move comes before the transaction of its producer commits: use a client "
+                "whose producer is not transactional"
+            )
+        return {name: getattr(given.client, "_" + name) for name in _CONNECTION}
 
     async def start(self) -> None:
         if self._given is None:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
 from aiokafka.partitioner import murmur2
 
@@ -24,7 +25,17 @@ from kafka_timers.wire import (
     Header,
 )
 
-__all__ = ["Headers", "Timer", "future_of", "partition_of", "second_after", "second_of"]
+__all__ = [
+    "Answer",
+    "Headers",
+    "Outcome",
+    "Timer",
+    "cancel_of",
+    "future_of",
+    "partition_of",
+    "second_after",
+    "second_of",
+]
 
 Headers = Iterable[tuple[str, bytes | None]]
 
@@ -59,6 +70,43 @@ class Timer:
     def request(self) -> str:
         """partition:offset, as in the header `timer-request` of every copy of the callback."""
         return f"{self.partition}:{self.offset}"
+
+
+class Outcome(StrEnum):
+    """
+    What became of the timer that a cancel or a move was about.
+
+    Attributes:
+        CANCELLED: it does not fire; also for one that was cancelled before.
+        MOVED: it does not fire; the request that asked has taken its place.
+        TOO_LATE: it fires or has fired, since its second had begun. A move that is answered so fires as well.
+        UNKNOWN: no timer of this id is held: there was none, or it fired or was cancelled more than an hour ago; for a
+            move, it was cancelled. A move that is answered so is a new timer.
+    """
+
+    CANCELLED = "CANCELLED"
+    MOVED = "MOVED"
+    TOO_LATE = "TOO_LATE"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    What the service says to a cancel or a move.
+
+    Attributes:
+        outcome: what became of the timer that it was about.
+        second: UNIX second for which that timer was made; None when it is unknown.
+        request: partition:offset of that timer's request, as its callback has it in the header `timer-request`; None
+            when it is unknown.
+        asked: partition:offset of the cancel or move. For a move that is the request of the new timer.
+    """
+
+    outcome: Outcome
+    second: int | None
+    request: str | None
+    asked: str
 
 
 def second_of(when: datetime | float) -> int:
@@ -153,6 +201,16 @@ def future_of(
     if headers:
         future.headers.extend(_header(name, content) for name, content in headers)
     return future
+
+
+def cancel_of(timer_id: str) -> Future:
+    """
+    Return the message that takes the pending timer *timer_id* back.
+
+    Raises:
+        RequestError: *timer_id* is empty or no text.
+    """
+    return Future(cancel=True, timerId=_text("timer_id", timer_id))
 
 
 def partition_of(name: str, partitions: int) -> int:

@@ -7,24 +7,29 @@ Test timers without waiting: a clock that stands still until it is moved, and an
     await clock.advance(30)
     [record] = timers.take("reminders")
 
-No Kafka, no threads, and the same result on every run. Of the service it has what a receiver sees: records, headers and
-their order. It lets every topic pass and keeps nothing after the process.
+No Kafka, no threads, and the same result on every run. Of the service it has what a receiver sees, records, headers and
+their order, and what `cancel` and `move` are answered. It lets every topic pass and keeps nothing after the process.
 """
 
 import asyncio
 import heapq
 import itertools
 from collections import defaultdict
+from dataclasses import dataclass
 
 from aiokafka import ConsumerRecord
 
 from kafka_timers.client import TimerClient
-from kafka_timers.wire import Request, callback_headers
+from kafka_timers.request import Answer, Outcome
+from kafka_timers.wire import Future, Request, callback_headers
 
 __all__ = ["InMemoryTimers", "ManualClock"]
 
 # Turns of the event loop that a woken task gets to reach its next sleep: a fixed number, so that every run is the same.
 _TURNS = 20
+
+# How long the service knows an id whose timer has fired or was cancelled.
+_ID_MEMORY_S = 3600
 
 
 class ManualClock:
@@ -89,9 +94,21 @@ async def _let_run() -> None:
         await asyncio.sleep(0)
 
 
+@dataclass(slots=True)
+class _Version:
+    """The latest request of a timer id; `ended` is the second in which it fires or, when it was, is cancelled."""
+
+    second: int
+    offset: int
+    ended: int
+    cancelled: bool = False
+
+
 class InMemoryTimers:
     """
     The timer service and its broker in memory, with one partition.
+
+    A cancel or a move is too late once the second of its timer has begun on the clock.
 
     Attributes:
         client: a `TimerClient` whose requests stay in here; same checks, same results, no network.
@@ -105,6 +122,8 @@ class InMemoryTimers:
         self._clock = clock
         self._second = int(clock.wall_s())
         self._pending: list[tuple[int, int, int, int, Request]] = []
+        self._taken_back: set[int] = set()
+        self._versions: dict[str, _Version] = {}
         self._offsets = itertools.count()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
@@ -116,21 +135,44 @@ class InMemoryTimers:
         self._taken[topic] += len(records)
         return records
 
-    def _accept(self, second: int, request: Request) -> int:
+    def _accept(self, second: int | None, future: Future) -> tuple[int, Answer]:
+        """Take a request for *second*, or with None a cancel; return its offset, and what there is to say to its id."""
         self._tick()
         offset = next(self._offsets)
-        # Late ones fire with the next tick, before those with millis, as in the service.
-        late = second <= self._second
-        due, millis = (self._second + 1, 0) if late else (second, request.millis)
-        heapq.heappush(self._pending, (due, millis, offset, second, request))
-        return offset
+        answer = self._answer(future, f"0:{offset}")
+        if second is not None:
+            request = Request.FromString(future.SerializeToString())
+            # Late ones fire with the next tick, before those with millis, as in the service.
+            late = second <= self._second
+            due, millis = (self._second + 1, 0) if late else (second, request.millis)
+            heapq.heappush(self._pending, (due, millis, offset, second, request))
+            if future.timerId:
+                self._versions[future.timerId] = _Version(second, offset, due)
+        return offset, answer
+
+    def _answer(self, future: Future, asked: str) -> Answer:
+        version = self._versions.get(future.timerId)
+        if version is None or self._second - version.ended > _ID_MEMORY_S:
+            return Answer(Outcome.UNKNOWN, None, None, asked)
+        if version.cancelled:
+            if not future.cancel:
+                return Answer(Outcome.UNKNOWN, None, None, asked)
+            outcome = Outcome.CANCELLED
+        elif version.second <= self._second:
+            outcome = Outcome.TOO_LATE
+        else:
+            outcome = Outcome.CANCELLED if future.cancel else Outcome.MOVED
+            self._taken_back.add(version.offset)
+            version.ended, version.cancelled = self._second, True
+        return Answer(outcome, version.second, f"0:{version.offset}", asked)
 
     def _tick(self) -> None:
         # Nobody can tell a callback that appears in its second from one that appears when it is looked for.
         self._second = max(self._second, int(self._clock.wall_s()))
         while self._pending and self._pending[0][0] <= self._second:
             due, _, offset, second, request = heapq.heappop(self._pending)
-            self._fire(due, second, offset, request)
+            if offset not in self._taken_back:
+                self._fire(due, second, offset, request)
 
     def _fire(self, due: int, second: int, offset: int, request: Request) -> None:
         topic, key, value = request.callBackTopic.decode(), request.callBackKey or None, request.callBack
@@ -161,4 +203,7 @@ class _InMemoryClient(TimerClient):
         """Nothing to connect to."""
 
     async def _publish(self, key: bytes, value: bytes, name: str) -> tuple[int, int]:
-        return 0, self._timers._accept(int(key), Request.FromString(value))
+        return 0, self._timers._accept(int(key), Future.FromString(value))[0]
+
+    async def _answer(self, future: Future, second: int | None, timeout_s: float) -> Answer:
+        return self._timers._accept(second, future)[1]

@@ -73,6 +73,11 @@ def _wanted(topics: Topics) -> dict[str, _Wanted]:
             must={"cleanup.policy": ("delete", "a compacted topic refuses requests without a key")},
             also={"message.timestamp.type": append_time[0], "retention.ms": str(30 * _DAY_MS)},
         ),
+        topics.replies: _Wanted(
+            must={"cleanup.policy": ("delete", "compaction would keep an answer for every timer id for ever")},
+            # Who asked reads its answer at once, so a day is for people who look on.
+            also={"message.timestamp.type": append_time[0], "retention.ms": str(_DAY_MS)} | daily,
+        ),
     }
 
 

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
-from kafka_timers import topics
-from kafka_timers.wire import Sealed, future_from
+from kafka_timers import Outcome, topics
+from kafka_timers.request import partition_of
+from kafka_timers.wire import Future, Reply, Sealed, future_from
 
 LIMIT_S = 30.0
 
@@ -76,16 +77,16 @@ def expiring(second: int) -> list[tuple[str, bytes]]:
 
 async def test_topics_are_checked_created_and_checked_again(where: list[str]) -> None:
     code, output, _ = await ended("topics", "check", *where)
-    assert (code, output.count("is missing: create it")) == (1, 4)
+    assert (code, output.count("is missing: create it")) == (1, 5)
     code, output, _ = await ended("topics", "create", *where, "--partitions", "2")
-    assert (code, output.count("created "), output.count(" with 2 partitions\n")) == (0, 4, 4)
+    assert (code, output.count("created "), output.count(" with 2 partitions\n")) == (0, 5, 5)
     assert await ended("topics", "create", *where) == (0, "all topics exist and stay as they are\n", "")
     assert await ended("topics", "check", *where) == (0, "all topics are as they should be\n", "")
 
 
 async def test_topics_as_json(where: list[str], prefix: str) -> None:
     code, output, _ = await ended("topics", "check", *where, "--json")
-    assert (code, len(json.loads(output)["problems"])) == (1, 4)
+    assert (code, len(json.loads(output)["problems"])) == (1, 5)
     code, output, _ = await ended("topics", "create", *where, "--json")
     assert (code, prefix + "oscillator" in json.loads(output)["created"]) == (0, True)
     assert json.loads((await ended("topics", "create", *where, "--json"))[1]) == {"created": []}
@@ -139,6 +140,170 @@ async def test_send_without_the_topics_says_how_to_make_them(where: list[str], p
     assert (code, output) == (1, "")
     assert errors.startswith(f"Error: topic {prefix}timer-request is missing")
     assert errors.endswith("create it with kafka-timers topics create\n")
+
+
+@asynccontextmanager
+async def answered(bootstrap: str, prefix: str) -> AsyncIterator[list[ConsumerRecord[bytes, bytes]]]:
+    """What is asked for on the way, each answered with the outcome that its timer id names, if it names one."""
+    seen = []
+
+    async def work() -> None:
+        async for record in requests:
+            seen.append(record)
+            future = future_from(record.value)
+            if name := next((name for name in Outcome if name in future.timerId), None):
+                reply = Reply(timerId=future.timerId, outcome=name, asked=f"{record.partition}:{record.offset}")
+                if name != "UNKNOWN":
+                    reply.second, reply.request = 1_900_000_000, "0:17"
+                await producer.send_and_wait(future.replyTopic, reply.SerializeToString(), future.timerId.encode())
+
+    await topics.create(bootstrap, prefix, 1)
+    requests = AIOKafkaConsumer(
+        prefix + "timer-request", bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=50
+    )
+    async with requests, producing(bootstrap) as producer:
+        task = asyncio.create_task(work())
+        yield seen
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["a-CANCELLED", "b-CANCELLED"], 0),
+        (["a-CANCELLED", "b-TOO_LATE"], 3),
+        (["a-UNKNOWN", "b-TOO_LATE", "c-CANCELLED"], 4),
+    ],
+)
+async def test_cancel_tells_what_became_of_each_timer(
+    bootstrap: str, where: list[str], prefix: str, names: list[str], code: int
+) -> None:
+    async with answered(bootstrap, prefix) as seen:
+        ended_with, output, errors = await ended("cancel", *where, *names)
+        assert (ended_with, errors) == (code, "")
+        assert output.splitlines() == [line_of(name) for name in names]
+        ended_with, output, errors = await ended("cancel", *where, *names, "--json")
+        assert (ended_with, errors) == (code, "")
+    assert [future_from(record.value).cancel for record in seen] == [True] * 2 * len(names)
+    shown = json.loads(output)
+    assert [(row["timer_id"], row["outcome"]) for row in shown] == [(name, name[2:]) for name in names]
+    assert {row["asked"] for row in shown} == {f"0:{record.offset}" for record in seen[len(names) :]}
+    assert (shown[-1]["second"], shown[-1]["request"]) == (1_900_000_000, "0:17")
+
+
+def line_of(name: str) -> str:
+    line = f"{name}: {name[2:].lower().replace('_', ' ')}"
+    return line if "UNKNOWN" in name else line + ", of 2030-03-17 17:46:40 UTC (second 1900000000), request 0:17"
+
+
+async def test_cancel_with_one_answer_missing_shows_the_others(bootstrap: str, where: list[str], prefix: str) -> None:
+    async with answered(bootstrap, prefix):
+        code, output, errors = await ended("cancel", *where, "mute-\x1b[31m", "b-CANCELLED", "--json")
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert "The cancel of 'mute-\\x1b[31m' was accepted, in partition 0 of timer-request at offset 0" in errors
+    missing, other = json.loads(output)
+    assert (missing["timer_id"], "Error: " + missing["error"] + "\n") == ("mute-\x1b[31m", errors)
+    assert other["outcome"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(("name", "code"), [("a-MOVED", 0), ("a-TOO_LATE", 3), ("a-UNKNOWN", 4)])
+async def test_move_asks_for_what_its_options_say_and_tells_what_it_replaced(
+    bootstrap: str, where: list[str], prefix: str, name: str, code: int
+) -> None:
+    at = ["--at", "2030-03-17T18:46:40+01:00", "--topic", "calls", "--key", "k", "--value", "v"]
+    more = ["--token", "t", "--header", "a=b=c"]
+    async with answered(bootstrap, prefix) as seen:
+        before_s = time.time()
+        assert await ended("move", name, *where, "--in", "1h", "--topic", "calls") == (
+            code,
+            f"{line_of(name)}; the new request is 0:0\n",
+            "",
+        )
+        ended_with, output, errors = await ended("move", name, *where, *at, *more, "--json")
+    assert (ended_with, errors) == (code, "")
+    second, request = (None, None) if "UNKNOWN" in name else (1_900_000_000, "0:17")
+    assert json.loads(output) == {
+        "timer_id": name,
+        "outcome": name[2:],
+        "second": second,
+        "request": request,
+        "asked": "0:1",
+    }
+    first, record = seen
+    assert 3_600 <= int(first.key) - before_s < 3_600 + LIMIT_S
+    future = future_from(record.value)
+    assert (record.key, future.timerId, future.cancel) == (b"1900000000", name, False)
+    assert (future.callBackTopic, future.callBackKey, future.callBack) == ("calls", "k", b"v")
+    assert (future.token, [(header.key, header.value) for header in future.headers]) == ("t", [("a", b"b=c")])
+
+
+async def test_find_shows_how_the_timers_of_an_id_stand(bootstrap: str, where: list[str], prefix: str) -> None:
+    await topics.create(bootstrap, prefix, 4)
+    partition, requests = partition_of("größe", 4), prefix + "timer-request"
+    now_s = int(time.time())
+
+    async def put(producer: AIOKafkaProducer, key: bytes, future: Future) -> None:
+        await producer.send_and_wait(requests, future.SerializeToString(), key, partition)
+
+    async def ask(producer: AIOKafkaProducer, second: int, timer_id: str = "größe") -> None:
+        await put(producer, b"%d" % second, Future(callBackTopic="calls", callBackKey="k", timerId=timer_id))
+
+    async with producing(bootstrap) as producer:
+        await ask(producer, now_s - 100)  # 0: below restore_from
+        await ask(producer, now_s - 50)  # 1: fired
+        for number in range(500):
+            await ask(producer, now_s + 500, f"größe-{number}")
+        await ask(producer, now_s + 500)  # 502: moved
+        await ask(producer, now_s + 600)  # 503: cancelled
+        await put(producer, b"whatever", Future(timerId="größe", cancel=True))  # 504
+        seal = Sealed(partition=partition, last=now_s - 10, fence=400, restore_from=1)
+        await producer.send_and_wait(prefix + "timer-sealed", seal.SerializeToString(), b"%d" % partition, partition)
+        await ask(producer, now_s + 800)  # 505
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=prefix) as transactions:
+        await transactions.begin_transaction()
+        await ask(transactions, now_s + 700)  # 506: never was
+        await transactions.abort_transaction()
+    await until_ended(bootstrap, TopicPartition(requests, partition), 508)  # the marker is 507
+    code, output, errors = await ended("find", "größe", *where, "--json")
+    assert (code, errors) == (0, "")
+    shown = json.loads(output)
+    records = shown.pop("records")
+    assert shown == {"timer_id": "größe", "partition": partition, "start": 1, "end": 508, "sealed": now_s - 10}
+    assert [(row["offset"], row["second"], row["cancel"], row["state"]) for row in records] == [
+        (1, now_s - 50, False, "fired"),
+        (502, now_s + 500, False, "moved"),
+        (503, now_s + 600, False, "cancelled"),
+        (504, None, True, "cancelled"),
+        (505, now_s + 800, False, "pending"),
+    ]
+    assert (records[0]["topic"], records[0]["key"]) == ("calls", "k")
+    assert all(abs(row["appended_ms"] / 1000 - now_s) < LIMIT_S for row in records)
+    code, output, _ = await ended("find", "größe", *where)
+    assert code == 0
+    assert f"{partition}:504  " in output
+    assert f"5 records of größe in partition {partition} from offset 1 to 508; sealed up to 20" in output
+    assert max(map(len, output.splitlines()[:-1])) <= 80
+
+
+async def until_ended(bootstrap: str, where: TopicPartition, end: int) -> None:
+    """The coordinator writes its markers after it has answered."""
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+        while (await consumer.end_offsets([where]))[where] < end:  # noqa: ASYNC110  # a broker has to be asked
+            await asyncio.sleep(0.02)
+
+
+async def test_find_of_what_nobody_asked_for_says_so(bootstrap: str, where: list[str], prefix: str) -> None:
+    code, _, errors = await ended("find", "id", *where)
+    assert (code, errors.startswith(f"Error: topic {prefix}timer-sealed is missing")) == (1, True)
+    await topics.create(bootstrap, prefix, 2)
+    partition = partition_of("\x1b[31m", 2)
+    assert await ended("find", "\x1b[31m", *where) == (
+        4,
+        f"0 records of \\x1b[31m in partition {partition} from offset 0 to 0; nothing is sealed\n",
+        "",
+    )
 
 
 async def test_watch_shows_callbacks_from_now_on_with_their_lateness(bootstrap: str, callbacks: str) -> None:

@@ -12,6 +12,7 @@ from kafka_timers import topics
 from kafka_timers.errors import BrokerError, TopicsError
 
 DAY_MS = 86_400_000
+OWN = ("timer-request", "oscillator", "timer-sealed", "timer-rejected", "timer-reply")
 
 
 async def settings_of(bootstrap: str, name: str) -> dict[str, str]:
@@ -25,7 +26,7 @@ async def settings_of(bootstrap: str, name: str) -> dict[str, str]:
 
 
 async def test_topics_are_made_once_and_are_then_as_they_should_be(bootstrap: str, prefix: str) -> None:
-    names = [prefix + name for name in ("timer-request", "oscillator", "timer-sealed", "timer-rejected")]
+    names = [prefix + name for name in OWN]
     assert await topics.create(bootstrap, prefix, 3) == names
     assert await topics.create(bootstrap, prefix, 3) == []
     assert await topics.check(bootstrap, prefix) == []
@@ -82,6 +83,15 @@ async def test_missing_topics_are_not_made_with_another_count_than_the_others_ha
             },
         ),
         ("timer-rejected", {"cleanup.policy": "delete", "retention.ms": str(30 * DAY_MS)}),
+        (
+            "timer-reply",
+            {
+                "cleanup.policy": "delete",
+                "message.timestamp.type": "LogAppendTime",
+                "retention.ms": str(DAY_MS),
+                "segment.ms": str(DAY_MS),
+            },
+        ),
     ],
 )
 async def test_each_topic_is_made_for_what_it_holds(
@@ -95,8 +105,7 @@ async def test_check_names_each_missing_topic_and_makes_none(bootstrap: str, pre
     for _ in range(2):
         problems = await topics.check(bootstrap, prefix)
         assert [problem.split(": create it with kafka-timers topics create")[0] for problem in problems] == [
-            f"topic {prefix}{name} is missing"
-            for name in ("timer-request", "oscillator", "timer-sealed", "timer-rejected")
+            f"topic {prefix}{name} is missing" for name in OWN
         ]
 
 
@@ -109,6 +118,7 @@ SOUND = {
         "min.compaction.lag.ms": str(8 * DAY_MS),
     },
     "timer-rejected": {"message.timestamp.type": "CreateTime", "retention.ms": "1000"},
+    "timer-reply": {"message.timestamp.type": "CreateTime", "retention.ms": "1000"},
 }
 
 
@@ -128,6 +138,7 @@ SOUND = {
         ("timer-sealed", {"message.timestamp.type": "CreateTime"}),
         ("timer-sealed", {"min.compaction.lag.ms": "0"}),
         ("timer-rejected", {"cleanup.policy": "compact"}),
+        ("timer-reply", {"cleanup.policy": "compact"}),
     ],
 )
 async def test_check_tells_a_wrong_setting_and_what_it_must_be(
@@ -143,7 +154,7 @@ async def test_check_tells_a_wrong_setting_and_what_it_must_be(
 
 async def test_check_finds_nothing_wrong_with_what_an_operator_may_choose(bootstrap: str, prefix: str) -> None:
     for topic, sound in SOUND.items():
-        await make_topic(bootstrap, prefix + topic, 5 if topic == "timer-rejected" else 2, sound)
+        await make_topic(bootstrap, prefix + topic, 5 if topic in ("timer-rejected", "timer-reply") else 2, sound)
     assert await topics.check(bootstrap, prefix) == []
 
 

@@ -45,7 +45,7 @@ def unused_address() -> Iterator[str]:
 
 def test_help_names_every_command() -> None:
     text = run("--help").output
-    for name in ("dev", "worker", "oscillator", "topics", "send", "watch", "status"):
+    for name in ("dev", "worker", "oscillator", "topics", "send", "cancel", "move", "find", "watch", "status"):
         assert re.search(rf"^  {name} ", text, re.MULTILINE), name
 
 
@@ -62,7 +62,9 @@ def test_help_of_a_process_shows_default_environment_name_and_meaning_of_every_s
             assert f"default: {field.default if field.default != '' else chr(34) * 2}" in text
 
 
-@pytest.mark.parametrize("command", ["topics create", "topics check", "send", "status", "watch"])
+@pytest.mark.parametrize(
+    "command", ["topics create", "topics check", "send", "cancel", "move", "find", "status", "watch"]
+)
 def test_help_of_every_other_command_shows_where_its_broker_comes_from(command: str) -> None:
     text = " ".join(run(*command.split(), "--help").output.split())
     assert "env var: KAFKA_TIMERS_BOOTSTRAP; default: 127.0.0.1:9092" in text
@@ -122,6 +124,12 @@ def test_settings_come_from_the_environment_and_an_option_wins() -> None:
         ["send", "--topic", "calls", "--in", "soon"],
         ["send", "--topic", "calls", "--at", "2030-01-31"],
         ["send", "--topic", "calls", "--in", "3s", "--header", "no-equals-sign"],
+        ["cancel"],
+        ["find"],
+        ["move", "id", "--topic", "calls"],
+        ["move", "id", "--topic", "calls", "--in", "3s", "--at", "1900000000"],
+        ["move", "--topic", "calls", "--in", "3s"],
+        ["move", "id", "--in", "3s"],
         ["watch"],
         ["watch", "calls", "--count", "0"],
     ],
@@ -133,7 +141,18 @@ def test_wrong_usage_is_exit_code_2_and_no_traceback(arguments: list[str]) -> No
     assert "Traceback" not in result.output
 
 
-@pytest.mark.parametrize("command", [["topics", "check"], ["topics", "create"], ["status"], ["watch", "calls"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topics", "check"],
+        ["topics", "create"],
+        ["status"],
+        ["watch", "calls"],
+        ["cancel", "id"],
+        ["find", "id"],
+        ["move", "id", "--topic", "calls", "--in", "3s"],
+    ],
+)
 def test_a_broker_that_is_away_is_one_sentence_and_exit_code_1(command: list[str], unused_address: str) -> None:
     arguments = [sys.executable, "-m", "kafka_timers", *command, "--bootstrap", unused_address]
     ended = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=30)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kafka_timers import PublishError, RequestError, Timer, TimerClient, WhenError, request_from
+from kafka_timers import Answer, Outcome, PublishError, RequestError, Timer, TimerClient, WhenError, request_from
 from kafka_timers.clock import Clock
 from kafka_timers.testing import InMemoryTimers, ManualClock
 
@@ -172,6 +172,114 @@ async def test_topics_are_apart_and_their_offsets_count_from_zero() -> None:
     assert timers.take("c") == []
 
 
+async def test_cancelled_timer_does_not_fire() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    timer = await timers.client.at(110, topic="reminders", timer_id="id")
+    other = await timers.client.at(110, topic="reminders", timer_id="other")
+    await clock.advance(9.999)
+    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 110, timer.request, "0:2")
+    await clock.advance(100)
+    assert [request_from(record.headers) for record in timers.take("reminders")] == [other.request]
+
+
+async def test_cancel_in_the_second_of_the_timer_is_too_late() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    timer = await timers.client.at(110, topic="reminders", timer_id="id")
+    await clock.advance(10)
+    assert await timers.client.cancel("id") == Answer(Outcome.TOO_LATE, 110, timer.request, "0:1")
+    assert len(timers.take("reminders")) == 1
+
+
+async def test_cancel_of_a_late_request_is_too_late_before_it_fires() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    timer = await timers.client.at(40, topic="reminders", timer_id="id")
+    assert await timers.client.cancel("id") == Answer(Outcome.TOO_LATE, 40, timer.request, "0:1")
+    await clock.advance(1)
+    assert len(timers.take("reminders")) == 1
+
+
+async def test_cancel_of_nothing_is_unknown() -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    await timers.client.at(110, topic="reminders", timer_id="another")
+    assert await timers.client.cancel("id") == Answer(Outcome.UNKNOWN, None, None, "0:1")
+
+
+async def test_move_replaces_the_timer_as_a_whole() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    first = await timers.client.at(110, topic="reminders", key="k", value=b"first", token="t", timer_id="id")
+    moved = await timers.client.move("id", 105, topic="others", value=b"second")
+    assert moved == Answer(Outcome.MOVED, 110, first.request, "0:1")
+    assert await timers.client.move("id", 120, topic="others", value=b"third") == Answer(
+        Outcome.MOVED, 105, moved.asked, "0:2"
+    )
+    await clock.advance(100)
+    [record] = timers.take("others")
+    assert (record.key, record.value, record.headers) == (
+        None,
+        b"third",
+        (("timer-id", b"id"), ("timer-expiry", b"120"), ("timer-request", b"0:2")),
+    )
+    assert timers.take("reminders") == []
+
+
+async def test_second_request_of_an_id_is_a_move_too() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    await timers.client.at(110, topic="reminders", value=b"first", timer_id="id")
+    second = await timers.client.after(20, topic="reminders", value=b"second", timer_id="id")
+    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 120, second.request, "0:2")
+    await timers.client.at(130, topic="reminders", value=b"after the cancel", timer_id="id")
+    await clock.advance(100)
+    assert [record.value for record in timers.take("reminders")] == [b"after the cancel"]
+
+
+async def test_move_that_comes_too_late_fires_as_well() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    first = await timers.client.at(110, topic="reminders", timer_id="id")
+    clock.set(110.0)
+    assert await timers.client.move("id", 120, topic="reminders") == Answer(Outcome.TOO_LATE, 110, first.request, "0:1")
+    await clock.advance(10)
+    assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:0", "0:1"]
+
+
+async def test_move_of_nothing_is_a_new_timer() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    assert await timers.client.move("id", 120, topic="reminders") == Answer(Outcome.UNKNOWN, None, None, "0:0")
+    assert (await timers.client.cancel("id")).outcome is Outcome.CANCELLED
+    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 120, "0:0", "0:2")
+    assert await timers.client.move("id", 130, topic="reminders") == Answer(Outcome.UNKNOWN, None, None, "0:3")
+    await clock.advance(100)
+    assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:3"]
+
+
+async def test_ids_are_known_for_an_hour_after_their_timer_has_ended() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    await timers.client.at(110, topic="reminders", timer_id="fires")
+    await timers.client.at(110, topic="reminders", timer_id="cancelled")
+    await timers.client.cancel("cancelled")
+    clock.set(3_700)
+    assert (await timers.client.cancel("cancelled")).outcome is Outcome.CANCELLED
+    clock.set(3_701)
+    assert (await timers.client.cancel("cancelled")).outcome is Outcome.UNKNOWN
+    clock.set(3_710)
+    assert (await timers.client.cancel("fires")).outcome is Outcome.TOO_LATE
+    clock.set(3_711)
+    assert (await timers.client.cancel("fires")).outcome is Outcome.UNKNOWN
+    await timers.client.at(40, topic="reminders", timer_id="late")
+    clock.set(3_712)
+    assert (await timers.client.cancel("late")).outcome is Outcome.TOO_LATE
+    await timers.client.at(10_000, topic="reminders", timer_id="far")
+    clock.set(9_999)
+    assert (await timers.client.cancel("far")).outcome is Outcome.CANCELLED
+
+
 async def test_checks_are_those_of_the_real_client() -> None:
     clock = ManualClock()
     async with InMemoryTimers(clock).client as client:
@@ -180,12 +288,29 @@ async def test_checks_are_those_of_the_real_client() -> None:
             await client.at(1_700_000_000_000, topic="reminders")
         with pytest.raises(RequestError):
             await client.after(timedelta(seconds=1), topic="oscillator")
+        with pytest.raises(RequestError):
+            await client.cancel("")
+        with pytest.raises(RequestError):
+            await client.move("id", 10, topic="timer-reply")
 
 
 async def test_real_client_that_was_not_started_says_so() -> None:
     with pytest.raises(PublishError, match="async with TimerClient") as caught:
         await TimerClient().after(1, topic="reminders")
     assert not caught.value.retriable
+
+
+async def test_cancel_on_the_receivers_page_tells_what_became_of_the_timer() -> None:
+    names: dict[str, Any] = {}
+    [block] = [block for block in python_blocks(RECEIVERS_PAGE) if "def pay(number" in block]
+    exec(block, names)
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    for number in ("1", "2"):
+        await timers.client.at(110, topic="deadlines", timer_id=f"deadline-{number}")
+    assert await names["pay"]("1", timers.client)
+    clock.set(110.0)
+    assert not await names["pay"]("2", timers.client)
 
 
 async def test_tests_on_the_receivers_page_pass() -> None:
