@@ -23,6 +23,7 @@ from kafka_timers import topics
 from kafka_timers.consuming import consuming
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
+from kafka_timers.request import partition_of
 from kafka_timers.seals import last_seals
 from kafka_timers.wire import Future, Sealed, Topics
 
@@ -141,7 +142,9 @@ class Service:
     async def request(
         self, second: int | str | bytes, value: Future | bytes | None, partition: int | None = None
     ) -> str:
-        """Publish one request; returns `partition:offset`."""
+        """Publish one request, one with a timer id in the partition of that; returns `partition:offset`."""
+        if partition is None and isinstance(value, Future) and value.timerId:
+            partition = partition_of(value.timerId, self.partitions)
         key = second if isinstance(second, bytes) else str(second).encode()
         data = value.SerializeToString() if isinstance(value, Future) else value
         at = await self.producer.send_and_wait(self.topics.requests, data, key=key, partition=partition)

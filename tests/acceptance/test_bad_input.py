@@ -46,7 +46,7 @@ def bad_requests(service: Service, second: int) -> list[Bad]:
         ("value-not-a-future", key, b'{"callBackTopic": "json"}'),
         ("value-not-a-future", key, b"\x0a\x02\xff\xfe"),  # a topic that is not UTF-8
         ("millis-out-of-range", key, value(service.callbacks, millis=1000)),
-        ("cancel-unsupported", key, value(service.callbacks, timerId="t", cancel=True)),
+        ("id-missing", key, value(service.callbacks, cancel=True)),
         ("topic-missing", key, value("")),
         ("topic-unknown", key, value(service.prefix + "missing")),
         ("topic-unknown", key, value(service.prefix + "not a name")),

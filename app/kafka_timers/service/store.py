@@ -168,6 +168,11 @@ class TimerStore:
             return None
         return Local(position, second, fence, scan)
 
+    def chunks(self) -> dict[int, tuple[int, int]]:
+        """Return what `Partition.restore` takes."""
+        counts = self._items(_CHUNKS, _META)
+        return {_CHUNK.unpack_from(key, len(_CHUNKS))[0]: _COUNT.unpack(count) for key, count in counts}
+
     def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
         """
         Yield (key, value) with *start* <= key < *before*, in order, as they are now; one may stop anywhere.
@@ -282,8 +287,7 @@ class TimerStore:
 
     def settle(self, partition: Partition, local: Local) -> None:
         """Bring what was here before in line with *partition*, which has just taken over from the seals and *local*."""
-        counts = self._items(_CHUNKS, _META)
-        partition.restore({_CHUNK.unpack_from(key, len(_CHUNKS))[0]: _COUNT.unpack(count) for key, count in counts})
+        partition.restore(self.chunks())
         batch, end = WriteBatch(raw_mode=True), first_key(partition.unsettled(local))
         done: list[bytes] = []
         self._lowest = None
