@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.admin import AIOKafkaAdminClient
-from brokers import make_topic
+from brokers import StartKafka, make_topic
 
 from kafka_timers import Answer, AnswerError, Outcome, PublishError, RequestError, TimerClient, TopicsError, WhenError
 from kafka_timers.request import partition_of
@@ -318,6 +318,32 @@ async def test_answers_are_read_anew_after_the_reply_topic_was(
         await asyncio.wait_for(call, LIMIT_S)
     async with working(requests, producer):
         assert (await client.cancel("id")).outcome is Outcome.CANCELLED
+
+
+async def test_broker_that_was_away_brings_answers_again(start_kafka: StartKafka, prefix: str) -> None:
+    broker = await start_kafka()
+    await create(broker.bootstrap, prefix, 1)
+    async with TimerClient(broker.bootstrap, topic_prefix=prefix, timeout_s=2.0) as client:
+        async with (
+            AIOKafkaConsumer(prefix + "timer-request", bootstrap_servers=broker.bootstrap) as requests,
+            AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer,
+            working(requests, producer),
+        ):
+            await requests.seek_to_end()
+            await client.cancel("id")
+        await broker.stop()
+        with pytest.raises(PublishError):
+            await client.cancel("id")
+        await broker.start()
+        call = asyncio.create_task(client.cancel("id", timeout_s=60))
+        async with (
+            AIOKafkaConsumer(
+                prefix + "timer-request", bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest"
+            ) as requests,
+            AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer,
+            working(requests, producer),
+        ):
+            assert (await call).outcome is Outcome.CANCELLED
 
 
 async def until_gone(names: Callable[[], Coroutine[Any, Any, list[str]]], name: str) -> None:
