@@ -156,7 +156,11 @@ async def test_a_reply_topic_that_may_not_be_written_to_stops_neither_the_cancel
 ) -> None:
     worker = await service.worker()
     asker, due = Asker(service), int(time.time()) + 3
-    for timer_id, reply_topic in (("a", service.topics.sealed), ("b", service.prefix + "missing"), ("c", "not a topic")):
+    for timer_id, reply_topic in (
+        ("a", service.topics.sealed),
+        ("b", service.prefix + "missing"),
+        ("c", "not a topic"),
+    ):
         asker.ask(timer_id, due, reply_topic)
         asker.ask(timer_id, None, reply_topic)
         asker.ask(timer_id, due, reply_topic)

@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from kafka_timers.service import runs
-from kafka_timers.service.partition import Partition, Scan, first_key, is_late, row_key, run_key
+from kafka_timers.service.ids import Asked, Decided, decide
+from kafka_timers.service.partition import (
+    ID_MEMORY_S,
+    Partition,
+    Scan,
+    Version,
+    first_key,
+    is_late,
+    row_key,
+    run_key,
+)
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
 from kafka_timers.wire import Future, Sealed
 
@@ -196,7 +206,8 @@ def test_a_store_without_one_of_its_files_is_known_as_damaged(tmp_path: Path) ->
 CRASHING = """
 import os, sys
 from pathlib import Path
-from kafka_timers.service.partition import Partition
+from kafka_timers.service.ids import Decided
+from kafka_timers.service.partition import Partition, Version
 from kafka_timers.service.store import StoreMemory, TimerStore
 
 store, partition = TimerStore(Path(sys.argv[1]), sys.argv[2].encode(), StoreMemory()), Partition(0)
@@ -204,7 +215,8 @@ store, partition = TimerStore(Path(sys.argv[1]), sys.argv[2].encode(), StoreMemo
 for offset in range(500):
     partition.position = offset + 1
     partition.added([offset])
-    store.add([(partition.place(100, 0, offset), os.urandom(100_000))], partition)
+    decided = Decided(versions={b"%d" % offset: Version(100, 0, offset)})
+    store.add([(partition.place(100, 0, offset), os.urandom(100_000))], partition, decided)
 os._exit(3)
 """
 
@@ -216,7 +228,94 @@ def test_a_store_whose_process_has_crashed_opens_as_of_some_moment(tmp_path: Pat
     store = opened(tmp_path)
     local = store.local()
     assert local
-    assert 0 < local.position == len(list(store.rows(first_key(1), first_key(10**11)))) == sum(count for count, _ in store.chunks().values())
+    assert 0 < local.position < 500
+    assert len(list(store.rows(first_key(1), first_key(10**11)))) == local.position
+    assert sum(count for count, _ in store.chunks().values()) == local.position
+    known = list(store.versions([b"%d" % offset for offset in range(500)]))
+    assert [version is not None for version in known] == [offset < local.position for offset in range(500)]
+    store.close()
+
+
+# --- timer ids -------------------------------------------------------------------------------------------------------
+
+
+def asked(store: TimerStore, partition: Partition, offset: int, second: int | None, timer_id: bytes = b"a") -> None:
+    """Keep a request at *offset*, or for no second a cancel, as the owner of a partition does."""
+    ask = Asked(timer_id, second, 0, offset, 1_000, b"replies")
+    decided = decide([ask], {timer_id: next(store.versions([timer_id]))}, partition)
+    partition.position = offset + 1
+    rows = [] if second is None else [(partition.place(second, 0, offset) or b"", b"%d" % offset)]
+    partition.added([] if second is None else [offset])
+    partition.removed([each.offset for each in decided.taken_back])
+    for at, decided_in in decided.remember:
+        partition.remember(at, decided_in)
+    store.add(rows, partition, decided)
+
+
+def left(store: TimerStore) -> list[bytes]:
+    return [row for _, row in store.rows(first_key(1), first_key(10**11))]
+
+
+def test_what_was_taken_back_is_no_row_any_more_also_after_a_restart(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    for offset, second in enumerate((100, 200, None, 100, 300)):
+        asked(store, partition, offset, second, b"a" if offset < 3 else b"b")
+    assert left(store) == [b"4"]
+    store.close()
+    store = opened(tmp_path)
+    assert left(store) == [b"4"]
+    assert store.count_taken_back(first_key(100), first_key(101)) == (0, 2)
+    assert store.count_taken_back(first_key(101), first_key(10**11)) == (1, 0)
+    assert [answer.offset for answer in store.answers()] == [0, 1, 2, 3, 4]
+    store.answered(4)
+    assert [answer.offset for answer in store.answers()] == [4]
+    store.drop(first_key(101), partition)
+    assert store.count_taken_back(first_key(1), first_key(10**11)) == (1, 0)
+    store.close()
+
+
+def test_ids_are_forgotten_an_hour_after_their_second_but_not_those_asked_for_again(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    for offset, (timer_id, second) in enumerate(((b"a", 100), (b"b", 100), (b"b", 200), (b"c", 150))):
+        asked(store, partition, offset, second, timer_id)
+
+    def known(second: int) -> list[bytes]:
+        while store.forget(second):
+            pass
+        ids = [b"a", b"b", b"c"]
+        return [timer_id for timer_id, version in zip(ids, store.versions(ids), strict=True) if version]
+
+    assert known(100 + ID_MEMORY_S - 1) == [b"a", b"b", b"c"]
+    assert known(100 + ID_MEMORY_S) == [b"b", b"c"]
+    assert known(150 + ID_MEMORY_S) == [b"b"]
+    assert known(200 + ID_MEMORY_S) == []
+    store.close()
+
+
+def test_a_next_owner_does_not_fire_what_was_taken_back_from_a_run_that_it_takes_apart(tmp_path: Path) -> None:
+    """Of a second half of which was sealed by another one."""
+    store, partition = opened(tmp_path), Partition(0)
+    requests = {offset: Future(timerId=f"id-{offset}").SerializeToString() for offset in range(6)}
+    run = runs.pack(runs.framed([*requests.values()]), [*requests], named=True)
+    partition.position = 6
+    partition.added([*requests])
+    versions = {b"id-%d" % offset: Version(100, 0, offset) for offset in requests}
+    store.add([(run_key(100, 5, 6), run)], partition, Decided(versions=versions))
+    for offset in (1, 4):
+        asked(store, partition, 6 + offset, None, b"id-%d" % offset)
+    assert partition.pending == 4
+    local, heir = store.local(), Partition(0)
+    assert local
+    heir.take_over([Sealed(first=1, last=100, fence=11, through=row_key(100, 0, 2))], local)
+    store.settle(heir, local)
+    assert list(store.rows(first_key(1), first_key(101))) == [(row_key(100, 0, at), requests[at]) for at in (3, 5)]
+    assert heir.pending == 2
+    # Whether the other one has read the cancel in time is not known here; of its own it still knows.
+    ids = [b"id-1", b"id-4"]
+    assert list(store.versions(ids)) == [None, Version(100, 0, 4, cancelled=True)]
+    # Who begins without a store will still read what may be asked about.
+    assert heir.remembered
+    assert heir.restore_from == 0
     store.close()
 
 

@@ -30,6 +30,7 @@ from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.ids import Answer, Asked, Decided, TakenBack, decide
 from kafka_timers.service.partition import (
     REFUSED,
+    Fate,
     Local,
     Partition,
     Scan,
@@ -1167,11 +1168,6 @@ class _NoOwnSecond(Partition):
         return self.place(second, millis, parts_of(key)[2])
 
 
-class _LocalScanForgotten(Partition):
-    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
-        return super().take_over(seals, local and replace(local, scan=None))
-
-
 class _SealedScanForgotten(Partition):
     def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
         return super().take_over([seal for seal in seals if not seal.HasField("through")], local)
@@ -1257,7 +1253,7 @@ class _RestoreFromPosition(Partition):
     def restore_from(self) -> int:
         return self.position
 
-    def _lowest(self, chunks: Counter[int]) -> int:
+    def _lowest(self, chunks: Counter[int], second: int) -> int:
         return self.position
 
 
@@ -1271,10 +1267,45 @@ class _LocalIsNotAsked(Partition):
         return super().take_over(seals, local and Local(local.position, 0, 0, None))
 
 
+class _WhenItIsRead(Partition):
+    def fate(self, before: Version, by: int, appended_ms: int) -> Fate:
+        return super().fate(before, by, 0)
+
+
+class _ScannedIsTakenBack(Partition):
+    def fate(self, before: Version, by: int, appended_ms: int) -> Fate:
+        scan, self.scan = self.scan, None
+        try:
+            return super().fate(before, by, appended_ms)
+        finally:
+            self.scan = scan
+
+
+class _OpenIsTooLate(Partition):
+    def fate(self, before: Version, by: int, appended_ms: int) -> Fate:
+        fate = super().fate(before, by, appended_ms)
+        return Fate.TOO_LATE if fate is Fate.OPEN else fate
+
+
+class _PastIsTooLate(Partition):
+    def fate(self, before: Version, by: int, appended_ms: int) -> Fate:
+        fate = super().fate(before, by, appended_ms)
+        return Fate.TOO_LATE if fate is Fate.PAST else fate
+
+
+class _AnswersAgain(Partition):
+    def is_answered(self, offset: int) -> bool:
+        return False
+
+
+class _RemembersNothing(Partition):
+    def _remember(self, chunks: Iterable[int], second: int) -> None:
+        pass
+
+
 CORE_RULES: dict[str, type[Partition]] = {
     "behind the scan": _NotBehindTheScan,
     "own second": _NoOwnSecond,
-    "local scan redone": _LocalScanForgotten,
     "sealed scan redone": _SealedScanForgotten,
     "scan keeps its fence": _ScanGetsNewFence,
     "open scan first": _OpenScanIsOverwritten,
@@ -1290,6 +1321,12 @@ CORE_RULES: dict[str, type[Partition]] = {
     "complete seal and slices": _LatestSealWins,
     "slices above the seal": _StaleSlices,
     "local second": _LocalIsNotAsked,
+    "due rule": _WhenItIsRead,
+    "what a scan covers": _ScannedIsTakenBack,
+    "open until sealed": _OpenIsTooLate,
+    "past": _PastIsTooLate,
+    "answered before": _AnswersAgain,
+    "remembered": _RemembersNothing,
 }
 
 

@@ -22,17 +22,14 @@ from simulation import (
 from kafka_timers.wire import Reply
 
 HISTORIES = 10_000
-HISTORIES_UNTIL_MISSED = 3_000
+HISTORIES_UNTIL_MISSED = 12_000
 # Read before the variables of whoever runs the tests are removed.
 HISTORIES_OF_A_CAMPAIGN = int(os.environ.get("KAFKA_TIMERS_TEST_HISTORIES", "500000"))
-
-# Alone it is missed once in 5,000 histories, since mostly another rule covers for it.
-TOGETHER = {"unsettled by local": ["local scan redone"]}
 
 # Switched off, nothing is found; each is kept for the reason beside it.
 NOT_MISSED = {
     "scan before callbacks": "what is read meanwhile writes the scan too, and nobody but those rows needs it",
-    "local scan redone": "nothing of it is visible, and settled rows fire as well under a scan with a later fence",
+    "doubt": "too rare by chance: test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later",
     "local second": "matters only where the seals are gone: test_h6_a_store_outlives_the_seals",
 }
 
@@ -51,8 +48,7 @@ def test_the_promises_hold_through_a_long_campaign() -> None:
 
 @pytest.mark.parametrize("rule", sorted((SHELL_RULES.keys() | CORE_RULES.keys()) - NOT_MISSED.keys()))
 def test_a_rule_that_is_switched_off_breaks_a_promise(rule: str) -> None:
-    off = [rule, *TOGETHER.get(rule, [])]
-    found = first_violation(range(HISTORIES_UNTIL_MISSED), off=off)
+    found = first_violation(range(HISTORIES_UNTIL_MISSED), off=[rule])
     assert found is not None, f"{rule}: nothing depends on it"
 
 
