@@ -122,45 +122,49 @@ def decide(asked: Iterable[Asked], known: MutableMapping[bytes, Version | None],
         partition: knows what has fired.
     """
     out = Decided()
+    versions, looked_at, forgotten = out.versions, partition.looked_at, partition.second - ID_MEMORY_S
     for ask in asked:
-        before = known.get(ask.timer_id)
+        timer_id, asked_second, _, offset, appended_ms, reply_topic = ask
+        before = known.get(timer_id)
         outcome, kept = Reply.UNKNOWN, before
         if before is not None and before.cancelled:
-            outcome = Reply.CANCELLED if ask.second is None else Reply.UNKNOWN
+            outcome = Reply.CANCELLED if asked_second is None else Reply.UNKNOWN
         elif before is not None:
-            fate = partition.fate(before, ask.offset, ask.appended_ms)
+            fate = partition.fate(before, offset, appended_ms)
             if fate is Fate.OPEN:
-                out.open_at = ask.offset
+                out.open_at = offset
                 break
             if fate is Fate.TAKEN_BACK:
-                key = partition.place(before.second, before.millis, before.offset)
+                second, millis, of, _ = before
+                key = partition.place(second, millis, of)
                 if key is None:
                     raise AssertionError("what is done cannot be taken back")
-                outcome = Reply.CANCELLED if ask.second is None else Reply.MOVED
-                out.taken_back.append(TakenBack(key, before.offset, ask.timer_id, ask.second is not None))
-                out.remember.append((before.offset, ask.appended_ms // 1000))
-                kept = before._replace(cancelled=True)
+                outcome = Reply.CANCELLED if asked_second is None else Reply.MOVED
+                out.taken_back.append(TakenBack(key, of, timer_id, asked_second is not None))
+                out.remember.append((of, appended_ms // 1000))
+                kept = Version(second, millis, of, cancelled=True)
             elif fate is Fate.TOO_LATE:
                 outcome = Reply.TOO_LATE
             else:
                 kept = None
-        if ask.second is not None:
-            kept = Version(ask.second, ask.millis, ask.offset)
-            second = ask.second
-            if second <= partition.looked_at:
+        if asked_second is not None:
+            kept, second = Version(asked_second, ask.millis, offset), asked_second
+            if second <= looked_at:
                 if partition.is_done(kept):
-                    out.remember.append((ask.offset, second))
+                    out.remember.append((offset, second))
                 else:
-                    second = partition.looked_at + 1
-            if second + ID_MEMORY_S <= partition.second:
+                    second = looked_at + 1
+            if second <= forgotten:
                 kept = None
             else:
-                ids, offsets = out.past.setdefault(second, ([], []))
-                ids.append(ask.timer_id)
-                offsets.append(ask.offset)
+                past = out.past.get(second)
+                if past is None:
+                    past = out.past[second] = ([], [])
+                past[0].append(timer_id)
+                past[1].append(offset)
         if kept is not before:
-            known[ask.timer_id] = out.versions[ask.timer_id] = kept
-        if ask.reply_topic and not partition.is_answered(ask.offset):
+            known[timer_id] = versions[timer_id] = kept
+        if reply_topic and not partition.is_answered(offset):
             about = None if outcome == Reply.UNKNOWN else before
-            out.answers.append(Answer(ask.offset, ask.reply_topic, ask.timer_id, outcome, about))
+            out.answers.append(Answer(offset, reply_topic, timer_id, outcome, about))
     return out
