@@ -7,6 +7,8 @@ transactions, since machines differ and are seldom quiet.
 
     publish      requests with the client, a thousand at a time         plain: aiokafka's producer, the same
     ingest       200,000 requests that wait in the log                  plain: read with the same consumer
+    with ids     the same with a timer id each, and 200,000 cancels of them
+    cancel       one at a time, 50 a second: from the call to its answer
     fire         200,000 due in one second, in all partitions           plain: written and read
     hot second   the same, all in one partition                         plain: written and read
     light        200 a second: from a timer's second to its callback in a reader of committed records
@@ -26,6 +28,7 @@ import statistics
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -42,11 +45,14 @@ from service import Process, Service
 
 from kafka_timers import TimerClient
 from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.request import partition_of
+from kafka_timers.wire import Future
 
 RUNS = 3
 MANY = 200_000
 CLIENT_REQUESTS, CLIENT_AT_ONCE = 20_000, 1_000
 LIGHT_S, LIGHT_RATE = 15, 200
+CANCELS, CANCEL_EVERY_S = 500, 0.02
 PENDING = (0, 100_000, 300_000, 1_000_000)
 FAR_S = 86_400
 
@@ -173,20 +179,57 @@ class Bench:
     async def ingest(self) -> None:
         """Requests per second that a worker reads from a log that holds them already."""
         async with self.aside() as service:
-            async with producer(service.bootstrap) as sender:
-                far = self.requests(MANY, int(time.time()) + FAR_S, spread_s=3_600)
-                await publish(sender, service.topics.requests, far)
-            worker = await service.start("worker")
-            reads: list[tuple[float, float]] = []
+            far = self.requests(MANY, int(time.time()) + FAR_S, spread_s=3_600)
+            await self._read_all(service, far, "ingest, 1/s", "kafka_timers_requests_total")
 
-            async def all_read() -> bool:
-                reads.append((time.monotonic(), await asyncio.to_thread(worker.metric, "kafka_timers_requests_total")))
-                return reads[-1][1] >= MANY
+    async def ingest_with_ids(self) -> None:
+        """The same for requests that have a timer id each, and for cancels of them."""
+        async with self.aside() as service:
+            far, partitions = int(time.time()) + FAR_S, service.partitions
+            ids = [str(uuid.UUID(int=next(self._numbers) * 2**64)) for _ in range(MANY)]
+            homes = [partition_of(timer_id, partitions) for timer_id in ids]
+            numbered_ids = list(enumerate(zip(ids, homes, strict=True)))
+            asked = [request(n, far + n % 3_600, service.callbacks, home, name) for n, (name, home) in numbered_ids]
+            await self._read_all(service, asked, "ingest with ids, 1/s", "kafka_timers_requests_total")
+            cancels = [
+                (home, b"", Future(timerId=name, cancel=True).SerializeToString())
+                for name, home in zip(ids, homes, strict=True)
+            ]
+            await self._read_all(service, cancels, "cancels, 1/s", "kafka_timers_taken_back_total")
 
-            await until(all_read, "requests read")
+    async def _read_all(self, service: Service, records: list[Any], figure: str, metric: str) -> None:
+        """Note how fast a worker that starts behind *records* has counted them."""
+        async with producer(service.bootstrap) as sender:
+            await publish(sender, service.topics.requests, records)
+        worker = await service.start("worker", data_dir=self.folder / service.prefix / "stores")
+        reads: list[tuple[float, float]] = []
+
+        async def all_read() -> bool:
+            reads.append((time.monotonic(), await asyncio.to_thread(worker.metric, metric)))
+            return reads[-1][1] >= MANY
+
+        await until(all_read, "requests read")
+        await worker.child.stop()
         # From the last look that found nothing.
         start_s = max(at_s for at_s, count in reads if not count)
-        self.note("ingest, 1/s", MANY / (reads[-1][0] - start_s))
+        self.note(figure, MANY / (reads[-1][0] - start_s))
+
+    async def cancel(self) -> None:
+        """From a cancel to its answer, as the client has it."""
+        service, far, took_ms = self.service, int(time.time()) + FAR_S, []
+        async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as timers:
+            ids = [f"cancel-{next(self._numbers)}" for _ in range(CANCELS + 20)]
+            await asyncio.gather(*[timers.at(far, topic=service.callbacks, timer_id=timer_id) for timer_id in ids])
+            for timer_id in ids:
+                start_s = time.monotonic()
+                answer = await timers.cancel(timer_id)
+                took_ms.append((time.monotonic() - start_s) * 1000)
+                assert answer.outcome == "CANCELLED", answer
+                await asyncio.sleep(CANCEL_EVERY_S)
+        # The first ones connect.
+        took_ms = sorted(took_ms[20:])
+        self.note("cancel p50, ms", took_ms[len(took_ms) // 2])
+        self.note("cancel p99, ms", took_ms[len(took_ms) * 99 // 100])
 
     async def memory_and_restart(self) -> None:
         """RSS and disk against what is pending, and how soon a restarted worker fires."""
@@ -238,8 +281,11 @@ class Bench:
 
     async def run(self) -> None:
         """Measure everything."""
-        steps = [self.client, self.plain, self.ingest] * RUNS + [self.memory_and_restart, self.serve]
-        steps += [self.light, self.fire, self.hot_second] * RUNS
+        steps = [self.client, self.plain, self.ingest, self.ingest_with_ids] * RUNS + [
+            self.memory_and_restart,
+            self.serve,
+        ]
+        steps += [self.light, self.cancel, self.fire, self.hot_second] * RUNS
         with Progress(transient=True) as progress:
             bar = progress.add_task("measuring", total=len(steps))
             await self.service.start("oscillator")

@@ -38,9 +38,9 @@ def numbered(value: bytes) -> Numbered:
     return int(number), int(second)
 
 
-def request(number: int, second: int, topic: str, partition: int) -> Outgoing:
-    """Return a request of the three fields that any client has."""
-    future = Future(callBackTopic=topic, callBackKey=str(number), callBack=payload(number, second))
+def request(number: int, second: int, topic: str, partition: int, timer_id: str = "") -> Outgoing:
+    """Return a request of the three fields that any client has, and of a timer id if one is given."""
+    future = Future(callBackTopic=topic, callBackKey=str(number), callBack=payload(number, second), timerId=timer_id)
     return partition, b"%d" % second, future.SerializeToString()
 
 

@@ -266,7 +266,7 @@ def taken_of(rows: Sequence[tuple[bytes, int]], rejected: Sequence[int] = ()) ->
     """Return what a slice of *rows*, key and offset each, says of them."""
     keys = {key for key, _ in rows}
     late = sum(map(is_late, keys))
-    return Taken([at for _, at in rows], [*rejected], named=True, late=late, through=max(keys, default=b""))
+    return Taken([at for _, at in rows], [*rejected], late=late, through=max(keys, default=b""))
 
 
 @dataclass
@@ -586,6 +586,7 @@ class Worker:
         due, complete = self.next_slice(start, end)
         rejected = [offset for key, offset in due if self.is_rejected(key, offset)]
         taken = taken_of(due, rejected)
+        taken.named = any(request.timer_id for _, at in due if (request := world.broker.requests[at]))
         before = end if complete else taken.through + b"\0"
         cancelled, moved = store.count_taken_back(start, before)
         seal = p.seal(taken, complete=complete, cancelled=cancelled, moved=moved)
