@@ -10,7 +10,5 @@ from service import Service
 @pytest.fixture
 async def service(bootstrap: str, prefix: str, tmp_path: Path) -> AsyncIterator[Service]:
     """The service without any process yet."""
-    opened = Service(bootstrap, prefix, tmp_path)
-    await opened.open()
-    yield opened
-    await opened.close()
+    async with Service(bootstrap, prefix, tmp_path) as opened:
+        yield opened

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from brokers import make_topic
@@ -85,14 +86,15 @@ class Service:
 
     # --- set-up ------------------------------------------------------------------------------------------------------
 
-    async def open(self) -> None:
+    async def __aenter__(self) -> Self:
         """Make the topics and connect."""
         await topics.create(self.bootstrap, self.prefix, self.partitions)
         await self.create_topic(self.callbacks)
         self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", max_request_size=8 << 20)
         await self._producer.start()
+        return self
 
-    async def close(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """End all processes."""
         for process in self._running:
             process.child.kill()

@@ -246,9 +246,7 @@ async def test_topics_that_refuse_writes_or_are_missing_cost_their_own_timers_al
         "allow.everyone.if.no.acl.found": "true",
     }
     kafka = await start_kafka(properties=properties)
-    service = Service(kafka.bootstrap, prefix, tmp_path)
-    await service.open()
-    try:
+    async with Service(kafka.bootstrap, prefix, tmp_path) as service:
         await service.create_topic(prefix + "closed")
         rule = (ResourceType.TOPIC, prefix + "closed", ResourcePatternType.LITERAL)
         deny = AclBinding(*rule, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.DENY)
@@ -277,5 +275,3 @@ async def test_topics_that_refuse_writes_or_are_missing_cost_their_own_timers_al
         await worker.until("/metrics", lambda *_: rejected_counts(worker) == counted)
         await assert_balanced(service, 4_008, 4_000)
         assert prefix + "missing" not in admin.list_topics(timeout=10).topics
-    finally:
-        await service.close()

@@ -32,10 +32,8 @@ async def fragile_kafka(other_kafka: EmbeddedKafka) -> EmbeddedKafka:
 @pytest.fixture
 async def own_service(fragile_kafka: EmbeddedKafka, prefix: str, tmp_path: Path) -> AsyncIterator[Service]:
     """The service on that broker."""
-    opened = Service(fragile_kafka.bootstrap, prefix, tmp_path)
-    await opened.open()
-    yield opened
-    await opened.close()
+    async with Service(fragile_kafka.bootstrap, prefix, tmp_path) as opened:
+        yield opened
 
 
 async def ended(process: Process) -> str:

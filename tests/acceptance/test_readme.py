@@ -32,14 +32,12 @@ def shown(line: str) -> str:
 async def address(start_kafka: Callable, tmp_path: Path) -> AsyncIterator[str]:
     """Where a service runs whose topics have the names that the README has; only its address differs."""
     kafka = await start_kafka()
-    service = Service(kafka.bootstrap, "", tmp_path, DevSettings.partitions)
-    await service.open()
-    assert service.callbacks == CALLBACK_TOPIC
-    await service.start("oscillator")
-    worker = await service.worker()
-    await worker.until("/readyz", lambda status, _: status == 200)
-    yield kafka.bootstrap
-    await service.close()
+    async with Service(kafka.bootstrap, "", tmp_path, DevSettings.partitions) as service:
+        assert service.callbacks == CALLBACK_TOPIC
+        await service.start("oscillator")
+        worker = await service.worker()
+        await worker.until("/readyz", lambda status, _: status == 200)
+        yield kafka.bootstrap
 
 
 async def start(*command: str, address: str) -> Process:

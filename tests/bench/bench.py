@@ -111,12 +111,8 @@ class Bench:
     async def aside(self) -> AsyncIterator[Service]:
         """Topics and processes of their own, so that what is left pending disturbs nothing else."""
         name = f"aside{next(self._names)}-"
-        service = Service(self.service.bootstrap, name, self.folder / name)
-        await service.open()
-        try:
+        async with Service(self.service.bootstrap, name, self.folder / name) as service:
             yield service
-        finally:
-            await service.close()
 
     async def plain(self) -> None:
         """Seconds until a reader has as many ready callbacks, and until it has read them when all are there."""
@@ -320,14 +316,12 @@ def show(figures: Figures) -> None:
 async def main() -> dict[str, Any]:
     """Measure everything and return it."""
     with tempfile.TemporaryDirectory() as folder:
-        async with EmbeddedKafka(Path(folder) / "kafka") as kafka:
-            service = Service(kafka.bootstrap, "bench-", Path(folder))
-            await service.open()
-            try:
-                bench = Bench(service, Path(folder))
-                await bench.run()
-            finally:
-                await service.close()
+        async with (
+            EmbeddedKafka(Path(folder) / "kafka") as kafka,
+            Service(kafka.bootstrap, "bench-", Path(folder)) as service,
+        ):
+            bench = Bench(service, Path(folder))
+            await bench.run()
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
     return {
         "date": time.strftime("%Y-%m-%d"),

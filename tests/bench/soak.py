@@ -132,6 +132,13 @@ class Soak:
             for second, late in sorted(self.late_ms.items())
         ]
         third = len(self.samples) // 3
+        thirds = {"first third": self.samples[:third], "last third": self.samples[-third:]}
+        medians = {
+            f"{name}_median": {
+                when: statistics.median(sample[name] for sample in part) for when, part in thirds.items()
+            }
+            for name in ("rss_mb", "disk_mb")
+        }
         return {
             "date": time.strftime("%Y-%m-%d"),
             "requests": len(self.came),
@@ -140,14 +147,7 @@ class Soak:
             "late_ms": {f"p{share}": round(late_ms[len(late_ms) * share // 100]) for share in (50, 90, 99)}
             | {"max": round(late_ms[-1])},
             "early": sum(late < 0 for late in late_ms),
-            "rss_mb_median": {
-                "first third": statistics.median(sample["rss_mb"] for sample in self.samples[:third]),
-                "last third": statistics.median(sample["rss_mb"] for sample in self.samples[-third:]),
-            },
-            "disk_mb_median": {
-                "first third": statistics.median(sample["disk_mb"] for sample in self.samples[:third]),
-                "last third": statistics.median(sample["disk_mb"] for sample in self.samples[-third:]),
-            },
+            **medians,
             "kills_s": [round(at_s, 1) for at_s in self.kills_s],
             "samples": self.samples,
             "seconds": seconds,
@@ -157,13 +157,11 @@ class Soak:
 async def main(minutes: float) -> dict[str, Any]:
     """Run a soak on a Kafka of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        async with EmbeddedKafka(Path(folder) / "kafka") as kafka:
-            service = Service(kafka.bootstrap, "soak-", Path(folder))
-            await service.open()
-            try:
-                return await Soak(service, minutes).run()
-            finally:
-                await service.close()
+        async with (
+            EmbeddedKafka(Path(folder) / "kafka") as kafka,
+            Service(kafka.bootstrap, "soak-", Path(folder)) as service,
+        ):
+            return await Soak(service, minutes).run()
 
 
 if __name__ == "__main__":
