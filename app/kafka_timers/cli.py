@@ -57,6 +57,13 @@ class _Program(click.Group):
             ctx.exit(1)
 
 
+class _Listed(click.ParamType):
+    """One item of a comma separated list, which the environment holds as a whole."""
+
+    name = "text"
+    envvar_list_splitter = ","
+
+
 class _Delay(click.ParamType):
     name = "duration"
 
@@ -133,17 +140,19 @@ def options_of(settings: type, *only: str) -> Callable[[_Command], _Command]:
 
 
 def _option(field: "dataclasses.Field[Any]") -> Callable[[_Command], _Command]:
-    choices = field.metadata.get("choices")
+    choices, is_list = field.metadata.get("choices"), field.metadata.get("is_list", False)
     return click.option(
         f"--{field.name.replace('_', '-')}",
         field.name,
-        type=click.Choice(choices) if choices else type(field.default),
+        type=click.Choice(choices) if choices else _Listed() if is_list else type(field.default),
+        multiple=is_list,
+        callback=(lambda _context, _option, given: ",".join(given)) if is_list else None,
         is_flag=isinstance(field.default, bool),
-        default=field.default,
+        default=() if is_list else field.default,
         show_default=True,
         envvar=env_name(field.name),
         show_envvar=True,
-        help=field.metadata["help"],
+        help=field.metadata["help"] + ("; repeatable" if is_list else ""),
     )
 
 

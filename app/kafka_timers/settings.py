@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from kafka_timers.doors import DOORS, door_topics
 from kafka_timers.errors import SettingsError
 
 ENV_PREFIX = "KAFKA_TIMERS_"
@@ -20,7 +21,7 @@ _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def setting(default: object, help: str, **more: object) -> Any:
-    """Declare a field with its default and its line of help; `choices` limits a string."""
+    """Declare a field with its default and its line of help; `choices` limits a string, `is_list` means many."""
     return dataclasses.field(default=default, metadata={"help": help, **more})
 
 
@@ -137,6 +138,19 @@ class WorkerSettings(_Settings):
         choices=("exactly-once", "at-least-once"),
     )
     allowed_topics: str = setting("*", "callback topics that requests may name: globs, comma separated")
+    door: str = setting(
+        "",
+        "take in what another scheduler's users write to a topic, as NAME=TOPIC, comma separated; the names are "
+        + ", ".join(DOORS),
+        is_list=True,
+    )
+    door_grace_s: int = setting(
+        -1, "what a door finds longer past its second is rejected instead of fired; -1 fires it however late it is"
+    )
+    door_require_caller: bool = setting(False, "the door countdown rejects records without CALLER_SERVICE")
+    door_caller_limit: int = setting(
+        0, "most countdowns of one caller in a second of one partition of the topic; 0 is no limit"
+    )
     session_timeout_s: float = setting(6.0, "silence after which the other workers take over this one's partitions")
     max_clock_skew_s: float = setting(2.0, "ticks further ahead of the broker's clock are refused and alarmed")
     fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read")
@@ -171,6 +185,10 @@ class WorkerSettings(_Settings):
             )
         if self.session_timeout_s < 1:
             raise SettingsError(f"session_timeout_s {self.session_timeout_s}: give at least 1 second")
+        try:
+            door_topics(self.door)
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)

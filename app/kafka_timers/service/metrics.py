@@ -5,7 +5,7 @@ One registry per process, made by the worker and served by `kafka_timers.probes`
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import accumulate
 
@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 _BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
+_CALLERS_MAX = 100
 
 
 class BulkHistogram(Collector):
@@ -74,7 +75,26 @@ class WorkerMetrics:
         self.ingest_lag = gauge("ingest_lag_records", "requests accepted and not read yet, at the last tick")
         self.seconds_behind = gauge("seconds_behind", "from the last second looked at to the last tick")
         self.store_bytes = gauge("store_bytes", "table files of the store on disk")
+        self.door_records = counter("door_records", "records read by a door", "door")
+        self.door_requests = counter("door_requests", "requests that a door made of them", "door")
+        self.door_rejected = counter("door_rejected", "records that a door sent to timer-rejected", "door", "reason")
+        self.door_failures = counter("door_failures", "faults after which a door started anew", "door")
+        self._callers = counter("door_callers", "countdowns by who asked for them", "caller")
+        self._known_callers: set[str] = set()
+        self.door_lag = Gauge(
+            "kafka_timers_door_lag_records",
+            "records on the topic of a door that are not read yet",
+            ("door", "topic"),
+            registry=registry,
+        )
         self.log_gap = gauge("request_log_gap", "1 when the request log starts above the oldest pending request")
+
+    def count_callers(self, asked: Mapping[str, int]) -> None:
+        """Count requests by caller; senders make the names up, so beyond the first hundred they are one."""
+        for caller, count in asked.items():
+            if len(self._known_callers) < _CALLERS_MAX:
+                self._known_callers.add(caller)
+            self._callers.labels(caller if caller in self._known_callers else "other").inc(count)
 
     def forget(self, partition: int) -> None:
         """Stop showing *partition*, which has another owner now."""

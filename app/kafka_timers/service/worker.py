@@ -25,6 +25,8 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.consuming import consuming
+from kafka_timers.doors import door_topics
+from kafka_timers.doors.reader import DoorReader, Outlet
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError
 from kafka_timers.probes import Probes
 from kafka_timers.service.agents import make_app
@@ -103,7 +105,13 @@ class Worker:
             stack.push_async_callback(admin.close)
             self._shared = shared = await self._connect(admin, stack)
             app = make_app(self._settings, shared.partitions, self._on_tick, self._on_assigned, self._on_revoked)
-            chores = [shared.reader.run(), self._keep_house(shared), self._watch_logs(shared)]
+            doors = await self._doors(shared)
+            chores = [
+                shared.reader.run(),
+                self._keep_house(shared),
+                self._watch_logs(shared),
+                *[d.run() for d in doors],
+            ]
             tasks = [asyncio.create_task(chore) for chore in chores]
             stack.push_async_callback(cancel, tasks)
             app.finalize()
@@ -219,6 +227,20 @@ class Worker:
             clock=self._clock,
             name=self.probes.url or f"{socket.gethostname()}:{settings.data_dir}",
         )
+
+    async def _doors(self, shared: Shared) -> list[DoorReader]:
+        named = door_topics(self._settings.door)
+        if not named:
+            return []
+        topic = shared.topics.requests
+        takes = (await shared.targets.look_up([topic]))[topic]
+        if not isinstance(takes, Target):
+            raise TopicsError(f"topic {topic} cannot be written to: {takes}")
+        outlet = Outlet(topic, takes, shared.rejects.topic, shared.rejects.target)
+        return [
+            DoorReader(self._settings, name, topic, outlet, shared.rush, self.metrics, self._clock)
+            for name, topic in named
+        ]
 
     async def _keep_house(self, shared: Shared) -> None:
         while True:
