@@ -11,13 +11,17 @@ import pytest
 from grpc_tools import protoc
 from prometheus_client import CollectorRegistry
 
+from kafka_timers.doors import DOORS
+from kafka_timers.doors import asks as doors
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.requests import Reason
 from kafka_timers_oscillator.health import Metrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
-OPERATE, WIRE, README = (ROOT / name for name in ("docs/operate.md", "docs/wire.md", "README.md"))
+OPERATE, WIRE, README, MIGRATE = (
+    ROOT / name for name in ("docs/operate.md", "docs/wire.md", "README.md", "docs/migrate.md")
+)
 
 WORKER, OWNER, OSCILLATOR = (
     ROOT / name
@@ -92,6 +96,12 @@ def test_operators_find_every_reason_that_health_gives(where: str, reasons: list
 def test_clients_find_every_reason_for_which_a_request_is_refused() -> None:
     table = WIRE.read_text().split("| reason | the request |\n")[1].split("\n\n")[0]
     assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == list(Reason)
+
+
+def test_users_of_doors_find_every_reason_for_which_a_record_is_refused() -> None:
+    table = MIGRATE.read_text().split("| reason | the record |\n")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE) == list(doors.Reason)
+    assert set(re.findall(r"`--door ([a-z0-9]+)=", MIGRATE.read_text())) - {"NAME"} == set(DOORS)
 
 
 def without_code(page: Path) -> str:
