@@ -479,23 +479,27 @@ def watch(topic: str, bootstrap: str, from_beginning: bool, count: int | None, a
 
 
 @program.command()
-@_where
+@options_of(WorkerSettings, "bootstrap", "topic_prefix", "group")
 @_json
-def status(bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+def status(bootstrap: str, topic_prefix: str, group: str, as_json: bool) -> None:
     """
-    Show how each partition stands.
+    Show how each partition stands, and each door.
 
-    All of it is read from the topic `timer-sealed`; lateness is that of the
-    last seal that fired anything.
+    Partitions are read from the topic `timer-sealed`; lateness is that of the
+    last seal that fired anything. A door stands where its consumer group does.
     """
+    from kafka_timers.doors.lag import door_lags
     from kafka_timers.seals import last_seals
     from kafka_timers.status import status_of
 
     rows = status_of(_wait_for(last_seals(bootstrap, topic_prefix)), HostClock().wall_s())
+    doors = _wait_for(door_lags(bootstrap, group))
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
+        click.echo(json.dumps([*map(dataclasses.asdict, rows), *map(dataclasses.asdict, doors)]))
     else:
         Console().print(status_table(rows))
+        for door in doors:
+            click.echo(f"door {door.door}: {door.lag} records of {door.topic} not read yet")
 
 
 def status_table(rows: "Sequence[PartitionStatus]") -> Table:

@@ -1,20 +1,27 @@
 """From another system's topic into `timer-request`, on a real broker, written by a client that is not ours."""
 
 import asyncio
+import dataclasses
 import itertools
+import json
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from brokers import make_topic
+from click.testing import CliRunner
 from confluent_kafka import Producer
 
+from kafka_timers.cli import program
 from kafka_timers.clock import HostClock
 from kafka_timers.consuming import consuming
+from kafka_timers.doors.lag import DoorLag, door_lags
 from kafka_timers.doors.reader import DoorReader, Outlet
 from kafka_timers.request import partition_of
 from kafka_timers.service.metrics import WorkerMetrics
@@ -27,6 +34,7 @@ from kafka_timers.wire import Future, Topics
 PARTITIONS = 4
 LATER = int(time.time()) + 100_000
 LIMIT_S = 30.0
+ALL = "read_uncommitted"
 
 Headers = dict[str, bytes]
 
@@ -42,7 +50,7 @@ class Doors:
     def reader(self, name: str = "etf1", topic: str = "theirs", **more: object) -> DoorReader:
         """Return a reader that is not running."""
         settings = WorkerSettings(
-            bootstrap=self.bootstrap, topic_prefix=self.prefix, group=self.prefix + "g", session_timeout_s=6.0, **more
+            bootstrap=self.bootstrap, topic_prefix=self.prefix, group=self.prefix + "g", session_timeout_s=2.0, **more
         )
         outlet = Outlet(
             self.topics.requests, Target(PARTITIONS, 1_048_588), self.topics.rejected, Target(PARTITIONS, 1_048_588)
@@ -234,6 +242,31 @@ async def test_our_own_tombstones_are_passed_over(doors: Doors) -> None:
     assert await doors.committed() == {0: 2}
 
 
+async def test_status_tells_how_far_each_door_is_behind(doors: Doors) -> None:
+    """Also of a partition in which nothing was read yet, and after a marker of a transaction, which is no record."""
+    assert await door_lags(doors.bootstrap, doors.prefix + "g") == []
+    producer = Producer({"bootstrap.servers": doors.bootstrap, "transactional.id": doors.prefix + "theirs"})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(doors.prefix + "theirs", b"v", b"k", headers=list(schedule().items()), partition=0)
+    producer.commit_transaction(10)
+    async with doors.open():
+        assert len(await doors.requests(1)) == 1
+        async with asyncio.timeout(LIMIT_S):
+            while await doors.committed() != {0: 2}:  # noqa: ASYNC110  # a broker has to be asked
+                await asyncio.sleep(0.05)
+    read = DoorLag("etf1", doors.prefix + "theirs", 0)
+    assert await door_lags(doors.bootstrap, doors.prefix + "g") == [read]
+    doors.write([(b"k", b"v", schedule())] * 3, partition=0)
+    doors.write([(b"k", b"v", schedule())] * 4, partition=1)
+    assert await door_lags(doors.bootstrap, doors.prefix + "g") == [dataclasses.replace(read, lag=7)]
+    command = ["status", "--bootstrap", doors.bootstrap, "--topic-prefix", doors.prefix, "--group", doors.prefix + "g"]
+    told = await asyncio.to_thread(CliRunner().invoke, program, command)
+    assert f"door etf1: 7 records of {doors.prefix}theirs not read yet" in told.output
+    told = await asyncio.to_thread(CliRunner().invoke, program, [*command, "--json"])
+    assert json.loads(told.output)[-1] == {"door": "etf1", "topic": doors.prefix + "theirs", "lag": 7}
+
+
 async def test_what_is_past_its_grace_is_rejected(doors: Doors) -> None:
     now = int(time.time())
     doors.write([(b"old", b"v", schedule(now - 1_000)), (b"late", b"v", schedule(now - 100))])
@@ -243,19 +276,29 @@ async def test_what_is_past_its_grace_is_rejected(doors: Doors) -> None:
     assert dict(record.headers)["timer-rejected-reason"] == b"past-grace"
 
 
+READER = "import asyncio, sys; from test_door_reader import Doors; asyncio.run(Doors(*sys.argv[1:]).reader().run())"
+
+
 async def test_a_takeover_in_mid_batch_neither_loses_nor_doubles(doors: Doors) -> None:
-    """One reader is cut off at any moment, once a transaction is under way; others go on."""
-    count = 30_000
+    """Readers are killed one after the other, each while a transaction of its own is open."""
+    count = 40_000
     doors.write([(b"s%d" % n, b"v", schedule()) for n in range(count)])
-    for _ in range(4):
-        reader = doors.reader()
-        task = asyncio.create_task(reader.run())
-        await until(lambda of=reader: any(s.producer._txn_manager.is_in_transaction() for s in of._sources.values()))
-        # As a process that is killed: nothing is ended in order, its transaction stays open.
-        for source in reader._sources.values():
-            await source.producer.client.close()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    async with consuming(doors.bootstrap) as stable, consuming(doors.bootstrap, isolation_level=ALL) as everything:
+        where = [TopicPartition(doors.topics.requests, number) for number in range(PARTITIONS)]
+
+        async def end_of(consumer: AIOKafkaConsumer) -> int:
+            return sum((await consumer.end_offsets(where)).values())
+
+        for _ in range(3):
+            command = [sys.executable, "-c", READER, doors.bootstrap, doors.prefix]
+            process = await asyncio.create_subprocess_exec(*command, env=env)
+            async with asyncio.timeout(LIMIT_S):
+                while await end_of(everything) <= await end_of(stable):  # noqa: ASYNC110  # a broker has to be asked
+                    await asyncio.sleep(0)
+            process.kill()
+            await process.wait()
+            assert sum((await doors.committed()).values()) < count
     async with doors.open():
         records = await doors.requests(count)
     assert len(records) == count

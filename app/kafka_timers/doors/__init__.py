@@ -4,6 +4,7 @@ Doors: what other schedulers' users write to their topics, taken in as timers, w
     asks                                                what all doors share
     etf1, countdown, headers, karafka, timebridge       a door each: a pure function from a record to what it asks for
     reader                                              one reader for all of them, from a topic into `timer-request`
+    lag                                                 how far it has come
 
 docs/migrate.md tells each in prose.
 """

@@ -5,7 +5,7 @@ What a record of another system asks this one for, and what all doors share in f
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from kafka_timers.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SECOND_LIMIT, TOKEN_HEADER, Future
 
@@ -141,21 +141,26 @@ def future_of(headers: Headers = (), **fields: Any) -> bytes:
         UnicodeError: text is not UTF-8.
     """
     # Fields may come in any order. As messages of their own, headers cost more than all else that a door does.
-    return Future(**fields).SerializeToString() + b"".join([_framed(name, value) for name, value in headers])
+    try:
+        framed = [
+            b"\x3a%b%b\x12%b%b" % (_BYTES[len(key := _name_of(name)) + len(value) + 2], key, _BYTES[len(value)], value)
+            for name, value in cast("Sequence[tuple[str, bytes]]", headers)
+        ]
+    except (IndexError, TypeError):
+        # One is long or null.
+        framed = [_framed(_name_of(name), value) for name, value in headers]
+    return b"".join([Future(**fields).SerializeToString(), *framed])
 
 
-def _framed(name: str, value: bytes | None) -> bytes:
-    """Return a `Header`, framed as one of the headers of a `Future`."""
-    content = _name_of(name)
-    if value is not None:
-        content = b"%b\x12%b%b" % (content, _varint(len(value)), value)
+def _framed(key: bytes, value: bytes | None) -> bytes:
+    content = key if value is None else b"%b\x12%b%b" % (key, _varint(len(value)), value)
     return b"\x3a%b%b" % (_varint(len(content)), content)
 
 
 @lru_cache(1_000)
 def _name_of(header: str) -> bytes:
-    raw = header.encode()
-    return b"\x0a%b%b" % (_varint(len(raw)), raw)
+    name = header.encode()
+    return b"\x0a%b%b" % (_varint(len(name)), name)
 
 
 def _varint(number: int) -> bytes:

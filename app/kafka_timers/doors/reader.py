@@ -49,7 +49,8 @@ _POSITIVE = 0x7FFF_FFFF
 
 # Of one transaction. Records between two turns of the event loop are some 5 ms of work.
 _RECORDS_MAX = 5_000
-_STRIDE_RECORDS = 200
+_FETCH_BYTES = 2 << 20
+_STRIDE_RECORDS = 250
 # A transaction costs the same for one record as for a thousand. Where few come, more of them are waited for.
 _MANY, _LINGER_S = 1_000, 0.1
 # The broker refuses the first batches of a transaction that follows another one closely, until that one is settled.
@@ -167,6 +168,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
                     self._settings.bootstrap,
                     group_id=self._group,
                     auto_offset_reset="earliest",
+                    max_partition_fetch_bytes=_FETCH_BYTES,
                     session_timeout_ms=session_ms,
                     heartbeat_interval_ms=session_ms // 4,
                 )
@@ -186,8 +188,10 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
                     continue
                 changed = asyncio.create_task(self._changed.wait())
                 following = [source.following for source in self._sources.values()]
-                done, _ = await asyncio.wait([changed, *following], return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                try:
+                    done, _ = await asyncio.wait([changed, *following], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
                 for task in done:
                     # One that was cancelled had its partition revoked.
                     if not task.cancelled():
@@ -206,11 +210,12 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             retry_backoff_ms=_BACKOFF_MS,
         )
         try:
-            await producer.start()
-            committed = await consumer.committed(at)
-            start = (await consumer.beginning_offsets([at]))[at]
+            async with asyncio.timeout(settings.transaction_timeout_s):
+                await producer.start()
+                committed = await consumer.committed(at)
+                start = (await consumer.beginning_offsets([at]))[at]
+                ahead, latest = (await consumer.end_offsets([at]))[at], dict[bytes, int]()
             position = start if committed is None else max(committed, start)
-            ahead, latest = (await consumer.end_offsets([at]))[at], dict[bytes, int]()
             if self._name in WITH_IDS and ahead > position:
                 latest = await self._latest(at, position, ahead)
         except BaseException:
@@ -254,8 +259,14 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
     async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: _Source) -> None:
         """Pass on what comes until the partition is revoked."""
         while True:
-            fetched = await consumer.getmany(at, timeout_ms=_POLL_MS, max_records=_RECORDS_MAX)
-            records = fetched.get(at, ())
+            records: list[Record] = []
+            while len(records) < _RECORDS_MAX:
+                wait_ms = 0 if records else _POLL_MS
+                more = await consumer.getmany(at, timeout_ms=wait_ms, max_records=_STRIDE_RECORDS)
+                if at not in more:
+                    break
+                records += more[at]
+                await asyncio.sleep(0)
             # Also markers of transactions are passed, so that nothing seems to be left where nothing is.
             position = await consumer.position(at)
             if position > source.position:
