@@ -285,10 +285,11 @@ def test_ids_are_forgotten_an_hour_after_their_second_but_not_those_asked_for_ag
         ids = [b"a", b"b", b"c"]
         return [timer_id for timer_id, version in zip(ids, store.versions(ids), strict=True) if version]
 
-    assert known(100 + ID_MEMORY_S - 1) == [b"a", b"b", b"c"]
-    assert known(100 + ID_MEMORY_S) == [b"b", b"c"]
-    assert known(150 + ID_MEMORY_S) == [b"b"]
-    assert known(200 + ID_MEMORY_S) == []
+    # By whole minutes.
+    assert known(119 + ID_MEMORY_S) == [b"a", b"b", b"c"]
+    assert known(120 + ID_MEMORY_S) == [b"b", b"c"]
+    assert known(180 + ID_MEMORY_S) == [b"b"]
+    assert known(240 + ID_MEMORY_S) == []
     store.close()
 
 

@@ -17,6 +17,9 @@ from kafka_timers.wire import Reply
 
 _ANSWER = struct.Struct(">QHQ?BI")
 
+# Requests that are read together are due in many seconds, and in few minutes.
+_MINUTE_S = 60
+
 # The seed of murmur2 in Kafka's clients, whose default partitioner takes the lower 31 bits modulo the partitions.
 SEED = 0x9747B28C
 POSITIVE = 0x7FFF_FFFF
@@ -99,7 +102,7 @@ class Decided:
         versions: what is to be kept of each id, None for nothing.
         taken_back: requests that do not fire.
         answers: in the order of the records.
-        past: ids and offsets of requests, by the second after which what is kept of them is worth `ID_MEMORY_S`.
+        past: ids and offsets of requests, by the end of the minute in which they are due.
         remember: offsets of requests that do not wait, and the second in which that was decided.
         open_at: offset of the first record that nothing can be said of yet; it and all behind it are left out.
     """
@@ -157,9 +160,10 @@ def decide(asked: Iterable[Asked], known: MutableMapping[bytes, Version | None],
             if second <= forgotten:
                 kept = None
             else:
-                past = out.past.get(second)
+                minute = second - second % _MINUTE_S + _MINUTE_S
+                past = out.past.get(minute)
                 if past is None:
-                    past = out.past[second] = ([], [])
+                    past = out.past[minute] = ([], [])
                 past[0].append(timer_id)
                 past[1].append(offset)
         if kept is not before:

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.service import runs
 from kafka_timers.service.ids import Asked, Decided, decide, hash_of
-from kafka_timers.service.partition import REFUSED, Partition, Version, run_key
+from kafka_timers.service.partition import REFUSED, Partition, Version, row_key, run_key
 from kafka_timers.service.runs import Row
 from kafka_timers.wire import SECOND_LIMIT, Future, Request, callback_headers
 
@@ -204,10 +204,11 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
         framed = runs.framed(values)
     # Many requests of a fetch are due in the same seconds.
     due: dict[bytes | None, int] = {}
+    looked_at = partition.looked_at
     for key in {record.key for record in requests}:
         second = second_of(key)
         # What is due in a second that was looked at may be done or late.
-        if isinstance(second, Reason) or second <= partition.looked_at:
+        if isinstance(second, Reason) or second <= looked_at:
             return None
         due[key] = second
     topics = {future.callBackTopic for future in kept}
@@ -224,19 +225,22 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
         if any(hash_of(ask.timer_id) % partitions != partition.number for ask in asked):
             return None
     offsets = [record.offset for record in requests]
-    together = dict.fromkeys(due.values(), (framed, offsets))
-    if len(together) > 1:
-        parts: dict[int, tuple[list[bytes], list[int]]] = {second: ([], []) for second in together}
+    plain, rows = not extras.ListFields(), []
+    if len(due) == 1:
+        [second] = due.values()
+        rows.append((run_key(second, offsets[-1], len(offsets)), runs.pack(framed, offsets, plain=plain, named=named)))
+    else:
+        parts: dict[int, tuple[list[bytes], list[int]]] = {second: ([], []) for second in due.values()}
         for record, value, offset in zip(requests, values, offsets, strict=True):
             of_second = parts[due[record.key]]
             of_second[0].append(value)
             of_second[1].append(offset)
-        together = {second: (runs.framed(part), at) for second, (part, at) in parts.items()}
-    plain = not extras.ListFields()
-    rows = [
-        (run_key(second, run_offsets[-1], len(run_offsets)), runs.pack(run, run_offsets, plain=plain, named=named))
-        for second, (run, run_offsets) in together.items()
-    ]
+        for second, (part, at) in parts.items():
+            if len(at) == 1:
+                rows.append((row_key(second, 0, at[0]), part[0]))
+            else:
+                run = runs.pack(runs.framed(part), at, plain=plain, named=named)
+                rows.append((run_key(second, at[-1], len(at)), run))
     return Accepted(len(records), rows, offsets, topics=topics), asked
 
 

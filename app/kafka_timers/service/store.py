@@ -233,8 +233,8 @@ class TimerStore:
         for each in decided.taken_back:
             put(_BACK + each.key, (_MOVED if each.moved else _CANCELLED) + each.timer_id, side)
             self._has_taken_back = True
-        for second, (past, offsets) in decided.past.items():
-            put(_past_key(second, offsets[-1]), runs.pack(runs.framed(past), offsets), side)
+        for minute, (past, offsets) in decided.past.items():
+            put(_past_key(minute, offsets[-1]), runs.pack(runs.framed(past), offsets), side)
             self._has_past = True
         for answer in decided.answers:
             put(_REPLY + _OFFSET.pack(answer.offset), answer.pack(), side)
