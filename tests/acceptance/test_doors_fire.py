@@ -5,6 +5,8 @@ import time
 from confluent_kafka import Producer
 from service import Service
 
+from kafka_timers.wire import Reply
+
 Headers = list[tuple[str, bytes]]
 
 
@@ -99,6 +101,62 @@ async def test_a_record_of_each_door_fires_its_callback(service: Service) -> Non
     assert len(records) == len(cases)
     assert worker.metric("kafka_timers_door_requests_total") == len(cases)
     assert worker.metric("kafka_timers_door_failures_total") == 0
+
+
+async def test_schedules_of_etf1_are_moved_deleted_and_marked_as_done_where_they_lie(service: Service) -> None:
+    """By librdkafka's own partitioner, which puts keys elsewhere than Kafka's."""
+    topic, due = service.prefix + "schedules", int(time.time()) + 4
+    await service.create_topic(topic, cleanup_policy="compact")
+    await service.start("oscillator")
+    worker = await service.worker("--door", f"etf1={topic}")
+    producer, partitions = Producer({"bootstrap.servers": service.bootstrap}), {}
+
+    def accepted(_: object, message: object) -> None:
+        partitions[message.key()] = message.partition()
+
+    def write(key: str, value: str | None, second: int) -> None:
+        target = [("scheduler-target-topic", service.callbacks.encode()), ("scheduler-target-key", key.encode())]
+        headers = [("scheduler-epoch", b"%d" % second), *target]
+        producer.produce(topic, value, key, headers=headers, on_delivery=accepted)
+
+    for key in ("stays", "moves", "goes", "moves too", *"abcdef"):
+        write(key, "v1", due)
+    write("moves", "v2", due + 1)
+    write("moves too", "v2", due)
+    write("goes", None, due)
+    assert producer.flush(10) == 0
+    fired = await service.read(service.callbacks, 9)
+    assert sorted((record.key, record.value) for record in fired) == sorted(
+        [(b"stays", b"v1"), (b"moves", b"v2"), (b"moves too", b"v2")] + [(key.encode(), b"v1") for key in "abcdef"]
+    )
+    schedules = await service.read(topic, 13 + 9)
+    tombstones = [record for record in schedules if "timer-request" in dict(record.headers)]
+    assert {record.key: record.partition for record in tombstones} == {
+        key: partition for key, partition in partitions.items() if key != b"goes"
+    }
+    assert {record.value for record in tombstones} == {None}
+    assert len(await service.callback_names([""] * 9)) == 9
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_door_records_total") == len(schedules))
+    assert worker.metric("kafka_timers_taken_back_total") == 3
+    assert worker.metric("kafka_timers_door_requests_total") == 13
+
+
+async def test_a_client_without_protobuf_cancels_and_is_answered(service: Service) -> None:
+    topic, due = service.prefix + "timers", int(time.time()) + 1_000
+    await service.create_topic(topic)
+    await service.worker("--door", f"headers={topic}")
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+    reply_to = ("timer-reply-topic", service.topics.replies.encode())
+    headers = [("timer-expiry", b"%d" % due), ("timer-callback-topic", service.callbacks.encode())]
+    producer.produce(topic, "pay", "pay-7", headers=headers)
+    producer.produce(topic, None, "pay-7", headers=[reply_to])
+    producer.produce(topic, None, "pay-8", headers=[reply_to])
+    assert producer.flush(10) == 0
+    replies = [Reply.FromString(record.value) for record in await service.read(service.topics.replies, 2)]
+    assert {reply.timerId: Reply.Outcome.Name(reply.outcome) for reply in replies} == {
+        "pay-7": "CANCELLED",
+        "pay-8": "UNKNOWN",
+    }
 
 
 async def test_a_worker_that_is_killed_loses_and_doubles_nothing_of_a_door(service: Service) -> None:

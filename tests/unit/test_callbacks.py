@@ -13,7 +13,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from stand_ins import ROOMY, SECOND, Known, slice_to
 
 from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.partition import Partition
+from kafka_timers.service.partition import Partition, row_key
 from kafka_timers.service.requests import Reason, Target, fits, pack_refused
 from kafka_timers.service.runs import Row
 from kafka_timers.service.sender import BATCH_BYTES, Ready
@@ -227,3 +227,31 @@ async def test_a_refused_record_is_told_with_the_key_and_value_that_it_had() -> 
     assert (record.key, record.value) == (b"tomorrow", None)
     assert dict(record.headers)["timer-rejected-reason"] == b"key-not-a-second"
     assert (done.taken.rejected, done.refused) == ([8], {"key-not-a-second": 1})
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["as usual", "one by one"])
+async def test_a_tombstone_goes_with_the_callback_that_asks_for_it(small: bool) -> None:
+    """To the partition that is named, where the topic has it."""
+    known = Known(callbacks=ROOMY, schedules=Target(3, 1_000 if small else 1_048_588))
+    asked = [Future(callBackTopic="callbacks", tombstoneTopic="schedules", tombstoneKey="k") for _ in range(4)]
+    asked[1].tombstonePartition = 0
+    asked[2].tombstonePartition = 7
+    asked.append(Future(callBackTopic="callbacks"))
+    rows = [(row_key(SECOND, 0, offset), future.SerializeToString()) for offset, future in enumerate(asked)]
+    outbox = Outbox()
+    done = await taken(outbox, rows, known)
+    assert done.fired == {"callbacks": 5, "schedules": 0}
+    hashed = DefaultPartitioner()(b"k", [0, 1, 2], [0, 1, 2])
+    tombstones = sorted((r.headers, partition, r.key, r.value) for partition, r in outbox.records("schedules"))
+    assert tombstones == [
+        ([("timer-request", b"3:%d" % offset)], partition, b"k", None)
+        for offset, partition in enumerate([hashed, 0, hashed, hashed])
+    ]
+
+
+async def test_a_callback_whose_tombstone_has_no_topic_is_refused() -> None:
+    known = Known(callbacks=ROOMY, secret=Reason.TOPIC_FORBIDDEN)
+    asked = Future(callBackTopic="callbacks", tombstoneTopic="secret", tombstoneKey="k").SerializeToString()
+    plain = Future(callBackTopic="callbacks").SerializeToString()
+    done = await taken(Outbox(), [(row_key(SECOND, 0, 0), asked), (row_key(SECOND, 0, 1), plain)], known)
+    assert (done.refused, done.taken.rejected) == ({Reason.TOPIC_FORBIDDEN: 1}, [0])

@@ -73,6 +73,7 @@ def test_a_schedule_of_etf1_becomes_what_that_scheduler_would_write() -> None:
         ],
         tombstoneTopic="schedules",
         tombstoneKey="vid1-online",
+        tombstonePartition=3,
     )
 
 

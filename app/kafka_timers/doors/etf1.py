@@ -42,5 +42,6 @@ def ask(record: Record) -> Asked:
         ],
         tombstoneTopic=topic,
         tombstoneKey=key,
+        tombstonePartition=record.partition,
     )
     return Ask(second, timer_id, future)

@@ -248,7 +248,9 @@ class Slice:
         """Add the tombstone that *request* asks for, if any, to a topic that there is a lane to."""
         if topic := request.tombstoneTopic:
             key, lane = request.tombstoneKey, self._lanes[topic]
-            at = hash_of(key) % lane.target.partitions
+            at = request.tombstonePartition if request.HasField("tombstonePartition") else -1
+            if not 0 <= at < lane.target.partitions:
+                at = hash_of(key) % lane.target.partitions
             self._append(lane, at, len(key) + OVERHEAD_BYTES, key, None, [(REQUEST_HEADER, name)])
 
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:

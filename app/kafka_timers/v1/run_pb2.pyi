@@ -19,7 +19,7 @@ class Run(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., offsets: _Optional[_Iterable[int]] = ..., plain: bool = ..., named: bool = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey", "tombstonePartition")
     CALLBACKTOPIC_FIELD_NUMBER: _ClassVar[int]
     CALLBACKKEY_FIELD_NUMBER: _ClassVar[int]
     CALLBACK_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,7 @@ class Request(_message.Message):
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONETOPIC_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONEKEY_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONEPARTITION_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: bytes
     callBackKey: bytes
     callBack: bytes
@@ -38,7 +39,8 @@ class Request(_message.Message):
     headers: _containers.RepeatedCompositeFieldContainer[_future_pb2.Header]
     tombstoneTopic: bytes
     tombstoneKey: bytes
-    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ...) -> None: ...
+    tombstonePartition: int
+    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ..., tombstonePartition: _Optional[int] = ...) -> None: ...
 
 class RawRun(_message.Message):
     __slots__ = ("requests", "offsets")
