@@ -1,5 +1,5 @@
 """
-How fast the service is on this machine: `make bench`, some four minutes.
+How fast the service is on this machine: `make bench`, some seven minutes.
 
 One worker, one oscillator, four partitions and a real Kafka, all here, exactly once. Figures are medians of three runs.
 Beside them is what the plain broker takes for the same records in the same run, from ready batches and without
@@ -9,6 +9,7 @@ transactions, since machines differ and are seldom quiet.
     ingest       200,000 requests that wait in the log                  plain: read with the same consumer
     with ids     the same with a timer id each, and 200,000 cancels of them
     cancel       one at a time, 50 a second: from the call to its answer
+    door         200,000 schedules of etf1 that wait in their topic; as many of one second; RSS with 1,000,000 pending
     fire         200,000 due in one second, in all partitions           plain: written and read
     hot second   the same, all in one partition                         plain: written and read
     light        200 a second: from a timer's second to its callback in a reader of committed records
@@ -37,7 +38,7 @@ from typing import Any
 
 import plots
 from brokers import make_topic
-from load import disk_mb, numbered, payload, producer, publish, received, request, rss_mb, until
+from load import disk_mb, numbered, payload, producer, publish, received, request, rss_mb, schedule, until
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -91,7 +92,7 @@ class Bench:
     async def client(self) -> None:
         """Requests per second of the service's own client and of a plain producer."""
         far = int(time.time()) + FAR_S
-        [(_, key, value)] = self.requests(1, far)
+        [(_, key, value, _)] = self.requests(1, far)
 
         async def rate(ask: Callable[[], Awaitable[Any]]) -> float:
             start_s = time.monotonic()
@@ -118,7 +119,7 @@ class Bench:
         """Seconds until a reader has as many ready callbacks, and until it has read them when all are there."""
         service, topic = self.service, f"{self.service.prefix}plain{next(self._names)}"
         await make_topic(service.bootstrap, topic, service.partitions)
-        records = [(n % service.partitions, b"%d" % n, payload(n, 0)) for n in range(MANY)]
+        records = [(n % service.partitions, b"%d" % n, payload(n, 0), []) for n in range(MANY)]
         count = 0
 
         def take(_: float, came: Sequence[Any]) -> None:
@@ -188,7 +189,7 @@ class Bench:
             asked = [request(n, far + n % 3_600, service.callbacks, home, name) for n, (name, home) in numbered_ids]
             await self._read_all(service, asked, "ingest with ids, 1/s", "kafka_timers_requests_total")
             cancels = [
-                (home, b"", Future(timerId=name, cancel=True).SerializeToString())
+                (home, b"", Future(timerId=name, cancel=True).SerializeToString(), [])
                 for name, home in zip(ids, homes, strict=True)
             ]
             await self._read_all(service, cancels, "cancels, 1/s", "kafka_timers_taken_back_total")
@@ -198,17 +199,45 @@ class Bench:
         async with producer(service.bootstrap) as sender:
             await publish(sender, service.topics.requests, records)
         worker = await service.start("worker", data_dir=self.folder / service.prefix / "stores")
-        reads: list[tuple[float, float]] = []
-
-        async def all_read() -> bool:
-            reads.append((time.monotonic(), await asyncio.to_thread(worker.metric, metric)))
-            return reads[-1][1] >= MANY
-
-        await until(all_read, "requests read")
+        self.note(figure, await counted(worker, metric, MANY))
         await worker.child.stop()
-        # From the last look that found nothing.
-        start_s = max(at_s for at_s, count in reads if not count)
-        self.note(figure, MANY / (reads[-1][0] - start_s))
+
+    async def door(self, last: bool = False) -> None:
+        """Schedules of etf1: how fast they are taken in, how late the last of a second is; at *last* memory as well."""
+        async with self.aside() as service:
+            topic = f"{service.prefix}schedules"
+            await service.create_topic(topic)
+            await service.start("oscillator")
+
+            async def write(count: int, second: int, spread_s: int = 1) -> None:
+                numbers = enumerate([next(self._numbers) for _ in range(count)])
+                records = [
+                    schedule(n, second + at % spread_s, service.callbacks, at % service.partitions) for at, n in numbers
+                ]
+                async with producer(service.bootstrap) as sender:
+                    await publish(sender, topic, records)
+
+            await write(MANY, int(time.time()) + FAR_S, 3_600)
+            worker = await service.start("worker", "--door", f"etf1={topic}")
+            metric = "kafka_timers_door_records_total"
+            self.note("door: schedules, 1/s", await counted(worker, metric, MANY))
+            late_s: list[float] = []
+            due = int(time.time()) + 25
+
+            def take(now_s: float, came: Sequence[Any]) -> None:
+                late_s.extend([now_s - due] * len(came))
+
+            async with received(service.bootstrap, service.callbacks, service.partitions, take):
+                await write(MANY, due)
+                await until(lambda: len(late_s) >= MANY, "callbacks of schedules")
+            self.note("door: hot second, last, s", max(late_s))
+            if last:
+                # Beside the first ones. The tombstones of those that have fired are records too.
+                for _ in range(4):
+                    await write(MANY, int(time.time()) + FAR_S, 3_600)
+                await counted(worker, metric, 7 * MANY)
+                await asyncio.sleep(2)
+                self.note(f"door: RSS at {5 * MANY:,}, MB", rss_mb(worker))
 
     async def cancel(self) -> None:
         """From a cancel to its answer, as the client has it."""
@@ -282,12 +311,28 @@ class Bench:
             self.serve,
         ]
         steps += [self.light, self.cancel, self.fire, self.hot_second] * RUNS
+        steps += [self.door] * (RUNS - 1) + [partial(self.door, last=True)]
         with Progress(transient=True) as progress:
             bar = progress.add_task("measuring", total=len(steps))
             await self.service.start("oscillator")
             for step in steps:
                 await step()
                 progress.advance(bar)
+
+
+async def counted(worker: Process, metric: str, wanted: int) -> float:
+    """Return how many a second *worker* has counted, once it has counted *wanted*."""
+    reads: list[tuple[float, float]] = []
+
+    async def all_read() -> bool:
+        reads.append((time.monotonic(), await asyncio.to_thread(worker.metric, metric)))
+        return reads[-1][1] >= wanted
+
+    await until(all_read, "records read")
+    # From the last look that found nothing new.
+    first = reads[0][1]
+    start_s = max(at_s for at_s, count in reads if count == first)
+    return (wanted - first) / (reads[-1][0] - start_s)
 
 
 def ratios(median: dict[str, float]) -> dict[str, float]:

@@ -21,8 +21,8 @@ from kafka_timers.wire import Future
 PAYLOAD_BYTES = 150
 _BATCH_BYTES = 256 << 10
 
-# Partition, key and value of a record.
-Outgoing = tuple[int, bytes, bytes]
+# Partition, key, value and headers of a record.
+Outgoing = tuple[int, bytes, bytes, list[tuple[str, bytes]]]
 # Number and second of a request.
 Numbered = tuple[int, int]
 
@@ -41,7 +41,14 @@ def numbered(value: bytes) -> Numbered:
 def request(number: int, second: int, topic: str, partition: int, timer_id: str = "") -> Outgoing:
     """Return a request of the three fields that any client has, and of a timer id if one is given."""
     future = Future(callBackTopic=topic, callBackKey=str(number), callBack=payload(number, second), timerId=timer_id)
-    return partition, b"%d" % second, future.SerializeToString()
+    return partition, b"%d" % second, future.SerializeToString(), []
+
+
+def schedule(number: int, second: int, topic: str, partition: int) -> Outgoing:
+    """Return a record for the door `etf1`."""
+    key, target = b"schedule-%d" % number, topic.encode()
+    headers = [("scheduler-epoch", b"%d" % second), ("scheduler-target-topic", target), ("scheduler-target-key", key)]
+    return partition, key, payload(number, second), headers
 
 
 async def publish(producer: AIOKafkaProducer, topic: str, records: Iterable[Outgoing]) -> float:
@@ -53,12 +60,12 @@ async def publish(producer: AIOKafkaProducer, topic: str, records: Iterable[Outg
     async def send(partition: int) -> None:
         acks.append(await producer.send_batch(batches.pop(partition), topic, partition=partition))
 
-    for partition, key, value in records:
+    for partition, key, value, headers in records:
         batch = batches.get(partition) or batches.setdefault(partition, producer.create_batch())
-        if batch.append(timestamp=None, key=key, value=value) is None:
+        if batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
             await send(partition)
             batches[partition] = producer.create_batch()
-            batches[partition].append(timestamp=None, key=key, value=value)
+            batches[partition].append(timestamp=None, key=key, value=value, headers=headers)
     for partition in list(batches):
         await send(partition)
     await asyncio.gather(*acks)
