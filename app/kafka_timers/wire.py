@@ -115,8 +115,8 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
     if token := request.token:
         headers.insert(0, (TOKEN_HEADER, token))
     if own := request.headers:
-        for header in own:
-            headers.append((header.key, header.value if header.HasField("value") else None))
+        # Of most headers the value says that it is there.
+        headers += [(each.key, each.value or (b"" if each.HasField("value") else None)) for each in own]
     return headers
 
 

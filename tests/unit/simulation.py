@@ -25,7 +25,7 @@ from typing import Any, cast
 from unittest import mock
 
 from kafka_timers.service import partition as core
-from kafka_timers.service.arming import Armed, Room, behind
+from kafka_timers.service.arming import Ahead, Armed, Room, behind
 from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.ids import Answer, Asked, Decided, TakenBack, decide
 from kafka_timers.service.partition import (
@@ -299,14 +299,14 @@ class Worker:
         self.partition: Partition = world.partition_class(0)
         self.tasks: list[Steps] = []
         self.log_start = 0
-        self.armed: Armed | None = None
+        self.ahead = Ahead()
         self.outbox: list[Answer] = []
         self.answers_added = self.answers_sent = 0
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     def assign(self) -> None:
-        self.armed = None
+        self.ahead = Ahead()
         self.tasks = [self.take_over()]
 
     def stop(self) -> None:
@@ -459,8 +459,8 @@ class Worker:
                 p.added(offsets)
                 for each in decided.taken_back:
                     p.removed([each.offset])
-                    if self.armed and "armed is taken back" not in world.off:
-                        self.armed.taken_back(each.key)
+                    if "armed is taken back" not in world.off:
+                        self.ahead.taken_back(each.key)
                 for offset, second in decided.remember:
                     p.remember(offset, second)
                 self.store.add(rows)
@@ -468,8 +468,8 @@ class Worker:
                 self.note()
                 self.outbox += decided.answers
                 self.answers_added += len(decided.answers)
-                if self.armed and rows:
-                    self.armed.added(min(rows))
+                if rows:
+                    self.ahead.added(min(rows))
                 yield "read"
             else:
                 yield "all read"
@@ -551,32 +551,39 @@ class Worker:
                 complete = yield from self.fire_slice()
 
     def arm(self, second: int) -> None:
-        """Build what the tick after *second* will fire, as far as it is known and there is room."""
-        start, end = first_key(self.partition.second + 1), first_key(second + 2)
-        keys = self.store.between(start, end)
-        self.armed = Armed(cast(Any, None), iter(()), start, end, Room(0))
-        for _ in range(self.world.between(0, 3)):
-            some = self.world.between(0, min(self.world.slice_rows, len(keys)))
-            if some:
-                self.armed.slices.append(
-                    cast(Slice, SimpleNamespace(taken=taken_of(self.store.requests(keys[:some])), bytes=0))
-                )
-                keys = keys[some:]
+        """Build what the ticks after *second* will fire, as far as it is known and there is room."""
+        start = first_key(self.partition.second + 1)
+        for of in range(second + 1, second + 1 + self.world.between(1, 3)):
+            end = first_key(of + 1)
+            armed = self.ahead.up_to(end)
+            keys = [key for key in self.store.between(start, end) if not armed or key >= armed.start]
+            if armed is None and keys:
+                armed = Armed(cast(Any, None), iter(()), start, end, Room(0))
+                self.ahead.add(armed)
+            for built in armed.slices if armed else ():
+                keys = [key for key in keys if key >= behind(built)]
+            for _ in range(self.world.between(0, 3) if armed else 0):
+                some = self.world.between(0, min(self.world.slice_rows, len(keys)))
+                if some and armed:
+                    taken = taken_of(self.store.requests(keys[:some]))
+                    armed.slices.append(cast(Slice, SimpleNamespace(taken=taken, bytes=0)))
+                    keys = keys[some:]
+            start = end
 
     def next_slice(self, start: bytes, end: bytes) -> tuple[list[tuple[bytes, int]], bool]:
         """Return key and offset of each request of the next slice, as they are sent, and whether it is the last."""
-        armed, store = self.armed, self.store
-        ready = armed.take(start, end) if armed else None
-        if armed is None or ready is None:
-            self.armed = None
+        store = self.store
+        ready = self.ahead.next_slice(start, end, store.items)
+        if ready is None:
             left = store.between(start, end)
             return store.requests(left[: self.world.slice_rows]), len(left) <= self.world.slice_rows
-        offsets = set(ready.taken.offsets)
+        built_slice, came_later, is_last = ready
+        offsets = set(built_slice.taken.offsets)
         built = [(key, offset) for key in store.keys for offset in store.rows[key] if offset in offsets]
-        missed = [key for key, _ in armed.missed(ready, store.items, start) if "missed by arming" not in self.world.off]
-        left = store.between(behind(ready), end)
-        rest = [] if armed.slices else left[: max(self.world.slice_rows - len(built), 0)]
-        return [*built, *store.requests([*missed, *rest])], not armed.slices and len(rest) == len(left)
+        missed = [key for key, _ in came_later if "missed by arming" not in self.world.off]
+        left = store.between(behind(built_slice), end)
+        rest = left[: max(self.world.slice_rows - len(built), 0)] if is_last else []
+        return [*built, *store.requests([*missed, *rest])], is_last and len(rest) == len(left)
 
     def fire_slice(self) -> Generator[str, None, bool]:
         world, p, store = self.world, self.partition, self.store

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from stand_ins import ROOMY, SECOND, Known, slice_to
 
-from kafka_timers.service.arming import Armed, Room, behind
+from kafka_timers.service.arming import Ahead, Armed, Room, behind
 from kafka_timers.service.callbacks import Slice
 from kafka_timers.service.partition import first_key, row_key
 from kafka_timers.service.runs import Row
@@ -49,25 +49,29 @@ def offsets(built: Slice | None) -> list[int] | None:
 
 async def test_slices_are_handed_out_one_behind_the_other_and_give_their_room_back() -> None:
     room = Room(ROOM)
-    ready = await armed(Store(*map(row, range(5))), room)
+    store = Store(*map(row, range(5)))
+    ready = await armed(store, room)
     assert ready.requests == 5
     assert room.bytes == ROOM - 5 * len(REQUEST)
     start = START
     for expected in ([0, 1], [2, 3], [4]):
-        built = ready.take(start, END)
+        built = ready.take(start, END, store.rows)
         assert offsets(built) == expected
         assert built
         start = behind(built)
-    assert ready.take(start, END) is None
+    assert ready.take(start, END, store.rows) is None
     assert room.bytes == ROOM
 
 
 async def test_what_does_not_begin_where_the_scan_goes_on_is_not_used() -> None:
     """Another scan has come in between, or the tick covers less than what was made ready."""
-    ready = await armed(Store(row(0)), Room(ROOM))
-    assert ready.take(first_key(SECOND - 1), END) is None
-    assert ready.take(START, first_key(SECOND)) is None
-    assert offsets(ready.take(START, first_key(SECOND + 7))) == [0]
+    store, earlier = Store(row(0)), first_key(SECOND - 1)
+    ready = await armed(store, Room(ROOM))
+    store.keys.append(earlier)
+    assert ready.take(earlier, END, store.rows) is None
+    assert ready.take(START, START, store.rows) is None
+    store.keys.remove(earlier)
+    assert offsets(ready.take(earlier, first_key(SECOND + 7), store.rows)) == [0]
 
 
 async def test_rows_that_came_into_the_range_of_a_slice_are_fired_with_it() -> None:
@@ -75,10 +79,10 @@ async def test_rows_that_came_into_the_range_of_a_slice_are_fired_with_it() -> N
     ready = await armed(store, Room(ROOM))
     store.keys += [row(4), row(5, millis=900)]
     ready.added(row(4))
-    first = ready.take(START, END)
+    first = ready.take(START, END, store.rows)
     assert first
     assert list(ready.missed(first, store.rows, START)) == []
-    second = ready.take(behind(first), END)
+    second = ready.take(behind(first), END, store.rows)
     assert second
     assert [key for key, _ in ready.missed(second, store.rows, behind(first))] == [row(4)]
     assert [key for key, _ in store.rows(behind(second), END)] == [row(5, millis=900)]
@@ -94,23 +98,25 @@ async def test_nothing_is_made_ready_beyond_the_room_and_the_rest_gives_it_back(
 
 async def test_of_nothing_nothing_is_ready() -> None:
     ready = await armed(Store(), Room(ROOM))
-    assert (ready.requests, ready.take(START, END)) == (0, None)
+    assert (ready.requests, ready.take(START, END, Store().rows)) == (0, None)
 
 
 async def test_what_was_taken_back_is_not_handed_out_nor_what_lies_behind_it() -> None:
     """The part before stays of use; the rest is read when its tick comes."""
     room = Room(ROOM)
-    ready = await armed(Store(*map(row, range(6))), room)
+    store = Store(*map(row, range(6)))
+    ready = await armed(store, room)
     ready.taken_back(row(3))
-    assert offsets(ready.take(START, END)) == [0, 1]
+    assert offsets(ready.take(START, END, store.rows)) == [0, 1]
     assert (ready.slices, room.bytes) == (deque(), ROOM)
     assert not await ready.more()
 
 
 async def test_what_was_taken_back_elsewhere_changes_nothing() -> None:
-    ready = await armed(Store(row(0)), Room(ROOM))
+    store = Store(row(0))
+    ready = await armed(store, Room(ROOM))
     ready.taken_back(END + row(3))
-    assert offsets(ready.take(START, END)) == [0]
+    assert offsets(ready.take(START, END, store.rows)) == [0]
 
 
 async def test_what_is_taken_back_while_a_slice_is_built_drops_that_slice() -> None:
@@ -125,4 +131,52 @@ async def test_what_is_taken_back_while_a_slice_is_built_drops_that_slice() -> N
     known, store = Asked(), Store(*map(row, range(2)))
     ready = Armed(lambda: slice_to(known, rows_max=2), store.rows(START, END), START, END, room)
     assert not await ready.more()
-    assert (ready.take(START, END), room.bytes) == (None, ROOM)
+    assert (ready.take(START, END, store.rows), room.bytes) == (None, ROOM)
+
+
+# --- several seconds -------------------------------------------------------------------------------------------------
+
+
+async def two_seconds(store: Store, room: Room) -> Ahead:
+    """Return what is ready of SECOND and the one behind it."""
+    ahead = Ahead()
+    for start in (START, END):
+        end = first_key(SECOND + 1 + (start == END))
+        ready = Armed(new_slice, store.rows(start, end), start, end, room)
+        while await ready.more():
+            pass
+        ahead.add(ready)
+    return ahead
+
+
+def later(offset: int) -> bytes:
+    return row_key(SECOND + 1, 0, offset)
+
+
+async def test_each_second_is_handed_out_at_its_tick() -> None:
+    store, room = Store(row(0), row(1), row(2), later(3)), Room(ROOM)
+    ahead = await two_seconds(store, room)
+    assert ahead.requests == 4
+    handed_out = []
+    for start, end in ((START, END), (row(1) + b"\0", END), (END, first_key(SECOND + 2))):
+        built, missed, is_last = ahead.next_slice(start, end, store.rows) or (None, (), None)
+        handed_out.append((offsets(built), [*missed], is_last))
+    assert handed_out == [([0, 1], [], False), ([2], [], True), ([3], [], True)]
+    assert room.bytes == ROOM
+
+
+async def test_a_tick_that_covers_two_seconds_gets_the_first_one_and_reads_the_rest() -> None:
+    """As after a tick that was missed: what is ready of a later second ends where the slice of this scan goes on."""
+    store, room = Store(row(0), later(1)), Room(ROOM)
+    ahead = await two_seconds(store, room)
+    built, _, is_last = ahead.next_slice(START, first_key(SECOND + 2), store.rows) or (None, (), None)
+    assert (offsets(built), is_last, ahead.requests, room.bytes) == ([0], True, 0, ROOM)
+
+
+async def test_a_second_of_which_something_was_taken_back_is_to_be_made_ready_anew() -> None:
+    store, room = Store(row(0), later(1)), Room(ROOM)
+    ahead = await two_seconds(store, room)
+    ahead.taken_back(later(1))
+    assert ahead.up_to(first_key(SECOND + 2)) is None
+    assert ahead.up_to(END) is not None
+    assert room.bytes == ROOM - len(REQUEST)

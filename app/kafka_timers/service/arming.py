@@ -1,5 +1,5 @@
 """
-Callbacks of the next second, built before its tick comes.
+Callbacks of the next seconds, built before their ticks come.
 
 Arming prepares and decides nothing: what fires is told by the tick, the store and the fence as if nothing had been
 armed, and whatever happens to what was armed, dropping it is always right. So a slice that was armed is used only where
@@ -8,6 +8,9 @@ it is a part of the scan, together with the rows that came into its range later:
     armed   12.000 @40 · 12.000 @41 · 12.500 @17             built while second 11 was over
     then    12.000 @42 (a lower key than 12.500 @17)         read meanwhile: in the store, not in the slice
     tick    12 → the slice, 12.000 @42, then the next slice, or all rows behind 12.500 @17
+
+What is idle time before a quiet second is building time for a hot one behind it, so several seconds are armed, the next
+one first.
 """
 
 from collections import deque
@@ -19,6 +22,9 @@ from kafka_timers.service.runs import Row
 
 _ABOVE_ALL = b"\xff"
 
+# Returns what the store has from one key on and before another one, in order.
+Rows = Callable[[bytes, bytes], Iterator[Row]]
+
 
 class Room:
     """
@@ -26,10 +32,11 @@ class Room:
 
     Attributes:
         bytes: that are left; the last stride of a slice may bring it below 0.
+        size: what was there at first.
     """
 
     def __init__(self, size: int) -> None:
-        self.bytes = size
+        self.bytes = self.size = size
 
 
 class Armed:
@@ -45,6 +52,9 @@ class Armed:
 
     Attributes:
         slices: hold the callbacks, in the order of firing; filled by `more`.
+        start: key from which on they are left.
+        end: key, excluded.
+        is_spoilt: something was taken back of what was ready or would have been.
     """
 
     def __init__(
@@ -53,7 +63,8 @@ class Armed:
         self.slices: deque[Slice] = deque()
         self._new_slice = new_slice
         self._rows = rows
-        self._start, self._end = start, end
+        self.start, self.end = start, end
+        self.is_spoilt = False
         self._room = room
         self._lowest = _ABOVE_ALL
         self._is_building = False
@@ -92,8 +103,9 @@ class Armed:
 
     def taken_back(self, key: bytes) -> None:
         """Take note that the request under *key* does not fire; what is ready up to there stays of use."""
-        if not self._start <= key < self._end:
+        if not self.start <= key < self.end:
             return
+        self.is_spoilt = True
         # It may be about to go into the slice that is being built.
         if self._is_building:
             self._is_building = False
@@ -104,24 +116,19 @@ class Armed:
         # What comes behind is read when the tick has come.
         self._rows = iter(())
 
-    def take(self, start: bytes, end: bytes) -> Slice | None:
-        """Hand out the next slice if the rows from *start* on and before key *end* begin with it."""
-        if not self.slices or self._start != start or self._end > end:
+    def take(self, start: bytes, end: bytes, rows: Rows) -> Slice | None:
+        """Hand out the next slice if the *rows* from *start* on and before key *end* begin with it."""
+        if not self.slices or self.start < start or self.end > end:
+            return None
+        if self.start > start and next(rows(start, self.start), None):
             return None
         built = self.slices.popleft()
         self._room.bytes += built.bytes
-        self._start = behind(built)
+        self.start = behind(built)
         return built
 
-    def missed(self, built: Slice, rows: Callable[[bytes, bytes], Iterator[Row]], start: bytes) -> Iterator[Row]:
-        """
-        Return the rows that came into the range of *built*, which begins at *start*.
-
-        Args:
-            built: from `take`.
-            rows: returns what the store has from one key on and before another one, in order.
-            start: key.
-        """
+    def missed(self, built: Slice, rows: Rows, start: bytes) -> Iterator[Row]:
+        """Return the *rows* that came into the range of *built*, which was taken and begins at *start*."""
         if self._lowest >= behind(built):
             return iter(())
         known = set(built.taken.offsets)
@@ -131,6 +138,70 @@ class Armed:
         """Give the room of what is left back."""
         while self.slices:
             self._room.bytes += self.slices.pop().bytes
+
+
+class Ahead:
+    """What is ready of the next seconds of a partition."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[Armed] = deque()
+
+    @property
+    def requests(self) -> int:
+        """How many callbacks are ready."""
+        return sum(armed.requests for armed in self._seconds)
+
+    def up_to(self, end: bytes) -> Armed | None:
+        """Return what is ready of the rows that end before key *end*, unless it must be made ready anew."""
+        for armed in self._seconds:
+            if armed.end == end and armed.is_spoilt:
+                armed.release()
+                self._seconds.remove(armed)
+                break
+            if armed.end == end:
+                return armed
+        return None
+
+    def add(self, armed: Armed) -> None:
+        """Have *armed*, which lies behind all others, handed out in its turn."""
+        self._seconds.append(armed)
+
+    def added(self, lowest: bytes) -> None:
+        """Take note that rows came into the store, none with a key below *lowest*."""
+        for armed in self._seconds:
+            armed.added(lowest)
+
+    def taken_back(self, key: bytes) -> None:
+        """Take note that the request under *key* does not fire."""
+        for armed in self._seconds:
+            armed.taken_back(key)
+
+    def next_slice(self, start: bytes, end: bytes, rows: Rows) -> tuple[Slice, Iterator[Row], bool] | None:
+        """
+        Hand out what is to be fired next of the *rows* from *start* on and before key *end*.
+
+        Returns:
+            The slice, the rows that came into its range later, and whether none is ready of the rows behind it; None
+            when no slice is what has to be fired next.
+        """
+        armed = self._seconds[0] if self._seconds else None
+        built = armed.take(start, end, rows) if armed else None
+        if armed is None or built is None:
+            self._drop(end)
+            return None
+        missed, is_last = armed.missed(built, rows, start), not armed.slices
+        if is_last:
+            # What it has not read of the store would stay pinned there.
+            self._drop(end)
+        return built, missed, is_last
+
+    def _drop(self, before: bytes) -> None:
+        while self._seconds and self._seconds[0].start < before:
+            self._seconds.popleft().release()
+
+    def release(self) -> None:
+        """Give the room of all that is left back."""
+        self._drop(_ABOVE_ALL)
 
 
 def behind(built: Slice) -> bytes:

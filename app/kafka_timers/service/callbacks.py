@@ -218,8 +218,8 @@ class Slice:
         # A parsed message makes its parts anew whenever it is asked for them.
         parsed = list(requests.parsed)
         topics = [request.callBackTopic for request in parsed]
-        with_tombstones = set() if plain else {request.tombstoneTopic for request in parsed} - {b""}
-        if not await self._has_room(with_tombstones.union(topics), largest, requests.raw):
+        tombstones = [] if plain else [(at, topic) for at, each in enumerate(parsed) if (topic := each.tombstoneTopic)]
+        if not await self._has_room({topic for _, topic in tombstones}.union(topics), largest, requests.raw):
             for each in zip(requests.seconds, requests.offsets, requests.raw(), strict=False):
                 await self._add_any(*each)
             return
@@ -240,18 +240,12 @@ class Slice:
             batch = batches[at]
             if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
                 self._append_to_new(lane, at, now_ms, key, value, headers)
-        if with_tombstones:
-            for offset, request in zip(requests.offsets, parsed, strict=False):
-                self._add_tombstone(request, name % offset)
-
-    def _add_tombstone(self, request: Request, name: bytes) -> None:
-        """Add the tombstone that *request* asks for, if any, to a topic that there is a lane to."""
-        if topic := request.tombstoneTopic:
-            key, lane = request.tombstoneKey, self._lanes[topic]
-            at = request.tombstonePartition if request.HasField("tombstonePartition") else -1
-            if not 0 <= at < lane.target.partitions:
-                at = hash_of(key) % lane.target.partitions
-            self._append(lane, at, len(key) + OVERHEAD_BYTES, key, None, [(REQUEST_HEADER, name)])
+        for number, topic in tombstones:
+            lane, request = self._lanes[topic], parsed[number]
+            at, key, batches = _tombstone_of(request, lane), request.tombstoneKey, lane.batches
+            headers, batch = [(REQUEST_HEADER, name % requests.offsets[number])], batches[at]
+            if batch is None or batch.append(timestamp=now_ms, key=key, value=None, headers=headers) is None:
+                self._append_to_new(lane, at, now_ms, key, None, headers)
 
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
         """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
@@ -298,7 +292,10 @@ class Slice:
         name = b"%d:%d" % (self._number, offset)
         self._append(lane, at, len(row) + OVERHEAD_BYTES, key, value, callback_headers(request, second, name))
         lane.fired += 1
-        self._add_tombstone(request, name)
+        if request.tombstoneTopic:
+            lane, key = self._lanes[request.tombstoneTopic], request.tombstoneKey
+            at, size = _tombstone_of(request, lane), len(key) + OVERHEAD_BYTES
+            self._append(lane, at, size, key, None, [(REQUEST_HEADER, name)])
 
     def lateness_ms(self, share: float) -> int:
         """Return how late *share* (0 to 1) of the rows are at most, from their second until now; 0 without any."""
@@ -350,6 +347,15 @@ class Slice:
 
     def _now_ms(self) -> int:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
+
+
+def _tombstone_of(request: Request, lane: _Lane) -> int:
+    """Return the partition of the tombstone that *request* asks for."""
+    # An absent one reads as 0, which tells nothing.
+    at, partitions = request.tombstonePartition, lane.target.partitions
+    if 0 < at < partitions or (at == 0 and request.HasField("tombstonePartition")):
+        return at
+    return hash_of(request.tombstoneKey) % partitions
 
 
 def _lane_to(topic: str, target: Target) -> _Lane:

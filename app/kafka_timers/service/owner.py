@@ -22,7 +22,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.clock import Clock
 from kafka_timers.errors import KafkaTimersError, TopicsError
 from kafka_timers.seals import read_tail
-from kafka_timers.service.arming import Armed, Room, behind
+from kafka_timers.service.arming import Ahead, Armed, Room, behind
 from kafka_timers.service.callbacks import Rejects, Slice
 from kafka_timers.service.ids import Decided
 from kafka_timers.service.lease import Lease
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _SLICE_ROWS_MIN = 100
+# A second that takes this long to build is as much as a worker can do anyway.
+_ARM_AHEAD_S = 5
 
 
 class RequestLogError(Exception):
@@ -137,7 +139,7 @@ class Owner:
         self._shared = shared
         self._store: TimerStore | None = None
         self._sender: Sender | None = None
-        self._armed: Armed | None = None
+        self._ahead = Ahead()
         self._slice_rows = shared.settings.slice_rows
         self._tick = 0
         self._fired_up_to = 0
@@ -213,8 +215,8 @@ class Owner:
             self._outbox.add(decided.answers)
         else:
             store.add(accepted.rows, partition)
-        if self._armed and accepted.rows:
-            self._armed.added(min(accepted.rows)[0])
+        if accepted.rows:
+            self._ahead.added(min(accepted.rows)[0])
         shared.targets.want(accepted.topics)
         shared.metrics.requests.inc(len(accepted.offsets) - accepted.refused.total())
         self._read_on.set()
@@ -225,8 +227,7 @@ class Owner:
         partition = self.partition
         for each in decided.taken_back:
             self._shared.metrics.taken_back.labels("moved" if each.moved else "cancelled").inc()
-            if self._armed:
-                self._armed.taken_back(each.key)
+            self._ahead.taken_back(each.key)
         partition.removed([each.offset for each in decided.taken_back])
         for offset, second in decided.remember:
             partition.remember(offset, second)
@@ -427,26 +428,39 @@ class Owner:
         self._looked_at_s = shared.clock.elapsed_s()
         self._count(taken, seal.late_arrivals)
 
-    # --- the callbacks of the next second ----------------------------------------------------------------------------
+    # --- the callbacks of the next seconds ---------------------------------------------------------------------------
 
     async def _arm(self) -> None:
-        """Build callbacks of the next second, until they are all there or its tick comes."""
-        partition, room = self.partition, self._shared.room
-        if not self._tick or partition.scan or room.bytes <= 0:
+        """Build callbacks of the next seconds, until they are all there or the next tick comes."""
+        partition, room, store = self.partition, self._shared.room, self._opened
+        if not self._tick or partition.scan:
             return
-        if not self._opened.has_due(partition.second, self._tick + 1):
-            return
-        start, end = first_key(partition.second + 1), first_key(self._tick + 2)
-        new_slice = partial(self._new_slice, self._tick + 1)
-        self._armed = armed = Armed(new_slice, self._opened.rows(start, end), start, end, room)
+        start = first_key(partition.second + 1)
+        for second in range(self._tick + 1, self._tick + 1 + _ARM_AHEAD_S):
+            # Half of the room is for the next second of all partitions.
+            kept_free = 0 if second == self._tick + 1 else room.size // 2
+            if self._wake.is_set() or room.bytes <= kept_free:
+                return
+            end = first_key(second + 1)
+            armed = self._ahead.up_to(end)
+            if armed is None and next(store.rows(start, end), None):
+                armed = Armed(partial(self._new_slice, second), store.rows(start, end), start, end, room)
+                self._ahead.add(armed)
+            if armed and not await self._arm_all(armed, kept_free):
+                return
+            start = end
+
+    async def _arm_all(self, armed: Armed, kept_free: int) -> bool:
+        """Build what *armed* is to have; False when that is to be left, for now or until its tick comes."""
+        room, rush = self._shared.room, self._shared.rush
         try:
-            while not self._wake.is_set() and await armed.more():
-                await self._shared.rush.over(unless=self._wake.is_set)
-            if not armed.slices:
-                self._disarm()
+            while not self._wake.is_set() and await armed.more() and room.bytes > kept_free:
+                await rush.over(unless=self._wake.is_set)
         except KafkaError:
             # The tick will meet the same trouble, if it lasts, and say so.
-            self._disarm()
+            self._ahead.release()
+            return False
+        return not self._wake.is_set()
 
     async def _forget(self) -> None:
         """Forget timer ids that are old enough, until the next tick comes."""
@@ -454,23 +468,13 @@ class Owner:
             await self._shared.rush.over(unless=self._wake.is_set)
             await asyncio.sleep(0)
 
-    def _disarm(self) -> None:
-        if self._armed:
-            self._armed.release()
-        self._armed = None
-
     def _next_slice(self, scan: Scan) -> tuple[Slice, Iterator[Row], Iterator[Row], bool]:
         """Return the slice to fire next, the rows it must have too, those behind it, and whether it may take these."""
-        store, armed, (start, end) = self._opened, self._armed, self.partition.range_of(scan)
-        built = armed.take(start, end) if armed else None
-        if armed is None or built is None:
-            self._disarm()
+        store, (start, end) = self._opened, self.partition.range_of(scan)
+        ready = self._ahead.next_slice(start, end, store.rows)
+        if ready is None:
             return self._new_slice(scan.second), iter(()), store.rows(start, end), True
-        is_last = not armed.slices
-        missed = armed.missed(built, store.rows, start)
-        if is_last:
-            # What it has not read of the store would stay pinned there.
-            self._disarm()
+        built, missed, is_last = ready
         return built, missed, store.rows(behind(built), end), is_last
 
     def _new_slice(self, not_before_s: int) -> Slice:
@@ -505,7 +509,7 @@ class Owner:
     async def _let_go(self) -> None:
         self._serving = False
         self._shared.reader.remove(self)
-        self._disarm()
+        self._ahead.release()
         if self._answering:
             await cancel([self._answering])
             self._answering = None
@@ -558,7 +562,7 @@ class Owner:
             return
         metrics, partition = self._shared.metrics, self.partition
         metrics.pending.labels(self.number).set(partition.pending)
-        metrics.armed.labels(self.number).set(self._armed.requests if self._armed else 0)
+        metrics.armed.labels(self.number).set(self._ahead.requests)
         metrics.store_bytes.labels(self.number).set(self._opened.bytes_on_disk)
         metrics.seconds_behind.labels(self.number).set(max(self._tick - self._fired_up_to, 0))
         metrics.ingest_lag.labels(self.number).set(max(self.awaited - partition.position, 0))
