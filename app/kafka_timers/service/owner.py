@@ -46,6 +46,7 @@ _PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _SLICE_ROWS_MIN = 100
 # A second that takes this long to build is as much as a worker can do anyway.
 _ARM_AHEAD_S = 5
+_FORGET_EVERY_S = 1.0
 
 
 class RequestLogError(Exception):
@@ -151,7 +152,7 @@ class Owner:
         # What cannot be decided before the open scan is sealed, and the position behind it.
         self._held: deque[tuple[Sequence[Record], int]] = deque()
         self._outbox = Outbox(number, shared.replies, None)
-        self._answering: asyncio.Task[None] | None = None
+        self._chores: list[asyncio.Task[None]] = []
         self._answered = 0
         self._gap = False
         self._serving = False
@@ -253,7 +254,6 @@ class Owner:
                     await self._fire_up_to(self._tick)
                     faults = 0
                     await self._arm()
-                    await self._forget()
             except FencedError:
                 self._shared.metrics.fenced.inc()
                 self._trouble = "is owned by another worker"
@@ -307,7 +307,7 @@ class Owner:
             destroy(self._folder)
             self._store = TimerStore(self._folder, _identity(shared, number), shared.memory)
         self._opened.save(partition)
-        self._start_answering(sender.lease)
+        self._start_chores(sender.lease)
         shared.metrics.takeovers.labels("kept" if local and keep else "rebuilt").inc()
         log.info(
             "partition %d: taken over, fired up to second %d, %d pending in the store, reading on from offset %d of %d",
@@ -320,7 +320,7 @@ class Owner:
         self._serving = True
         self._looked_at_s = shared.clock.elapsed_s()
 
-    def _start_answering(self, lease: Lease | None) -> None:
+    def _start_chores(self, lease: Lease | None) -> None:
         partition = self.partition
         self._held.clear()
         self._outbox = outbox = Outbox(self.number, self._shared.replies, lease)
@@ -328,10 +328,11 @@ class Owner:
         # What a seal covers was answered before it.
         left = [answer for answer in self._opened.answers() if not partition.is_answered(answer.offset)]
         outbox.add([answer.by_now(partition) for answer in left])
-        self._answering = task = asyncio.create_task(outbox.run(), name=f"replies-{self.number}")
-        task.add_done_callback(self._answering_ended)
+        self._chores = [asyncio.create_task(chore) for chore in (outbox.run(), self._forget())]
+        for task in self._chores:
+            task.add_done_callback(self._chore_ended)
 
-    def _answering_ended(self, task: asyncio.Task[None]) -> None:
+    def _chore_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and isinstance(error := task.exception(), Exception):
             self.fail(error)
 
@@ -463,10 +464,12 @@ class Owner:
         return not self._wake.is_set()
 
     async def _forget(self) -> None:
-        """Forget timer ids that are old enough, until the next tick comes."""
-        while not self._wake.is_set() and self._opened.forget(self.partition.second):
-            await self._shared.rush.over(unless=self._wake.is_set)
-            await asyncio.sleep(0)
+        """Forget timer ids that are old enough, until cancelled."""
+        while True:
+            await asyncio.sleep(_FORGET_EVERY_S)
+            while self._opened.forget(self.partition.second):
+                await self._shared.rush.over(unless=lambda: False)
+                await asyncio.sleep(0)
 
     def _next_slice(self, scan: Scan) -> tuple[Slice, Iterator[Row], Iterator[Row], bool]:
         """Return the slice to fire next, the rows it must have too, those behind it, and whether it may take these."""
@@ -510,9 +513,8 @@ class Owner:
         self._serving = False
         self._shared.reader.remove(self)
         self._ahead.release()
-        if self._answering:
-            await cancel([self._answering])
-            self._answering = None
+        await cancel(self._chores)
+        self._chores = []
         if self._sender:
             await self._sender.stop()
             self._sender = None
