@@ -32,7 +32,7 @@ proto: $(INSTALLED) ## Generate app/kafka_timers/v1 anew from proto/
 chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out
 	$(BIN)/pytest -m chaos
 
-bench: $(INSTALLED) java ## Measure the service beside the plain broker, some nine minutes; docs/performance.md shows it
+bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench.py docs/performance/bench.json
 
 soak: $(INSTALLED) java ## Run at 5,000 timers a second for 20 minutes and kill a worker each minute

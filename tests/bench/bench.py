@@ -1,5 +1,5 @@
 """
-How fast the service is on this machine: `make bench`, some seven minutes.
+How fast the service is on this machine: `make bench`, some ten minutes.
 
 One worker, one oscillator, four partitions and a real Kafka, all here, exactly once. Figures are medians of three runs.
 Beside them is what the plain broker takes for the same records in the same run, from ready batches and without
