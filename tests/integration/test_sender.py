@@ -163,3 +163,25 @@ async def test_a_sender_that_waits_for_a_missing_topic_can_be_stopped(start: Sta
     started_s = time.monotonic()
     await sender.stop()
     assert time.monotonic() - started_s < 8
+
+
+async def test_a_lease_is_held_until_another_sender_was_started_also_within_transactions(
+    start: Start, bootstrap: str, prefix: str
+) -> None:
+    old = await start()
+    lease = old.lease
+    assert lease
+    assert await lease.is_held()
+    await old.begin()
+    await send(old, prefix + "callbacks", b"callback")
+    assert await lease.is_held()
+    await old.commit(Sealed(partition=0, first=1, last=1))
+    assert await lease.is_held()
+    new = await start()
+    assert not await lease.is_held()
+    assert new.lease
+    assert await new.lease.is_held()
+
+
+async def test_without_transactions_there_is_no_lease(start: Start) -> None:
+    assert (await start("at-least-once")).lease is None

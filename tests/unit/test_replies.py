@@ -1,58 +1,86 @@
-"""How answers are read, where it takes no broker to tell."""
+"""Answers on their way out: what a seal waits for, and what it hears when they cannot leave."""
 
 import asyncio
-import ssl
-from typing import Any
+from typing import cast
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from kafka_timers import TimerClient
-from kafka_timers.replies import Replies
-from kafka_timers.request import cancel_of
+from kafka_timers.service.ids import Answer
+from kafka_timers.service.lease import Lease
+from kafka_timers.service.partition import Version
+from kafka_timers.service.replies import Outbox, Replies
+from kafka_timers.service.sender import FencedError
 from kafka_timers.wire import Reply
 
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"bootstrap_servers": ["a:1", "b:2"]},
-        {"security_protocol": "SSL", "ssl_context": ssl.create_default_context()},
-        {
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": "SCRAM-SHA-512",
-            "sasl_plain_username": "name",
-            "sasl_plain_password": "word",
-        },
-        {
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": "GSSAPI",
-            "sasl_kerberos_service_name": "timers",
-            "sasl_kerberos_domain_name": "example.org",
-        },
-    ],
-)
-async def test_answers_are_read_as_the_producer_connects(given: dict[str, Any]) -> None:
-    producer = AIOKafkaProducer(**given)
-    consumer = AIOKafkaConsumer(**TimerClient(producer=producer)._link.connection)
-    ours, theirs = vars(consumer._client), vars(producer.client)
-    settings = [name for name in theirs if name.startswith(("_bootstrap", "_security", "_ssl", "_sasl"))]
-    assert len(settings) == 9
-    assert {name: ours[name] for name in settings} == {name: theirs[name] for name in settings}
-    await consumer.stop()
-    await producer.stop()
+CANCELLED = Answer(7, b"replies", b"a", Reply.CANCELLED, Version(100, 0, 3))
+UNKNOWN = Answer(8, b"replies", b"b", Reply.UNKNOWN, None)
 
 
-async def test_answers_that_wait_for_their_question_are_bounded() -> None:
-    replies = Replies()
-    published: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
-    call = asyncio.create_task(replies.answer(cancel_of("id"), published, 5))
-    await asyncio.sleep(0)
-    for offset in range(3_000):
-        answer = Reply(timerId="id", outcome=Reply.CANCELLED, asked=f"0:{offset}")
-        replies._take(b"id", answer.SerializeToString())
-        replies._take(b"another", answer.SerializeToString())
-    assert [len(asking.early) for asking in replies._asking.values()] == [1_000]
-    published.set_result((0, 2_999))
-    assert (await call).asked == "0:2999"
-    assert replies._asking == {}
+class Topic:
+    """Stands for the way to reply topics: keeps what is sent, once it may."""
+
+    def __init__(self) -> None:
+        self.sent: list[Answer] = []
+        self.open = asyncio.Event()
+
+    async def send(self, _: int, answers: list[Answer]) -> None:
+        await self.open.wait()
+        self.sent += answers
+
+
+class Held:
+    """Stands for the broker's answer to whose the partition is."""
+
+    def __init__(self, *, held: bool) -> None:
+        self.held = held
+        self.asked = 0
+
+    async def is_held(self) -> bool:
+        self.asked += 1
+        return self.held
+
+
+def outbox(topic: Topic, held: Held | None) -> Outbox:
+    return Outbox(0, cast(Replies, topic), cast(Lease, held) if held else None)
+
+
+async def test_a_seal_waits_for_what_was_added_before_and_not_for_more() -> None:
+    topic, lease = Topic(), Held(held=True)
+    box = outbox(topic, lease)
+    running = asyncio.create_task(box.run())
+    box.add([CANCELLED, UNKNOWN])
+    waiting = asyncio.create_task(box.sent())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    box.add([UNKNOWN])
+    topic.open.set()
+    assert await waiting == 2
+    assert topic.sent[:2] == [CANCELLED, UNKNOWN]
+    assert await box.sent() == 3
+    # What tells of nothing that was taken back needs no question.
+    assert lease.asked == 1
+    running.cancel()
+
+
+async def test_whoever_waits_hears_that_another_owns_the_partition_and_nothing_is_sent() -> None:
+    topic = Topic()
+    box = outbox(topic, Held(held=False))
+    running = asyncio.create_task(box.run())
+    box.add([CANCELLED])
+    with pytest.raises(FencedError):
+        await box.sent()
+    with pytest.raises(FencedError):
+        await running
+    assert topic.sent == []
+
+
+async def test_with_nobody_to_ask_answers_are_sent_as_they_are() -> None:
+    topic = Topic()
+    topic.open.set()
+    box = outbox(topic, None)
+    running = asyncio.create_task(box.run())
+    box.add([CANCELLED])
+    assert await box.sent() == 1
+    assert topic.sent == [CANCELLED]
+    running.cancel()

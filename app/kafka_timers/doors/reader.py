@@ -25,7 +25,6 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
-from murmurhash2 import murmurhash2
 
 from kafka_timers.clock import Clock
 from kafka_timers.consuming import consuming
@@ -34,6 +33,7 @@ from kafka_timers.doors.asks import Ask, Asked, Reason, Record
 from kafka_timers.doors.countdown import Callers
 from kafka_timers.errors import TopicsError
 from kafka_timers.service.callbacks import Headers
+from kafka_timers.service.ids import hash_of
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.requests import OVERHEAD_BYTES, Target
 from kafka_timers.service.rush import Rush
@@ -42,10 +42,6 @@ from kafka_timers.service.tasks import cancel
 from kafka_timers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
-
-# The seed of murmur2 in Kafka's clients, whose default partitioner takes the lower 31 bits modulo the partitions.
-_SEED = 0x9747B28C
-_POSITIVE = 0x7FFF_FFFF
 
 # Of one transaction. Records between two turns of the event loop are some 5 ms of work.
 _RECORDS_MAX = 5_000
@@ -338,7 +334,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
                     if name is None:
                         at = self._turn = (self._turn + 1) % partitions
                     else:
-                        at = (murmurhash2(name, _SEED) & _POSITIVE) % partitions
+                        at = hash_of(name) % partitions
                     filling.add(outlet.requests, at, now_ms, asked.key, future)
                     out.made += 1
                     continue

@@ -109,6 +109,7 @@ class Outbox:
         self._added = self._sent = 0
         self._some = asyncio.Event()
         self._progress = asyncio.Event()
+        self._failed: Exception | None = None
 
     def add(self, answers: Iterable[Answer]) -> None:
         """Have *answers* sent."""
@@ -126,21 +127,36 @@ class Outbox:
             FencedError: another worker owns the partition.
             aiokafka.errors.KafkaError: no broker tells who owns it, or what topics there are.
         """
-        while True:
-            await self._some.wait()
-            self._some.clear()
-            answers, self._waiting = self._waiting, []
-            needs_lease = any(answer.outcome in _NEED_THE_LEASE for answer in answers)
-            if needs_lease and self._lease and not await self._lease.is_held():
-                raise FencedError
-            await self._replies.send(self._number, answers)
-            self._sent += len(answers)
+        try:
+            while True:
+                await self._some.wait()
+                self._some.clear()
+                answers, self._waiting = self._waiting, []
+                await self._send(answers)
+                self._sent += len(answers)
+                self._progress.set()
+        except Exception as error:
+            self._failed = error
             self._progress.set()
+            raise
+
+    async def _send(self, answers: list[Answer]) -> None:
+        needs_lease = any(answer.outcome in _NEED_THE_LEASE for answer in answers)
+        if needs_lease and self._lease and not await self._lease.is_held():
+            raise FencedError
+        await self._replies.send(self._number, answers)
 
     async def sent(self) -> int:
-        """Return once all that was added by now has been sent: how many answers there were so far."""
+        """
+        Return once all that was added by now has been sent: how many answers there were so far.
+
+        Raises:
+            Exception: what `run` has raised.
+        """
         added = self._added
         while self._sent < added:
+            if self._failed:
+                raise self._failed
             self._progress.clear()
             await self._progress.wait()
         return added
