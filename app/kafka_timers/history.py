@@ -14,10 +14,9 @@ appended it before that one's second, unless that second had been fired before t
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from kafka_timers.errors import WireError
-from kafka_timers.wire import SECOND_LIMIT, Sealed, future_from
+from kafka_timers.wire import SECOND_LIMIT, Record, Sealed, future_from
 
 __all__ = ["Asked", "State", "asked_in", "states_of"]
 
@@ -43,26 +42,6 @@ class State(StrEnum):
     TOO_LATE = "too late"
     UNKNOWN = "unknown"
     REFUSED = "refused"
-
-
-class Record(Protocol):
-    """What is used of a consumed record."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Expiry second in ASCII."""
-
-    @property
-    def value(self) -> bytes | None:
-        """A serialised Future."""
-
-    @property
-    def offset(self) -> int:
-        """On `timer-request`."""
-
-    @property
-    def timestamp(self) -> int:
-        """UNIX milliseconds of its append."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Everything on a topic is a promise to every client in every language; docs/wire.
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Protocol, Self
 
 from google.protobuf.message import DecodeError
 
@@ -29,6 +29,7 @@ __all__ = [
     "Futures",
     "Header",
     "RawRun",
+    "Record",
     "Reply",
     "Request",
     "Run",
@@ -41,6 +42,26 @@ __all__ = [
     "latest",
     "sealed_from",
 ]
+
+
+class Record(Protocol):
+    """What is used of a record that was read from `timer-request`."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Expiry second in ASCII."""
+
+    @property
+    def value(self) -> bytes | None:
+        """A serialised Future."""
+
+    @property
+    def offset(self) -> int:
+        """On `timer-request`."""
+
+    @property
+    def timestamp(self) -> int:
+        """UNIX milliseconds of its append."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from kafka_timers.consuming import consuming
 from kafka_timers.service.fetching import Fetcher
 from kafka_timers.service.partition import Partition
 from kafka_timers.service.reader import RequestReader
-from kafka_timers.service.requests import Record
 from kafka_timers.service.rush import Rush
+from kafka_timers.wire import Record
 
 
 class Collected:

@@ -18,7 +18,7 @@ from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
-from kafka_timers.service.requests import Record
+from kafka_timers.wire import Record
 
 _READ_COMMITTED = 1
 _BYTES_MAX = 8 << 20

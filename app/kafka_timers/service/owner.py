@@ -30,7 +30,7 @@ from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.partition import Partition, Scan, first_key
 from kafka_timers.service.reader import RequestReader
 from kafka_timers.service.replies import Outbox, Replies
-from kafka_timers.service.requests import Reason, Record, accept
+from kafka_timers.service.requests import Reason, accept
 from kafka_timers.service.runs import Row
 from kafka_timers.service.rush import Rush
 from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
@@ -38,7 +38,7 @@ from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_dama
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.service.tasks import cancel
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.wire import Sealed, Topics, age_of
+from kafka_timers.wire import Record, Sealed, Topics, age_of
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.service.fetching import Fetched, Fetcher
 from kafka_timers.service.partition import Partition
-from kafka_timers.service.requests import Record
 from kafka_timers.service.rush import Rush
 from kafka_timers.service.tasks import cancel
+from kafka_timers.wire import Record
 
 # At most some 10 ms of work between two turns of the event loop.
 _RECORDS_MAX = 2_000

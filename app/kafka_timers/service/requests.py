@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -19,7 +18,7 @@ from kafka_timers.service import runs
 from kafka_timers.service.ids import Asked, Decided, decide, hash_of
 from kafka_timers.service.partition import REFUSED, Partition, Version, row_key, run_key
 from kafka_timers.service.runs import Row
-from kafka_timers.wire import SECOND_LIMIT, Future, Request, callback_headers
+from kafka_timers.wire import SECOND_LIMIT, Future, Record, Request, callback_headers
 
 
 class Reason(StrEnum):
@@ -47,26 +46,6 @@ class Target:
 
     partitions: int
     batch_bytes_max: int
-
-
-class Record(Protocol):
-    """What is used of a consumed record."""
-
-    @property
-    def key(self) -> bytes | None:
-        """Expiry second in ASCII."""
-
-    @property
-    def value(self) -> bytes | None:
-        """A serialised Future."""
-
-    @property
-    def offset(self) -> int:
-        """On `timer-request`."""
-
-    @property
-    def timestamp(self) -> int:
-        """UNIX milliseconds of its append."""
 
 
 # Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
