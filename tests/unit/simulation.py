@@ -507,7 +507,7 @@ class Worker:
 
     def tick(self) -> Steps:
         world, broker, faults = self.world, self.world.broker, self.world.faults
-        at = min(broker.ticks_committed, len(broker.ticks))
+        at, newest = min(broker.ticks_committed, len(broker.ticks)), 0
         while True:
             if at >= len(broker.ticks):
                 yield "no tick"
@@ -518,8 +518,10 @@ class Worker:
             at += 1
             if second is not None and (second > self.partition.second or "old ticks" in world.off):
                 yield from self.fire(second)
+            # As `Owner.tick`: an older tick than one that was read changes nothing.
+            newest = max(newest, broker.ticks[at - 1].second)
             if self.world.hits(faults.armed):
-                self.arm(broker.ticks[at - 1].second)
+                self.arm(newest)
             if not world.hits(faults.ticks_uncommitted):
                 broker.ticks_committed = at
 
@@ -556,7 +558,7 @@ class Worker:
         for of in range(second + 1, second + 1 + self.world.between(1, 3)):
             end = first_key(of + 1)
             armed = self.ahead.up_to(end)
-            keys = [key for key in self.store.between(start, end) if not armed or key >= armed.start]
+            keys = self.store.between(armed.start if armed else start, end)
             if armed is None and keys:
                 armed = Armed(cast(Any, None), iter(()), start, end, Room(0))
                 self.ahead.add(armed)
