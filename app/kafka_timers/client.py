@@ -29,6 +29,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
+from kafka_timers.producing import stop
 from kafka_timers.replies import Replies
 from kafka_timers.request import (
     Answer,
@@ -51,7 +52,6 @@ _BATCH_BYTES = 64 << 10
 
 # A topic that was just made is not known to every broker at once.
 _TOPIC_WAIT_S = 5.0
-_STOP_S = 5.0
 
 _CONNECTION = (
     "bootstrap_servers",
@@ -407,12 +407,12 @@ class _Link:
             with suppress(BrokerError):
                 self._own = await self._started()
                 # Sends what other partitions have under way.
-                await _stop(spent)
+                await stop(spent)
 
     async def stop(self) -> None:
         own, self._own = self._own, None
         if own is not None:
-            await _stop(own)
+            await stop(own)
 
     async def _started(self) -> AIOKafkaProducer:
         async with answering(self._bootstrap, timeout_s=self._timeout_s):
@@ -426,16 +426,9 @@ class _Link:
             try:
                 await producer.start()
             except BaseException:
-                await _stop(producer)
+                await stop(producer)
                 raise
             return producer
-
-
-async def _stop(producer: AIOKafkaProducer) -> None:
-    # Without a limit it would wait for a broker that is gone for as long as it is gone.
-    with suppress(TimeoutError, KafkaError):
-        async with asyncio.timeout(_STOP_S):
-            await producer.stop()
 
 
 class _Lane:

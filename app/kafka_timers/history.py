@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kafka_timers.errors import WireError
-from kafka_timers.wire import SECOND_LIMIT, Record, Sealed, future_from
+from kafka_timers.wire import SECOND_LIMIT, Record, Sealed, future_from, number_in
 
 __all__ = ["Asked", "State", "asked_in", "states_of"]
 
@@ -113,5 +113,5 @@ def states_of(asked: Sequence[Asked], seal: Sealed | None) -> list[State]:
 
 
 def _second_in(key: bytes) -> int | None:
-    second = int(key) if key.isdigit() and len(key) < 15 else 0
-    return second if 0 < second < SECOND_LIMIT else None
+    second = number_in(key)
+    return second if second and second < SECOND_LIMIT else None

@@ -21,15 +21,12 @@ from aiokafka import ConsumerRecord
 
 from kafka_timers.client import TimerClient
 from kafka_timers.request import Answer, Outcome
-from kafka_timers.wire import Future, Request, callback_headers
+from kafka_timers.wire import ID_MEMORY_S, Future, Request, callback_headers
 
 __all__ = ["InMemoryTimers", "ManualClock"]
 
 # Turns of the event loop that a woken task gets to reach its next sleep: a fixed number, so that every run is the same.
 _TURNS = 20
-
-# How long the service knows an id whose timer has fired or was cancelled.
-_ID_MEMORY_S = 3600
 
 
 class ManualClock:
@@ -152,7 +149,7 @@ class InMemoryTimers:
 
     def _answer(self, future: Future, asked: str) -> Answer:
         version = self._versions.get(future.timerId)
-        if version is None or self._second - version.ended > _ID_MEMORY_S:
+        if version is None or self._second - version.ended > ID_MEMORY_S:
             return Answer(Outcome.UNKNOWN, None, None, asked)
         if version.cancelled:
             if not future.cancel:

@@ -20,6 +20,7 @@ from kafka_timers.v1.sealed_pb2 import Sealed
 __all__ = [
     "EXPIRY_HEADER",
     "ID_HEADER",
+    "ID_MEMORY_S",
     "REQUEST_HEADER",
     "SECOND_LIMIT",
     "TICK",
@@ -40,6 +41,7 @@ __all__ = [
     "future_from",
     "is_complete",
     "latest",
+    "number_in",
     "sealed_from",
 ]
 
@@ -92,6 +94,16 @@ REQUEST_HEADER = "timer-request"
 
 # The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
 SECOND_LIMIT = 100_000_000_000
+
+
+# How long the service knows an id whose timer has fired or was cancelled.
+ID_MEMORY_S = 3600
+
+
+def number_in(text: bytes) -> int | None:
+    """Return the whole number that *text* names in ASCII digits, None when it names none that could be a time."""
+    # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
+    return int(text) if text.isdigit() and len(text) <= 14 else None
 
 
 def future_from(value: bytes, *, topic: str = "", partition: int = -1, offset: int = -1) -> Future:

@@ -10,7 +10,6 @@ import pytest
 from kafka_timers.service import runs
 from kafka_timers.service.ids import Asked, Decided, decide
 from kafka_timers.service.partition import (
-    ID_MEMORY_S,
     Partition,
     Scan,
     Version,
@@ -20,7 +19,7 @@ from kafka_timers.service.partition import (
     run_key,
 )
 from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
-from kafka_timers.wire import Future, Sealed
+from kafka_timers.wire import ID_MEMORY_S, Future, Sealed
 
 IDENTITY = b"cluster/timer-request"
 MEMORY = StoreMemory()

@@ -4,8 +4,8 @@ import pytest
 
 from kafka_timers.request import partition_of
 from kafka_timers.service.ids import Answer, Asked, decide, hash_of
-from kafka_timers.service.partition import ID_MEMORY_S, Partition, Scan, Version
-from kafka_timers.wire import Reply, Sealed
+from kafka_timers.service.partition import Partition, Scan, Version
+from kafka_timers.wire import ID_MEMORY_S, Reply, Sealed
 
 EARLY_MS, SECOND = 5_000, 10
 

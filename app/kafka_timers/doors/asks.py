@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
-from kafka_timers.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SECOND_LIMIT, TOKEN_HEADER, Future
+from kafka_timers.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SECOND_LIMIT, TOKEN_HEADER, Future, number_in
 
 __all__ = [
     "Ask",
@@ -124,13 +124,10 @@ def second_of(text: bytes | None) -> int | Reason:
     """Return the UNIX second that *text* names in ASCII digits, or why it names none."""
     if not text:
         return Reason.EXPIRY_MISSING
-    # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
-    if not text.isdigit() or len(text) > 14:
+    second = number_in(text)
+    if not second:
         return Reason.EXPIRY_NOT_A_SECOND
-    second = int(text)
-    if second >= SECOND_LIMIT:
-        return Reason.EXPIRY_IN_MILLISECONDS
-    return second or Reason.EXPIRY_NOT_A_SECOND
+    return second if second < SECOND_LIMIT else Reason.EXPIRY_IN_MILLISECONDS
 
 
 def future_of(headers: Headers = (), **fields: Any) -> bytes:

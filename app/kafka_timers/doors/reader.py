@@ -17,14 +17,12 @@ Whoever takes a partition over therefore reads ahead to its end, and then passes
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import KafkaError
-from aiokafka.producer.message_accumulator import BatchBuilder
 
 from kafka_timers.clock import Clock
 from kafka_timers.consuming import consuming
@@ -32,12 +30,13 @@ from kafka_timers.doors import DOORS, WITH_IDS
 from kafka_timers.doors.asks import Ask, Asked, Reason, Record
 from kafka_timers.doors.countdown import Callers
 from kafka_timers.errors import TopicsError
-from kafka_timers.service.callbacks import Headers
+from kafka_timers.producing import stop
+from kafka_timers.service.callbacks import reject_headers
 from kafka_timers.service.ids import hash_of
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.requests import OVERHEAD_BYTES, Target
 from kafka_timers.service.rush import Rush
-from kafka_timers.service.sender import BATCH_BYTES, Ready
+from kafka_timers.service.sender import BATCH_BYTES, Filling, Ready
 from kafka_timers.service.tasks import cancel
 from kafka_timers.settings import WorkerSettings
 
@@ -54,7 +53,6 @@ _BACKOFF_MS = 10
 _POLL_MS = 200
 _RETRY_S = 2.0
 _HAND_OVER_S = 2.0
-_STOP_S = 5.0
 # What falls due while a backlog is passed on is read ahead as well.
 _AHEAD_S = 3_600
 
@@ -215,11 +213,11 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             if self._name in WITH_IDS and ahead > position:
                 latest = await self._latest(at, position, ahead)
         except BaseException:
-            await _stop(producer)
+            await stop(producer)
             raise
         if assigned is not self._assigned:
             # Revoked meanwhile.
-            await _stop(producer)
+            await stop(producer)
             return
         consumer.seek(at, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
@@ -249,7 +247,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
     async def _close(self) -> None:
         sources, self._sources = self._sources, {}
         await cancel([source.following for source in sources.values()])
-        await _all([_stop(source.producer) for source in sources.values()])
+        await _all([stop(source.producer) for source in sources.values()])
         self._metrics.door_lag.labels(self._name, self._topic).set(0)
 
     async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: _Source) -> None:
@@ -309,7 +307,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
 
     async def _built(self, source: _Source, records: Sequence[Record]) -> _Batch:
         """Return what *records* ask for, as batches."""
-        out, filling = _Batch(), _Filling(source.producer.create_batch)
+        out, filling = _Batch(), Filling(source.producer.create_batch)
         outlet, now_ms = self._outlet, int(self._clock.wall_s() * 1000)
         partitions, bytes_max = outlet.requests_take.partitions, outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES
         grace_s = self._settings.door_grace_s
@@ -349,15 +347,10 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         except UnicodeError:
             return Reason.NOT_UTF8
 
-    def _reject(self, filling: "_Filling", record: Record, reason: Reason, now_ms: int) -> None:
+    def _reject(self, filling: Filling, record: Record, reason: Reason, now_ms: int) -> None:
         outlet, key, value = self._outlet, record.key, record.value
-        headers: Headers = [
-            ("timer-rejected-reason", reason.encode()),
-            ("timer-rejected-topic", record.topic.encode()),
-            ("timer-rejected-partition", b"%d" % record.partition),
-            ("timer-rejected-offset", b"%d" % record.offset),
-            ("timer-rejected-door", self._name.encode()),
-        ]
+        headers = reject_headers(reason, record.topic, record.partition, record.offset)
+        headers.append(("timer-rejected-door", self._name.encode()))
         room = outlet.rejected_takes.batch_bytes_max - 2 * OVERHEAD_BYTES - len(record.topic)
         own_bytes = sum([len(name.encode()) + len(content or b"") + 10 for name, content in record.headers])
         if own_bytes <= room:
@@ -368,46 +361,8 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         filling.add(outlet.rejected, record.partition % outlet.rejected_takes.partitions, now_ms, key, value, headers)
 
 
-class _Filling:
-    """Batches that are being filled, one per topic and partition."""
-
-    def __init__(self, new_batch: Callable[[], BatchBuilder]) -> None:
-        self._new_batch = new_batch
-        self._open: dict[tuple[str, int], BatchBuilder] = {}
-        self._full: list[Ready] = []
-
-    def add(
-        self,
-        topic: str,
-        partition: int,
-        now_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers = [],  # noqa: B006  # read only, once per record
-    ) -> None:
-        at = (topic, partition)
-        batch = self._open.get(at)
-        if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
-            if batch is not None:
-                self._full.append((batch, *at))
-            # The first record is taken whatever its size; that the topic takes it too was checked before.
-            batch = self._open[at] = self._new_batch()
-            batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
-
-    def all(self) -> list[Ready]:
-        """Return all batches, in the order in which they must be sent."""
-        return [*self._full, *[(batch, *at) for at, batch in self._open.items()]]
-
-
 async def _all(work: Iterable[Awaitable[Any]]) -> None:
     """Wait for all of *work*, then raise the first error in it."""
     for answer in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(answer, BaseException):
             raise answer
-
-
-async def _stop(producer: AIOKafkaProducer) -> None:
-    """Disconnect; what was not committed is aborted by the next owner's start."""
-    with suppress(TimeoutError, KafkaError):
-        async with asyncio.timeout(_STOP_S):
-            await producer.stop()

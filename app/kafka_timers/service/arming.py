@@ -153,14 +153,12 @@ class Ahead:
 
     def up_to(self, end: bytes) -> Armed | None:
         """Return what is ready of the rows that end before key *end*, unless it must be made ready anew."""
-        for armed in self._seconds:
-            if armed.end == end and armed.is_spoilt:
-                armed.release()
-                self._seconds.remove(armed)
-                break
-            if armed.end == end:
-                return armed
-        return None
+        armed = next((each for each in self._seconds if each.end == end), None)
+        if armed and armed.is_spoilt:
+            armed.release()
+            self._seconds.remove(armed)
+            return None
+        return armed
 
     def add(self, armed: Armed) -> None:
         """Have *armed*, which lies behind all others, handed out in its turn."""

@@ -333,12 +333,7 @@ class Slice:
         self.taken.rejected.append(offset)
         self.refused[reason] += 1
         lane = self._reject_lane
-        headers: Headers = [
-            ("timer-rejected-reason", reason.encode()),
-            ("timer-rejected-topic", self._rejects.source.encode()),
-            ("timer-rejected-partition", b"%d" % self._number),
-            ("timer-rejected-offset", b"%d" % offset),
-        ]
+        headers = reject_headers(reason, self._rejects.source, self._number, offset)
         # A topic that takes less than `timer-request` gets what fits.
         room = lane.target.batch_bytes_max - 2 * OVERHEAD_BYTES
         key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
@@ -347,6 +342,16 @@ class Slice:
 
     def _now_ms(self) -> int:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
+
+
+def reject_headers(reason: str, topic: str, partition: int, offset: int) -> Headers:
+    """Return what a record on `timer-rejected` tells of the one that was refused: why, and where it lies."""
+    return [
+        ("timer-rejected-reason", reason.encode()),
+        ("timer-rejected-topic", topic.encode()),
+        ("timer-rejected-partition", b"%d" % partition),
+        ("timer-rejected-offset", b"%d" % offset),
+    ]
 
 
 def _tombstone_of(request: Request, lane: _Lane) -> int:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from murmurhash2 import murmurhash2
 
-from kafka_timers.service.partition import ID_MEMORY_S, Fate, Partition, Version
-from kafka_timers.wire import Reply
+from kafka_timers.service.partition import Fate, Partition, Version
+from kafka_timers.wire import ID_MEMORY_S, Reply
 
 _ANSWER = struct.Struct(">QHQ?BI")
 

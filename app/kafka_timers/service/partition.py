@@ -36,7 +36,7 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from kafka_timers.wire import Sealed, age_of, is_complete, latest
+from kafka_timers.wire import ID_MEMORY_S, Sealed, age_of, is_complete, latest
 
 _ROW = struct.Struct(">QHQ")
 _RUN = struct.Struct(">QHQH")
@@ -47,9 +47,6 @@ _DIGESTS = 1 << 64
 # Pending requests are counted per run of this many offsets, so `restore_from` is exact to one run and a worker with 10
 # million pending keeps some 600 numbers.
 CHUNK_BITS = 14
-
-# What was decided of a timer id is remembered for this long after its second, or after it was cancelled.
-ID_MEMORY_S = 3600
 
 # The own second of a request that is refused: it sorts as late, so the next tick takes it to `timer-rejected`.
 REFUSED = 0

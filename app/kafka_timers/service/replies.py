@@ -10,7 +10,7 @@ this owner still was one, at a moment after it had read that.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
@@ -20,7 +20,7 @@ from kafka_timers.service.ids import Answer, hash_of
 from kafka_timers.service.lease import Lease
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.requests import Target
-from kafka_timers.service.sender import FencedError
+from kafka_timers.service.sender import FencedError, Filling
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.wire import Reply
 
@@ -62,25 +62,17 @@ class Replies:
         verdicts = self._targets.verdicts
         while unknown := {topic for topic, _ in addressed} - verdicts.keys() - {own}:
             await self._targets.resolve(unknown)
-        open_batches: dict[tuple[str, int], BatchBuilder] = {}
-        full: list[tuple[str, int, BatchBuilder]] = []
+        filling = Filling(self._producer.create_batch)
         for topic, answer in addressed:
             target = own_target if topic == own else verdicts[topic]
             if not isinstance(target, Target):
                 self._metrics.replies.labels(target).inc()
                 continue
-            at = (topic, hash_of(answer.timer_id) % target.partitions)
-            value = answer.reply(number).SerializeToString()
-            batch = open_batches.get(at)
-            if batch is None or batch.append(timestamp=None, key=answer.timer_id, value=value) is None:
-                if batch is not None:
-                    full.append((*at, batch))
-                batch = open_batches[at] = self._producer.create_batch()
-                batch.append(timestamp=None, key=answer.timer_id, value=value)
-        full += [(topic, partition, batch) for (topic, partition), batch in open_batches.items()]
-        await asyncio.gather(*(self._deliver(*each) for each in full))
+            partition = hash_of(answer.timer_id) % target.partitions
+            filling.add(topic, partition, None, answer.timer_id, answer.reply(number).SerializeToString())
+        await asyncio.gather(*(self._deliver(*each) for each in filling.all()))
 
-    async def _deliver(self, topic: str, partition: int, batch: BatchBuilder) -> None:
+    async def _deliver(self, batch: BatchBuilder, topic: str, partition: int) -> None:
         count = batch.record_count()
         try:
             await (await self._producer.send_batch(batch, topic, partition=partition))
@@ -111,12 +103,11 @@ class Outbox:
         self._progress = asyncio.Event()
         self._failed: Exception | None = None
 
-    def add(self, answers: Iterable[Answer]) -> None:
+    def add(self, answers: Sequence[Answer]) -> None:
         """Have *answers* sent."""
-        before = len(self._waiting)
         self._waiting += answers
-        self._added += len(self._waiting) - before
-        if self._waiting:
+        self._added += len(answers)
+        if answers:
             self._some.set()
 
     async def run(self) -> None:

@@ -18,7 +18,7 @@ from kafka_timers.service import runs
 from kafka_timers.service.ids import Asked, Decided, decide, hash_of
 from kafka_timers.service.partition import REFUSED, Partition, Version, row_key, run_key
 from kafka_timers.service.runs import Row
-from kafka_timers.wire import SECOND_LIMIT, Future, Record, Request, callback_headers
+from kafka_timers.wire import SECOND_LIMIT, Future, Record, Request, callback_headers, number_in
 
 
 class Reason(StrEnum):
@@ -61,13 +61,10 @@ def second_of(key: bytes | None) -> int | Reason:
     """Return the expiry second that a record's key names, or why it names none."""
     if not key:
         return Reason.KEY_MISSING
-    # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
-    if not key.isdigit() or len(key) > 14:
+    second = number_in(key)
+    if not second:
         return Reason.KEY_NOT_A_SECOND
-    second = int(key)
-    if second >= SECOND_LIMIT:
-        return Reason.KEY_IN_MILLISECONDS
-    return second or Reason.KEY_NOT_A_SECOND
+    return second if second < SECOND_LIMIT else Reason.KEY_IN_MILLISECONDS
 
 
 def fits(request: Request, size: int, target: Target) -> bool:

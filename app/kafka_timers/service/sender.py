@@ -10,8 +10,7 @@ At least once has no transactions: callbacks first, the seal once the broker has
 """
 
 import asyncio
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -27,6 +26,7 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from kafka_timers.producing import stop
 from kafka_timers.service.lease import Lease
 from kafka_timers.service.requests import Reason
 from kafka_timers.settings import WorkerSettings
@@ -42,7 +42,6 @@ _REFUSALS: dict[type[Exception], Reason] = {
 # A batch, and the topic and partition that it is for.
 Ready = tuple[BatchBuilder, str, int]
 
-_STOP_S = 5.0
 BATCH_BYTES = 512 << 10
 
 
@@ -102,9 +101,7 @@ class Sender:
             # Nobody asks for its outcome any more; one that has failed would be logged for that.
             if not ack.cancel() and not ack.cancelled():
                 ack.exception()
-        with suppress(TimeoutError, KafkaError):
-            async with asyncio.timeout(_STOP_S):
-                await self._producer.stop()
+        await stop(self._producer)
 
     def new_batch(self) -> BatchBuilder:
         """Return an empty batch of at most `BATCH_BYTES`; may be called before `begin`."""
@@ -168,3 +165,40 @@ class Sender:
         if reasons:
             raise TopicsRefusedError(reasons)
         raise failed[0][1]
+
+
+class Filling:
+    """
+    Batches that are being filled, one per topic and partition.
+
+    Args:
+        new_batch: returns an empty one.
+    """
+
+    def __init__(self, new_batch: Callable[[], BatchBuilder]) -> None:
+        self._new_batch = new_batch
+        self._open: dict[tuple[str, int], BatchBuilder] = {}
+        self._full: list[Ready] = []
+
+    def add(
+        self,
+        topic: str,
+        partition: int,
+        now_ms: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]] = [],  # noqa: B006  # read only, once per record
+    ) -> None:
+        """Add a record, which the topic takes; *now_ms* is its timestamp, None that of the moment."""
+        at = (topic, partition)
+        batch = self._open.get(at)
+        if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+            if batch is not None:
+                self._full.append((batch, *at))
+            # The first record is taken whatever its size; that the topic takes it too was checked before.
+            batch = self._open[at] = self._new_batch()
+            batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
+
+    def all(self) -> list[Ready]:
+        """Return all batches, in the order in which they must be sent."""
+        return [*self._full, *[(batch, *at) for at, batch in self._open.items()]]

@@ -45,7 +45,6 @@ from rocksdict import (
 from kafka_timers.service import runs
 from kafka_timers.service.ids import Answer, Decided
 from kafka_timers.service.partition import (
-    ID_MEMORY_S,
     Local,
     Partition,
     Scan,
@@ -56,6 +55,7 @@ from kafka_timers.service.partition import (
     row_key,
 )
 from kafka_timers.service.runs import Row
+from kafka_timers.wire import ID_MEMORY_S
 
 _FORMAT = 3
 _HEAD = struct.Struct(">BQQQB")

@@ -23,6 +23,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from kafka_timers import producing
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.consuming import consuming
 from kafka_timers.doors import door_topics
@@ -206,7 +207,7 @@ class Worker:
                 raise TopicsError(f"topic {name} cannot be written to: {found_as}")
             own[name] = found_as
         replying = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, acks="all", request_timeout_ms=_REPLY_MS)
-        stack.push_async_callback(replying.stop)
+        stack.push_async_callback(producing.stop, replying)
         await replying.start()
         cluster = (await admin.describe_cluster())["cluster_id"] or ""
         return Shared(
