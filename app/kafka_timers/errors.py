@@ -10,6 +10,7 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── BrokerError      no broker answers, or it refuses what this process needs
     ├── TopicsError      topics are missing or do not fit each other
     ├── SettingsError    settings contradict each other or this machine
+    ├── LakeError        Spark cannot start, or the lake's tables cannot be read or written
     └── KafkaSetupError  the embedded Kafka of `kafka-timers dev` cannot be started
 """
 
@@ -66,6 +67,10 @@ class TopicsError(KafkaTimersError):
 
 class SettingsError(KafkaTimersError):
     """Settings contradict each other, or this machine cannot do what they ask for."""
+
+
+class LakeError(KafkaTimersError):
+    """Spark cannot start, or the lake's tables are not there, not these, or cannot be read or written."""
 
 
 class KafkaSetupError(KafkaTimersError):

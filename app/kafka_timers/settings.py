@@ -151,6 +151,9 @@ class WorkerSettings(_Settings):
     door_caller_limit: int = setting(
         0, "most countdowns of one caller in a second of one partition of the topic; 0 is no limit"
     )
+    horizon_s: int = setting(
+        0, "requests due later than this after they were made are left to the lake; 0 leaves none to it"
+    )
     session_timeout_s: float = setting(6.0, "silence after which the other workers take over this one's partitions")
     max_clock_skew_s: float = setting(2.0, "ticks further ahead of the broker's clock are refused and alarmed")
     fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read")
@@ -185,10 +188,42 @@ class WorkerSettings(_Settings):
             )
         if self.session_timeout_s < 1:
             raise SettingsError(f"session_timeout_s {self.session_timeout_s}: give at least 1 second")
+        if self.horizon_s < 0:
+            raise SettingsError(f"horizon_s {self.horizon_s}: give seconds, or 0 to leave nothing to the lake")
         try:
             door_topics(self.door)
         except ValueError as error:
             raise SettingsError(str(error)) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class LakeSettings(_Settings):
+    """Settings of a lake job."""
+
+    bootstrap: str = setting("127.0.0.1:9092", "Kafka brokers, host:port, comma separated")
+    topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
+    lake: str = setting("kafka-timers-lake", "where the tables lie: a folder, or a URI such as s3a://bucket/timers")
+    horizon_s: int = setting(86_400, "the --horizon-s of the workers, or less: what is due later is promoted to them")
+    master: str = setting(
+        "", "Spark master; empty takes that of spark-submit or of spark-defaults.conf, else all cores of this machine"
+    )
+    packages: str = setting(
+        "", "Maven coordinates of the Kafka connector and of Delta, comma separated; empty takes the tested ones"
+    )
+    log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
+
+    def validate(self) -> None:
+        """
+        Check fields against each other.
+
+        Raises:
+            SettingsError: names the clash.
+        """
+        _check_bootstrap(self.bootstrap)
+        if not self.lake:
+            raise SettingsError("lake is empty: give a folder or a URI for its tables")
+        if self.horizon_s < 1:
+            raise SettingsError(f"horizon_s {self.horizon_s}: give at least 1 second, and no more than the workers have")
 
 
 @dataclass(frozen=True, kw_only=True)

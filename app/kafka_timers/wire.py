@@ -12,12 +12,13 @@ from typing import Protocol, Self
 from google.protobuf.message import DecodeError
 
 from kafka_timers.errors import WireError
-from kafka_timers.v1.future_pb2 import Future, Header
+from kafka_timers.v1.future_pb2 import Copy, Future, Header
 from kafka_timers.v1.reply_pb2 import Reply
 from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 __all__ = [
+    "COPY_STALE_S",
     "EXPIRY_HEADER",
     "ID_HEADER",
     "ID_MEMORY_S",
@@ -25,6 +26,7 @@ __all__ = [
     "SECOND_LIMIT",
     "TICK",
     "TOKEN_HEADER",
+    "Copy",
     "Extras",
     "Future",
     "Futures",
@@ -40,6 +42,7 @@ __all__ = [
     "callback_headers",
     "future_from",
     "is_complete",
+    "is_far",
     "latest",
     "number_in",
     "sealed_from",
@@ -98,12 +101,27 @@ SECOND_LIMIT = 100_000_000_000
 
 # How long the service knows an id whose timer has fired or was cancelled.
 ID_MEMORY_S = 3600
+# How long after its decision a copy of a far request may be appended. Half of the memory: a worker that reads half an
+# hour behind the log still knows all records that the decision could not know.
+COPY_STALE_S = ID_MEMORY_S // 2
 
 
 def number_in(text: bytes) -> int | None:
     """Return the whole number that *text* names in ASCII digits, None when it names none that could be a time."""
     # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
     return int(text) if text.isdigit() and len(text) <= 14 else None
+
+
+def is_far(second: int, appended_s: int, horizon_s: int) -> bool:
+    """
+    Tell whether a request is left to the lake, which follows from its record alone.
+
+    Args:
+        second: UNIX second in which it is due.
+        appended_s: UNIX second in which the broker appended it.
+        horizon_s: how far ahead workers hold requests; 0 is without bound.
+    """
+    return 0 < horizon_s < second - appended_s
 
 
 def future_from(value: bytes, *, topic: str = "", partition: int = -1, offset: int = -1) -> Future:

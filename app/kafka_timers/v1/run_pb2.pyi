@@ -57,7 +57,7 @@ class Futures(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[_future_pb2.Future, _Mapping]]] = ...) -> None: ...
 
 class Extras(_message.Message):
-    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic")
+    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy")
     TIMERID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class Extras(_message.Message):
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     REPLYTOPIC_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONETOPIC_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
     timerId: bytes
     token: bytes
     millis: int
@@ -72,4 +73,5 @@ class Extras(_message.Message):
     cancel: bool
     replyTopic: bytes
     tombstoneTopic: bytes
-    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ...) -> None: ...
+    copy: bytes
+    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ...) -> None: ...

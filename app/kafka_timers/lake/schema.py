@@ -1,0 +1,192 @@
+"""
+The lake's tables: where each lies, its columns in order, their types and units.
+
+All are Delta tables below one root. Every row of `requests`, `seals` and `rejected` is one record of Kafka, appended
+once and never changed; (partition, offset) names it.
+
+    root/requests       each record of timer-request            partitioned by delay, due
+    root/seals          each record of timer-sealed             partitioned by day
+    root/rejected       each record of timer-rejected           partitioned by day
+    root/positions      how far a landing had come, per batch
+    root/buckets        buckets of seconds that are promoted
+    root/_land          checkpoint of the landing
+
+Requests lie in a partition by how long they wait, and in it by the time they are due, the coarser the longer: as the
+wheels of Kafka's hierarchical timing wheel. Both follow from the record alone, whatever horizon is set.
+
+    delay    seconds from append to due    due
+    1h       up to 3,600                   day, as 2030-01-31
+    1d       up to 86,400                  day
+    32d      up to 32 days                 day
+    1y       up to 366 days                month, as 2030-01
+    more     more                          year, as 2030
+    copy     of a copy, any                day
+    none     not a timer                   day of the append
+"""
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+__all__ = [
+    "BUCKETS",
+    "CANCEL",
+    "COPY",
+    "DELAYS_S",
+    "POSITIONS",
+    "REFUSED",
+    "REJECTED",
+    "REQUEST",
+    "REQUESTS",
+    "SEALS",
+    "Table",
+    "delay_of",
+    "due_of",
+]
+
+# Values of the column `kind` of `requests`.
+REQUEST, CANCEL, COPY, REFUSED = "request", "cancel", "copy", "refused"
+
+_DAY_S = 86_400
+# The longest delay of each partition but the last, in seconds, and how its due time is written.
+DELAYS_S = {"1h": 3_600, "1d": _DAY_S, "32d": 32 * _DAY_S, "1y": 366 * _DAY_S}
+_BY_DAY, _BY_MONTH, _BY_YEAR = "yyyy-MM-dd", "yyyy-MM", "yyyy"
+
+
+def _columns(*columns: tuple[str, type, bool, str]) -> StructType:
+    return StructType([StructField(name, kind(), nullable, {"comment": told}) for name, kind, nullable, told in columns])
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """
+    A table of the lake.
+
+    Attributes:
+        name: the folder below the root.
+        columns: in order, with what each means as its comment.
+        partitioned_by: columns whose values are folders.
+    """
+
+    name: str
+    columns: StructType
+    partitioned_by: tuple[str, ...] = ()
+
+
+REQUESTS = Table(
+    "requests",
+    _columns(
+        ("partition", IntegerType, False, "of timer-request"),
+        ("offset", LongType, False, "on timer-request"),
+        ("appended_ms", LongType, False, "UNIX milliseconds of the append"),
+        ("kind", StringType, False, "request, cancel, copy (of a far request, by promote) or refused"),
+        ("second", LongType, True, "UNIX second in which it is due; null of cancels and of what is refused"),
+        ("millis", IntegerType, True, "0-999, order within the second; null where second is"),
+        ("topic", StringType, True, "of the callback; null where second is"),
+        ("timer_id", StringType, True, "the sender's name for the timer; null without one, and of what is refused"),
+        ("reason", StringType, True, "why it is refused, else null"),
+        ("original", LongType, True, "of a copy: offset of the request that it is a copy of"),
+        ("original_s", LongType, True, "of a copy: UNIX second of that one's append"),
+        ("decided", LongType, True, "of a copy: all below this offset were known when it was decided"),
+        ("decided_s", LongType, True, "of a copy: UNIX second of that decision"),
+        ("value", BinaryType, True, "the record's value as it came; null of copies, whose original has it"),
+        ("delay", StringType, False, "how long it waits, see above"),
+        ("due", StringType, False, "when it is due, see above"),
+    ),
+    ("delay", "due"),
+)
+
+SEALS = Table(
+    "seals",
+    _columns(
+        ("partition", IntegerType, False, "of timer-request"),
+        ("offset", LongType, False, "on timer-sealed"),
+        ("appended_ms", LongType, False, "UNIX milliseconds of the append"),
+        ("first", LongType, False, "first UNIX second covered"),
+        ("last", LongType, False, "last UNIX second covered"),
+        ("due", LongType, False, "fired + rejected"),
+        ("fired", LongType, False, "callbacks"),
+        ("rejected", LongType, False, "requests that went to timer-rejected"),
+        ("late_arrivals", LongType, False, "of due: read after their second had been scanned"),
+        ("cancelled", LongType, False, "requests that a cancel had taken back"),
+        ("moved", LongType, False, "requests that another one had taken back"),
+        ("pending", LongType, False, "requests that wait after this seal"),
+        ("lateness_p50_ms", IntegerType, False, "of the callbacks"),
+        ("lateness_p99_ms", IntegerType, False, "of the callbacks"),
+        ("lateness_max_ms", IntegerType, False, "of the callbacks"),
+        ("digest", LongType, False, "sum over the fired of (offset + 1)^3, modulo 2^64, as a signed number"),
+        ("fence", LongType, False, "offset on timer-request below which everything had been read"),
+        ("through", BinaryType, True, "row key of the last one fired of a slice; null when the second is complete"),
+        ("restore_from", LongType, False, "offset on timer-request below which nothing waits"),
+        ("worker", StringType, False, "where the worker answers"),
+        ("partitions", IntegerType, False, "of timer-request, as the worker saw them"),
+        ("horizon_s", LongType, False, "the worker's horizon in seconds; 0 without one"),
+        ("horizon_from", LongType, False, "offset from which on requests were judged by that horizon"),
+        ("day", StringType, False, "day of last, as 2030-01-31"),
+    ),
+    ("day",),
+)
+
+REJECTED = Table(
+    "rejected",
+    _columns(
+        ("partition", IntegerType, False, "of timer-rejected"),
+        ("offset", LongType, False, "on timer-rejected"),
+        ("appended_ms", LongType, False, "UNIX milliseconds of the append"),
+        ("reason", StringType, True, "header timer-rejected-reason"),
+        ("source_topic", StringType, True, "header timer-rejected-topic"),
+        ("source_partition", IntegerType, True, "header timer-rejected-partition"),
+        ("source_offset", LongType, True, "header timer-rejected-offset"),
+        ("day", StringType, False, "day of the append, as 2030-01-31"),
+    ),
+    ("day",),
+)
+
+POSITIONS = Table(
+    "positions",
+    _columns(
+        ("topic", StringType, False, "a topic that is landed"),
+        ("partition", IntegerType, False, "of it"),
+        ("position", LongType, False, "all records below this offset are in the tables"),
+        ("landed_s", LongType, False, "UNIX second in which that was written"),
+    ),
+)
+
+BUCKETS = Table(
+    "buckets",
+    _columns(
+        ("first", LongType, False, "first UNIX second of the bucket"),
+        ("last", LongType, False, "last UNIX second of the bucket"),
+        ("horizon_s", LongType, False, "horizon by which it was promoted"),
+        ("promoted", LongType, False, "requests whose copies the workers have"),
+        ("closed_s", LongType, False, "UNIX second in which nothing was left to promote"),
+    ),
+)
+
+
+def delay_of(second: Column, appended_ms: Column) -> Column:
+    """Return the column `delay` of a request that is due in *second*."""
+    waits_s = second - F.floor(appended_ms / 1000)
+    delay = F.lit("more")
+    for name, longest_s in reversed(DELAYS_S.items()):
+        delay = F.when(waits_s <= longest_s, name).otherwise(delay)
+    return delay
+
+
+def due_of(second: Column, delay: Column) -> Column:
+    """Return the column `due` of what lies in partition *delay* and is due in *second*, days being those of UTC."""
+    when = F.timestamp_seconds(second)
+    by_year, by_month = delay == "more", delay == "1y"
+    # In UTC whatever the session's time zone is: a table is read by many.
+    text = F.to_utc_timestamp(when, F.current_timezone())
+    due = F.when(by_year, F.date_format(text, _BY_YEAR)).when(by_month, F.date_format(text, _BY_MONTH))
+    return due.otherwise(F.date_format(text, _BY_DAY))
