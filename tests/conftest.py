@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 from brokers import StartKafka
+from pyspark.sql import SparkSession
 
 from kafka_timers.dev import java
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.errors import KafkaSetupError
+from kafka_timers.lake.session import open_session
+from kafka_timers.settings import LakeSettings
 
 # Read before the variables of whoever runs the tests are removed.
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
@@ -57,6 +60,24 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
         return TEST_BOOTSTRAP
     broker: EmbeddedKafka = request.getfixturevalue("kafka")
     return broker.bootstrap
+
+
+@pytest.fixture(scope="session")
+def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The Spark session that all tests share."""
+    # Wanted by what compares frames, before it is imported.
+    os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
+    folder = tmp_path_factory.mktemp("spark")
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.sql.warehouse.dir": str(folder),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    session = open_session(LakeSettings(master="local[2]"), conf)
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ class LakeSettings(_Settings):
         if not self.lake:
             raise SettingsError("lake is empty: give a folder or a URI for its tables")
         if self.horizon_s < 1:
-            raise SettingsError(f"horizon_s {self.horizon_s}: give at least 1 second, and no more than the workers have")
+            raise SettingsError(f"horizon_s {self.horizon_s}: give at least 1, and no more than the workers have")
 
 
 @dataclass(frozen=True, kw_only=True)

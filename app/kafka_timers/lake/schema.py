@@ -63,7 +63,9 @@ _BY_DAY, _BY_MONTH, _BY_YEAR = "yyyy-MM-dd", "yyyy-MM", "yyyy"
 
 
 def _columns(*columns: tuple[str, type, bool, str]) -> StructType:
-    return StructType([StructField(name, kind(), nullable, {"comment": told}) for name, kind, nullable, told in columns])
+    return StructType(
+        [StructField(name, kind(), nullable, {"comment": told}) for name, kind, nullable, told in columns]
+    )
 
 
 @dataclass(frozen=True, slots=True)
