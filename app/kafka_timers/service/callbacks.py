@@ -19,7 +19,7 @@ from murmurhash2 import murmurhash2
 from kafka_timers.clock import Clock
 from kafka_timers.service import runs
 from kafka_timers.service.ids import POSITIVE, SEED, hash_of
-from kafka_timers.service.partition import REFUSED, Taken, count_of, is_late, is_run, parts_of
+from kafka_timers.service.partition import REFUSED, Taken, copied_in, count_of, is_late, is_run, parts_of
 from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
 from kafka_timers.service.runs import Row
 from kafka_timers.service.sender import BATCH_BYTES, Ready
@@ -188,6 +188,10 @@ class Slice:
         self.seconds.update([second for second, came_late in zip(seconds, late, strict=True) if not came_late])
         taken.late += sum(late)
         taken.offsets += offsets
+        copies = [
+            (offset, copied.decided) for key, offset in zip(keys, offsets, strict=True) if (copied := copied_in(key))
+        ]
+        taken.copies += copies
         taken.through = max(taken.through, keys[-1])
         asked = []
         for second, offset, (_, row) in zip(seconds, offsets, rows, strict=True):
