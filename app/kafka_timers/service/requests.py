@@ -253,6 +253,7 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
             return None
     if far:
         requests = [record for record in requests if record.offset not in far]
+        due = {record.key: due[record.key] for record in requests}
         values = [record.value or b"" for record in requests]
         framed = runs.framed(values)
     offsets = [record.offset for record in requests]
