@@ -80,6 +80,12 @@ SHELL_RULES = {
     "doubt": "what was cancelled here and is done elsewhere is not remembered as cancelled",
     "armed is taken back": "what is armed goes without what was taken back meanwhile",
     "missed by arming": "rows that came into the range of what was armed are fired with it",
+    "verdict from the log": "whether a request is refused follows from its bytes, not from what a worker knows",
+}
+
+
+# The same, where there is a lake.
+LAKE_RULES = {
     "done by its own offset": "whether a copy is done is told by where it lies itself, not by its original",
     "done copies are known": "a copy that is done is known all the same, by its original",
     "forget when serving": "ids are forgotten once the log was read to its end",
@@ -93,7 +99,6 @@ SHELL_RULES = {
     "decide on what is read": "what the lake decides on is what it has landed, up to the offset that it names",
     "promote anew": "a request whose copy came to nothing is promoted again",
     "decided before it is landed": "the moment of a decision is before what it does not know",
-    "verdict from the log": "whether a request is refused follows from its bytes, not from what a worker knows",
 }
 
 
@@ -825,7 +830,7 @@ class World:
     Args:
         seed: of every choice.
         guarantee: of the workers.
-        off: rules that are switched off, of `SHELL_RULES` or `CORE_RULES`.
+        off: rules that are switched off, of `SHELL_RULES`, `CORE_RULES` or those of the lake.
         trace: gets a line for each step.
         has_lake: whether workers leave far requests to a lake.
     """
@@ -844,7 +849,8 @@ class World:
         self.guarantee = guarantee
         self.off = frozenset(off)
         self.trace = trace
-        broken = [CORE_RULES[rule] for rule in sorted(self.off & CORE_RULES.keys())]
+        core_rules = CORE_RULES | LAKE_CORE_RULES
+        broken = [core_rules[rule] for rule in sorted(self.off & core_rules.keys())]
         self.partition_class = type("Partition", (*broken, Partition), {}) if broken else Partition
         self.faults = Faults()
         self.broker = Broker()
@@ -1584,22 +1590,31 @@ CORE_RULES: dict[str, type[Partition]] = {
     "past": _PastIsTooLate,
     "answered before": _AnswersAgain,
     "remembered": _RemembersNothing,
-    "known from": _KnowsAll,
 }
+LAKE_CORE_RULES: dict[str, type[Partition]] = {"known from": _KnowsAll}
 
 
 # --- running them ----------------------------------------------------------------------------------------------------
 
 
-def run_history(seed: int, *, off: Iterable[str] = (), trace: Callable[[str], None] | None = None) -> None:
+def run_history(
+    seed: int, *, off: Iterable[str] = (), trace: Callable[[str], None] | None = None, has_lake: bool | None = None
+) -> None:
     """
-    Live one history, the same for the same arguments; every fourth is at-least-once, every third has a lake.
+    Live one history, the same for the same arguments; every fourth is at-least-once.
+
+    Args:
+        seed: of every choice.
+        off: rules that are switched off.
+        trace: gets a line for each step.
+        has_lake: whether workers leave far requests to a lake; by default in every third history.
 
     Raises:
         PromiseError: a promise does not hold.
     """
     guarantee = AT_LEAST_ONCE if seed % 4 == 3 else EXACTLY_ONCE
-    has_lake = seed % 3 == 1
+    if has_lake is None:
+        has_lake = seed % 3 == 1
     # Two offsets to a chunk, so that a history of ten requests has several.
     with mock.patch.object(core, "CHUNK_BITS", 1), shortened(has_lake):
         World(seed, guarantee=guarantee, off=off, trace=trace, has_lake=has_lake).run()
@@ -1620,11 +1635,13 @@ def shortened(has_lake: bool) -> Iterator[None]:
         yield
 
 
-def first_violation(seeds: Iterable[int], *, off: Iterable[str] = ()) -> tuple[int, str] | None:
+def first_violation(
+    seeds: Iterable[int], *, off: Iterable[str] = (), has_lake: bool | None = None
+) -> tuple[int, str] | None:
     """Return the first of *seeds* whose history breaks a promise, and which."""
     for seed in seeds:
         try:
-            run_history(seed, off=off)
+            run_history(seed, off=off, has_lake=has_lake)
         except Exception as error:
             return seed, f"{type(error).__name__}: {error}"
     return None

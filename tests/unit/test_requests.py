@@ -144,7 +144,7 @@ def test_a_far_request_of_an_id_takes_the_place_of_a_near_one_and_is_known_for_a
     out = accepted(records, Partition(0, horizon_s=60))
     assert [each.moved for each in out.decided.taken_back] == [True]
     assert out.decided.versions == {b"a": Version(1_900_000_000, 0, 1, far=True)}
-    assert max(out.decided.past) <= SECOND
+    assert out.decided.past[SECOND] == ([b"a"], [1])
 
 
 def test_a_copy_is_kept_under_its_original_and_where_it_lies() -> None:
