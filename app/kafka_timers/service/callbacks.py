@@ -305,7 +305,7 @@ class Slice:
             self._append(lane, at, size, key, None, [(REQUEST_HEADER, name)])
 
     def lateness_ms(self, share: float) -> int:
-        """Return how late *share* (0 to 1) of the rows are at most, from second to now, up to 24 days; 0 without any."""
+        """Return how late *share* (0 to 1) of the rows are by now at most, up to 24 days; 0 without any."""
         late, left = 0, share * self.seconds.total()
         for second in sorted(self.seconds, reverse=True):
             if left <= 0:
