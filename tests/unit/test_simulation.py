@@ -41,6 +41,7 @@ NOT_MISSED = {
     "local second": "matters only where the seals are gone: test_h6_a_store_outlives_the_seals",
     "known from": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
     "forget when serving": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
+    "fence before seals": "too rare by chance: test_the_owner_before_is_shut_out_before_its_seals_are_read",
     "done copies are known": "too rare by chance: test_h10_a_copy_that_comes_again_means_nothing_to_a_next_owner",
     "decided before it is landed": "too rare by chance: test_a_copy_that_was_underway_for_too_long_is_promoted_anew",
 }
@@ -140,6 +141,24 @@ def test_v4_request_read_during_a_scan_is_not_lost(crash: bool) -> None:
     world.take_over(b, empty=True)
     world.finish()
     assert sorted(fired(world)) == [0, 1]
+
+
+@pytest.mark.parametrize("off", [(), ("fence before seals",)])
+def test_the_owner_before_is_shut_out_before_its_seals_are_read(off: tuple[str, ...]) -> None:
+    world, a, b, _ = story(off=off)
+    world.request(11)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("about to commit")
+    world.owner = b
+    b.assign()
+    b.until("seals read")
+    a.step(a.tasks[-1])
+    b.until("owner")
+    world.settle_down(b)
+    assert fired(world) == ([0, 0] if off else [0])
 
 
 def test_v5_a_late_row_of_a_stale_store_does_not_fire_again() -> None:
