@@ -307,11 +307,9 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
     if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
         return None, Reason.ID_IN_FOREIGN_PARTITION
-    if future.HasField("copy") and (
-        future.cancel or not future.copy.offset < future.copy.decidedOffset <= record.offset
-    ):
-        return None, Reason.COPY_INVALID
     if future.cancel:
+        if future.HasField("copy"):
+            return None, Reason.COPY_INVALID
         return None, future if future.timerId else Reason.ID_MISSING
     if isinstance(second, Reason):
         return None, second
@@ -319,4 +317,6 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         return None, Reason.VALUE_MISSING
     if future.millis > 999:
         return None, Reason.MILLIS_OUT_OF_RANGE
+    if future.HasField("copy") and not future.copy.offset < future.copy.decidedOffset <= record.offset:
+        return None, Reason.COPY_INVALID
     return second, future if future.callBackTopic else Reason.TOPIC_MISSING
