@@ -5,18 +5,25 @@ Seals are compared by counts and digest, which costs a pass over the requests of
 one: each names its request in a header. Only what is complete is judged: seals whose requests have all been landed.
 """
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.replay import due_ms, figures, fires
-from kafka_timers.lake.schema import AUDIT_SECONDS
+from kafka_timers.lake.replay import due_ms, figures, fires, read_span
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, due_of
+from kafka_timers.lake.tables import append, read, root_of
+from kafka_timers.settings import LakeSettings
 from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER
 
 __all__ = [
     "ADVICE",
+    "Audit",
+    "audit",
     "callback_findings",
     "callbacks_of",
     "checked",
@@ -29,12 +36,13 @@ __all__ = [
 
 # What to do about a finding of each kind.
 ADVICE = {
-    "seal-count": "The seal counts other requests than the log has. Keep timer-request and timer-sealed as they are, and "
-    "audit with --callbacks, which shows each callback that is missing or too many.",
+    "seal-count": "The seal counts other requests than the log has. Keep timer-request and timer-sealed as they are; "
+    "an audit with --callbacks shows each callback that is missing or too many.",
     "seal-digest": "The seal counts as many requests as the log has, but not the same. Audit with --callbacks.",
-    "gap": "Some seconds are in no seal, or in two. Has timer-sealed lost records? With at-least-once, was an owner paused?",
+    "gap": "Some seconds are in no seal, or in two. Has timer-sealed lost records? With at-least-once, an owner was "
+    "paused.",
     "not-promoted": "Run `kafka-timers lake promote`: it fires at once then. Promote more often from now on.",
-    "missing": "The callback is not in its topic. If that topic's retention has not deleted it, ask for the timer again.",
+    "missing": "The callback is not in its topic. If that topic's retention has not deleted it, make the timer again.",
     "doubled": "Receivers that read committed records have it more than once. With at-least-once this may be.",
     "early": "The callback was there before its second. Compare the clocks of brokers and oscillators.",
     "stale-version": "The timer had been cancelled or moved in time, and fired all the same.",
@@ -43,7 +51,164 @@ ADVICE = {
 
 _REQUEST = ("partition", "offset")
 _SEAL = ("partition", "last", "fence")
+_LATENESS = ("lateness_p99_ms", "lateness_max_ms")
+_CALLBACKS = "partition int, offset bigint, topic string, second bigint, at_ms bigint"
 _COUNTS = ("due", "fired", "rejected")
+# A landing asks for the ends of its topics at about the same time, so it may have a seal and not yet its rejects.
+_SETTLED_MS = 10_000
+# Callbacks are read from this long before the span, where an early one may lie, until this long behind its last seal.
+_AROUND_MS = 3_600_000
+# Of the plots over time.
+_POINTS_MAX = 720
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """
+    What an audit says.
+
+    Attributes:
+        audited_s: UNIX second in which it began; names its rows in the tables.
+        first: UNIX second in which the span begins.
+        last: UNIX second in which it ends.
+        sealed_to: the last second that was judged, by partition.
+        seals: how many were judged; slices of one second are one.
+        due: timers that were to be judged, as the requests tell: fired + rejected.
+        fired: see *due*.
+        rejected: see *due*.
+        late: of *due*, read after their second had been scanned.
+        kinds: how many findings there are of each kind.
+        findings: the first of them: kind, partition, offset, second, detail.
+        lateness: of each callback topic: topic, callbacks, p50, p99, p999, max; None when callbacks were not read.
+        step_s: seconds between the points of *course*.
+        course: of each point: at (UNIX second), fired, lateness_p99_ms, lateness_max_ms, as sealed.
+        found: of each point that has any: at, findings.
+    """
+
+    audited_s: int
+    first: int
+    last: int
+    sealed_to: dict[int, int]
+    seals: int
+    due: int
+    fired: int
+    rejected: int
+    late: int
+    kinds: dict[str, int]
+    findings: Sequence[Row]
+    lateness: Sequence[Row] | None
+    step_s: int
+    course: Sequence[Row]
+    found: Sequence[Row]
+
+
+def audit(
+    spark: SparkSession,
+    settings: LakeSettings,
+    now_s: int,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    callbacks: bool = False,
+    shown: int = 20,
+) -> Audit:
+    """
+    Judge what was sealed in a span, and append what comes of it to `audit_seconds` and `audit_findings`.
+
+    Args:
+        spark: the session.
+        settings: say where lake and brokers are.
+        now_s: UNIX seconds; names the audit.
+        first: UNIX second in which the span begins; None is a day before its end.
+        last: UNIX second in which it ends; None is the last one that is sealed.
+        callbacks: whether to read the callback topics.
+        shown: how many of the findings to return.
+
+    Raises:
+        LakeError: nothing is sealed in the span.
+    """
+    root = root_of(settings)
+    span = read_span(spark, settings, first, last)
+    first, last = span.first, span.last
+    fated, sealed = span.fates(), span.sealed.persist()
+    if callbacks:
+        fated = fated.persist()
+    wanted = expected(fated).persist()
+
+    newest_ms = sealed.agg(F.max("appended_ms")).collect()[0][0]
+    seconds = checked(sealed.where(F.col("last") >= first), wanted, newest_ms - _SETTLED_MS)
+    seconds = seconds.withColumns({"audited_s": F.lit(now_s), "day": due_of(F.col("last"), F.lit("day"))})
+    append(seconds, root, AUDIT_SECONDS)
+    # What was written is not computed again.
+    seconds = read(spark, root, AUDIT_SECONDS).where(F.col("audited_s") == now_s)
+    sums = seconds.agg(
+        F.count(F.lit(1)).alias("seals"),
+        *(F.coalesce(F.sum(f"expected_{name}"), F.lit(0)).alias(name) for name in _COUNTS),
+        F.coalesce(F.sum("late"), F.lit(0)).alias("late"),
+        F.count_if(~F.col("ok")).alias("wrong"),
+    ).collect()[0]
+
+    findings = gaps(sealed).where(F.col("second") >= first)
+    if sums["wrong"]:
+        findings = findings.unionByName(seal_findings(seconds, fated))
+    in_span = F.col("last").between(first, last)
+    if not wanted.where(F.col("fence").isNull() & in_span).isEmpty():
+        findings = findings.unionByName(unpromoted(fated.where(F.col("sealed_in") >= first)))
+    told = None
+    if callbacks:
+        judged = fated.where(F.col("sealed_in") >= first)
+        received = _received(spark, settings, judged, first * 1000 - _AROUND_MS, newest_ms + _AROUND_MS)
+        if received is None:
+            received = spark.createDataFrame([], _CALLBACKS)
+        findings = findings.unionByName(callback_findings(fated, received, span.steps, first, last))
+        told = lateness(judged, received).orderBy("topic").collect()
+    append(findings.withColumn("audited_s", F.lit(now_s)), root, AUDIT_FINDINGS)
+    findings = read(spark, root, AUDIT_FINDINGS).where(F.col("audited_s") == now_s)
+    for frame in (sealed, wanted, fated):
+        frame.unpersist()
+
+    step_s = max(60, -(-(last - first + 1) // _POINTS_MAX))
+    at = (F.floor((F.col("second") - first) / step_s) * step_s + first).alias("at")
+    course = seconds.withColumn("second", F.col("last")).groupBy(at)
+    return Audit(
+        audited_s=now_s,
+        first=first,
+        last=last,
+        sealed_to=span.sealed_to,
+        **{name: sums[name] for name in ("seals", *_COUNTS, "late")},
+        kinds={row["kind"]: row["count"] for row in findings.groupBy("kind").count().orderBy("kind").collect()},
+        findings=findings.orderBy("second", "partition", "offset", "kind").limit(shown).collect(),
+        lateness=told,
+        step_s=step_s,
+        course=course.agg(F.sum("fired").alias("fired"), *(F.max(name).alias(name) for name in _LATENESS))
+        .orderBy("at")
+        .collect(),
+        found=findings.groupBy(at).agg(F.count(F.lit(1)).alias("findings")).orderBy("at").collect(),
+    )
+
+
+def _received(
+    spark: SparkSession, settings: LakeSettings, fated: DataFrame, from_ms: int, to_ms: int
+) -> DataFrame | None:
+    """Return what lies in the callback topics that *fated* name, of some span of time; None if they name none."""
+    topics = [row[0] for row in fated.where(F.col("reason").isNull()).select("topic").distinct().collect()]
+    if not topics:
+        return None
+    records = spark.read.format("kafka").options(
+        **{
+            "kafka.bootstrap.servers": settings.bootstrap,
+            "kafka.isolation.level": "read_committed",
+            # A topic that is named and is not there any more is passed over: its callbacks are missing.
+            "subscribePattern": "|".join(re.escape(topic) for topic in topics),
+            "startingTimestamp": str(from_ms),
+            "startingOffsetsByTimestampStrategy": "latest",
+            "endingTimestamp": str(to_ms),
+            "includeHeaders": "true",
+            # As is what a topic's retention deletes meanwhile.
+            "failOnDataLoss": "false",
+        }
+    )
+    return callbacks_of(records.load())
 
 
 def expected(fated: DataFrame) -> DataFrame:
@@ -233,21 +398,22 @@ def callback_findings(fated: DataFrame, callbacks: DataFrame, steps: DataFrame, 
     early_ms = F.col("second") * 1000 - F.col("at_ms")
     why_not = F.coalesce(F.concat(F.lit("it was rejected, "), "reason"), F.lit("no worker had taken a copy of it"))
     other = (F.col("says") != F.col("second")) | (F.col("seen_in") != F.col("topic"))
+    said = F.format_string
     findings = [
-        ("missing", is_due & ~came, ["no callback in %s", "topic"]),
-        ("doubled", is_due & (F.col("times") > 1), ["%d callbacks, the first in %s", "times", "seen_in"]),
-        ("early", is_due & (early_ms > 0), ["callback in %s %d ms before its second", "seen_in", early_ms]),
-        ("stale-version", came & back, ["callback in %s, and record %d had taken it back", "seen_in", "taken_by"]),
-        ("unexpected", came & ~back & ~is_due, ["callback in %s, and %s", "seen_in", why_not]),
+        ("missing", is_due & ~came, said("no callback in %s", "topic")),
+        ("doubled", is_due & (F.col("times") > 1), said("%d callbacks, the first in %s", "times", "seen_in")),
+        ("early", is_due & (early_ms > 0), said("callback in %s %d ms before its second", "seen_in", early_ms)),
+        ("stale-version", came & back, said("callback in %s, and record %d had taken it back", "seen_in", "taken_by")),
+        ("unexpected", came & ~back & ~is_due, said("callback in %s, and %s", "seen_in", why_not)),
         (
             "unexpected",
             came & is_due & other,
-            ["callback in %s for second %d; asked for were %s and second %d", "seen_in", "says", "topic", "second"],
+            said("callback in %s for second %d; asked for were %s and second %d", "seen_in", "says", "topic", "second"),
         ),
     ]
     told = F.array(
         *(
-            F.when(is_so, F.struct(F.lit(kind).alias("kind"), F.format_string(*detail).alias("detail")))
+            F.when(is_so, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))
             for kind, is_so, detail in findings
         )
     )
