@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
+from pyspark.sql.functions import col, when
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.lake.promote import (
@@ -17,6 +17,7 @@ from kafka_timers.lake.promote import (
     copies_in,
     copies_of,
     far_requests,
+    left_to_the_lake,
     lies_in,
     next_bucket,
     settled,
@@ -55,11 +56,11 @@ def table(spark: SparkSession, rows: list[tuple]) -> DataFrame:
     """Return *rows* as `requests` holds them."""
     frame = spark.createDataFrame(rows, COLUMNS)
     delay = (
-        F.when(F.col("kind") == "request", delay_of(F.col("second"), F.col("appended_ms")))
-        .when(F.col("kind") == "copy", "copy")
+        when(col("kind") == "request", delay_of(col("second"), col("appended_ms")))
+        .when(col("kind") == "copy", "copy")
         .otherwise("none")
     )
-    due = F.when(delay == "none", "2030-01-01").otherwise(due_of(F.col("second"), delay))
+    due = when(delay == "none", "2030-01-01").otherwise(due_of(col("second"), delay))
     return frame.withColumn("delay", delay).withColumn("due", due)
 
 
@@ -222,6 +223,24 @@ def test_what_is_left_to_promote(spark: SparkSession) -> None:
     }
     left = left_of(spark, [rows for rows, _ in stories.values()], BUCKET)
     assert dict(zip(stories, left, strict=True)) == {name: wanted for name, (_, wanted) in stories.items()}
+
+
+def test_what_workers_had_when_they_got_a_horizon_is_not_promoted(spark: SparkSession) -> None:
+    """
+    They had read and fired everything up to offset 100 when they got one of 10,000 s; at 200 it was made 2,000 s.
+    Below it nothing waited at them, but what they had left to the lake may still.
+    """
+    seals = [(0, 5_000, 0, 0), (0, 5_001, 10_000, 100), (0, 6_000, 2_000, 200), (0, 6_001, 2_000, 200)]
+    seals += [(1, 6_000, 2_000, 200), (2, 7_000, 0, 0)]
+    waits = {99: 30_000, 100: 30_000, 101: 10_000, 199: 10_001, 200: 2_000, 201: 2_001}
+    rows = [request(offset, 0, wait_s, partition=number) for number in range(4) for offset, wait_s in waits.items()]
+    told = spark.createDataFrame(seals, "partition int, last bigint, horizon_s bigint, horizon_from bigint")
+    far = table(spark, rows)
+    left = left_to_the_lake(far, told)
+    assert left.columns == far.columns
+    # Partition 1 was landed from later on, 2 has workers without a horizon, 3 has had none at all.
+    wanted = [(0, 100), (0, 199), (0, 201), (1, 201), *((3, offset) for offset in waits)]
+    assert sorted((row.partition, row.offset) for row in left.collect()) == wanted
 
 
 def test_only_what_says_something_of_a_far_request_is_looked_at(spark: SparkSession) -> None:

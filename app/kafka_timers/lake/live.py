@@ -1,5 +1,5 @@
 """
-How the live part of the service stands, told by its topics: what the lake has to know before it decides anything.
+The live part of the service, as the lake deals with it: how it stands, told by its topics, and what it is asked.
 """
 
 from collections.abc import Mapping
@@ -9,20 +9,36 @@ from dataclasses import dataclass
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
 from kafka_timers.consuming import consuming
-from kafka_timers.errors import LakeError, TopicsError
+from kafka_timers.errors import BrokerError, LakeError, TopicsError
+from kafka_timers.lake.tables import words_of
 from kafka_timers.seals import last_seals, latest
+from kafka_timers.settings import LakeSettings
 from kafka_timers.topics import answering, counts
-from kafka_timers.wire import Topics, number_in
+from kafka_timers.wire import Sealed, Topics, number_in
 
-__all__ = ["Live", "look", "tick_of"]
+__all__ = ["Live", "look", "publish", "refuse_other_topic", "tick_of"]
 
 # Records read back from the end of `oscillator`: one is enough unless something else writes there.
 _TAIL = 20
 _MAX_MESSAGE = "max.message.bytes"
 # Kafka's own default, assumed where the lake may not read the topic's settings.
 _MAX_MESSAGE_BYTES = 1_048_588
+
+
+# Many records at once, and nobody waits for a single one.
+_SINK = {
+    "kafka.acks": "all",
+    "kafka.linger.ms": "50",
+    "kafka.batch.size": str(256 << 10),
+    "kafka.buffer.memory": str(64 << 20),
+    # What the topic takes is what counts.
+    "kafka.max.request.size": str(64 << 20),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +50,13 @@ class Live:
         now: UNIX second of the last tick; of all partitions' the smallest.
         ends: of each partition of `timer-request` the offset below which lies all that was appended before this was
             asked, which was after *now* was read; also what lies in open transactions.
-        horizons_s: of each partition that is sealed the horizon of its worker; 0 is none.
+        seals: the last complete seal of each partition that has one.
         message_bytes_max: the largest message that `timer-request` takes.
     """
 
     now: int
     ends: Mapping[int, int]
-    horizons_s: Mapping[int, int]
+    seals: Mapping[int, Sealed]
     message_bytes_max: int
 
 
@@ -68,9 +84,48 @@ async def look(bootstrap: str, prefix: str) -> Live:
             now = await _last_tick(consumer, topics.oscillator, partitions[topics.oscillator])
             requests = [TopicPartition(topics.requests, number) for number in range(partitions[topics.requests])]
             ends = {where.partition: end for where, end in (await consumer.end_offsets(requests)).items()}
-    sealed = {number: latest(seals) for number, seals in (await last_seals(bootstrap, prefix)).items()}
-    horizons_s = {number: seal.horizon_s for number, seal in sealed.items() if seal}
-    return Live(now, ends, horizons_s, await _message_bytes_max(bootstrap, topics.requests))
+    tails = await last_seals(bootstrap, prefix)
+    seals = {number: seal for number, tail in tails.items() if (seal := latest(tail))}
+    return Live(now, ends, seals, await _message_bytes_max(bootstrap, topics.requests))
+
+
+def publish(records: DataFrame, settings: LakeSettings) -> None:
+    """
+    Publish *records* to `timer-request`, each at least once.
+
+    Args:
+        records: partition int, key binary, value binary; the topic has these partitions: for another one Spark would
+            wait a minute, and fail.
+        settings: of the job.
+
+    Raises:
+        BrokerError: not all of them were taken.
+    """
+    topic = Topics.of(settings.topic_prefix).requests
+    sink = {"kafka.bootstrap.servers": settings.bootstrap, "topic": topic}
+    try:
+        records.write.format("kafka").options(**sink, **_SINK).save()
+    except (PySparkException, Py4JError) as error:
+        raise BrokerError(f"{topic} has not taken all that was to be published: {words_of(error)}") from error
+
+
+def refuse_other_topic(landed: Mapping[int, int], topic: str, partitions: int) -> None:
+    """
+    Check that *topic* may be the one that the lake was made from.
+
+    Args:
+        landed: how far that was landed, by partition.
+        topic: its name.
+        partitions: how many it has.
+
+    Raises:
+        LakeError: it has fewer.
+    """
+    if unknown := [number for number in landed if number >= partitions]:
+        raise LakeError(
+            f"{topic} has no partition {min(unknown)}, of which the lake holds requests: is it another topic of the "
+            "same name? Its partitions never change"
+        )
 
 
 def tick_of(key: bytes | None, appended_ms: int) -> int | None:

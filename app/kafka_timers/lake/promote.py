@@ -19,16 +19,16 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, Never
 
-from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from kafka_timers.clock import Clock
-from kafka_timers.errors import LakeError
-from kafka_timers.lake import tables
-from kafka_timers.lake.live import Live, look
-from kafka_timers.lake.schema import BUCKETS, CANCEL, COPY, DELAYS_S, REQUEST, REQUESTS
+from kafka_timers.clock import Clock, HostClock
+from kafka_timers.errors import KafkaTimersError, LakeError
+from kafka_timers.lake import message, tables
+from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
+from kafka_timers.lake.schema import BUCKETS, CANCEL, COPY, DELAYS_S, REQUEST, REQUESTS, SEALS
 from kafka_timers.lake.versions import taken_back, valid_copies
 from kafka_timers.settings import LakeSettings
 from kafka_timers.wire import Copy, Future, Topics
@@ -41,6 +41,8 @@ __all__ = [
     "copies_in",
     "copies_of",
     "far_requests",
+    "keep_promoting",
+    "left_to_the_lake",
     "next_bucket",
     "settled",
 ]
@@ -59,15 +61,9 @@ _POLL_S = 0.5
 # What a message takes beside value and key, and the key: a batch of its own with nothing else in it.
 _AROUND_VALUE_BYTES = 128
 
-# Copies are what makes the producer busy, and nobody waits for a single one.
-_SINK = {
-    "kafka.acks": "all",
-    "kafka.linger.ms": "50",
-    "kafka.batch.size": str(256 << 10),
-    "kafka.buffer.memory": str(64 << 20),
-    # The topic's limit is what counts, and is looked at before.
-    "kafka.max.request.size": str(64 << 20),
-}
+# What a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
+_OFFSET_BYTES, _SECOND_BYTES = 8, 6
+COPY_BYTES = 5 + 2 * (1 + _OFFSET_BYTES) + 2 * (1 + _SECOND_BYTES)
 
 
 class Bucket(NamedTuple):
@@ -164,6 +160,33 @@ def far_requests(requests: DataFrame, bucket: Bucket) -> DataFrame:
     )
 
 
+def left_to_the_lake(far: DataFrame, seals: DataFrame) -> DataFrame:
+    """
+    Return those of *far* that workers have left to the lake, as their seals tell.
+
+    What workers had when their horizon changed is theirs, and has fired from then on. Only of what was due before now
+    is it in question: what they had lies below the new horizon_from, and nothing there waits any more.
+
+    Args:
+        far: rows of `requests`.
+        seals: partition int, last bigint, horizon_s bigint, horizon_from bigint of all seals; of a partition without
+            any, nobody has anything.
+    """
+    horizons = seals.groupBy("partition", "horizon_from", "horizon_s").agg(F.max("last").alias("last"))
+    horizons = horizons.groupBy("partition").agg(
+        F.sort_array(F.collect_list(F.struct("horizon_from", "last", "horizon_s"))).alias("horizons")
+    )
+    # Of several from one offset on the last one; who read what lies before the first had none, since land came with it.
+    judged = F.filter("horizons", lambda each: each["horizon_from"] <= F.col("offset"))
+    horizon_s = F.coalesce(F.try_element_at(judged, F.lit(-1))["horizon_s"], F.lit(0))
+    waits_s = F.col("second") - F.floor(F.col("appended_ms") / 1000)
+    return (
+        far.join(F.broadcast(horizons), "partition", "left")
+        .where(F.col("horizons").isNull() | ((horizon_s > 0) & (waits_s > horizon_s)))
+        .select(far.columns)
+    )
+
+
 def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:
     """Return the rows of `requests` that are copies of requests due in *bucket*."""
     return requests.where(
@@ -234,12 +257,12 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
             (F.lit(number), F.lit(offset).cast("bigint")) for number, offset in decided.items()
         )
     )
-    copy = _message(
+    copy = message.nested(
         Future.COPY_FIELD_NUMBER,
-        _number(Copy.OFFSET_FIELD_NUMBER, F.col("offset"), 8),
-        _number(Copy.APPENDED_FIELD_NUMBER, F.floor(F.col("appended_ms") / 1000), 6),
-        _number(Copy.DECIDEDOFFSET_FIELD_NUMBER, decided_of[F.col("partition")], 8),
-        _number(Copy.DECIDED_FIELD_NUMBER, F.lit(decided_s).cast("bigint"), 6),
+        message.number(Copy.OFFSET_FIELD_NUMBER, F.col("offset"), _OFFSET_BYTES),
+        message.number(Copy.APPENDED_FIELD_NUMBER, F.floor(F.col("appended_ms") / 1000), _SECOND_BYTES),
+        message.number(Copy.DECIDEDOFFSET_FIELD_NUMBER, decided_of[F.col("partition")], _OFFSET_BYTES),
+        message.number(Copy.DECIDED_FIELD_NUMBER, F.lit(decided_s), _SECOND_BYTES),
     )
     return (
         # A worker keeps neighbours that are due together as one row.
@@ -249,7 +272,7 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
             "partition",
             F.col("second").cast("string").cast("binary").alias("key"),
             # A Future with the copy alone, behind the original's bytes: to a parser that is one message.
-            F.concat("value", F.unhex(copy)).alias("value"),
+            F.concat("value", message.bytes_of(copy)).alias("value"),
         )
     )
 
@@ -300,10 +323,11 @@ class Promoter:
             TopicsError: a topic is missing.
         """
         wrong = 0
-        if self._land:
-            self._land()
-        while bucket := next_bucket(self._closed(), self._look().now, self._settings.horizon_s, self._bucket_s):
-            wrong += self._promote(bucket)
+        with tables.translated(self._root):
+            if self._land:
+                self._land()
+            while bucket := next_bucket(self._closed(), self._look().now, self._settings.horizon_s, self._bucket_s):
+                wrong += self._promote(bucket)
         return wrong
 
     def _promote(self, bucket: Bucket) -> int:
@@ -326,19 +350,31 @@ class Promoter:
         decided = self._landed(live.ends)
         requests = tables.read(self._spark, self._root, REQUESTS)
         far = far_requests(requests, bucket)
+        if bucket.first <= live.now:
+            last = [(number, seal.last, seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
+            told = self._spark.createDataFrame(
+                last, "partition int, last bigint, horizon_s bigint, horizon_from bigint"
+            )
+            # The last ones may not have been landed.
+            seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
+            far = left_to_the_lake(far, seals.select(told.columns).unionByName(told))
         there, named, since = _counts(far, F.count("*"), F.count("timer_id"), F.min("offset"))
         if not there:
             return _Seen()
         asks = asks_about(requests, far, since) if named else requests.where(F.lit(False))
         done = settled(asks, copies_in(requests, bucket)).persist()
         try:
-            left = far.join(done, ["partition", "offset"], "left_anti")
-            waiting, late = _counts(left, F.count("*"), F.count_if(F.col("second") <= live.now))
-            large = self._publish(left, decided, decided_s, live.message_bytes_max) if waiting else 0
-            seen = _Seen(waiting - large, late, large, done.where("promoted").count())
+            fits = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) <= live.message_bytes_max
+            left = far.withColumn("fits", fits).join(done, ["partition", "offset"], "left_anti")
+            late = F.count_if(F.col("fits") & (F.col("second") <= live.now))
+            waiting, overdue, large = _counts(left, F.count_if("fits"), late, F.count_if(~F.col("fits")))
+            seen = _Seen(waiting, overdue, large, done.where("promoted").count())
+            if seen.published:
+                publish(copies_of(left.where("fits"), decided, decided_s), self._settings)
         finally:
             done.unpersist()
-        log.info("published copies of %d requests of seconds %d to %d", seen.published, *bucket[:2])
+        if seen.published:
+            log.info("published copies of %d requests of seconds %d to %d", seen.published, *bucket[:2])
         if seen.late:
             log.error(
                 "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
@@ -354,14 +390,15 @@ class Promoter:
 
     def _look(self) -> Live:
         live = asyncio.run(look(self._settings.bootstrap, self._settings.topic_prefix))
-        for partition, horizon_s in sorted(live.horizons_s.items()):
+        horizons_s = {number: seal.horizon_s for number, seal in live.seals.items()}
+        for number, horizon_s in horizons_s.items():
             if 0 < horizon_s < self._settings.horizon_s:
                 raise LakeError(
-                    f"the worker of partition {partition} has a horizon of {horizon_s} s, less than the lake's "
+                    f"the worker of partition {number} has a horizon of {horizon_s} s, less than the lake's "
                     f"{self._settings.horizon_s} s: what is due between the two would be lost. Give the lake "
                     f"--horizon-s {horizon_s}, or the workers more"
                 )
-        if live.horizons_s and not any(live.horizons_s.values()):
+        if horizons_s and not any(horizons_s.values()):
             log.warning("workers have no horizon: they keep all requests themselves and drop what is promoted")
         return live
 
@@ -388,27 +425,29 @@ class Promoter:
                 self._land()
             else:
                 time.sleep(_POLL_S)
-        if unknown := sorted(set(positions) - set(ends)):
-            raise LakeError(
-                f"{self._topic} has no partition {unknown[0]}, of which the lake holds requests: is it another topic "
-                "of the same name? Its partitions never change"
-            )
+        refuse_other_topic(positions, self._topic, len(ends))
         return {number: positions.get(number, 0) for number in ends}
-
-    def _publish(self, left: DataFrame, decided: Mapping[int, int], decided_s: int, message_bytes_max: int) -> int:
-        """Publish copies of *left*, and return how many are too large for that."""
-        large = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) > message_bytes_max
-        seen = Observation()
-        fitting = left.observe(seen, F.count_if(large).alias("large")).where(~large)
-        copies = copies_of(fitting, decided, decided_s)
-        sink = {"kafka.bootstrap.servers": self._settings.bootstrap, "topic": self._topic, **_SINK}
-        copies.write.format("kafka").options(**sink).save()
-        return int(seen.get["large"])
 
     def _close(self, bucket: Bucket, promoted: int) -> None:
         row = Closed(bucket.first, bucket.last, self._settings.horizon_s, promoted, int(self._clock.wall_s()))
         tables.append(self._spark.createDataFrame([row], BUCKETS.columns), self._root, BUCKETS)
         log.info("closed seconds %d to %d: workers have %d requests of them", *bucket[:2], promoted)
+
+
+def keep_promoting(promoter: Promoter, every_s: float) -> Never:
+    """
+    Promote until this process is ended, and look every *every_s* seconds.
+
+    What cannot go on is logged and tried again: a broker that is away, a landing that is behind, a worker's horizon.
+    """
+    clock = HostClock()
+    while True:
+        next_s = clock.elapsed_s() + every_s
+        try:
+            promoter.catch_up()
+        except KafkaTimersError as error:
+            log.error("%s", error)
+        time.sleep(max(0.0, next_s - clock.elapsed_s()))
 
 
 def _counts(frame: DataFrame, *counts: Column) -> Row:
@@ -419,26 +458,3 @@ def _due_between(bucket: Bucket, form: str) -> Column:
     # As text they sort as they follow each other, up to the year 9999.
     first, last = (datetime.fromtimestamp(second, UTC).strftime(form) for second in bucket[:2])
     return F.col("due").between(first, last)
-
-
-# --- a message in SQL, as digits of hexadecimal numbers: Python would see every request -------------------------------
-
-
-def _message(field: int, *content: tuple[Column, int]) -> Column:
-    size = sum(size for _, size in content)
-    return F.concat(F.lit(f"{field << 3 | 2:02X}{size:02X}"), *(digits for digits, _ in content))
-
-
-def _number(field: int, number: Column, size: int) -> tuple[Column, int]:
-    """Return field *field* with the bigint *number*, and its bytes: a varint of *size*, the upper ones may be empty."""
-    # Seven bits in each byte, the lowest first; a set eighth bit says that another one follows.
-    digits = F.lit(0).cast("bigint")
-    for at in range(size):
-        seven = F.shiftright(number, 7 * at).bitwiseAND(F.lit(0x7F))
-        more = 0x80 if at < size - 1 else 0
-        digits = digits.bitwiseOR(F.shiftleft(seven.bitwiseOR(F.lit(more)), 8 * (size - 1 - at)))
-    # The first byte has its eighth bit set, so no digit in front of it is missing.
-    return F.concat(F.lit(f"{field << 3:02X}"), F.hex(digits)), size + 1
-
-
-COPY_BYTES = 34
