@@ -137,28 +137,36 @@ def tick_of(key: bytes | None, appended_ms: int) -> int | None:
 async def _last_tick(consumer: AIOKafkaConsumer, topic: str, partitions: int) -> int:
     where = [TopicPartition(topic, number) for number in range(partitions)]
     ends, starts = await consumer.end_offsets(where), await consumer.beginning_offsets(where)
-    consumer.assign(where)
-    for partition in where:
-        # Before anything is awaited: a partition without a position is an error to a consumer that resets none.
-        consumer.seek(partition, max(starts[partition], ends[partition] - _TAIL))
     last: dict[int, int] = {}
-    unread = {partition for partition in where if ends[partition] > starts[partition]}
-    while unread:
-        for partition, records in (await consumer.getmany(*unread, timeout_ms=50)).items():
-            seconds = [tick_of(record.key, record.timestamp) for record in records]
-            for second in seconds:
-                if second is not None:
-                    last[partition.partition] = max(second, last.get(partition.partition, 0))
-        unread = {partition for partition in unread if await consumer.position(partition) < ends[partition]}
-    # At once, or the consumer goes on fetching, and what is asked next waits behind that.
-    consumer.pause(*where)
-    missing = sorted(set(range(partitions)) - set(last))
-    if missing:
+    # Assigned and let go at once, aiokafka's consumer fails.
+    if all(ends[tp] > starts[tp] for tp in where):
+        last = await _read_ticks(consumer, {tp: max(starts[tp], ends[tp] - _TAIL) for tp in where}, ends)
+    if len(last) < partitions:
         raise LakeError(
-            f"no tick lies at the end of {topic} partition {missing[0]}, so the lake cannot know what time it is: is "
-            "an oscillator running?"
+            f"not all partitions of {topic} have a tick at their end, so the lake cannot know what time it is: is an "
+            "oscillator running?"
         )
     return min(last.values())
+
+
+async def _read_ticks(
+    consumer: AIOKafkaConsumer, froms: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[int, int]:
+    """Return for each partition the latest second that was ticked, if one was."""
+    consumer.assign(list(froms))
+    for tp, offset in froms.items():
+        # Before anything is awaited: a partition without a position is an error to a consumer that resets none.
+        consumer.seek(tp, offset)
+    last: dict[int, int] = {}
+    unread = set(froms)
+    while unread:
+        for tp, records in (await consumer.getmany(*unread, timeout_ms=50)).items():
+            for second in filter(None, (tick_of(record.key, record.timestamp) for record in records)):
+                last[tp.partition] = max(second, last.get(tp.partition, 0))
+        unread = {tp for tp in unread if await consumer.position(tp) < ends[tp]}
+    # At once, or the consumer goes on fetching, and what is asked next waits behind that.
+    consumer.pause(*froms)
+    return last
 
 
 async def _message_bytes_max(bootstrap: str, topic: str) -> int:

@@ -336,6 +336,12 @@ class Promoter:
             seen = self._publish_what_is_left(bucket)
             wrong += seen.late
             if not seen.published:
+                if seen.large:
+                    log.error(
+                        "%d requests of seconds %d to %d do not fire: with what a copy adds they are larger than what "
+                        "%s takes (max.message.bytes)",
+                        *(seen.large, *bucket[:2], self._topic),
+                    )
                 self._close(bucket, seen.promoted)
                 return wrong + seen.large
         raise LakeError(
@@ -379,12 +385,6 @@ class Promoter:
             log.error(
                 "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
                 *(seen.late, *bucket[:2], live.now),
-            )
-        if seen.large:
-            log.error(
-                "%d requests of seconds %d to %d do not fire: with what a copy adds they are larger than the %d bytes "
-                "that %s takes (max.message.bytes)",
-                *(seen.large, *bucket[:2], live.message_bytes_max, self._topic),
             )
         return seen
 
