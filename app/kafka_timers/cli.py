@@ -185,10 +185,19 @@ def program() -> None:
 @program.command()
 @options_of(DevSettings)
 def dev(**given: Any) -> None:
-    """Run everything here: Kafka, two oscillators and a worker."""
+    """
+    Run everything here: Kafka, two oscillators and a worker.
+
+    With --lake also `lake land` and `lake promote`, each with a Spark of its
+    own, which take a gigabyte of memory each.
+    """
     with needs("dev"):
         from kafka_timers.dev.run import run
-    sys.exit(run(DevSettings(**given)))
+    settings = DevSettings(**given)
+    if settings.lake:
+        with needs("lake"):
+            import pyspark  # noqa: F401  # its processes would end at once, in a log
+    sys.exit(run(settings))
 
 
 @program.command()

@@ -238,6 +238,7 @@ class DevSettings(_Settings):
     port: int = setting(9092, "port of the Kafka that is brought along")
     worker_port: int = setting(8070, "port of the worker's /metrics, /livez and /readyz")
     oscillator_port: int = setting(8071, "the same of the first oscillator; the second has the next port")
+    lake: bool = setting(False, "leave timers that are due later than in a minute to a lake, kept in the folder")
 
     def validate(self) -> None:
         """

@@ -23,12 +23,12 @@ PROGRAM = (sys.executable, "-m", "kafka_timers")
 pytestmark = pytest.mark.usefixtures("needs_java")
 
 
-async def said_by(*arguments: str) -> str:
-    """Run a command of the program and return its output; it succeeds within 30 s."""
+async def said_by(*arguments: str, limit_s: float = 30) -> str:
+    """Run a command of the program and return its output; it succeeds within *limit_s*."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*PROGRAM, *arguments, stdout=pipe, stderr=pipe)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(limit_s):
             output, errors = await process.communicate()
     finally:
         if process.returncode is None:
@@ -61,12 +61,15 @@ def children_of(pid: int) -> list[int]:
 
 
 @asynccontextmanager
-async def dev(folder: Path, ports: list[int]) -> AsyncIterator[Dev]:
+async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
     """Run the command in *folder* until it says what to try next; its end is left to the test, or forced."""
     kafka, worker, oscillator = ports[:3]
     options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
     process = await asyncio.create_subprocess_exec(
-        *(*PROGRAM, "dev", *options), cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        *(*PROGRAM, "dev", *options, *more),
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
     try:
         assert process.stdout
@@ -114,6 +117,30 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
         await second.end()
         assert second.process.returncode == 0
         assert_gone(second)
+
+
+async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
+    """A worker that has a horizon does not keep it: it fires because it was landed and promoted."""
+    oscillator = free_port()
+    ports = [free_port(), free_port(), oscillator, oscillator + 1]
+    async with dev(tmp_path, ports, "--lake") as running:
+        send, watch, ask = (running.hints[name][1:] for name in ("one to the lake", "watch callbacks", "ask the lake"))
+        sent = json.loads(await said_by(*send, "--json"))
+        async with asyncio.timeout(60):
+            while not (waiting := json.loads(await said_by(*ask, "--json", limit_s=60))):  # noqa: ASYNC110
+                await asyncio.sleep(1)
+        [timer] = waiting
+        assert (f"{timer['partition']}:{timer['offset']}", timer["second"]) == (sent["request"], sent["second"])
+        assert timer["far"]
+        said = await said_by(*watch, "--json", "--from-beginning", "--count", "1", limit_s=120)
+        callback = json.loads(said)
+        assert (callback["value"], callback["request"]) == ("hello", sent["request"])
+        assert 0 <= callback["lateness_ms"] < 1_000
+        assert len(running.children) == 6
+        await running.end()
+        assert running.process.returncode == 0
+        assert_gone(running)
+    assert os.listdir(tmp_path) == [".kafka-timers"]
 
 
 def scheduled(send: list[str], seconds: int, value: str = "hello") -> list[str]:

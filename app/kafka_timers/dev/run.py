@@ -1,5 +1,6 @@
 """
-Everything on this machine, for `kafka-timers dev`: a Kafka, two oscillators and one worker, until Ctrl-C.
+Everything on this machine, for `kafka-timers dev`: a Kafka, two oscillators and one worker, until Ctrl-C; with a lake,
+its landing and its promotion too.
 
 All of them are processes of their own, started and stopped as an operator would, with a log each.
 """
@@ -7,6 +8,7 @@ All of them are processes of their own, started and stopped as an operator would
 import asyncio
 import contextlib
 import fcntl
+import shlex
 import shutil
 import signal
 import sys
@@ -35,6 +37,9 @@ _MARKER = "kafka-timers-dev.lock"
 _HOST = "127.0.0.1"
 _OSCILLATORS = 2
 _READY_LIMIT_S = 60.0
+
+# Short enough to see a timer go to the lake and come back, long enough for a Spark on two cores to bring it.
+_HORIZON_S, _BUCKET_S, _EVERY_S = 60, 10, 5
 
 
 def run(settings: DevSettings) -> int:
@@ -170,8 +175,21 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
     worker = [
         *(*program, "worker", *common, "--data-dir", str(folder / "worker")),
         *("--port", str(settings.worker_port)),
+        *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
     ]
-    return {**oscillators, "worker": worker}
+    where = ["--bootstrap", bootstrap, "--topic-prefix", settings.topic_prefix, *_lake(folder), "--master", "local[2]"]
+    lake = {
+        "lake-land": [*program, "lake", "land", *where, "--every-s", str(_EVERY_S)],
+        "lake-promote": [
+            *(*program, "lake", "promote", *where),
+            *("--every-s", str(_EVERY_S), "--bucket-s", str(_BUCKET_S)),
+        ],
+    }
+    return {**oscillators, "worker": worker} | (lake if settings.lake else {})
+
+
+def _lake(folder: Path) -> list[str]:
+    return ["--lake", str(folder / "lake"), "--horizon-s", str(_HORIZON_S)]
 
 
 def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
@@ -179,11 +197,16 @@ def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list
     where = f" --bootstrap {bootstrap}" if bootstrap != WorkerSettings.bootstrap else ""
     prefixed = f"{where} --topic-prefix {settings.topic_prefix}" if settings.topic_prefix else where
     ports = [settings.worker_port, *(settings.oscillator_port + replica for replica in range(_OSCILLATORS))]
+    send = f"kafka-timers send --in {{}} --topic {CALLBACK_TOPIC} --key order-1 --value hello{prefixed}"
+    query = 'kafka-timers lake sql "select * from pending"'
+    lake = {
+        "one to the lake": [send.format(f"{_HORIZON_S + 30}s")],
+        "ask the lake": [f"{query} {shlex.join(_lake(folder))}{prefixed}"],
+    }
     return {
         "watch callbacks": [f"kafka-timers watch {CALLBACK_TOPIC}{where}"],
-        "send a timer": [
-            f"kafka-timers send --in 3s --topic {CALLBACK_TOPIC} --key order-1 --value hello{prefixed}",
-        ],
+        "send a timer": [send.format("3s")],
+        **(lake if settings.lake else {}),
         "see how it goes": [f"kafka-timers status{prefixed}"],
         "metrics": [f"http://{_HOST}:{port}/metrics" for port in ports],
         "logs": [str(folder / "log")],

@@ -1,16 +1,35 @@
 """The command line of the lake: `kafka-timers lake …`. Spark is imported by the command that runs on it."""
 
+import base64
+import json
 import logging
 import signal
+import sys
 import threading
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from kafka_timers.cli import log_to_stderr, needs, options_of
+from kafka_timers.cli import log_to_stderr, needs, options_of, printable, when_of
+from kafka_timers.clock import HostClock
+from kafka_timers.request import second_of
 from kafka_timers.settings import LakeSettings
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 __all__ = ["lake"]
+
+# What `lake promote --once` exits with when something was late or cannot be promoted.
+_WRONG = 3
+# What `lake cancel` and `lake move` exit with when there is nothing to ask for.
+_NONE = 4
+
+_SAMPLE_ROWS = 10
 
 
 @click.group()
@@ -49,3 +68,197 @@ def land(once: bool, every_s: float, skip_lost: bool, **given: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     run(spark, settings, every_s=None if once else every_s, stop=stop, skip_lost=skip_lost)
+
+
+@lake.command()
+@options_of(LakeSettings)
+@click.option("--once", is_flag=True, help="promote what has come within the horizon, and end")
+@click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once`, where no other process does")
+@click.option(
+    "--every-s",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="seconds from one look for the next bucket to another",
+)
+@click.option(
+    "--bucket-s",
+    type=click.IntRange(min=1),
+    help="seconds that are promoted together, half of the horizon at most  [default: a quarter of it, up to 3600]",
+)
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(min=0, max=900),
+    default=300.0,
+    show_default=True,
+    help="longest wait for the landing to reach what the topic holds",
+)
+def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_s: float, **given: Any) -> None:
+    """
+    Bring far requests back to the workers.
+
+    They are published bucket by bucket, when the last second of a bucket comes
+    within the horizon, as copies that workers tell from new requests. May be
+    killed at any time: the next run goes on, and workers drop repeats. Runs
+    until Ctrl-C or SIGTERM. With --once exits with 3 when it was late for some,
+    which fire at once, or when some cannot be promoted; errors say which.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.land import land_once
+        from kafka_timers.lake.promote import Promoter, keep_promoting
+    settings = LakeSettings(**given)
+    spark = _session_of(settings)
+    promoter = Promoter(
+        spark,
+        settings,
+        HostClock(),
+        bucket_s=bucket_s or max(1, min(3600, settings.horizon_s // 4)),
+        wait_s=wait_s,
+        land=(lambda: land_once(spark, settings)) if lands else None,
+    )
+    if once:
+        sys.exit(_WRONG if promoter.catch_up() else 0)
+    keep_promoting(promoter, every_s)
+
+
+@lake.command()
+@click.argument("query")
+@options_of(LakeSettings)
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
+@click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
+def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
+    """
+    Ask QUERY, a SELECT in Spark's SQL.
+
+    There are the tables requests, seals and rejected, and of the requests those
+    that are pending, fired or cancelled, as far as has been landed. docs/lake.md
+    has their columns; times are in UTC. In JSON bytes that are not UTF-8 go to
+    COLUMN_base64.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.query import open_views, rows_of, select
+    settings = LakeSettings(**given)
+    spark = _session_of(settings)
+    open_views(spark, settings)
+    rows = rows_of(select(spark, query).limit(limit + 1))
+    if as_json:
+        click.echo(json.dumps([json_of(row) for row in rows[:limit]]))
+    else:
+        Console().print(rows_table(rows[:limit]) if rows else "no rows")
+    if len(rows) > limit:
+        click.echo(f"there are more than these {limit} rows: give a larger --limit", err=True)
+
+
+_where = click.option("--where", required=True, help="condition in SQL over the columns of the view pending")
+_yes = click.option("--yes", is_flag=True, help="do not ask")
+
+
+@lake.command()
+@_where
+@_yes
+@options_of(LakeSettings)
+def cancel(where: str, yes: bool, **given: Any) -> None:
+    """
+    Take back the pending timers that a condition means.
+
+    Shows how many these are and some of them, and asks. A cancel is about the
+    last request of its timer id, as far as has been landed, and comes too late
+    for one that is due by then. Exits with 4 if none can be taken back.
+    """
+    _ask_of_all(where, yes, LakeSettings(**given), None, None)
+
+
+def _to_second(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
+    try:
+        return None if given is None else second_of(when_of(given))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@lake.command()
+@_where
+@click.option("--to", "to_s", callback=_to_second, help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
+@click.option("--by", "by_s", type=int, help="seconds by which they fire later; a negative number is earlier")
+@_yes
+@options_of(LakeSettings)
+def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any) -> None:
+    """
+    Give the pending timers that a condition means another second.
+
+    Shows how many these are and some of them, and asks. Each is published anew
+    with all that it had, and takes the place of the last request of its timer
+    id, as far as has been landed; of one that is due by then, both fire. Exits
+    with 4 if none can be moved.
+    """
+    if (to_s is None) == (by_s is None):
+        raise click.UsageError("give either --to or --by")
+    _ask_of_all(where, yes, LakeSettings(**given), to_s, by_s)
+
+
+def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None, by_s: int | None) -> None:
+    """Cancel what *where* means, or move it."""
+    with needs("lake"):
+        from kafka_timers.lake.query import Bulk
+    asked = "moved" if to_s is not None or by_s is not None else "taken back"
+    with Bulk(_session_of(settings), settings, where) as bulk:
+        for why, count in bulk.against.items():
+            click.echo(f"{count} cannot be {asked}: {why}")
+        if not bulk.count:
+            click.echo(f"no pending timer that can be {asked} is meant")
+            sys.exit(_NONE)
+        Console().print(rows_table(bulk.sample(_SAMPLE_ROWS)))
+        click.echo(f"{bulk.count} timers due from {bulk.first} to {bulk.last} UTC are to be {asked}")
+        if not yes:
+            click.confirm("Do you want that?", abort=True)
+        if asked == "moved":
+            bulk.move(to_s, by_s)
+        else:
+            bulk.cancel()
+    click.echo(f"published {bulk.count} requests to have them {asked}")
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return *rows*, at least one, as a table."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in rows[0]:
+        table.add_column(Text(printable(name.encode())), overflow="fold")
+    for row in rows:
+        # As Text, or a value could be taken for markup.
+        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
+    return table
+
+
+def json_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *row* for JSON; bytes that are not UTF-8 go to their name with `_base64`."""
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytearray | bytes):
+            try:
+                plain[name] = value.decode()
+            except UnicodeDecodeError:
+                plain[name + "_base64"] = base64.b64encode(value).decode()
+        else:
+            plain[name] = value
+    # What JSON has no word for, such as a date within an array.
+    return dict(json.loads(json.dumps(plain, default=str)))
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
+
+
+def _session_of(settings: LakeSettings) -> "SparkSession":
+    """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
+    with needs("lake"):
+        from kafka_timers.lake.session import open_session
+    log_to_stderr(settings.log_level)
+    if settings.log_level != "debug":
+        # What ends in an error is told by it.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    spark = open_session(settings)
+    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    return spark

@@ -1,0 +1,301 @@
+"""
+What the lake knows, in SQL: all timers that wait, have fired or were taken back; and asking for many at once.
+
+    requests, seals, rejected     the tables, with the time of their seconds
+    pending                       requests that wait, as far as has been landed
+    fired                         requests whose callbacks are out
+    cancelled                     requests that were taken back in time, and by what
+
+All of them are views of the session; nothing is written but what `lake cancel` and `lake move` are asked to publish.
+"""
+
+import asyncio
+from typing import Any, Self
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.errors import LakeError
+from kafka_timers.lake import message, tables
+from kafka_timers.lake.live import publish, refuse_other_topic
+from kafka_timers.lake.replay import fates, steps_of
+from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS
+from kafka_timers.settings import LakeSettings
+from kafka_timers.topics import counts
+from kafka_timers.wire import SECOND_LIMIT, Future, Topics
+
+__all__ = [
+    "Bulk",
+    "cancelled",
+    "cancels_of",
+    "chosen",
+    "fired",
+    "moves_of",
+    "open_views",
+    "pending",
+    "rows_of",
+    "select",
+]
+
+_NAME = ("partition", "offset")
+_ID = ("partition", "timer_id")
+_TIMER = (*_NAME, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
+
+
+def open_views(spark: SparkSession, settings: LakeSettings) -> None:
+    """Make the views, over what is landed when they are asked."""
+    root = tables.root_of(settings)
+    requests, seals, rejected = (tables.read(spark, root, table) for table in (REQUESTS, SEALS, REJECTED))
+    own = rejected.where(F.col("source_topic") == Topics.of(settings.topic_prefix).requests)
+    own = own.select(F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason")
+    fated = fates(requests, steps_of(seals), own)
+    views = {
+        "requests": requests.withColumns({"appended_at": _appended_at(), "due_at": F.timestamp_seconds("second")}),
+        "seals": seals.withColumns({"appended_at": _appended_at(), "last_at": F.timestamp_seconds("last")}),
+        "rejected": rejected.withColumn("appended_at", _appended_at()),
+        "pending": pending(fated, settings.horizon_s),
+        "fired": fired(fated),
+        "cancelled": cancelled(fated, requests, settings.horizon_s),
+    }
+    for name, view in views.items():
+        view.createOrReplaceTempView(name)
+
+
+def pending(fated: DataFrame, horizon_s: int) -> DataFrame:
+    """
+    Return the requests that wait.
+
+    Args:
+        fated: rows of `replay.fates`.
+        horizon_s: of the lake, by which is told who is far where no seal tells yet.
+
+    Returns:
+        partition int, offset bigint, appended_at timestamp, second bigint, due_at timestamp, millis int, topic string,
+        timer_id string, far boolean: whether it is left to the lake.
+    """
+    waits = F.col("fence").isNull() & F.col("taken_by").isNull() & F.col("reason").isNull()
+    return _timers(fated.where(waits), horizon_s).select(*_TIMER)
+
+
+def fired(fated: DataFrame) -> DataFrame:
+    """
+    Return the requests whose callbacks are out.
+
+    Args:
+        fated: rows of `replay.fates`.
+
+    Returns:
+        The columns of `pending`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
+        late boolean: whether it was read after its own second had been looked at.
+    """
+    out = fated.where(F.col("fence").isNotNull() & F.col("taken_by").isNull() & F.col("reason").isNull())
+    sealed_at = F.timestamp_seconds("sealed_in").alias("sealed_at")
+    return _timers(out, 0).select(*_TIMER, "sealed_in", sealed_at, "late")
+
+
+def cancelled(fated: DataFrame, requests: DataFrame, horizon_s: int) -> DataFrame:
+    """
+    Return the requests that were taken back in time.
+
+    Args:
+        fated: rows of `replay.fates`.
+        requests: all rows of `requests`.
+        horizon_s: as for `pending`.
+
+    Returns:
+        The columns of `pending`, and of the record that took it back: taken_by bigint, its offset, taken_kind string,
+        cancel or request, taken_at timestamp, its append.
+    """
+    by = requests.select(
+        "partition",
+        F.col("offset").alias("taken_by"),
+        F.col("kind").alias("taken_kind"),
+        _appended_at().alias("taken_at"),
+    )
+    taken = _timers(fated.where(F.col("taken_by").isNotNull()), horizon_s)
+    return taken.join(by, ["partition", "taken_by"]).select(*_TIMER, "taken_by", "taken_kind", "taken_at")
+
+
+def select(spark: SparkSession, query: str) -> DataFrame:
+    """
+    Return what a SELECT of SQL finds in the views.
+
+    Raises:
+        LakeError: *query* is not a single SELECT, or names what is not there.
+    """
+    try:
+        # Only what selects has a place in brackets, so nothing else can be asked for. A comment ends with its line.
+        return spark.sql(f"SELECT * FROM (\n{query}\n)")  # noqa: S608  # it is the user's own
+    except PySparkException as error:
+        raise LakeError(
+            f"this cannot be asked: {tables.words_of(error)}. Give a single SELECT over requests, seals, rejected, "
+            "pending, fired or cancelled"
+        ) from error
+
+
+def chosen(waiting: DataFrame, requests: DataFrame, where: str) -> DataFrame:
+    """
+    Return those who wait and are meant by a condition, and what stands against taking them back.
+
+    Args:
+        waiting: rows of `pending`.
+        requests: all rows of `requests`.
+        where: a condition of SQL over the columns of `pending`.
+
+    Returns:
+        The columns of `pending`, value binary of the request, and against string: null when it can be taken back.
+
+    Raises:
+        LakeError: *where* is no such condition.
+    """
+    try:
+        meant = waiting.where(where)
+    except PySparkException as error:
+        raise LakeError(
+            f"{where!r} is no condition on pending timers: {tables.words_of(error)}. Their columns are "
+            + ", ".join(_TIMER)
+        ) from error
+    of_id = requests.where((F.col("kind") == REQUEST) & F.col("timer_id").isNotNull())
+    last = of_id.groupBy(*_ID).agg(F.max("offset").alias("last"))
+    against = F.when(F.col("timer_id").isNull(), "it has no timer id").when(
+        # What is published means the last request of the id.
+        F.col("last") > F.col("offset"),
+        "a later request of its id came when it was due already",
+    )
+    return (
+        meant.join(requests.select(*_NAME, "value"), [*_NAME])
+        .join(last, [*_ID], "left")
+        .withColumn("against", against)
+        .drop("last")
+        .select(*_TIMER, "value", "against")
+    )
+
+
+def cancels_of(timers: DataFrame) -> DataFrame:
+    """
+    Return the cancels of *timers* as records for `timer-request`.
+
+    Args:
+        timers: partition int, timer_id string.
+
+    Returns:
+        partition int, key binary, value binary.
+    """
+    timer_id = message.text(Future.TIMERID_FIELD_NUMBER, F.col("timer_id"))
+    value = message.bytes_of(timer_id, message.flag(Future.CANCEL_FIELD_NUMBER))
+    return timers.select("partition", F.encode("timer_id", "UTF-8").alias("key"), value.alias("value"))
+
+
+def moves_of(timers: DataFrame, second: Column) -> DataFrame:
+    """
+    Return requests that take the place of *timers*, the same but for their second, as records for `timer-request`.
+
+    Args:
+        timers: rows of `chosen`.
+        second: when they are to be due, bigint.
+
+    Returns:
+        partition int, key binary, value binary.
+    """
+    return timers.select("partition", second.cast("string").cast("binary").alias("key"), "value")
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """
+    Return the rows of *frame* by the names of their columns, times as text: Python's would be those of its own zone.
+
+    Raises:
+        LakeError: Spark cannot compute it.
+    """
+    names: list[str] = []
+    for name in frame.columns:
+        names.append(name if name not in names else f"{name}_{len(names) + 1}")
+    # By numbers, which need no quotes and are never the same.
+    numbered = frame.toDF(*map(str, range(len(names))))
+    texts = [F.col(at).cast("string") if kind.startswith("timestamp") else F.col(at) for at, kind in numbered.dtypes]
+    try:
+        rows = [row.asDict(recursive=True) for row in numbered.select(*texts).collect()]
+    except PySparkException as error:
+        raise LakeError(f"this cannot be computed: {tables.words_of(error)}") from error
+    return [dict(zip(names, row.values(), strict=True)) for row in rows]
+
+
+class Bulk:
+    """
+    Many pending timers that are asked about at once, as they are in the lake when this is opened.
+
+    Attributes:
+        count: of those that can be taken back.
+        first: when the first of these is due, as text.
+        last: when the last of them is.
+        against: how many cannot, by the reason.
+    """
+
+    def __init__(self, spark: SparkSession, settings: LakeSettings, where: str) -> None:
+        open_views(spark, settings)
+        self._settings = settings
+        # Kept, so that what was looked at is what is asked for.
+        self._meant = chosen(spark.table("pending"), spark.table("requests"), where).persist()
+        self._timers = self._meant.where(F.col("against").isNull())
+
+    def __enter__(self) -> Self:
+        """
+        Look them up.
+
+        Raises:
+            LakeError: the lake cannot be read, or was made from another topic.
+            BrokerError: no broker answers.
+        """
+        spark, topic = self._meant.sparkSession, Topics.of(self._settings.topic_prefix).requests
+        partitions = asyncio.run(counts(self._settings.bootstrap, self._settings.topic_prefix))
+        landed = tables.read_positions(spark, tables.root_of(self._settings), topic)
+        refuse_other_topic(landed, topic, partitions.get(topic, 0))
+        with tables.translated(tables.root_of(self._settings)):
+            groups = self._meant.groupBy("against").agg(
+                F.count("*"), *(F.date_format(at("due_at"), "yyyy-MM-dd HH:mm:ss") for at in (F.min, F.max))
+            )
+            found = {row[0]: tuple(row[1:]) for row in groups.collect()}
+        self.count, self.first, self.last = found.pop(None, (0, None, None))
+        self.against = {why: count for why, (count, _, _) in sorted(found.items())}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let them go."""
+        self._meant.unpersist()
+
+    def sample(self, rows: int) -> list[dict[str, Any]]:
+        """Return the first of them."""
+        return rows_of(self._timers.select(*_TIMER).orderBy("second", *_NAME).limit(rows))
+
+    def cancel(self) -> None:
+        """Have them taken back."""
+        publish(cancels_of(self._timers), self._settings)
+
+    def move(self, to_s: int | None, by_s: int | None) -> None:
+        """
+        Have them fire in second *to_s*, or *by_s* seconds later than they would.
+
+        Raises:
+            LakeError: a second would be none that a timer can have.
+        """
+        second = F.lit(to_s).cast("bigint") if by_s is None else F.col("second") + F.lit(by_s)
+        refused = self._timers.where(~second.between(1, SECOND_LIMIT - 1)).count()
+        if refused:
+            raise LakeError(f"{refused} of them would be due before the year 1970 or after 5138: nothing is moved")
+        publish(moves_of(self._timers, second), self._settings)
+
+
+def _timers(fated: DataFrame, horizon_s: int) -> DataFrame:
+    waits_s = F.col("second") - F.floor(F.col("appended_ms") / 1000)
+    return fated.withColumns(
+        {
+            "appended_at": _appended_at(),
+            "due_at": F.timestamp_seconds("second"),
+            "far": F.coalesce("far", waits_s > horizon_s),
+        }
+    )
+
+
+def _appended_at() -> Column:
+    return F.timestamp_millis("appended_ms")

@@ -1,0 +1,390 @@
+"""
+Far requests on their way back to the workers, on a real broker and real tables.
+
+The topic of requests has the time that its producers give, so that a request may have been made long ago.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
+from brokers import make_topic
+from pyspark.sql import SparkSession
+
+from kafka_timers import topics
+from kafka_timers.clock import HostClock
+from kafka_timers.consuming import consuming
+from kafka_timers.dev.process import Child
+from kafka_timers.errors import LakeError
+from kafka_timers.lake import tables
+from kafka_timers.lake.land import land_once
+from kafka_timers.lake.promote import Closed, Promoter
+from kafka_timers.lake.schema import BUCKETS
+from kafka_timers.request import partition_of
+from kafka_timers.settings import LakeSettings
+from kafka_timers.wire import Copy, Future, Sealed, Topics
+
+PARTITIONS = 2
+HORIZON_S, BUCKET_S = 600, 100
+# Far by that horizon, and within it: made long ago.
+AGO_S, SOON_S = 5_000, 300
+MESSAGE_BYTES_MAX = 20_000
+
+
+class Lake:
+    """Topics of a test's own, a lake of its own, and what the test does to them."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, prefix: str, folder: Path) -> None:
+        self.spark = spark
+        self.topics = Topics.of(prefix)
+        self.settings = LakeSettings(
+            bootstrap=bootstrap, topic_prefix=prefix, lake=str(folder / "lake"), horizon_s=HORIZON_S
+        )
+        self.now = int(time.time()) - 1
+        self.producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, spark: SparkSession, bootstrap: str, prefix: str, folder: Path) -> AsyncIterator["Lake"]:
+        """Make the topics, and tick."""
+        lake = cls(spark, bootstrap, prefix, folder)
+        configs = {"message.timestamp.type": "CreateTime", "max.message.bytes": str(MESSAGE_BYTES_MAX)}
+        await make_topic(bootstrap, lake.topics.requests, PARTITIONS, configs)
+        await topics.create(bootstrap, prefix, PARTITIONS)
+        await lake.producer.start()
+        try:
+            for number in range(PARTITIONS):
+                await lake.producer.send_and_wait(lake.topics.oscillator, b"1", key=b"%d" % lake.now, partition=number)
+            yield lake
+        finally:
+            await lake.producer.stop()
+
+    async def request(
+        self, second: int, future: Future, *, at_s: float | None = None, producer: AIOKafkaProducer | None = None
+    ) -> tuple[int, int]:
+        """Publish a request as if it had been made at *at_s*, long ago by default; return its partition and offset."""
+        partition = partition_of(future.timerId, PARTITIONS) if future.timerId else 0
+        at = await (producer or self.producer).send_and_wait(
+            self.topics.requests,
+            future.SerializeToString(),
+            key=b"%d" % second,
+            partition=partition,
+            timestamp_ms=int((self.now - AGO_S if at_s is None else at_s) * 1000),
+        )
+        return at.partition, at.offset
+
+    async def cancel(self, timer_id: str, at_s: float) -> tuple[int, int]:
+        return await self.request(0, Future(cancel=True, timerId=timer_id), at_s=at_s)
+
+    async def seal(self, **fields: int) -> None:
+        seal = Sealed(partition=0, first=1, last=self.now, **fields)
+        await self.producer.send_and_wait(self.topics.sealed, seal.SerializeToString(), key=b"0", partition=0)
+
+    def promoter(self, kind: type[Promoter] = Promoter, *, lands: bool = True, wait_s: float = 30.0) -> Promoter:
+        land = (lambda: land_once(self.spark, self.settings)) if lands else None
+        return kind(self.spark, self.settings, HostClock(), bucket_s=BUCKET_S, wait_s=wait_s, land=land)
+
+    async def records(self) -> list[ConsumerRecord]:
+        """Return all there is on the topic of requests."""
+        where = [TopicPartition(self.topics.requests, number) for number in range(PARTITIONS)]
+        records = []
+        async with consuming(self.settings.bootstrap, isolation_level="read_uncommitted") as consumer:
+            consumer.assign(where)
+            for partition in where:
+                consumer.seek(partition, 0)
+            ends = await consumer.end_offsets(where)
+            while any([await consumer.position(partition) < ends[partition] for partition in where]):
+                for fetched in (await consumer.getmany(timeout_ms=200)).values():
+                    records += fetched
+        return records
+
+    async def copies(self) -> list[ConsumerRecord]:
+        return [record for record in await self.records() if Future.FromString(record.value).HasField("copy")]
+
+    def closed(self) -> list[Closed]:
+        rows = tables.read(self.spark, tables.root_of(self.settings), BUCKETS).select(*Closed._fields).collect()
+        return sorted(Closed(*row) for row in rows)
+
+
+def future(timer_id: str = "", value: bytes = b"\0\xff value") -> Future:
+    return Future(callBackTopic="callbacks", callBackKey="k", callBack=value, timerId=timer_id, token="t")
+
+
+@asynccontextmanager
+async def logged_by(name: str) -> AsyncIterator[list[str]]:
+    """Yield what is logged by *name* while the block runs."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger(name)
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+# --- one history, looked at from all sides ----------------------------------------------------------------------------
+
+
+@dataclass
+class History:
+    """What was asked for, by a name for each request, and what came of it."""
+
+    lake: Lake
+    at: dict[str, tuple[int, int]] = field(default_factory=dict)
+    second: dict[str, int] = field(default_factory=dict)
+    cancelled_at: dict[str, int] = field(default_factory=dict)
+    wrong: int = 0
+    wrong_again: int = 0
+    logged: list[str] = field(default_factory=list)
+    copies: list[ConsumerRecord] = field(default_factory=list)
+    copies_again: int = 0
+
+    def copies_of(self, name: str) -> list[ConsumerRecord]:
+        partition, offset = self.at[name]
+        return [
+            record
+            for record in self.copies
+            if record.partition == partition and Future.FromString(record.value).copy.offset == offset
+        ]
+
+
+@pytest.fixture(scope="module")
+async def history(
+    spark: SparkSession, bootstrap: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[History]:
+    """
+    Requests, cancels and moves; a promotion which two cancels overtake; and another promotion.
+
+    Two of the cancels are appended when it is decided already what to publish: that of "overtaken" is in time, that of
+    "overtaken too late" is not.
+    """
+    async with Lake.open(spark, bootstrap, f"promote{os.getpid()}-", tmp_path_factory.mktemp("promote")) as lake:
+        history = History(lake)
+        soon = lake.now + SOON_S
+        loop = asyncio.get_running_loop()
+
+        async def ask(name: str, second: int, what: Future, at_s: float | None = None) -> None:
+            history.at[name] = await lake.request(second, what, at_s=at_s)
+            history.second[name] = second
+
+        await ask("plain", soon, future())
+        await ask("named", soon + 1, future("named"))
+        await ask("due already", lake.now - 50, future())
+        await ask("near", soon, future(), at_s=soon - HORIZON_S)
+        await ask("later", lake.now + HORIZON_S + 1, future())
+        await ask("cancelled", soon, future("cancelled"))
+        await lake.cancel("cancelled", lake.now)
+        await ask("cancelled too late", soon, future("cancelled too late"))
+        await lake.cancel("cancelled too late", soon)
+        await ask("moved", soon, future("moved"))
+        await ask("moved to", soon + 100, future("moved"), at_s=lake.now - 1_000)
+        await ask("cancelled behind the landing", soon, future("cancelled behind the landing"))
+        for name in ("overtaken", "overtaken too late"):
+            await ask(name, soon, future(name))
+        await ask("large", soon, future(value=b"v" * (MESSAGE_BYTES_MAX - 150)))
+
+        async def overtake() -> None:
+            for name, at_s in (("overtaken", lake.now), ("overtaken too late", soon)):
+                _, history.cancelled_at[name] = await lake.cancel(name, at_s)
+
+        class Overtaken(Promoter):
+            """Decides once what is not true any more when it is published."""
+
+            def _landed(self, ends: Mapping[int, int]) -> dict[int, int]:
+                decided = super()._landed(ends)
+                if not history.cancelled_at:
+                    asyncio.run_coroutine_threadsafe(overtake(), loop).result()
+                return decided
+
+        await asyncio.to_thread(land_once, spark, lake.settings)
+        await lake.cancel("cancelled behind the landing", lake.now)
+        async with logged_by("kafka_timers.lake.promote") as history.logged:
+            history.wrong = await asyncio.to_thread(lake.promoter(Overtaken).catch_up)
+        history.copies = await lake.copies()
+        history.wrong_again = await asyncio.to_thread(lake.promoter().catch_up)
+        history.copies_again = len(await lake.copies())
+        yield history
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "named", "due already", "cancelled too late", "moved to", "overtaken too late"]
+)
+async def test_what_is_to_fire_comes_back_with_its_bytes(history: History, name: str) -> None:
+    *_, copy = history.copies_of(name)
+    [original] = [
+        record for record in await history.lake.records() if (record.partition, record.offset) == history.at[name]
+    ]
+    assert copy.key == original.key == b"%d" % history.second[name]
+    assert copy.value.startswith(original.value)
+    wanted, made = Future.FromString(original.value), Future.FromString(copy.value)
+    decided = made.copy
+    assert original.offset < decided.decidedOffset <= copy.offset
+    assert history.lake.now <= decided.decided <= time.time()
+    wanted.copy.CopyFrom(
+        Copy(
+            offset=original.offset,
+            appended=original.timestamp // 1000,
+            decidedOffset=decided.decidedOffset,
+            decided=decided.decided,
+        )
+    )
+    assert made == wanted
+
+
+@pytest.mark.parametrize("name", ["near", "later", "cancelled", "moved", "cancelled behind the landing", "large"])
+def test_what_is_not_to_fire_or_not_yet_or_not_far_stays(history: History, name: str) -> None:
+    assert history.copies_of(name) == []
+
+
+@pytest.mark.parametrize("name", ["plain", "named", "due already", "moved to", "overtaken"])
+def test_one_copy_is_enough(history: History, name: str) -> None:
+    assert len(history.copies_of(name)) == 1
+
+
+def test_a_copy_that_a_cancel_overtook_is_made_anew_unless_it_counts(history: History) -> None:
+    """Workers drop the first one of each, since it could not know the cancel."""
+    in_time, (dropped, anew) = history.copies_of("overtaken"), history.copies_of("overtaken too late")
+    for copy in (*in_time, dropped):
+        assert Future.FromString(copy.value).copy.decidedOffset <= min(history.cancelled_at.values())
+    assert Future.FromString(anew.value).copy.decidedOffset > history.cancelled_at["overtaken too late"]
+
+
+def test_the_bucket_is_closed_with_what_workers_have(history: History) -> None:
+    [closed] = history.lake.closed()
+    assert (closed.first, closed.horizon_s) == (1, HORIZON_S)
+    assert history.lake.now + HORIZON_S - BUCKET_S - 10 < closed.last < history.lake.now + HORIZON_S
+    assert closed.promoted == 6
+
+
+def test_a_closed_bucket_is_not_looked_at_again(history: History) -> None:
+    assert history.wrong_again == 0
+    assert history.copies_again == len(history.copies) == 8
+
+
+def test_what_went_wrong_is_counted_and_told(history: History) -> None:
+    assert history.wrong == 2
+    [late] = [line for line in history.logged if line.startswith("promoted late: 1 requests")]
+    assert f"were due by second {history.lake.now}" in late
+    assert any(line.startswith("1 requests") and "max.message.bytes" in line for line in history.logged)
+
+
+# --- what stands in the way -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def lake(spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path) -> AsyncIterator[Lake]:
+    async with Lake.open(spark, bootstrap, prefix, tmp_path) as lake:
+        yield lake
+
+
+async def test_a_worker_with_a_smaller_horizon_stops_it(lake: Lake) -> None:
+    await lake.seal(horizon_s=HORIZON_S - 1)
+    with pytest.raises(LakeError, match=f"worker of partition 0 has a horizon of {HORIZON_S - 1} s, less"):
+        await asyncio.to_thread(lake.promoter(lands=False).catch_up)
+
+
+async def test_workers_without_a_horizon_are_warned_of(lake: Lake) -> None:
+    await lake.seal()
+    async with logged_by("kafka_timers.lake.promote") as logged:
+        await asyncio.to_thread(lake.promoter(lands=False).catch_up)
+    assert any("workers have no horizon" in line for line in logged)
+    [closed] = lake.closed()
+    assert closed.promoted == 0
+
+
+async def test_a_landing_that_stays_behind_is_told(lake: Lake) -> None:
+    await lake.request(lake.now + SOON_S, future())
+    with pytest.raises(LakeError, match=r"come to offset 0 of .* partition 0 and not to 1 within 0 s: is kafka-timers"):
+        await asyncio.to_thread(lake.promoter(lands=False, wait_s=0).catch_up)
+    assert lake.closed() == []
+
+
+async def test_a_bucket_stays_open_while_a_transaction_may_have_requests_of_it(lake: Lake) -> None:
+    """1. a far request lies in an open transaction     2. its bucket comes within the horizon     3. it is committed"""
+    producer = AIOKafkaProducer(bootstrap_servers=lake.settings.bootstrap, transactional_id=lake.topics.requests)
+    await producer.start()
+    try:
+        await producer.begin_transaction()
+        await lake.request(lake.now + SOON_S, future(), producer=producer)
+        with pytest.raises(LakeError, match="keep a transaction open"):
+            await asyncio.to_thread(lake.promoter(wait_s=0).catch_up)
+        assert lake.closed() == []
+        await producer.commit_transaction()
+    finally:
+        await producer.stop()
+    assert await asyncio.to_thread(lake.promoter().catch_up) == 0
+    assert [record.key for record in await lake.copies()] == [b"%d" % (lake.now + SOON_S)]
+
+
+async def test_without_a_tick_nobody_knows_what_time_it_is(
+    spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path
+) -> None:
+    await topics.create(bootstrap, prefix, PARTITIONS)
+    lake = Lake(spark, bootstrap, prefix, tmp_path)
+    with pytest.raises(LakeError, match="is an oscillator running"):
+        await asyncio.to_thread(lake.promoter(lands=False).catch_up)
+    await lake.producer.stop()
+
+
+def test_buckets_that_leave_no_time_to_promote_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    lake = LakeSettings(lake=str(tmp_path), horizon_s=600)
+    with pytest.raises(LakeError, match="give --bucket-s 1 to 300"):
+        Promoter(spark, lake, HostClock(), bucket_s=301, wait_s=1)
+
+
+async def test_killed_while_it_publishes_it_goes_on(lake: Lake, tmp_path: Path) -> None:
+    count = 40_000
+    value, key = future().SerializeToString(), b"%d" % (lake.now + SOON_S)
+    at_ms = (lake.now - AGO_S) * 1000
+    for number in range(PARTITIONS):
+        for at in range(0, count // PARTITIONS, 100):
+            batch = lake.producer.create_batch()
+            for _ in range(at, at + 100):
+                batch.append(key=key, value=value, timestamp=at_ms)
+            await lake.producer.send_batch(batch, lake.topics.requests, partition=number)
+    await lake.producer.flush()
+    where = [TopicPartition(lake.topics.requests, number) for number in range(PARTITIONS)]
+    options = {
+        "bootstrap": lake.settings.bootstrap,
+        "topic-prefix": lake.settings.topic_prefix,
+        "lake": lake.settings.lake,
+        "horizon-s": HORIZON_S,
+        "master": "local[2]",
+    }
+    given = itertools.chain.from_iterable((f"--{name}", str(value)) for name, value in options.items())
+    command = [sys.executable, "-m", "kafka_timers", "lake", "promote", "--once", "--land", *given]
+    child = await Child.start("promote", command, tmp_path / "promote.log")
+    try:
+        async with asyncio.timeout(120), consuming(lake.settings.bootstrap) as consumer:
+            while sum((await consumer.end_offsets(where)).values()) == count:
+                await asyncio.sleep(0.01)
+                assert child.returncode is None, child.last_words()
+    finally:
+        # Spark runs in a process beside it.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await child.wait()
+    published = len(await lake.copies())
+    assert 0 < published < count, "it was not killed while it published"
+    assert lake.closed() == []
+
+    assert await asyncio.to_thread(lake.promoter().catch_up) == 0
+    copies = Counter((record.partition, Future.FromString(record.value).copy.offset) for record in await lake.copies())
+    assert set(copies) == {(number, offset) for number in range(PARTITIONS) for offset in range(count // PARTITIONS)}
+    # What was there had been landed before anything was decided anew.
+    assert set(copies.values()) == {1}
+    assert [closed.promoted for closed in lake.closed()] == [count]
