@@ -5,17 +5,33 @@ Any Delta reader finds them at these paths; nothing about them is kept elsewhere
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
+from kafka_timers.errors import LakeError
 from kafka_timers.lake.schema import POSITIONS, Table
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["append", "create", "is_missing", "name_of", "path_of", "read", "read_positions", "root_of"]
+__all__ = [
+    "append",
+    "create",
+    "exists",
+    "is_missing",
+    "name_of",
+    "path_of",
+    "read",
+    "read_positions",
+    "root_of",
+    "translated",
+    "words_of",
+]
 
 # What Spark and Delta call a table, or a file, that does not exist.
 _MISSING = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
@@ -45,6 +61,27 @@ def is_missing(error: AnalysisException) -> bool:
     return error.getCondition() in _MISSING
 
 
+@contextmanager
+def translated(root: str) -> Iterator[None]:
+    """
+    Turn what Spark raises inside, which reads or writes below *root*, into one sentence.
+
+    Raises:
+        LakeError: with the last of Spark's reasons.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise LakeError(f"the lake at {root} cannot be read or written: {words_of(error)}") from error
+
+
+def words_of(error: Exception) -> str:
+    """Return the reason that *error* gives, a line: of a chain of causes the first one."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
+    return (causes or lines)[-1 if causes else 0]
+
+
 def create(spark: SparkSession, root: str, table: Table) -> None:
     """Make *table*, if it does not exist, with what its columns are and mean."""
     columns = ", ".join(map(_column, table.columns))
@@ -52,14 +89,15 @@ def create(spark: SparkSession, root: str, table: Table) -> None:
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name_of(root, table)} ({columns}) USING delta{by}")
 
 
+def exists(spark: SparkSession, root: str, table: Table) -> bool:
+    """Tell whether *table* was made."""
+    return _loaded(spark, root, table) is not None
+
+
 def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
     """Return *table* as it is now: an empty frame with its columns if it does not exist yet."""
-    try:
-        return spark.read.format("delta").load(path_of(root, table))
-    except AnalysisException as error:
-        if not is_missing(error):
-            raise
-        return spark.createDataFrame([], table.columns)
+    loaded = _loaded(spark, root, table)
+    return spark.createDataFrame([], table.columns) if loaded is None else loaded
 
 
 def append(frame: DataFrame, root: str, table: Table, app_id: str | None = None, version: int | None = None) -> None:
@@ -90,3 +128,15 @@ def _column(column: StructField) -> str:
     null = "" if column.nullable else " NOT NULL"
     comment = column.metadata["comment"].replace("\\", "\\\\").replace("'", "\\'")
     return f"`{column.name}` {column.dataType.simpleString()}{null} COMMENT '{comment}'"
+
+
+def _loaded(spark: SparkSession, root: str, table: Table) -> DataFrame | None:
+    try:
+        loaded = spark.read.format("delta").load(path_of(root, table))
+        # Not every Spark looks before it is asked something.
+        _ = loaded.schema
+    except AnalysisException as error:
+        if not is_missing(error):
+            raise
+        return None
+    return loaded

@@ -145,7 +145,7 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
 def _one_by_one(records: Sequence[Record], partition: Partition, partitions: int) -> tuple[Accepted, list[Asked]]:
     out, asked = Accepted(len(records)), []
     for record in records:
-        second, future = _judged(record, partition.number, partitions)
+        second, future = judged(record, partition.number, partitions)
         if isinstance(future, Reason):
             key, row = partition.place(REFUSED, 0, record.offset), pack_refused(future, record)
             out.refused[future] += key is not None
@@ -225,7 +225,7 @@ def _asked(future: Future, second: int | None, record: Record) -> Asked:
     return Asked(timer_id, second, future.millis, record.offset, record.timestamp, reply_topic)
 
 
-def _judged(record: Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
+def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
     """Return second and Future of a request, None and Future of a cancel, or None and why *record* is refused."""
     second, value = second_of(record.key), record.value
     try:
