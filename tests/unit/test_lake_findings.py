@@ -3,11 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from lake_rows import REJECTED, cancel, copy, digest_of, of, refused, request, seal, told
+from lake_rows import REJECTED, cancel, copy, digest_of, of, once, refused, request, seal, told
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.audit import (
+from kafka_timers.lake.fates import fates, steps_of, totals
+from kafka_timers.lake.findings import (
     callback_findings,
     callbacks_of,
     checked,
@@ -17,7 +18,6 @@ from kafka_timers.lake.audit import (
     seal_findings,
     unpromoted,
 )
-from kafka_timers.lake.replay import fates, steps_of, totals
 from kafka_timers.lake.schema import AUDIT_SECONDS, REQUESTS, SEALS
 
 FAR = [request(0, 1, 5010, topic="far"), request(1, 1, 5011), request(2, 1, 5012, "x")]
@@ -62,8 +62,8 @@ class History:
 
     def __init__(self, spark: SparkSession, requested: list[Row] = REQUESTED, sealed: list[Row] = SEALED) -> None:
         seals = of(spark, sealed, SEALS.columns)
-        self.steps, self.sealed = steps_of(seals), totals(seals).where("last > 5008")
-        self.fated = fates(of(spark, requested, REQUESTS.columns), self.steps, spark.createDataFrame(REJECTS, REJECTED))
+        self.steps, self.sealed = once(steps_of(seals)), once(totals(seals).where("last > 5008"))
+        self.fated = once(fates(of(spark, requested, REQUESTS.columns), self.steps, of(spark, REJECTS, REJECTED)))
 
     def checked(self, settled_ms: int = SETTLED_MS) -> DataFrame:
         return checked(self.sealed, expected(self.fated), settled_ms)
@@ -121,9 +121,9 @@ def _other(at: int, **wrong: object) -> list[Row]:
             5010,
             "request 0:11, which should not be in the seal",
         ),
-        ([*SEALED, SEALED[3].__class__(**(SEALED[3].asDict() | {"fired": 0, "due": 0}))], "seal-count", 5011, "due 1"),
+        ([*SEALED, Row(**(SEALED[3].asDict() | {"fired": 0, "due": 0}))], "seal-count", 5011, "due 1"),
         (_other(3, first=5010), "gap", 5011, "the seal of 5010 to 5011 follows one that ended at 5010"),
-        (SEALED[:6] + [seal(5014, 32)], "gap", 5014, "the seal of 5014 to 5014 follows one that ended at 5012"),
+        ([*SEALED[:6], seal(5014, 32)], "gap", 5014, "the seal of 5014 to 5014 follows one that ended at 5012"),
     ],
 )
 def test_a_wrong_seal_is_found(spark: SparkSession, sealed: list[Row], kind: str, second: int, words: str) -> None:
