@@ -104,7 +104,7 @@ def audit(
     Raises:
         LakeError: nothing is sealed in the span.
     """
-    root = root_of(settings)
+    root, name = root_of(settings), F.lit(now_s).cast("bigint")
     span = read_span(spark, settings, first, last)
     first, last = span.first, span.last
     fated, sealed = span.fates(), span.sealed.persist()
@@ -114,13 +114,13 @@ def audit(
 
     newest_ms = sealed.agg(F.max("appended_ms")).collect()[0][0]
     seconds = checked(sealed.where(F.col("last") >= first), wanted, newest_ms - _SETTLED_MS)
-    seconds = seconds.withColumns({"audited_s": F.lit(now_s), "day": due_of(F.col("last"), F.lit("day"))})
+    seconds = seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))})
     append(seconds, root, AUDIT_SECONDS)
     # What was written is not computed again.
     seconds = read(spark, root, AUDIT_SECONDS).where(F.col("audited_s") == now_s)
     sums = seconds.agg(
         F.count(F.lit(1)).alias("seals"),
-        *(F.coalesce(F.sum(f"expected_{name}"), F.lit(0)).alias(name) for name in COUNTS),
+        *(F.coalesce(F.sum(f"expected_{each}"), F.lit(0)).alias(each) for each in COUNTS),
         F.coalesce(F.sum("late"), F.lit(0)).alias("late"),
         F.count_if(~F.col("ok")).alias("wrong"),
     ).collect()[0]
@@ -139,7 +139,7 @@ def audit(
             received = spark.createDataFrame([], _CALLBACKS)
         findings = findings.unionByName(callback_findings(fated, received, span.steps, first, last))
         told = lateness(judged, received).orderBy("topic").collect()
-    append(findings.withColumn("audited_s", F.lit(now_s)), root, AUDIT_FINDINGS)
+    append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
     findings = read(spark, root, AUDIT_FINDINGS).where(F.col("audited_s") == now_s)
     for frame in (sealed, wanted, fated):
         frame.unpersist()
@@ -152,12 +152,12 @@ def audit(
         first=first,
         last=last,
         sealed_to=span.sealed_to,
-        **{name: sums[name] for name in ("seals", *COUNTS, "late")},
+        **{each: sums[each] for each in ("seals", *COUNTS, "late")},
         kinds={row["kind"]: row["count"] for row in findings.groupBy("kind").count().orderBy("kind").collect()},
         findings=findings.orderBy("second", "partition", "offset", "kind").limit(shown).collect(),
         lateness=told,
         step_s=step_s,
-        course=course.agg(F.sum("fired").alias("fired"), *(F.max(name).alias(name) for name in _LATENESS))
+        course=course.agg(F.sum("fired").alias("fired"), *(F.max(each).alias(each) for each in _LATENESS))
         .orderBy("at")
         .collect(),
         found=findings.groupBy(at).agg(F.count(F.lit(1)).alias("findings")).orderBy("at").collect(),

@@ -11,6 +11,7 @@ from kafka_timers.settings import LakeSettings
 __all__ = ["replayed", "synthetic_steps", "with_fewer_ticks", "with_horizon"]
 
 _REQUEST = ("partition", "offset")
+_HORIZON = ("horizon_s", "horizon_from")
 _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 
@@ -108,5 +109,5 @@ def synthetic_steps(requests: DataFrame, first: int, last: int, every_s: int) ->
         .groupBy("partition", "last")
         .agg(F.max("fence").alias("fence"))
         .withColumn("fence", F.coalesce(F.max("fence").over(before), F.lit(0)))
-        .select("partition", "last", "fence", F.lit(0).alias("horizon_s"), F.lit(0).alias("horizon_from"))
+        .select("partition", "last", "fence", *(F.lit(0).cast("bigint").alias(name) for name in _HORIZON))
     )
