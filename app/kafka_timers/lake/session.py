@@ -1,14 +1,20 @@
 """
 The Spark session of all lake jobs: the one place for jars and configuration.
 
-A job brings no master of its own, so that the same one runs locally, by spark-submit and on Kubernetes.
+A job brings no master of its own, so that the same one runs locally, by spark-submit and on Kubernetes. Where it starts
+Spark itself, it also keeps Spark's own log to itself, unless asked for all with --log-level debug.
 """
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import BinaryIO
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -22,7 +28,9 @@ __all__ = ["open_session"]
 PACKAGES = {
     "4.0": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0", "io.delta:delta-spark_2.13:4.0.1"),
 }
+NO_PACKAGES = "none"
 
+_WORDS_LINES = 15
 
 _CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -32,7 +40,14 @@ _CONF = {
     # Digests are sums modulo 2^64.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Delta reads the state of a table in this many tasks; with its own 50, a commit took 3 s instead of 1 on two cores.
+    "spark.databricks.delta.snapshotPartitions": "4",
+}
+# Of a Spark that this process starts; one that spark-submit has started is its operator's.
+_OWN = {
     "spark.ui.showConsoleProgress": "false",
+    # Nobody looks at it, and two jobs on a machine would want the same port.
+    "spark.ui.enabled": "false",
 }
 
 
@@ -55,21 +70,81 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
         )
     try:
         # Spark's scripts take JAVA_HOME, else what is on the path, and would fail on too old a one without a word.
-        os.environ["JAVA_HOME"] = str(java.find().resolve().parents[1])
+        os.environ["JAVA_HOME"] = str(java.find(who="Spark").resolve().parents[1])
     except KafkaSetupError as error:
-        raise LakeError(f"Spark cannot start. {error}") from error
+        raise LakeError(str(error)) from error
     # The Python of the executors is that of the driver, where they share a machine.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("kafka-timers")
+    builder, told, is_submitted = (
+        SparkSession.builder.appName("kafka-timers"),
+        dict(_CONF),
+        "PYSPARK_GATEWAY_PORT" in os.environ,
+    )
     if settings.master:
         builder = builder.master(settings.master)
     packages = settings.packages or ",".join(PACKAGES[minor])
-    for key, value in {**_CONF, "spark.jars.packages": packages, **(conf or {})}.items():
+    if packages != NO_PACKAGES:
+        told["spark.jars.packages"] = packages
+    is_quiet = not is_submitted and settings.log_level != "debug"
+    if not is_submitted:
+        told |= _OWN
+    if is_quiet:
+        told["spark.log.level"] = "ERROR"
+    for key, value in (told | dict(conf or {})).items():
         builder = builder.config(key, value)
-    try:
-        return builder.getOrCreate()
-    except PySparkException as error:
-        raise LakeError(
-            f"Spark does not start ({error}): its own words are above. Without a way to a Maven repository, give the "
-            "jars with spark.jars and --packages none"
-        ) from error
+    with _stderr_to_file() if is_quiet else nullcontext() as output:
+        try:
+            spark = builder.getOrCreate()
+        except PySparkException as error:
+            raise LakeError(_no_start(error, packages, output)) from error
+    _check_jars(spark)
+    return spark
+
+
+@contextmanager
+def _stderr_to_file() -> Iterator[BinaryIO]:
+    """
+    Yield a file that has the standard error of this process while inside, and of those that it starts for ever.
+
+    Spark tells there on some hundred lines what it resolves, binds and misses, before it has read any configuration.
+    """
+    sys.stderr.flush()
+    before = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield file
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+
+
+def _no_start(error: Exception, packages: str, output: BinaryIO | None) -> str:
+    """Return why Spark did not start, and what to do."""
+    if output is None:
+        return f"Spark does not start ({error}): its own words are above"
+    output.seek(0)
+    lines = output.read().decode(errors="replace").splitlines()
+    if any("unresolved dependency" in line for line in lines):
+        return (
+            f"Spark's jars cannot be had: no Maven repository that answers has {packages}. They are fetched once and "
+            "kept in ~/.ivy2.5.2; behind a proxy or a mirror, name it with spark.jars.ivySettings in "
+            "spark-defaults.conf; where they lie on Spark's classpath already, give --packages none"
+        )
+    last = "\n".join([line for line in lines if not line.startswith("\tat ")][-_WORDS_LINES:])
+    return f"Spark does not start ({error}); its last words:\n{last}"
+
+
+def _check_jars(spark: SparkSession) -> None:
+    # One is looked for when it is used, which is late, and what is said then is of use to nobody.
+    for source in ("delta", "kafka"):
+        try:
+            spark.read.format(source).load()
+        except (PySparkException, Py4JError) as error:
+            # With any other it is there, and was not told what to read.
+            if re.search("Failed to find (the )?data source", str(error)):
+                raise LakeError(
+                    f"Spark knows no {source}: its jar is not on the classpath. Start spark-submit with --packages "
+                    f"{','.join(PACKAGES['4.0'])}, put the jars into Spark's folder jars, or do not give --packages "
+                    "none"
+                ) from error

@@ -1,0 +1,264 @@
+"""
+timer-request, timer-sealed and timer-rejected → tables, each record once.
+
+Each of the topics has a streaming query of its own, with its checkpoint below root/_land. A batch is one commit to the
+topic's table, then one to `positions`, then one to the checkpoint:
+
+    checkpoint      the batch ends at these offsets
+    table           its rows     ┐ each with the name of the checkpoint and the number of the batch;
+    positions       its ends     ┘ Delta does nothing when it has that number of that name already
+    checkpoint      the batch is done
+
+Whoever comes after a crash does the last batch anew if it is not done, with the same records, and what was committed of
+it is passed over. One query for all topics would read every record from Kafka once per table.
+"""
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from aiokafka import TopicPartition
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kafka_timers import topics
+from kafka_timers.consuming import consuming
+from kafka_timers.errors import LakeError
+from kafka_timers.lake import tables
+from kafka_timers.lake.records import rejected_of, requests_of, seals_of
+from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.settings import LakeSettings
+from kafka_timers.wire import Topics
+
+__all__ = ["land", "land_once"]
+
+# A batch that is begun anew after a crash should not take long, nor should the end of a process.
+_BATCH_RECORDS = 2_000_000
+_POLL_S = 1
+# What Spark's Kafka source calls the beginning of a partition.
+_EARLIEST = -2
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A topic, the table that it goes to, and how its records become rows of that."""
+
+    topic: str
+    partitions: int
+    table: Table
+    rows_of: Callable[[DataFrame], DataFrame]
+
+
+def land_once(spark: SparkSession, settings: LakeSettings) -> None:
+    """Land what the topics hold by now, as `land` does, and return."""
+    land(spark, settings, every_s=None)
+
+
+def land(
+    spark: SparkSession,
+    settings: LakeSettings,
+    *,
+    every_s: float | None,
+    stop: threading.Event | None = None,
+    skip_lost: bool = False,
+) -> None:
+    """
+    Land records until told to end.
+
+    Args:
+        spark: session to run on.
+        settings: say which Kafka and which lake.
+        every_s: seconds from the begin of a batch to that of the next; None ends when all is landed that the topics
+            held at the start.
+        stop: when set, this returns behind the batch under way.
+        skip_lost: go on behind records that a topic has dropped before they were landed, instead of raising.
+
+    Raises:
+        LakeError: a topic is missing, or has dropped what was not landed; the lake cannot be written, or has lost
+            tables; another landing writes to it. Nothing is lost by it: the next run goes on from here.
+        BrokerError: no broker answers.
+    """
+    root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
+    queries: list[StreamingQuery] = []
+    with tables.translated(root):
+        try:
+            offsets = [_starting_offsets(spark, root, source) for source in sources]
+            for table in (POSITIONS, *(source.table for source in sources)):
+                tables.create(spark, root, table)
+            for source, starting in zip(sources, offsets, strict=True):
+                records = _records(spark, settings, source.topic, starting, skip_lost=skip_lost)
+                queries.append(_start(records, root, source, every_s))
+            _wait(queries, stop)
+        except (StreamingQueryException, Py4JError) as error:
+            if stop.is_set():
+                # Who ends a group of processes ends Spark's too.
+                log.info("ended within a batch, which the next run begins anew")
+                return
+            asyncio.run(_explain_loss(spark, settings, root, sources))
+            raise LakeError(f"landing into {root} has stopped: {tables.words_of(error)}") from error
+        finally:
+            for query in queries:
+                with suppress(Py4JError):
+                    query.stop()
+
+
+def _sources(settings: LakeSettings) -> list[_Source]:
+    names = Topics.of(settings.topic_prefix)
+    counts = asyncio.run(topics.counts(settings.bootstrap, settings.topic_prefix))
+    missing = [name for name in (names.requests, names.sealed, names.rejected) if name not in counts]
+    if missing:
+        raise LakeError(f"topic {missing[0]} is missing: create it with kafka-timers topics create")
+    as_requests = partial(requests_of, partitions=counts[names.requests])
+    return [
+        _Source(names.requests, counts[names.requests], REQUESTS, as_requests),
+        _Source(names.sealed, counts[names.sealed], SEALS, seals_of),
+        _Source(names.rejected, counts[names.rejected], REJECTED, rejected_of),
+    ]
+
+
+def _checkpoint(root: str, source: _Source) -> str:
+    return f"{root}/_land/{source.table.name}"
+
+
+def _starting_offsets(spark: SparkSession, root: str, source: _Source) -> str:
+    """Return where landing begins without a checkpoint: behind what the tables have."""
+    if _lines(spark, f"{_checkpoint(root, source)}/offsets"):
+        if not tables.exists(spark, root, source.table):
+            raise LakeError(
+                f"{tables.path_of(root, source.table)} is gone, and {_checkpoint(root, source)} says how far it had "
+                "come: bring it back, or delete that folder too and all is landed anew that the topic still has"
+            )
+        # Is not asked, since the checkpoint knows.
+        return "earliest"
+    landed = _landed(spark, root, source)
+    if landed:
+        log.warning("%s has no checkpoint: it goes on behind what the lake has of %s", root, source.topic)
+    return json.dumps({source.topic: {number: landed.get(number, _EARLIEST) for number in range(source.partitions)}})
+
+
+def _landed(spark: SparkSession, root: str, source: _Source) -> dict[int, int]:
+    """Return for each partition the offset below which all is in the table, also when its position is not."""
+    if not tables.exists(spark, root, source.table):
+        return {}
+    ends = tables.read(spark, root, source.table).groupBy("partition").agg(F.max("offset") + 1).collect()
+    positions = tables.read_positions(spark, root, source.topic)
+    return positions | {number: max(end, positions.get(number, 0)) for number, end in ends}
+
+
+def _records(
+    spark: SparkSession, settings: LakeSettings, topic: str, starting_offsets: str, *, skip_lost: bool
+) -> DataFrame:
+    options = {
+        "kafka.bootstrap.servers": settings.bootstrap,
+        "kafka.isolation.level": "read_committed",
+        "subscribe": topic,
+        "includeHeaders": "true",
+        "startingOffsets": starting_offsets,
+        "maxOffsetsPerTrigger": str(_BATCH_RECORDS),
+        "failOnDataLoss": str(not skip_lost).lower(),
+    }
+    return spark.readStream.format("kafka").options(**options).load()
+
+
+def _start(records: DataFrame, root: str, source: _Source, every_s: float | None) -> StreamingQuery:
+    writer = records.writeStream.queryName(f"land {source.topic} into {root}")
+    writer = writer.option("checkpointLocation", _checkpoint(root, source)).foreachBatch(partial(_append, root, source))
+    if every_s is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds").start()
+
+
+def _append(root: str, source: _Source, batch: DataFrame, number: int) -> None:
+    """Commit a batch, whose number a new checkpoint counts from 0 again: only with the checkpoint's id is it a name."""
+    spark, checkpoint = batch.sparkSession, _checkpoint(root, source)
+    [metadata] = _lines(spark, f"{checkpoint}/metadata")
+    name = json.loads(metadata)["id"]
+    tables.append(source.rows_of(batch), root, source.table, name, number)
+    # Not from the rows: a position also passes what no reader sees, aborted records and the markers of transactions.
+    ends = json.loads(_lines(spark, f"{checkpoint}/offsets/{number}")[-1])[source.topic]
+    rows = [(source.topic, int(partition), position) for partition, position in ends.items()]
+    positions = spark.createDataFrame(rows, "topic string, partition int, position bigint")
+    tables.append(positions.withColumn("landed_s", F.unix_timestamp()), root, POSITIONS, name, number)
+
+
+def _lines(spark: SparkSession, path: str) -> list[str]:
+    """Return the lines of a file in order, or of all files in a folder; none if there is no such path."""
+    try:
+        # What stands in a path is no pattern.
+        text = spark.read.option("__globPaths__", "false").text(path, wholetext=True)
+        return [line for row in text.collect() for line in row.value.splitlines()]
+    except AnalysisException as error:
+        if not tables.is_missing(error):
+            raise
+        return []
+
+
+def _wait(queries: list[StreamingQuery], stop: threading.Event) -> None:
+    """Return when all queries have ended, or, once *stop* is set, behind the batches under way."""
+    told: dict[str, int] = {}
+    running = queries
+    while running:
+        if stop.is_set():
+            for query in running:
+                _end(query)
+        for query in running:
+            # Raises what has ended a query.
+            query.awaitTermination(_POLL_S)
+            for progress in query.recentProgress:
+                if progress["numInputRows"] and progress["batchId"] > told.get(query.id, -1):
+                    told[query.id] = progress["batchId"]
+                    _tell(progress)
+        running = [query for query in running if query.isActive]
+
+
+def _end(query: StreamingQuery) -> None:
+    """Stop *query* behind its batch; what it begins in that moment is begun anew by the next run."""
+    before = query.lastProgress
+    while query.isActive and query.status["isTriggerActive"] and query.lastProgress == before:
+        query.awaitTermination(_POLL_S)
+    query.stop()
+
+
+def _tell(progress: Mapping[str, Any]) -> None:
+    took_s = progress["durationMs"]["triggerExecution"] / 1000
+    rows = progress["numInputRows"]
+    log.info("%s: %d records in %.1f s, %d/s", progress["name"], rows, took_s, rows / took_s)
+
+
+async def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:
+    """
+    Raise if a topic does not have what is to be landed next.
+
+    Raises:
+        LakeError: it has dropped records, or is another topic.
+        BrokerError: no broker answers.
+    """
+    async with topics.answering(settings.bootstrap), consuming(settings.bootstrap) as consumer:
+        for source in sources:
+            where = {TopicPartition(source.topic, number): number for number in range(source.partitions)}
+            starts, ends = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
+            landed = _landed(spark, root, source)
+            for tp, number in where.items():
+                at = landed.get(number, 0)
+                if starts[tp] > at and number in landed:
+                    raise LakeError(
+                        f"{source.topic} partition {number} was landed up to offset {at} and begins at {starts[tp]}: "
+                        "it has dropped what lies between, and the lake does not have it. To give that up and go on, "
+                        "land with --skip-lost; let the topic keep its records for longer than landing may be away"
+                    )
+                if ends[tp] < at:
+                    raise LakeError(
+                        f"{source.topic} partition {number} was landed up to offset {at} and ends at {ends[tp]}: this "
+                        "is not the topic that the lake was made from, so give another --lake or another --bootstrap"
+                    )

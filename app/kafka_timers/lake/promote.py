@@ -1,0 +1,444 @@
+"""
+How far requests come back to the workers: bucket by bucket of seconds, as copies on `timer-request`.
+
+The log is all the state there is. What a bucket still lacks is computed from the tables: its far requests, less those
+that were taken back, less those of which workers have a copy. That is published until nothing is left; then the bucket
+is closed. Killed anywhere, the next run computes anew, and workers drop what is published twice.
+
+    seconds     … 35,999 │ 36,000 … 39,599 │ 39,600 … 43,199 │ 43,200 …
+    bucket        closed │ publish, land,  │ waits until its last second comes within the horizon
+                         │ look again      │
+
+A bucket may be closed because nothing that is appended from then on can be far and due in it: time is that of the last
+tick, and all that was appended before the question for the log's end must have been landed.
+"""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.clock import Clock
+from kafka_timers.errors import LakeError
+from kafka_timers.lake import tables
+from kafka_timers.lake.live import Live, look
+from kafka_timers.lake.schema import BUCKETS, CANCEL, COPY, DELAYS_S, REQUEST, REQUESTS
+from kafka_timers.lake.versions import taken_back, valid_copies
+from kafka_timers.settings import LakeSettings
+from kafka_timers.wire import Copy, Future, Topics
+
+__all__ = [
+    "Bucket",
+    "Closed",
+    "Promoter",
+    "asks_about",
+    "copies_in",
+    "copies_of",
+    "far_requests",
+    "next_bucket",
+    "settled",
+]
+
+log = logging.getLogger(__name__)
+
+# Append times of two brokers may differ by this much: a request may be appended in a second that a tick on another
+# broker has already passed.
+SKEW_S = 5
+
+# How often a bucket is looked at before something must be wrong: once to publish, once to close, and some for copies
+# that a cancel overtakes.
+_LOOKS = 6
+_POLL_S = 0.5
+
+# What a message takes beside value and key, and the key: a batch of its own with nothing else in it.
+_AROUND_VALUE_BYTES = 128
+
+# Copies are what makes the producer busy, and nobody waits for a single one.
+_SINK = {
+    "kafka.acks": "all",
+    "kafka.linger.ms": "50",
+    "kafka.batch.size": str(256 << 10),
+    "kafka.buffer.memory": str(64 << 20),
+    # The topic's limit is what counts, and is looked at before.
+    "kafka.max.request.size": str(64 << 20),
+}
+
+
+class Bucket(NamedTuple):
+    """
+    Seconds that are promoted together.
+
+    Attributes:
+        first: the first of them.
+        last: the last of them.
+        far_s: who waits longer than this may have been left to the lake.
+    """
+
+    first: int
+    last: int
+    far_s: int
+
+
+class Closed(NamedTuple):
+    """A row of the table `buckets`."""
+
+    first: int
+    last: int
+    horizon_s: int
+    promoted: int
+    closed_s: int
+
+
+class _Seen(NamedTuple):
+    """What a look at a bucket found: how many requests it published, of them late, too large for it, done before."""
+
+    published: int = 0
+    late: int = 0
+    large: int = 0
+    promoted: int = 0
+
+
+def next_bucket(closed: Sequence[Closed], now: int, horizon_s: int, bucket_s: int) -> Bucket | None:
+    """
+    Return the next seconds to promote, None while none may be.
+
+    It follows the closed ones without a gap. All whole buckets that have come within the horizon are one, so that a job
+    that was down, or begins, looks at everything once.
+
+    Args:
+        closed: all rows of `buckets`.
+        now: second of the last tick.
+        horizon_s: of the lake.
+        bucket_s: length of a bucket.
+    """
+    rows = sorted(closed, key=lambda row: (row.closed_s, row.last))
+    done = 0
+    if rows:
+        done = rows[-1].last
+        # Requests have been appended since that are far by the smaller horizon and due in what was closed by the
+        # larger one. None is due before the moment at which it was closed, and that was behind last - horizon.
+        if rows[-1].horizon_s > horizon_s:
+            done = max(0, done - rows[-1].horizon_s)
+    whole = (now + horizon_s - SKEW_S - 1 - done) // bucket_s
+    if whole < 1:
+        return None
+    # A smaller horizon was in force until the next one closed its first bucket. What was left to the lake by it is due
+    # within the larger one from then on; later nobody waits of whom the larger one does not tell.
+    ends = [row.closed_s for row in rows[1:]]
+    before = [
+        row.horizon_s
+        for row, end_s in itertools.zip_longest(rows, ends)
+        if end_s is None or end_s + horizon_s >= done + 1
+    ]
+    return Bucket(done + 1, done + whole * bucket_s, min([horizon_s, *before]))
+
+
+def lies_in(bucket: Bucket) -> Column:
+    """Tell of a row of `requests` whether far requests of *bucket* may lie in its partition of the table."""
+    lies = F.lit(False)
+    for delay, longest_s in {**DELAYS_S, "more": None}.items():
+        if longest_s is None or longest_s > bucket.far_s:
+            form = {"more": "%Y", "1y": "%Y-%m"}.get(delay, "%Y-%m-%d")
+            lies |= (F.col("delay") == delay) & _due_between(bucket, form)
+    return lies
+
+
+def far_requests(requests: DataFrame, bucket: Bucket) -> DataFrame:
+    """
+    Return the rows of `requests` that are far and due in *bucket*, whatever became of them.
+
+    What is read depends on what is due in the bucket's days, months and years, and not on what else is parked.
+    """
+    waits_s = F.col("second") - F.floor(F.col("appended_ms") / 1000)
+    return requests.where(
+        lies_in(bucket)
+        & (F.col("kind") == REQUEST)
+        & F.col("second").between(bucket.first, bucket.last)
+        & (waits_s > bucket.far_s)
+    )
+
+
+def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:
+    """Return the rows of `requests` that are copies of requests due in *bucket*."""
+    return requests.where(
+        (F.col("delay") == COPY)
+        & _due_between(bucket, "%Y-%m-%d")
+        & (F.col("kind") == COPY)
+        & F.col("second").between(bucket.first, bucket.last)
+    )
+
+
+def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
+    """
+    Return the requests and cancels that have a timer id of one of *far*.
+
+    Args:
+        requests: all rows of `requests`.
+        far: rows of it.
+        since: the lowest offset of *far*: nothing below it says anything about them.
+
+    Returns:
+        partition int, offset bigint, appended_ms bigint, kind string, second bigint, timer_id string.
+    """
+    # By a hash of the id, which is smaller: that two ids have the same lets in one too many, which does no harm.
+    name = F.xxhash64("partition", "timer_id")
+    named = far.where(F.col("timer_id").isNotNull()).select(name.alias("name")).distinct()
+    return (
+        requests.where(F.col("kind").isin(REQUEST, CANCEL) & F.col("timer_id").isNotNull() & (F.col("offset") >= since))
+        .withColumn("name", name)
+        .join(named, "name", "left_semi")
+        .select("partition", "offset", "appended_ms", "kind", "second", "timer_id")
+    )
+
+
+def settled(asks: DataFrame, copies: DataFrame) -> DataFrame:
+    """
+    Return the requests of which no copy is wanted any more.
+
+    Args:
+        asks: as `asks_about` returns them.
+        copies: as `copies_in` returns them.
+
+    Returns:
+        partition int, offset bigint, promoted boolean: whether workers have taken a copy, else it was taken back. One
+        that was promoted and taken back is there twice.
+    """
+    promoted = valid_copies(asks.unionByName(copies, allowMissingColumns=True))
+    return (
+        taken_back(asks)
+        .select("partition", "offset", F.lit(False).alias("promoted"))
+        .unionByName(promoted.select("partition", "offset", F.lit(True).alias("promoted")))
+    )
+
+
+def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -> DataFrame:
+    """
+    Return the copies of *requests* as records for `timer-request`.
+
+    Args:
+        requests: rows of `requests`.
+        decided: of each partition the offset below which everything was known to the decision that they fire.
+        decided_s: UNIX second in which that began.
+
+    Returns:
+        partition int, key binary, value binary; those of a partition by second and offset.
+    """
+    decided_of = F.create_map(
+        *itertools.chain.from_iterable(
+            (F.lit(number), F.lit(offset).cast("bigint")) for number, offset in decided.items()
+        )
+    )
+    copy = _message(
+        Future.COPY_FIELD_NUMBER,
+        _number(Copy.OFFSET_FIELD_NUMBER, F.col("offset"), 8),
+        _number(Copy.APPENDED_FIELD_NUMBER, F.floor(F.col("appended_ms") / 1000), 6),
+        _number(Copy.DECIDEDOFFSET_FIELD_NUMBER, decided_of[F.col("partition")], 8),
+        _number(Copy.DECIDED_FIELD_NUMBER, F.lit(decided_s).cast("bigint"), 6),
+    )
+    return (
+        # A worker keeps neighbours that are due together as one row.
+        requests.repartition(len(decided), "partition")
+        .sortWithinPartitions("partition", "second", "offset")
+        .select(
+            "partition",
+            F.col("second").cast("string").cast("binary").alias("key"),
+            # A Future with the copy alone, behind the original's bytes: to a parser that is one message.
+            F.concat("value", F.unhex(copy)).alias("value"),
+        )
+    )
+
+
+class Promoter:
+    """
+    Promotes what has come within the horizon.
+
+    Args:
+        spark: the session.
+        settings: of the job.
+        clock: of this host: how long to wait, and when a decision began, from which workers tell that a copy is stale.
+        bucket_s: length of a bucket.
+        wait_s: longest wait for the landing.
+        land: called to have landed what the topics hold; None when another process does it.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: LakeSettings,
+        clock: Clock,
+        *,
+        bucket_s: int,
+        wait_s: float,
+        land: Callable[[], None] | None = None,
+    ) -> None:
+        if not 1 <= bucket_s <= settings.horizon_s // 2:
+            raise LakeError(
+                f"buckets of {bucket_s} s do not fit the horizon of {settings.horizon_s} s: give --bucket-s 1 to "
+                f"{settings.horizon_s // 2}; the other half of it is the time for landing and publishing"
+            )
+        self._spark, self._settings, self._clock = spark, settings, clock
+        self._bucket_s, self._wait_s, self._land = bucket_s, wait_s, land
+        self._root = tables.root_of(settings)
+        self._topic = Topics.of(settings.topic_prefix).requests
+
+    def catch_up(self) -> int:
+        """
+        Promote and close every bucket that has come within the horizon.
+
+        Returns:
+            How many requests went wrong: they were due before they were promoted, or are too large for a copy.
+
+        Raises:
+            LakeError: a worker's horizon is smaller than the lake's; the landing stays behind; copies do not help.
+            BrokerError: no broker answers, or it refuses.
+            TopicsError: a topic is missing.
+        """
+        wrong = 0
+        if self._land:
+            self._land()
+        while bucket := next_bucket(self._closed(), self._look().now, self._settings.horizon_s, self._bucket_s):
+            wrong += self._promote(bucket)
+        return wrong
+
+    def _promote(self, bucket: Bucket) -> int:
+        wrong = 0
+        for _ in range(_LOOKS):
+            seen = self._publish_what_is_left(bucket)
+            wrong += seen.late
+            if not seen.published:
+                self._close(bucket, seen.promoted)
+                return wrong + seen.large
+        raise LakeError(
+            f"of the requests due in seconds {bucket.first} to {bucket.last}, {seen.published} still have no copy "
+            f"that workers take, after {_LOOKS} looks: are there cancels of them all the time, or does the landing lag "
+            "by half an hour? The next run goes on with them"
+        )
+
+    def _publish_what_is_left(self, bucket: Bucket) -> "_Seen":
+        decided_s = int(self._clock.wall_s())
+        live = self._look()
+        decided = self._landed(live.ends)
+        requests = tables.read(self._spark, self._root, REQUESTS)
+        far = far_requests(requests, bucket)
+        there, named, since = _counts(far, F.count("*"), F.count("timer_id"), F.min("offset"))
+        if not there:
+            return _Seen()
+        asks = asks_about(requests, far, since) if named else requests.where(F.lit(False))
+        done = settled(asks, copies_in(requests, bucket)).persist()
+        try:
+            left = far.join(done, ["partition", "offset"], "left_anti")
+            waiting, late = _counts(left, F.count("*"), F.count_if(F.col("second") <= live.now))
+            large = self._publish(left, decided, decided_s, live.message_bytes_max) if waiting else 0
+            seen = _Seen(waiting - large, late, large, done.where("promoted").count())
+        finally:
+            done.unpersist()
+        log.info("published copies of %d requests of seconds %d to %d", seen.published, *bucket[:2])
+        if seen.late:
+            log.error(
+                "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
+                *(seen.late, *bucket[:2], live.now),
+            )
+        if seen.large:
+            log.error(
+                "%d requests of seconds %d to %d do not fire: with what a copy adds they are larger than the %d bytes "
+                "that %s takes (max.message.bytes)",
+                *(seen.large, *bucket[:2], live.message_bytes_max, self._topic),
+            )
+        return seen
+
+    def _look(self) -> Live:
+        live = asyncio.run(look(self._settings.bootstrap, self._settings.topic_prefix))
+        for partition, horizon_s in sorted(live.horizons_s.items()):
+            if 0 < horizon_s < self._settings.horizon_s:
+                raise LakeError(
+                    f"the worker of partition {partition} has a horizon of {horizon_s} s, less than the lake's "
+                    f"{self._settings.horizon_s} s: what is due between the two would be lost. Give the lake "
+                    f"--horizon-s {horizon_s}, or the workers more"
+                )
+        if live.horizons_s and not any(live.horizons_s.values()):
+            log.warning("workers have no horizon: they keep all requests themselves and drop what is promoted")
+        return live
+
+    def _closed(self) -> list[Closed]:
+        rows = tables.read(self._spark, self._root, BUCKETS).select(*Closed._fields).collect()
+        return [Closed(*row) for row in rows]
+
+    def _landed(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Wait until all below *ends* is in the tables, and return how far they have come."""
+        until_s = self._clock.elapsed_s() + self._wait_s
+        while True:
+            positions = tables.read_positions(self._spark, self._root, self._topic)
+            behind = {number: end for number, end in ends.items() if positions.get(number, 0) < end}
+            if not behind:
+                break
+            if self._clock.elapsed_s() > until_s:
+                number, end = min(behind.items())
+                raise LakeError(
+                    f"the landing has come to offset {positions.get(number, 0)} of {self._topic} partition {number} "
+                    f"and not to {end} within {self._wait_s:g} s: is kafka-timers lake land running, or does a "
+                    "producer keep a transaction open?"
+                )
+            if self._land:
+                self._land()
+            else:
+                time.sleep(_POLL_S)
+        if unknown := sorted(set(positions) - set(ends)):
+            raise LakeError(
+                f"{self._topic} has no partition {unknown[0]}, of which the lake holds requests: is it another topic "
+                "of the same name? Its partitions never change"
+            )
+        return {number: positions.get(number, 0) for number in ends}
+
+    def _publish(self, left: DataFrame, decided: Mapping[int, int], decided_s: int, message_bytes_max: int) -> int:
+        """Publish copies of *left*, and return how many are too large for that."""
+        large = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) > message_bytes_max
+        seen = Observation()
+        fitting = left.observe(seen, F.count_if(large).alias("large")).where(~large)
+        copies = copies_of(fitting, decided, decided_s)
+        sink = {"kafka.bootstrap.servers": self._settings.bootstrap, "topic": self._topic, **_SINK}
+        copies.write.format("kafka").options(**sink).save()
+        return int(seen.get["large"])
+
+    def _close(self, bucket: Bucket, promoted: int) -> None:
+        row = Closed(bucket.first, bucket.last, self._settings.horizon_s, promoted, int(self._clock.wall_s()))
+        tables.append(self._spark.createDataFrame([row], BUCKETS.columns), self._root, BUCKETS)
+        log.info("closed seconds %d to %d: workers have %d requests of them", *bucket[:2], promoted)
+
+
+def _counts(frame: DataFrame, *counts: Column) -> Row:
+    return frame.agg(*counts).collect()[0]
+
+
+def _due_between(bucket: Bucket, form: str) -> Column:
+    # As text they sort as they follow each other, up to the year 9999.
+    first, last = (datetime.fromtimestamp(second, UTC).strftime(form) for second in bucket[:2])
+    return F.col("due").between(first, last)
+
+
+# --- a message in SQL, as digits of hexadecimal numbers: Python would see every request -------------------------------
+
+
+def _message(field: int, *content: tuple[Column, int]) -> Column:
+    size = sum(size for _, size in content)
+    return F.concat(F.lit(f"{field << 3 | 2:02X}{size:02X}"), *(digits for digits, _ in content))
+
+
+def _number(field: int, number: Column, size: int) -> tuple[Column, int]:
+    """Return field *field* with the bigint *number*, and its bytes: a varint of *size*, the upper ones may be empty."""
+    # Seven bits in each byte, the lowest first; a set eighth bit says that another one follows.
+    digits = F.lit(0).cast("bigint")
+    for at in range(size):
+        seven = F.shiftright(number, 7 * at).bitwiseAND(F.lit(0x7F))
+        more = 0x80 if at < size - 1 else 0
+        digits = digits.bitwiseOR(F.shiftleft(seven.bitwiseOR(F.lit(more)), 8 * (size - 1 - at)))
+    # The first byte has its eighth bit set, so no digit in front of it is missing.
+    return F.concat(F.lit(f"{field << 3:02X}"), F.hex(digits)), size + 1
+
+
+COPY_BYTES = 34

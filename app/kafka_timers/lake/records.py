@@ -1,0 +1,232 @@
+"""
+Records of Kafka → rows of the tables, a record each.
+
+What a record on `timer-request` asks for is judged by the worker's own code, so what no worker takes for a timer is
+none here either. A whole batch is judged at once when nothing in it is unusual; that it makes no difference is held by
+test_batches_are_judged_as_their_records_are.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from kafka_timers.errors import WireError
+from kafka_timers.lake.schema import (
+    CANCEL,
+    COPY,
+    REFUSED,
+    REQUEST,
+    REQUESTS,
+    SEALS,
+    Table,
+    delay_of,
+    due_of,
+)
+from kafka_timers.service import runs
+from kafka_timers.service.ids import hash_of
+from kafka_timers.service.requests import Reason, judged, second_of
+from kafka_timers.wire import is_complete, sealed_from
+
+__all__ = ["rejected_of", "requests_of", "seals_of"]
+
+log = logging.getLogger(__name__)
+
+
+def requests_of(records: DataFrame, partitions: int) -> DataFrame:
+    """
+    Return the rows of `requests` for records of timer-request.
+
+    Args:
+        records: as Spark's Kafka source has them: key binary, value binary, partition int, offset bigint and timestamp.
+        partitions: of timer-request, by which workers judge where a timer id belongs.
+
+    Returns:
+        the columns of `requests`.
+    """
+    rows = records.select("partition", "offset", _appended_ms(), "key", "value").mapInArrow(
+        partial(_judged_batches, partitions=partitions), StructType(_told(REQUESTS))
+    )
+    kind, appended_ms = F.col("kind"), F.col("appended_ms")
+    delay = F.when(kind == REQUEST, delay_of(F.col("second"), appended_ms)).when(kind == COPY, "copy").otherwise("none")
+    at = F.coalesce("second", F.floor(appended_ms / 1000))
+    return rows.withColumn("delay", delay).withColumn("due", due_of(at, F.col("delay")))
+
+
+def seals_of(records: DataFrame) -> DataFrame:
+    """
+    Return the rows of `seals` for records of timer-sealed; what is no seal is skipped and logged, as workers do.
+
+    Args:
+        records: as Spark's Kafka source has them: value binary, partition int, offset bigint and timestamp.
+
+    Returns:
+        the columns of `seals`.
+    """
+    told = records.select("offset", "partition", _appended_ms(), "value")
+    rows = told.mapInArrow(_sealed_batches, StructType(_told(SEALS)))
+    return rows.withColumn("day", due_of(F.col("last"), F.lit("day")))
+
+
+def rejected_of(records: DataFrame) -> DataFrame:
+    """
+    Return the rows of `rejected` for records of timer-rejected.
+
+    Args:
+        records: as Spark's Kafka source has them: headers array<struct<key string, value binary>>, partition int,
+            offset bigint and timestamp.
+
+    Returns:
+        the columns of `rejected`; null is what no header says.
+    """
+
+    def header(name: str) -> Column:
+        # Of several of one name the first one counts. Whoever else writes to the topic may write what is no text.
+        values = F.filter("headers", lambda each: each["key"] == f"timer-rejected-{name}")
+        return F.make_valid_utf8(F.try_element_at(values, F.lit(1))["value"].cast("string"))
+
+    rows = records.select(
+        "partition",
+        "offset",
+        _appended_ms(),
+        header("reason").alias("reason"),
+        header("topic").alias("source_topic"),
+        header("partition").try_cast("int").alias("source_partition"),
+        header("offset").try_cast("bigint").alias("source_offset"),
+    )
+    return rows.withColumn("day", due_of(F.floor(F.col("appended_ms") / 1000), F.lit("day")))
+
+
+def _appended_ms() -> Column:
+    return F.unix_millis("timestamp").alias("appended_ms")
+
+
+def _told(table: Table) -> list[Any]:
+    # What a table is partitioned by follows from the rest, and is said in Spark.
+    return [column for column in table.columns if column.name not in table.partitioned_by]
+
+
+# --- timer-request ---------------------------------------------------------------------------------------------------
+
+
+class _Asked(NamedTuple):
+    """A record as `judged` takes it, which reads key and value only."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int = -1
+    timestamp: int = -1
+
+
+class _Judged(NamedTuple):
+    """What follows from key and value: columns of `requests` in their order."""
+
+    kind: str
+    second: int | None = None
+    millis: int | None = None
+    topic: str | None = None
+    timer_id: str | None = None
+    reason: str | None = None
+    original: int | None = None
+    original_s: int | None = None
+    decided: int | None = None
+    decided_s: int | None = None
+
+
+_JUDGED_TYPES = {name: to_arrow_type(REQUESTS.columns[name].dataType) for name in _Judged._fields}
+
+
+def _judged_batches(batches: Iterable[pa.RecordBatch], partitions: int) -> Iterator[pa.RecordBatch]:
+    names = [column.name for column in _told(REQUESTS)]
+    for batch in batches:
+        columns = judged_at_once(batch, partitions) or judged_one_by_one(batch, partitions)
+        value, is_copy = batch["value"], pc.equal(columns[0], COPY)
+        if pc.any(is_copy).as_py():
+            value = pc.if_else(is_copy, None, value)
+        columns = [batch["partition"], batch["offset"], batch["appended_ms"], *columns, value]
+        yield pa.RecordBatch.from_arrays(columns, names)
+
+
+def judged_one_by_one(batch: pa.RecordBatch, partitions: int) -> list[pa.Array]:
+    """Return the columns of `_Judged` for records of timer-request."""
+    fields = (batch[name].to_pylist() for name in ("partition", "key", "value"))
+    rows = [_judged(_Asked(key, value), number, partitions) for number, key, value in zip(*fields, strict=True)]
+    columns = zip(*rows, strict=True) if rows else [()] * len(_JUDGED_TYPES)
+    return [pa.array(column, kind) for column, kind in zip(columns, _JUDGED_TYPES.values(), strict=True)]
+
+
+def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | None:
+    """Return what `judged_one_by_one` does if nothing is unusual in *batch*, else None: more than twice as fast."""
+    key, value, number = (batch[name] for name in ("key", "value", "partition"))
+    if key.null_count or value.null_count or len(number.unique()) != 1:
+        return None
+    values = value.to_pylist()
+    futures, extras = runs.futures_in(runs.framed(values)), None
+    if futures is not None:
+        extras = runs.extras_in(values)
+    if futures is None or extras is None or any(map(extras.HasField, ("millis", "cancel", "copy"))):
+        return None
+    # Many requests of a fetch are due in the same seconds.
+    keys = key.dictionary_encode()
+    seconds = list(map(second_of, keys.dictionary.to_pylist()))
+    topics = [future.callBackTopic for future in futures]
+    if "" in topics or any(isinstance(second, Reason) for second in seconds):
+        return None
+    columns = {
+        "kind": pa.repeat(REQUEST, len(batch)),
+        "second": pa.array(seconds, pa.int64()).take(keys.indices),
+        "millis": pa.repeat(pa.scalar(0, pa.int32()), len(batch)),
+        "topic": pa.array(topics, pa.string()),
+    }
+    if extras.HasField("timerId"):
+        ids, home = [future.timerId for future in futures], number[0].as_py()
+        if any(each and hash_of(each.encode()) % partitions != home for each in ids):
+            return None
+        columns["timer_id"] = pa.array([each or None for each in ids], pa.string())
+    return [columns.get(name, pa.nulls(len(batch), kind)) for name, kind in _JUDGED_TYPES.items()]
+
+
+def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
+    second, future = judged(record, number, partitions)
+    if isinstance(future, Reason):
+        return _Judged(REFUSED, reason=future.value)
+    timer_id = future.timerId or None
+    if second is None:
+        return _Judged(CANCEL, timer_id=timer_id)
+    asked = (second, future.millis, future.callBackTopic, timer_id, None)
+    if not future.HasField("copy"):
+        return _Judged(REQUEST, *asked)
+    copy = future.copy
+    return _Judged(COPY, *asked, copy.offset, copy.appended, copy.decidedOffset, copy.decided)
+
+
+# --- timer-sealed ----------------------------------------------------------------------------------------------------
+
+
+def _sealed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    told = _told(SEALS)
+    names, kinds = [column.name for column in told], [to_arrow_type(column.dataType) for column in told]
+    for batch in batches:
+        rows = [row for record in batch.to_pylist() if (row := _sealed(**record))]
+        columns = [pa.array([row[name] for row in rows], kind) for name, kind in zip(names, kinds, strict=True)]
+        yield pa.RecordBatch.from_arrays(columns, names)
+
+
+def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) -> dict[str, Any] | None:
+    try:
+        # No bytes at all would parse, as a seal of second 0.
+        seal = sealed_from(value or b"\0", partition=partition, offset=offset)
+    except WireError as error:
+        log.warning("skipped: %s", error)
+        return None
+    row = {field.name: getattr(seal, field.name) for field in seal.DESCRIPTOR.fields}
+    row["digest"] -= (row["digest"] >> 63) << 64
+    row["through"] = None if is_complete(seal) else seal.through
+    return row | {"partition": partition, "offset": offset, "appended_ms": appended_ms}

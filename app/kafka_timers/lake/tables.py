@@ -1,0 +1,142 @@
+"""
+The tables of the lake as they lie below its root: where each is, made, read and appended to.
+
+Any Delta reader finds them at these paths; nothing about them is kept elsewhere, in a metastore or otherwise.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField
+
+from kafka_timers.errors import LakeError
+from kafka_timers.lake.schema import POSITIONS, Table
+from kafka_timers.settings import LakeSettings
+
+__all__ = [
+    "append",
+    "create",
+    "exists",
+    "is_missing",
+    "name_of",
+    "path_of",
+    "read",
+    "read_positions",
+    "root_of",
+    "translated",
+    "words_of",
+]
+
+# What Spark and Delta call a table, or a file, that does not exist.
+_MISSING = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
+
+
+def root_of(settings: LakeSettings) -> str:
+    """Return the URI below which the tables lie; a plain folder is made an absolute one."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", settings.lake):
+        return settings.lake.rstrip("/")
+    # Not Path.as_uri: Hadoop takes what stands in a URI as it is, so %20 would not be a space.
+    return f"file:{Path(settings.lake).absolute()}"
+
+
+def path_of(root: str, table: Table) -> str:
+    """Return the URI of *table*."""
+    return f"{root}/{table.name}"
+
+
+def name_of(root: str, table: Table) -> str:
+    """Return what SQL calls *table*."""
+    path = path_of(root, table).replace("`", "``")
+    return f"delta.`{path}`"
+
+
+def is_missing(error: AnalysisException) -> bool:
+    """Tell whether *error* says that what was to be read does not exist."""
+    return error.getCondition() in _MISSING
+
+
+@contextmanager
+def translated(root: str) -> Iterator[None]:
+    """
+    Turn what Spark raises inside, which reads or writes below *root*, into one sentence.
+
+    Raises:
+        LakeError: with the last of Spark's reasons.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise LakeError(f"the lake at {root} cannot be read or written: {words_of(error)}") from error
+
+
+def words_of(error: Exception) -> str:
+    """Return the reason that *error* gives, a line: of a chain of causes the first one."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
+    return (causes or lines)[-1 if causes else 0]
+
+
+def create(spark: SparkSession, root: str, table: Table) -> None:
+    """Make *table*, if it does not exist, with what its columns are and mean."""
+    columns = ", ".join(map(_column, table.columns))
+    by = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {name_of(root, table)} ({columns}) USING delta{by}")
+
+
+def exists(spark: SparkSession, root: str, table: Table) -> bool:
+    """Tell whether *table* was made."""
+    return _loaded(spark, root, table) is not None
+
+
+def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
+    """Return *table* as it is now: an empty frame with its columns if it does not exist yet."""
+    loaded = _loaded(spark, root, table)
+    return spark.createDataFrame([], table.columns) if loaded is None else loaded
+
+
+def append(frame: DataFrame, root: str, table: Table, app_id: str | None = None, version: int | None = None) -> None:
+    """
+    Append *frame* to *table* in one commit; the table is made if it does not exist.
+
+    Args:
+        frame: has the table's columns, in any order.
+        root: the lake's.
+        table: where to.
+        app_id: names who appends. With it, nothing is done if that one has appended *version* or a later one before.
+        version: number of this append, ascending.
+    """
+    create(frame.sparkSession, root, table)
+    writer = frame.select(*table.columns.names).write.format("delta").mode("append")
+    if app_id is not None:
+        writer = writer.option("txnAppId", app_id).option("txnVersion", str(version))
+    writer.save(path_of(root, table))
+
+
+def read_positions(spark: SparkSession, root: str, topic: str) -> dict[int, int]:
+    """Return for each partition of *topic* the offset below which all of its records are in the tables."""
+    landed = read(spark, root, POSITIONS).where(F.col("topic") == topic)
+    return {row[0]: row[1] for row in landed.groupBy("partition").agg(F.max("position")).collect()}
+
+
+def _column(column: StructField) -> str:
+    null = "" if column.nullable else " NOT NULL"
+    comment = column.metadata["comment"].replace("\\", "\\\\").replace("'", "\\'")
+    return f"`{column.name}` {column.dataType.simpleString()}{null} COMMENT '{comment}'"
+
+
+def _loaded(spark: SparkSession, root: str, table: Table) -> DataFrame | None:
+    try:
+        loaded = spark.read.format("delta").load(path_of(root, table))
+        # Not every Spark looks before it is asked something.
+        _ = loaded.schema
+    except AnalysisException as error:
+        if not is_missing(error):
+            raise
+        return None
+    return loaded

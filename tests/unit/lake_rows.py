@@ -1,0 +1,95 @@
+"""Rows of the lake's tables, as short as tests can say them; times are UNIX seconds, small ones."""
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from kafka_timers.lake.schema import REQUESTS, SEALS
+
+REJECTED = "partition int, offset bigint, reason string"
+# A horizon in the histories below: what is due more than 1,000 seconds after its append is far.
+HORIZON_S = 1000
+
+
+def request(
+    offset: int, appended_s: float, second: int, timer_id: str | None = None, partition: int = 0, topic: str = "t"
+) -> Row:
+    return _record(
+        partition, offset, appended_s, "request", second=second, millis=0, topic=topic, timer_id=timer_id, value=b"v"
+    )
+
+
+def cancel(offset: int, appended_s: float, timer_id: str, partition: int = 0) -> Row:
+    return _record(partition, offset, appended_s, "cancel", timer_id=timer_id)
+
+
+def refused(offset: int, appended_s: float, reason: str, partition: int = 0) -> Row:
+    return _record(partition, offset, appended_s, "refused", reason=reason)
+
+
+def copy(offset: int, appended_s: float, original: Row, decided: int, decided_s: int | None = None) -> Row:
+    told = {name: original[name] for name in ("second", "millis", "topic", "timer_id")}
+    return _record(
+        original.partition,
+        offset,
+        appended_s,
+        "copy",
+        **told,
+        original=original.offset,
+        original_s=original.appended_ms // 1000,
+        decided=decided,
+        decided_s=int(appended_s) if decided_s is None else decided_s,
+    )
+
+
+def _record(partition: int, offset: int, appended_s: float, kind: str, **more: object) -> Row:
+    known = {"partition": partition, "offset": offset, "appended_ms": int(appended_s * 1000), "kind": kind}
+    known |= {"delay": "1h", "due": "2030-01-31"}
+    return Row(**(dict.fromkeys(REQUESTS.columns.names) | known | more))
+
+
+def digest_of(offsets: Iterable[int]) -> int:
+    digest = sum((offset + 1) ** 3 for offset in offsets) % 2**64
+    return digest - 2**64 if digest >= 2**63 else digest
+
+
+def seal(
+    last: int,
+    fence: int,
+    fired: Iterable[int] = (),
+    rejected: int = 0,
+    *,
+    first: int | None = None,
+    partition: int = 0,
+    horizon_s: int = HORIZON_S,
+    horizon_from: int = 0,
+    through: bytes | None = None,
+    **wrong: object,
+) -> Row:
+    fired = list(fired)
+    known = dict.fromkeys(SEALS.columns.names, 0) | {
+        "partition": partition,
+        "offset": last,
+        "appended_ms": last * 1000 + 100,
+        "first": last if first is None else first,
+        "last": last,
+        "due": len(fired) + rejected,
+        "fired": len(fired),
+        "rejected": rejected,
+        "digest": digest_of(fired),
+        "fence": fence,
+        "through": through,
+        "horizon_s": horizon_s,
+        "horizon_from": horizon_from,
+        "worker": "w",
+        "day": "2030-01-31",
+    }
+    return Row(**(known | wrong))
+
+
+def of(spark: SparkSession, rows: list[Row], columns: object) -> DataFrame:
+    return spark.createDataFrame(rows, columns)
+
+
+def told(frame: DataFrame, *columns: str) -> list[tuple]:
+    return sorted(tuple(row) for row in frame.select(*columns).collect())

@@ -1,0 +1,297 @@
+"""Which far requests come back to the workers, when, and as what."""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
+from pyspark.testing import assertDataFrameEqual
+
+from kafka_timers.lake.promote import (
+    SKEW_S,
+    Bucket,
+    Closed,
+    asks_about,
+    copies_in,
+    copies_of,
+    far_requests,
+    lies_in,
+    next_bucket,
+    settled,
+)
+from kafka_timers.lake.schema import delay_of, due_of
+from kafka_timers.wire import COPY_STALE_S, Copy, Future, is_far
+
+DAY_S = 86_400
+HORIZON_S, BUCKET_S = DAY_S, 3_600
+# 2030-01-01 00:00:00 UTC.
+NEW_YEAR = 1_893_456_000
+
+COLUMNS = (
+    "partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, topic string, "
+    "timer_id string, original bigint, original_s bigint, decided bigint, decided_s bigint, value binary"
+)
+
+
+def request(offset: int, appended_s: float, second: int, timer_id: str | None = None, partition: int = 0) -> tuple:
+    value = b"value %d" % offset
+    ids = (timer_id, None, None, None, None)
+    return (partition, offset, int(appended_s * 1000), "request", second, 0, "topic", *ids, value)
+
+
+def cancel(offset: int, appended_s: float, timer_id: str, partition: int = 0) -> tuple:
+    return (partition, offset, int(appended_s * 1000), "cancel", None, None, None, timer_id, *[None] * 5)
+
+
+def copy(offset: int, of: tuple, decided: int, *, timer_id: str | None = None, age_s: int = 0) -> tuple:
+    partition, original, original_ms, _, second = of[:5]
+    ids = (timer_id or of[7], original, original_ms // 1000, decided, 50_000 - age_s)
+    return (partition, offset, 50_000_000, "copy", second, 0, "topic", *ids, None)
+
+
+def table(spark: SparkSession, rows: list[tuple]) -> DataFrame:
+    """Return *rows* as `requests` holds them."""
+    frame = spark.createDataFrame(rows, COLUMNS)
+    delay = (
+        F.when(F.col("kind") == "request", delay_of(F.col("second"), F.col("appended_ms")))
+        .when(F.col("kind") == "copy", "copy")
+        .otherwise("none")
+    )
+    due = F.when(delay == "none", "2030-01-01").otherwise(due_of(F.col("second"), delay))
+    return frame.withColumn("delay", delay).withColumn("due", due)
+
+
+def left_of(spark: SparkSession, stories: list[list[tuple]], bucket: Bucket) -> list[list[int]]:
+    """Return the offsets of what *bucket* still lacks, as a promotion finds them; each story has its partition."""
+    rows = [(number, *row[1:]) for number, story in enumerate(stories) for row in story]
+    requests = table(spark, rows)
+    far = far_requests(requests, bucket)
+    done = settled(asks_about(requests, far, 0), copies_in(requests, bucket))
+    left = [(row.partition, row.offset) for row in far.join(done, ["partition", "offset"], "left_anti").collect()]
+    return [sorted(offset for number, offset in left if number == story) for story in range(len(stories))]
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+def closed(last: int, horizon_s: int = HORIZON_S, closed_s: int | None = None) -> Closed:
+    return Closed(last - BUCKET_S + 1, last, horizon_s, 0, last - horizon_s + 10 if closed_s is None else closed_s)
+
+
+def test_the_first_bucket_is_all_that_has_come_within_the_horizon() -> None:
+    bucket = next_bucket([], NEW_YEAR, HORIZON_S, BUCKET_S)
+    assert bucket == Bucket(1, NEW_YEAR + DAY_S - BUCKET_S, HORIZON_S)
+
+
+def test_a_bucket_waits_until_its_last_second_is_within_the_horizon_by_any_brokers_clock() -> None:
+    last = NEW_YEAR + BUCKET_S
+    early, due = (next_bucket([closed(NEW_YEAR)], last - HORIZON_S + SKEW_S + s, HORIZON_S, BUCKET_S) for s in (0, 1))
+    assert early is None
+    assert due == Bucket(NEW_YEAR + 1, last, HORIZON_S)
+
+
+def test_nothing_that_is_appended_from_then_on_is_far_and_due_in_the_bucket() -> None:
+    for now in range(NEW_YEAR, NEW_YEAR + 3 * BUCKET_S, 7):
+        bucket = next_bucket([closed(NEW_YEAR + DAY_S - 2 * BUCKET_S)], now, HORIZON_S, BUCKET_S)
+        assert bucket
+        assert not is_far(bucket.last, now - SKEW_S, HORIZON_S)
+
+
+def test_what_was_missed_while_the_job_was_down_is_one_bucket() -> None:
+    bucket = next_bucket([closed(NEW_YEAR)], NEW_YEAR + 10 * DAY_S, HORIZON_S, BUCKET_S)
+    assert bucket == Bucket(NEW_YEAR + 1, NEW_YEAR + 11 * DAY_S - BUCKET_S, HORIZON_S)
+
+
+def test_another_length_of_buckets_leaves_no_gap() -> None:
+    bucket = next_bucket([closed(NEW_YEAR)], NEW_YEAR, HORIZON_S, 1_000)
+    assert bucket == Bucket(NEW_YEAR + 1, NEW_YEAR + 86_000, HORIZON_S)
+
+
+def test_with_a_smaller_horizon_nothing_is_taken_for_closed_that_was_not_due_when_it_was_closed() -> None:
+    """
+    1. at second NEW_YEAR seconds up to NEW_YEAR + one day were closed     2. the horizon becomes an hour
+    3. a request due in NEW_YEAR + 2 h is far now, and in what was closed
+    """
+    rows = [closed(NEW_YEAR), closed(NEW_YEAR + DAY_S)]
+    bucket = next_bucket(rows, NEW_YEAR + 1_800, 3_600, 600)
+    assert bucket
+    assert bucket.first <= NEW_YEAR + 1
+    # What was closed anew by the smaller one is what counts from then on, also when the horizon grows again.
+    rows.append(closed(bucket.last, 3_600, closed_s=NEW_YEAR + 1_900))
+    for horizon_s in (3_600, HORIZON_S):
+        again = next_bucket(rows, NEW_YEAR + 10_000, horizon_s, 600)
+        assert again
+        assert again.first == bucket.last + 1
+
+
+def test_with_a_larger_horizon_what_was_left_to_the_lake_by_the_smaller_one_is_still_far() -> None:
+    """
+    1. by a horizon of an hour a request due in 2 h is left to the lake     2. workers and lake get one of a day, by
+    which it is not far     3. it is promoted all the same, until none like it can be left
+    """
+    rows = [closed(NEW_YEAR, 3_600, closed_s=NEW_YEAR - 3_600)]
+    bucket = next_bucket(rows, NEW_YEAR - 3_000, HORIZON_S, BUCKET_S)
+    assert bucket
+    assert bucket.far_s == 3_600
+    # What was appended until the switch was noticed is due within a day from then on.
+    switched_s = NEW_YEAR - 3_000
+    rows.append(closed(bucket.last, HORIZON_S, closed_s=switched_s))
+    while bucket.first <= switched_s + DAY_S:
+        assert bucket.far_s == 3_600
+        bucket = next_bucket(rows, bucket.last - HORIZON_S + BUCKET_S + SKEW_S + 1, HORIZON_S, BUCKET_S)
+        assert bucket
+        rows.append(closed(bucket.last, HORIZON_S))
+    assert bucket.far_s == HORIZON_S
+
+
+# --- what -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("horizon_s", [60, 3_600, 50_000, DAY_S, 40 * DAY_S, 400 * DAY_S])
+def test_far_requests_of_a_bucket_are_found_wherever_they_lie(spark: SparkSession, horizon_s: int) -> None:
+    chance = random.Random(horizon_s)
+    bucket = Bucket(NEW_YEAR - 1_800, NEW_YEAR + 1_800, horizon_s)
+    delays_s = [60, 61, 3_600, 3_601, DAY_S, DAY_S + 1, 32 * DAY_S, 33 * DAY_S, 366 * DAY_S, 367 * DAY_S, 3_000 * DAY_S]
+    delays_s += [horizon_s, horizon_s + 1]
+    rows = []
+    for offset, delay_s in enumerate(delays_s * 4):
+        second = chance.choice([bucket.first - 1, bucket.first, NEW_YEAR, bucket.last, bucket.last + 1])
+        rows.append(request(offset, second - delay_s + chance.choice([0, 0.999]), second))
+    wanted = [
+        row[1] for row in rows if bucket.first <= row[4] <= bucket.last and is_far(row[4], row[2] // 1000, horizon_s)
+    ]
+    assert wanted
+    assert sorted(row.offset for row in far_requests(table(spark, rows), bucket).collect()) == wanted
+
+
+def test_only_the_days_months_and_years_of_a_bucket_are_read(spark: SparkSession) -> None:
+    partitions = [
+        *itertools.product(
+            ["1h", "1d", "32d", "copy", "none"], ["2029-12-30", "2029-12-31", "2030-01-01", "2030-01-02"]
+        ),
+        *itertools.product(["1y"], ["2029-11", "2029-12", "2030-01", "2030-02"]),
+        *itertools.product(["more"], ["2028", "2029", "2030", "2031"]),
+    ]
+    frame = spark.createDataFrame(partitions, "delay string, due string")
+    read = frame.where(lies_in(Bucket(NEW_YEAR - 10, NEW_YEAR + 10, DAY_S))).collect()
+    assert sorted(map(tuple, read)) == [
+        ("1y", "2029-12"),
+        ("1y", "2030-01"),
+        ("32d", "2029-12-31"),
+        ("32d", "2030-01-01"),
+        ("more", "2029"),
+        ("more", "2030"),
+    ]
+
+
+BUCKET = Bucket(20_001, 30_000, 1_000)
+
+
+def test_what_is_left_to_promote(spark: SparkSession) -> None:
+    """One look at all stories, each in a partition of its own: a look takes seconds, however little there is."""
+    unnamed, timer = request(0, 1, 21_000), request(1, 1, 21_000, "a")
+    stale = copy(5, timer, 4, age_s=COPY_STALE_S + 1)
+    too_late = cancel(4, 21_000, "a")
+    stories = {
+        "nobody's timers": ([unnamed, timer], [0, 1]),
+        # H11: workers and lake judge alike, by the due rule.
+        "cancelled": ([timer, cancel(2, 10, "a")], []),
+        "cancelled too late": ([timer, too_late], [1]),
+        "another was cancelled": ([timer, cancel(2, 10, "b")], [1]),
+        "moved within the bucket": ([timer, request(2, 2, 29_000, "a")], [2]),
+        "moved out of it": ([timer, request(2, 2, 31_000, "a")], []),
+        "moved into it": ([request(0, 1, 31_000, "a"), request(2, 2, 29_000, "a")], [2]),
+        "moved to a near second": ([timer, request(2, 20_900, 21_500, "a")], []),
+        "cancelled and made anew": ([timer, cancel(2, 10, "a"), request(3, 11, 23_000, "a")], [3]),
+        # V6: who is near is kept by the workers, by the same rule.
+        "near": ([request(0, 20_000, 21_000), request(1, 19_999.999, 21_000)], [1]),
+        "of other buckets": ([request(0, 1, 20_000), request(1, 1, 30_001)], []),
+        "workers have one": ([unnamed, timer, copy(5, unnamed, 4)], [1]),
+        "workers have both": ([unnamed, timer, copy(5, unnamed, 4), copy(6, timer, 4)], []),
+        # A job that was killed publishes again what it does not know to be published.
+        "twice": ([unnamed, timer, *(copy(n, of, 4) for n, of in enumerate((unnamed, timer) * 2, 5))], []),
+        # V7: workers drop a copy when its decision is old, or did not know what lies before it.
+        "a stale copy": ([timer, stale], [1]),
+        "a stale copy and another": ([timer, stale, copy(6, timer, 5)], []),
+        "overtaken": ([timer, too_late, copy(5, timer, 4)], [1]),
+        "overtaken, then anew": ([timer, too_late, copy(5, timer, 4), copy(6, timer, 5)], []),
+        "overtaken by what was in time": ([timer, cancel(4, 5, "a"), copy(5, timer, 4)], []),
+        "a copy for another second": ([timer, copy(5, request(1, 1, 31_000, "a"), 4)], [1]),
+    }
+    left = left_of(spark, [rows for rows, _ in stories.values()], BUCKET)
+    assert dict(zip(stories, left, strict=True)) == {name: wanted for name, (_, wanted) in stories.items()}
+
+
+def test_only_what_says_something_of_a_far_request_is_looked_at(spark: SparkSession) -> None:
+    rows = [
+        request(3, 1, 21_000, "a"),
+        request(2, 1, 90_000, "a"),
+        cancel(4, 2, "a"),
+        cancel(5, 2, "b"),
+        request(6, 3, 3_000, "a"),
+        copy(7, request(3, 1, 21_000, "a"), 4),
+        request(8, 4, 21_000),
+    ]
+    requests = table(spark, rows)
+    asks = asks_about(requests, far_requests(requests, BUCKET), since=3)
+    assert sorted(row.offset for row in asks.collect()) == [3, 4, 6]
+
+
+def test_who_is_settled_is_told_with_the_reason(spark: SparkSession) -> None:
+    promoted, both, cancelled = request(0, 1, 21_000), request(1, 1, 21_000, "b"), request(2, 1, 21_000, "c")
+    rows = [promoted, both, cancelled, copy(5, promoted, 4), copy(6, both, 4), cancel(7, 9, "b"), cancel(8, 9, "c")]
+    requests = table(spark, rows)
+    done = settled(asks_about(requests, far_requests(requests, BUCKET), 0), copies_in(requests, BUCKET))
+    wanted = [(0, 0, True), (0, 1, True), (0, 1, False), (0, 2, False)]
+    assertDataFrameEqual(done, spark.createDataFrame(wanted, "partition int, offset bigint, promoted boolean"))
+
+
+def test_copies_of_another_bucket_are_of_no_interest(spark: SparkSession) -> None:
+    inside, outside = request(0, 1, 21_000), request(1, 1, 31_000)
+    rows = [inside, outside, copy(5, inside, 4), copy(6, outside, 4)]
+    assert [row.offset for row in copies_in(table(spark, rows), BUCKET).collect()] == [5]
+
+
+# --- as what ----------------------------------------------------------------------------------------------------------
+
+
+def numbers() -> Iterator[int]:
+    """Yield where the bytes of a varint change."""
+    for bits in range(7, 57, 7):
+        yield from ((1 << bits) - 1, 1 << bits)
+
+
+def test_a_copy_is_the_original_with_its_origin(spark: SparkSession) -> None:
+    original = Future(callBackTopic="t", callBackKey="k", callBack=b"\0\xff" * 90, timerId="a", token="x", millis=7)
+    original.headers.add(key="h")
+    value = original.SerializeToString()
+    offsets = [0, 1, *[n for n in numbers() if n < 1 << 56]]
+    rows = [request(offset, 1_899_999_999.999, 2_000_000_000 + offset % 7, partition=1)[:-1] for offset in offsets]
+    requests = spark.createDataFrame([(*row, value) for row in rows], COLUMNS)
+    made = copies_of(requests, {0: 5, 1: (1 << 56) - 1}, 1_999_999_999).collect()
+    assert [row.partition for row in made] == [1] * len(offsets)
+    for row, (second, offset) in zip(made, sorted((2_000_000_000 + o % 7, o) for o in offsets), strict=True):
+        wanted = Future(
+            copy=Copy(offset=offset, appended=1_899_999_999, decidedOffset=(1 << 56) - 1, decided=1_999_999_999)
+        )
+        wanted.MergeFrom(original)
+        assert Future.FromString(row.value) == wanted
+        assert row.value.startswith(value)
+        assert row.key == b"%d" % second
+
+
+def test_each_partition_has_its_own_decision(spark: SparkSession) -> None:
+    rows = [request(0, 1, 21_000, partition=0), request(0, 1, 21_000, partition=1)]
+    requests = spark.createDataFrame([(*row[:-1], b"") for row in rows], COLUMNS)
+    made = {row.partition: Future.FromString(row.value) for row in copies_of(requests, {0: 7, 1: 9}, 40).collect()}
+    assert {partition: future.copy.decidedOffset for partition, future in made.items()} == {0: 7, 1: 9}
+
+
+def test_what_is_said_of_the_size_of_a_copy_is_true(spark: SparkSession) -> None:
+    from kafka_timers.lake.promote import COPY_BYTES
+
+    requests = spark.createDataFrame([request(0, 1, 21_000)], COLUMNS)
+    [made] = copies_of(requests, {0: 7}, 40).collect()
+    assert len(made.value) == len(b"value 0") + COPY_BYTES
