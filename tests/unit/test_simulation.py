@@ -41,6 +41,7 @@ NOT_MISSED = {
     "local second": "matters only where the seals are gone: test_h6_a_store_outlives_the_seals",
     "known from": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
     "forget when serving": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
+    "done copies are known": "too rare by chance: test_h10_a_copy_that_comes_again_means_nothing_to_a_next_owner",
     "decided before it is landed": "too rare by chance: test_a_copy_that_was_underway_for_too_long_is_promoted_anew",
 }
 
@@ -732,6 +733,21 @@ def test_h10_a_copy_that_comes_again_means_nothing_also_after_a_late_one_has_fir
     else:
         assert fired(world) == [0]
         assert sum(seal.late_arrivals for seal in world.broker.seals) == 1
+
+
+@pytest.mark.parametrize("off", [(), ("done copies are known",)])
+def test_h10_a_copy_that_comes_again_means_nothing_to_a_next_owner(off: tuple[str, ...]) -> None:
+    world, a, b, _ = lake_story(off=off)
+    world.request(15)
+    world.take_over(a)
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, a, 16)
+    assert fired(world) == [0]
+    world.take_over(b, empty=True)
+    world.settle_down(b)
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, b, 18)
+    assert fired(world) == ([0, 0] if off else [0])
 
 
 def test_a_cancel_is_answered_as_long_as_the_far_request_is_remembered() -> None:

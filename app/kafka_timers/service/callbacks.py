@@ -32,6 +32,9 @@ Headers = list[tuple[str, bytes | None]]
 _STRIDE_REQUESTS = 1_000
 _STRIDE_BYTES = 4 << 20
 
+# What the field of a seal takes, some 24 days.
+_LATENESS_MS_MAX = (1 << 31) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
@@ -302,12 +305,12 @@ class Slice:
             self._append(lane, at, size, key, None, [(REQUEST_HEADER, name)])
 
     def lateness_ms(self, share: float) -> int:
-        """Return how late *share* (0 to 1) of the rows are at most, from their second until now; 0 without any."""
+        """Return how late *share* (0 to 1) of the rows are at most, from second to now, up to 24 days; 0 without any."""
         late, left = 0, share * self.seconds.total()
         for second in sorted(self.seconds, reverse=True):
             if left <= 0:
                 break
-            late = int((self._clock.wall_s() - second) * 1000)
+            late = min(int((self._clock.wall_s() - second) * 1000), _LATENESS_MS_MAX)
             left -= self.seconds[second]
         return late
 
