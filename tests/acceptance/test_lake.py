@@ -1,7 +1,7 @@
 """
 Timers from a second to two years ahead, through landing, parking, promotion and the live worker, with kill -9.
 
-Time is compressed: requests carry append times that lie years back, and seconds are ticked as fast as they can be fired.
+Time is compressed: requests carry append times that lie years back, and seconds are ticked as fast as they can fire.
 Workers, landing and promotion cannot tell.
 """
 
@@ -185,7 +185,7 @@ class Years:
 
     async def until_published(self, end: int) -> None:
         """Wait until there is more on the request log than *end*."""
-        while await self.end() <= end:
+        while await self.end() <= end:  # noqa: ASYNC110  # a broker has to be asked
             await asyncio.sleep(0.05)
 
     async def end(self) -> int:
