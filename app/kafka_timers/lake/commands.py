@@ -102,17 +102,46 @@ def land(once: bool, every_s: float, skip_lost: bool, **given: Any) -> None:
     """
     with needs("lake"):
         from kafka_timers.lake.land import land as run
-        from kafka_timers.lake.session import open_session
     settings = LakeSettings(**given)
-    log_to_stderr(settings.log_level)
-    if settings.log_level != "debug":
-        # What ends in an error is told by it.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    spark, stop = open_session(settings), threading.Event()
+    spark, stop = _started(settings), threading.Event()
     # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the batch under way.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     run(spark, settings, every_s=None if once else every_s, stop=stop, skip_lost=skip_lost)
+
+
+@lake.command()
+@options_of(LakeSettings)
+def optimize(**given: Any) -> None:
+    """
+    Merge small files, and sort what comes due next.
+
+    May run beside land and promote; once a day is enough.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.maintain import optimize as run
+    settings = LakeSettings(**given)
+    run(_started(settings), settings, int(HostClock().wall_s()))
+
+
+@lake.command()
+@options_of(LakeSettings)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(min=1),
+    required=True,
+    help="days that requests stay after they were due, seals and rejected ones after they were written",
+)
+def expire(keep_days: int, **given: Any) -> None:
+    """
+    Delete what was done long ago.
+
+    Nothing goes that may fire yet, nor what tells that something does not.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.maintain import expire as run
+    settings = LakeSettings(**given)
+    run(_started(settings), settings, keep_days, int(HostClock().wall_s()))
 
 
 @lake.command()
@@ -296,19 +325,25 @@ def _as_bytes(value: Any) -> bytes | None:
 
 def _session_of(settings: LakeSettings) -> "SparkSession":
     """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
-    with needs("lake"):
-        from kafka_timers.lake.session import open_session
-    log_to_stderr(settings.log_level)
-    if settings.log_level != "debug":
-        # What ends in an error is told by it.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    spark = open_session(settings)
+    spark = _started(settings)
     # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))
     return spark
 
 
+def _started(settings: LakeSettings) -> "SparkSession":
+    """Return a session for a command, which logs its own lines only, unless all are asked for."""
+    with needs("lake"):
+        from kafka_timers.lake.session import open_session
+    log_to_stderr(settings.log_level)
+    if settings.log_level != "debug":
+        # What ends in an error is told by it.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    return open_session(settings)
+
+
+@lake.command()
 @_reads
 @_span
 @click.option("--callbacks", is_flag=True, help="also read the callback topics and compare each callback")
@@ -334,11 +369,9 @@ def audit(
     with needs("lake"):
         from kafka_timers.lake.audit import audit as run
         from kafka_timers.lake.report import printed, write
-        from kafka_timers.lake.session import open_session
     settings = LakeSettings(**given)
-    log_to_stderr(settings.log_level)
     now_s = int(HostClock().wall_s())
-    told = run(open_session(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
+    told = run(_started(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
     if report:
         write(told, report)
     if as_json:
@@ -376,10 +409,8 @@ def replay(
     with needs("lake"):
         from kafka_timers.lake import replay as job
         from kafka_timers.lake.report import printed_rows
-        from kafka_timers.lake.session import open_session
     settings = LakeSettings(**given)
-    log_to_stderr(settings.log_level)
-    spark = open_session(settings)
+    spark = _started(settings)
     if ticks_every_s:
         rows = job.with_fewer_ticks(spark, settings, first, last, ticks_every_s)
     elif horizon_s:
@@ -423,12 +454,10 @@ def forecast(
     with needs("lake"):
         from kafka_timers.lake import forecast as job
         from kafka_timers.lake.report import printed_forecast
-        from kafka_timers.lake.session import open_session
     settings = LakeSettings(**given)
-    log_to_stderr(settings.log_level)
     if plot and plot.suffix not in (".png", ".svg"):
         raise click.UsageError(f"--plot {plot}: give a name that ends in .png or .svg")
-    spark = open_session(settings)
+    spark = _started(settings)
     told = job.forecast(spark, settings, ahead_s=ahead_s, by=by, topic=topic, shown=show, known_rate=rate)
     if plot:
         job.plot(told, plot)
