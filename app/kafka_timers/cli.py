@@ -258,8 +258,9 @@ def topics_create(bootstrap: str, topic_prefix: str, partitions: int, as_json: b
 
 @topics.command("check")
 @_where
+@options_of(WorkerSettings, "horizon_s")
 @_json
-def topics_check(bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+def topics_check(bootstrap: str, topic_prefix: str, horizon_s: int, as_json: bool) -> None:
     """
     Say what is wrong with the topics.
 
@@ -267,7 +268,7 @@ def topics_check(bootstrap: str, topic_prefix: str, as_json: bool) -> None:
     """
     from kafka_timers.topics import check
 
-    problems = _wait_for(check(bootstrap, topic_prefix))
+    problems = _wait_for(check(bootstrap, topic_prefix, horizon_s))
     if as_json:
         click.echo(json.dumps({"problems": problems}))
     for problem in () if as_json else problems or ["all topics are as they should be"]:

@@ -24,6 +24,8 @@ __all__ = ["answering", "check", "counts", "create", "problems"]
 
 _DAY_MS = 86_400_000
 _FOR_EVER = -1
+# What the request log keeps beyond the horizon: a time without workers, or without a landing, is no loss.
+_GRACE_S = 7 * 86_400
 
 # Settings of which more is as good; all others must be equal.
 _AT_LEAST = ("retention.ms", "retention.bytes", "min.compaction.lag.ms")
@@ -37,7 +39,8 @@ class _Wanted:
     also: Mapping[str, str]
 
 
-def _wanted(topics: Topics) -> dict[str, _Wanted]:
+def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
+    kept_ms = (horizon_s + _GRACE_S) * 1000 if horizon_s else _FOR_EVER
     append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
     # A day's segment, where seven days are kept: the broker drops and compacts closed segments only, and its own
     # default of seven days a segment would double what is kept.
@@ -47,7 +50,7 @@ def _wanted(topics: Topics) -> dict[str, _Wanted]:
             must={
                 "cleanup.policy": ("delete", "compaction loses all but one request of a second"),
                 "message.timestamp.type": append_time,
-                "retention.ms": (str(_FOR_EVER), "pending requests would expire before they fire"),
+                "retention.ms": (str(kept_ms), "pending requests would expire before they fire"),
                 # The broker's default may have a limit in bytes.
                 "retention.bytes": (str(_FOR_EVER), "pending requests would be dropped before they fire"),
             },
@@ -132,13 +135,14 @@ async def create(bootstrap: str, prefix: str, partitions: int) -> list[str]:
         return await _make(admin, wanted, missing, partitions) if missing else []
 
 
-async def check(bootstrap: str, prefix: str) -> list[str]:
+async def check(bootstrap: str, prefix: str, horizon_s: int = 0) -> list[str]:
     """
     Return what is wrong with the service's topics, each as a sentence that says what to do; empty when all is well.
 
     Args:
         bootstrap: Kafka brokers, host:port, comma separated.
         prefix: put before the topics' names.
+        horizon_s: of the workers; what is due later lies in the lake, and so may expire here. 0 without a lake.
 
     Raises:
         BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
@@ -147,7 +151,7 @@ async def check(bootstrap: str, prefix: str) -> list[str]:
     async with _admin(bootstrap) as admin:
         existing = await _partition_counts(admin, topics)
         configs = await _configs(admin, list(existing))
-    return problems(topics, existing, configs)
+    return problems(topics, existing, configs, horizon_s)
 
 
 async def counts(bootstrap: str, prefix: str) -> dict[str, int]:
@@ -161,7 +165,9 @@ async def counts(bootstrap: str, prefix: str) -> dict[str, int]:
         return await _partition_counts(admin, Topics.of(prefix))
 
 
-def problems(topics: Topics, existing: Mapping[str, int], configs: Mapping[str, Mapping[str, str]]) -> list[str]:
+def problems(
+    topics: Topics, existing: Mapping[str, int], configs: Mapping[str, Mapping[str, str]], horizon_s: int = 0
+) -> list[str]:
     """
     Return what is wrong with *topics*, as `check` does, from what the brokers say.
 
@@ -169,6 +175,7 @@ def problems(topics: Topics, existing: Mapping[str, int], configs: Mapping[str, 
         topics: names.
         existing: partitions of each topic that exists.
         configs: settings of each topic that exists.
+        horizon_s: of the workers, 0 without a lake.
     """
     found = [
         f"topic {name} is missing: create it with kafka-timers topics create"
@@ -182,7 +189,7 @@ def problems(topics: Topics, existing: Mapping[str, int], configs: Mapping[str, 
             "meet the requests of its partition; delete those that hold nothing yet and create them with the count of "
             f"{topics.requests}"
         )
-    for name, wanted in _wanted(topics).items():
+    for name, wanted in _wanted(topics, horizon_s).items():
         if name not in existing:
             continue
         for key, (value, why) in wanted.must.items():

@@ -158,6 +158,17 @@ async def test_check_finds_nothing_wrong_with_what_an_operator_may_choose(bootst
     assert await topics.check(bootstrap, prefix) == []
 
 
+async def test_with_a_horizon_the_request_log_may_expire_a_week_behind_it(bootstrap: str, prefix: str) -> None:
+    eight_days_ms = 8 * 86_400_000
+    for topic, sound in SOUND.items():
+        expires = {"retention.ms": str(eight_days_ms)} if topic == "timer-request" else {}
+        await make_topic(bootstrap, prefix + topic, 1, sound | expires)
+    assert await topics.check(bootstrap, prefix, horizon_s=86_400) == []
+    for horizon_s in (0, 86_401):
+        (problem,) = await topics.check(bootstrap, prefix, horizon_s)
+        assert problem.startswith(f"topic {prefix}timer-request has retention.ms={eight_days_ms}: set it to ")
+
+
 async def test_check_tells_partition_counts_that_differ(bootstrap: str, prefix: str) -> None:
     for topic, sound in SOUND.items():
         await make_topic(bootstrap, prefix + topic, 3 if topic == "oscillator" else 2, sound)

@@ -1,14 +1,17 @@
 """Rows of the lake's tables, as short as tests can say them; times are UNIX seconds, small ones."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from kafka_timers.lake.schema import REQUESTS, SEALS
 
-REJECTED = "partition int, offset bigint, reason string"
-# A horizon in the histories below: what is due more than 1,000 seconds after its append is far.
-HORIZON_S = 1000
+REJECTED = StructType().add("partition", "integer").add("offset", "long").add("reason", "string")
+# The workers' horizon, if a test says no other.
+HORIZON_S = 2000
 
 
 def request(
@@ -87,8 +90,16 @@ def seal(
     return Row(**(known | wrong))
 
 
-def of(spark: SparkSession, rows: list[Row], columns: object) -> DataFrame:
-    return spark.createDataFrame(rows, columns)
+def of(spark: SparkSession, rows: Sequence[Row | tuple], columns: StructType) -> DataFrame:
+    """Return *rows* as a frame that is a constant of the plan: a list goes through Python whenever it is looked at."""
+    names = columns.names
+    dicts = [row.asDict() if isinstance(row, Row) else dict(zip(names, row, strict=True)) for row in rows]
+    return spark.createDataFrame(pa.Table.from_pylist(dicts, to_arrow_schema(columns)), columns)
+
+
+def once(frame: DataFrame) -> DataFrame:
+    """Return what *frame* holds, computed."""
+    return frame.sparkSession.createDataFrame(frame.toArrow())
 
 
 def told(frame: DataFrame, *columns: str) -> list[tuple]:

@@ -18,24 +18,29 @@ import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
+from kafka_timers.service import ids
 from kafka_timers.service import partition as core
 from kafka_timers.service.arming import Ahead, Armed, Room, behind
 from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.ids import Answer, Asked, Decided, TakenBack, decide
+from kafka_timers.service.ids import Answer, Asked, CopyOf, Decided, KnownFromError, TakenBack, decide
 from kafka_timers.service.partition import (
     REFUSED,
+    Copied,
     Fate,
     Local,
     Partition,
     Scan,
     Taken,
     Version,
+    copied_in,
+    counted_under,
     first_key,
     is_late,
     is_run,
@@ -44,11 +49,13 @@ from kafka_timers.service.partition import (
     run_key,
     tick_second,
 )
-from kafka_timers.wire import Reply, Sealed
+from kafka_timers.wire import Reply, Sealed, is_far
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 MAX_CLOCK_SKEW_S = 2.0
 START_S = 10
+# In histories with a lake an hour and half an hour are these, so that they end within a history.
+ID_MEMORY_S, COPY_STALE_S = 12, 3
 TROUBLES = ("crash", "assign", "zombie") * 2 + ("late cancel",) + ("resume", "land", "backup", "compact", "retention")
 
 # What a worker does around the core. Each is a promise that the core relies on.
@@ -77,6 +84,24 @@ SHELL_RULES = {
 }
 
 
+# The same, where there is a lake.
+LAKE_RULES = {
+    "done by its own offset": "whether a copy is done is told by where it lies itself, not by its original",
+    "done copies are known": "a copy that is done is known all the same, by its original",
+    "forget when serving": "ids are forgotten once the log was read to its end",
+    "a copy is never far": "a copy is kept however far ahead it comes",
+    "overtaken": "a copy means nothing if there is a record of its id that its decision did not know",
+    "repeated": "a copy means nothing if there is one of the same original",
+    "stale": "a copy means nothing half an hour after its decision",
+    "unheld cancels": "a cancel of an id that is not held is remembered",
+    "last record": "of an id that has a request, a cancel behind it is remembered too",
+    "decide on all": "a copy of what was taken back, as far as the lake has landed, is not made",
+    "decide on what is read": "what the lake decides on is what it has landed, up to the offset that it names",
+    "promote anew": "a request whose copy came to nothing is promoted again",
+    "decided before it is landed": "the moment of a decision is before what it does not know",
+}
+
+
 class PromiseError(AssertionError):
     """A promise does not hold; the text says which."""
 
@@ -102,6 +127,7 @@ class Request:
     timer_id: bytes = b""
     cancel: bool = False
     asks: bool = False
+    copy_of: CopyOf | None = None
 
     @property
     def topic(self) -> bytes:
@@ -200,6 +226,7 @@ class Store:
         self.versions: dict[bytes, Version] = {}
         self.taken_back: dict[bytes, TakenBack] = {}
         self.answers: dict[int, Answer] = {}
+        self.past: dict[tuple[int, int], tuple[list[bytes], list[int]]] = {}
 
     def copy(self) -> "Store":
         other = Store()
@@ -233,6 +260,15 @@ class Store:
                 self.versions.pop(timer_id, None)
         self.taken_back.update({each.key: each for each in decided.taken_back})
         self.answers.update({answer.offset: answer for answer in decided.answers})
+        self.past.update({(minute, decided.last): past for minute, past in decided.past.items()})
+
+    def forget(self, second: int) -> None:
+        """Forget what is worth nothing more from *second* on."""
+        for key in [key for key in self.past if key[0] <= second - ID_MEMORY_S]:
+            for name, offset in zip(*self.past.pop(key), strict=True):
+                version = self.versions.get(name)
+                if version and version.latest == offset:
+                    del self.versions[name]
 
     def live(self, key: bytes) -> dict[int, str]:
         """Return what lies under *key* and was not taken back."""
@@ -266,7 +302,8 @@ def taken_of(rows: Sequence[tuple[bytes, int]], rejected: Sequence[int] = ()) ->
     """Return what a slice of *rows*, key and offset each, says of them."""
     keys = {key for key, _ in rows}
     late = sum(map(is_late, keys))
-    return Taken([at for _, at in rows], [*rejected], late=late, through=max(keys, default=b""))
+    copies = [(at, copied.decided) for key, at in rows if (copied := copied_in(key))]
+    return Taken([at for _, at in rows], [*rejected], late=late, copies=copies, through=max(keys, default=b""))
 
 
 @dataclass
@@ -297,6 +334,8 @@ class Worker:
         self.backup = Store()
         self.paused = False
         self.partition: Partition = world.partition_class(0)
+        self.read_from: int | None = None
+        self.end = 0  # of the log at the takeover
         self.tasks: list[Steps] = []
         self.log_start = 0
         self.ahead = Ahead()
@@ -318,12 +357,18 @@ class Worker:
             return next(task)
         except StopIteration:
             self.tasks = [self.read(), self.answer(), self.tick()]
+            if self.world.horizon_s:
+                self.tasks.insert(2, self.forget())
             return "owner"
         except FencedError:
             self.stop()
             if self.world.hits(self.world.faults.stubborn):
                 self.assign()
             return "fenced"
+        except KnownFromError as error:
+            self.read_from = error.offset
+            self.assign()
+            return "reads again"
         except SendError:
             # The outcome is in the seals. A paused owner may do this too, and shuts out the true one.
             self.assign()
@@ -353,9 +398,12 @@ class Worker:
         if "fence before seals" not in off:
             seals = self.seals()
             yield "seals read"
-        self.partition = partition = world.partition_class(0)
+        self.partition = partition = world.partition_class(0, world.horizon_s)
         local, store = self.store.local, self.store
-        if partition.take_over(seals, local):
+        read_from, self.read_from = self.read_from, None
+        if read_from is not None:
+            local, read_from = None, max(read_from, self.log_start)
+        if partition.take_over(seals, local, read_from):
             assert local is not None
             partition.restore(store.chunks)
             if "settle" not in off:
@@ -369,10 +417,13 @@ class Worker:
             if transactions:
                 raise PromiseError(f"{self.name} wants to read from {partition.position}, below {self.log_start}")
             partition.position = self.log_start  # the seal of a paused owner was the last
+        if partition.position <= self.log_start:
+            partition.known_from = 0
         left = [answer for answer in self.store.answers.values() if not partition.is_answered(answer.offset)]
         self.outbox = [] if "answers are kept" in off else sorted(answer.by_now(partition) for answer in left)
         self.answers_added = len(self.outbox)
         self.answers_sent = 0
+        self.end = broker.stable
 
     def settle(self, before: bytes) -> None:
         store, partition = self.store, self.partition
@@ -391,17 +442,16 @@ class Worker:
                     done.append(single)
                 else:
                     rows[new] = singles[single]
-        partition.removed([parts_of(single)[2] for single in done])
+        partition.removed([counted_under(single) for single in done])
         for single in done:
-            second, _, offset = parts_of(single)
-            partition.remember(offset, second)
+            partition.remember(counted_under(single), parts_of(single)[0])
         store.drop(before)
         for key, each in gone.items():
             new = partition.settle(key)
             version = store.versions.get(each.timer_id)
             if new is not None:
                 store.taken_back[new] = each._replace(key=new)
-            elif version and version.cancelled and version.offset == each.offset and "doubt" not in self.world.off:
+            elif version and version.cancelled and version.offset == parts_of(key)[2] and "doubt" not in self.world.off:
                 del store.versions[each.timer_id]
         store.add(rows)
 
@@ -418,7 +468,7 @@ class Worker:
         p = self.partition
         # How far a scan has come is left to the seals.
         scan = None if p.scan is None or "scan in the store" in self.world.off else replace(p.scan, through=b"")
-        self.store.note(Local(p.position, p.second, p.fence, scan), p.take_touched())
+        self.store.note(Local(p.position, p.second, p.fence, scan, p.known_from), p.take_touched())
 
     # --- reading requests --------------------------------------------------------------------------------------------
 
@@ -431,7 +481,9 @@ class Worker:
             if at < to:
                 rows: dict[bytes, dict[int, str]] = {}
                 together: dict[int, dict[int, str]] = {}
-                read = {offset: request for offset in range(at, to) if (request := broker.requests[offset])}
+                read = {offset: self.seen(offset) for offset in range(at, to) if broker.requests[offset]}
+                if "forget when serving" in world.off:
+                    self.store.forget(p.second)
                 decided = self.decide(read)
                 if decided.open_at is not None:
                     to = decided.open_at
@@ -441,15 +493,30 @@ class Worker:
                         yield "held"
                         continue
                 requests = {offset: request for offset, request in read.items() if not request.cancel}
-                usual = all(self.own(request) > p.looked_at and not request.millis for request in requests.values())
+                usual = all(
+                    self.own(request) > p.looked_at and not request.millis and not request.copy_of
+                    for request in requests.values()
+                )
                 for offset, request in requests.items():
+                    if request.copy_of:
+                        key = self.place_copy(offset, request)
+                        far = is_far(request.second, request.appended_ms // 1000, world.horizon_s)
+                        if "a copy is never far" in world.off and far:
+                            continue
+                        if key is not None and offset not in decided.dropped:
+                            rows[key] = {request.copy_of.offset: payload_of(request.copy_of.offset)}
+                        continue
+                    if self.is_far(request):
+                        continue
                     key = p.place(self.own(request), request.millis, offset)
                     if key is not None and usual:
                         together.setdefault(request.second, {})[offset] = payload_of(offset)
                     elif key is not None:
                         rows[key] = {offset: payload_of(offset)}
                 rows |= {run_key(second, max(run), len(run)): run for second, run in together.items()}
-                offsets = sorted(offset for row in rows.values() for offset in row)
+                offsets = sorted(
+                    counted_under(key) if copied_in(key) else offset for key, row in rows.items() for offset in row
+                )
                 if "place and write" in world.off:
                     yield "placed"
                 p.position = to
@@ -458,7 +525,7 @@ class Worker:
                     yield "position written"
                 p.added(offsets)
                 for each in decided.taken_back:
-                    p.removed([each.offset])
+                    p.removed([each.counted])
                     if "armed is taken back" not in world.off:
                         self.ahead.taken_back(each.key)
                 for offset, second in decided.remember:
@@ -476,11 +543,53 @@ class Worker:
 
     def decide(self, read: Mapping[int, Request]) -> Decided:
         asked = [
-            Asked(each.timer_id, None if each.cancel else each.second, each.millis, at, each.appended_ms, each.topic)
+            Asked(
+                *(each.timer_id, None if each.cancel else each.second, each.millis, at, each.appended_ms, each.topic),
+                *(self.is_far(each), each.copy_of),
+            )
             for at, each in read.items()
-            if each.timer_id and not each.refused
+            if (each.timer_id or each.copy_of) and not each.refused
         ]
-        return decide(asked, {**self.store.versions}, self.partition)
+        if "done copies are known" in self.world.off:
+            asked = [
+                ask for ask in asked if not ask.copy_of or self.place_copy(ask.offset, read[ask.offset]) is not None
+            ]
+        known = {**self.store.versions}
+        if "repeated" in self.world.off:
+            known = {name: version for name, version in known.items() if name in (b"a", b"b")}
+        decided = decide(asked, known, self.partition)
+        if "unheld cancels" in self.world.off:
+            decided.versions = {name: each for name, each in decided.versions.items() if not each or each.second}
+        if "last record" in self.world.off:
+            versions = decided.versions.items()
+            decided.versions = {name: each._replace(by=0) if each and each.second else each for name, each in versions}
+        return decided
+
+    def seen(self, offset: int) -> Request:
+        """Return the record at *offset*, of which rules that are switched off hide something."""
+        request = self.world.broker.requests[offset]
+        assert request
+        if request.copy_of and "overtaken" in self.world.off:
+            request = replace(request, copy_of=request.copy_of._replace(decided=offset))
+        if request.copy_of and "stale" in self.world.off:
+            request = replace(request, copy_of=request.copy_of._replace(decided_s=request.appended_ms // 1000))
+        return request
+
+    def is_far(self, request: Request) -> bool:
+        known = request.copy_of is None and not request.cancel and not request.refused
+        return known and is_far(request.second, request.appended_ms // 1000, self.world.horizon_s)
+
+    def place_copy(self, at: int, request: Request) -> bytes | None:
+        assert request.copy_of
+        of, off = request.copy_of, self.world.off
+        copied = Copied(of.offset if "done by its own offset" in off else at, of.decided)
+        return self.partition.place(request.second, request.millis, of.offset, copied)
+
+    def forget(self) -> Steps:
+        while True:
+            if self.partition.position >= self.end:
+                self.store.forget(self.partition.second)
+            yield "forgot"
 
     def answer(self) -> Steps:
         while True:
@@ -531,7 +640,8 @@ class Worker:
         yield "end asked"
         patient = "wait for the end" not in off
         while p.position < p.must_reach or (patient and p.position < end):
-            if p.position >= p.must_reach and world.hits(world.faults.impatient):
+            # Without a limit it is read up to where it ended at the takeover.
+            if p.position >= max(p.must_reach, self.end) and world.hits(world.faults.impatient):
                 world.impatient.add(second)
                 break
             yield "waiting"
@@ -651,6 +761,68 @@ class Worker:
         yield "committed"
 
 
+class Lake:
+    """
+    What promotes far requests: it decides on what it has landed, and its copies come when they come.
+
+    Attributes:
+        on_their_way: the moment at which each copy is appended, and the copy.
+    """
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.on_their_way: list[tuple[int, Request]] = []
+
+    def copies(self, decided: int, *, all: bool = False) -> Iterator[Request]:
+        """Yield the copies to be made soon, or of all that is far, as far as the records below *decided* tell."""
+        world = self.world
+        known = decided - 2 if "decide on what is read" in world.off else decided
+        records = dict(list(records_of(world).items())[:known])
+        records = {at: record for at, record in records.items() if at < known}
+        asks = {at: record for at, record in records.items() if not record.copy_of}
+        followers = followers_of(asks)
+        copied = set(valid_copies(records))
+        if "promote anew" in world.off:
+            copied = {record.copy_of.offset for record in records.values() if record.copy_of}
+        now_s = world.broker.now_ms // 1000
+        for offset, request in asks.items():
+            appended_s = request.appended_ms // 1000
+            if request.cancel or request.refused or not is_far(request.second, appended_s, world.horizon_s):
+                continue
+            taken = offset in followers and in_time(request, records[followers[offset]])
+            # Of what comes later, some may not have been asked for yet.
+            in_reach = all or request.second <= now_s + world.horizon_s
+            if offset not in copied and in_reach and (not taken or "decide on all" in world.off):
+                yield replace(request, copy_of=CopyOf(offset, appended_s, decided, now_s), cancel=False, asks=False)
+
+    def promote(self) -> None:
+        """Decide, and put the copies on their way: some are lost, some come twice, some come too late to be of use."""
+        world = self.world
+        for each in self.copies(world.broker.stable):
+            for _ in range(world.rng.choice((0, 1, 1, 1, 2))):
+                self.on_their_way.append((world.broker.now_ms + world.between(0, 6000), each))
+
+    def append(self, *, all: bool = False) -> None:
+        """Append the copies whose moment has come, or all."""
+        broker = self.world.broker
+        arrived = [each for when_ms, each in self.on_their_way if all or when_ms <= broker.now_ms]
+        self.on_their_way = [] if all else [each for each in self.on_their_way if each[0] > broker.now_ms]
+        for each in arrived:
+            assert each.copy_of
+            if "decided before it is landed" in self.world.off:
+                each = replace(each, copy_of=each.copy_of._replace(decided_s=broker.now_ms // 1000))
+            self.world.say(f"copy #{len(broker.requests)} of #{each.copy_of.offset}, decided at {each.copy_of.decided}")
+            broker.requests.append(replace(each, appended_ms=broker.now_ms))
+
+    def finish(self) -> None:
+        """Promote until nothing is left."""
+        self.append(all=True)
+        for _ in range(3):
+            for each in list(self.copies(self.world.broker.stable, all=True)):
+                self.on_their_way.append((0, each))
+            self.append(all=True)
+
+
 class World:
     """
     One history.
@@ -658,8 +830,9 @@ class World:
     Args:
         seed: of every choice.
         guarantee: of the workers.
-        off: rules that are switched off, of `SHELL_RULES` or `CORE_RULES`.
+        off: rules that are switched off, of `SHELL_RULES`, `CORE_RULES` or those of the lake.
         trace: gets a line for each step.
+        has_lake: whether workers leave far requests to a lake.
     """
 
     def __init__(
@@ -669,12 +842,15 @@ class World:
         guarantee: str = EXACTLY_ONCE,
         off: Iterable[str] = (),
         trace: Callable[[str], None] | None = None,
+        has_lake: bool = False,
     ) -> None:
+        self.has_lake = has_lake
         self.rng = random.Random(seed)
         self.guarantee = guarantee
         self.off = frozenset(off)
         self.trace = trace
-        broken = [CORE_RULES[rule] for rule in sorted(self.off & CORE_RULES.keys())]
+        core_rules = CORE_RULES | LAKE_CORE_RULES
+        broken = [core_rules[rule] for rule in sorted(self.off & core_rules.keys())]
         self.partition_class = type("Partition", (*broken, Partition), {}) if broken else Partition
         self.faults = Faults()
         self.broker = Broker()
@@ -683,6 +859,8 @@ class World:
         self.named = 0.0  # how many records have a timer id
         self.pins = 0.0
         self.seal_every_s = 0
+        self.horizon_s = 0
+        self.lake = Lake(self)
         self.impatient: set[int] = set()  # seconds whose tick did not wait for all that was there
         self.miscounts: list[str] = []
         self.troubled = False
@@ -743,8 +921,11 @@ class World:
             if point in ("no tick", "waiting"):
                 read = worker.step(worker.tasks[0])
                 if point == "no tick" and read == "all read" and worker.answers_sent == worker.answers_added:
+                    for chore in worker.tasks[2:-1]:
+                        worker.step(chore)
                     return
-                worker.step(worker.tasks[1])
+                if len(worker.tasks) > 1:  # else it takes over anew, to read from an earlier offset
+                    worker.step(worker.tasks[1])
                 point = f"{point}, {read}"
             if self.trace:
                 self.say(f"{worker.name} {point:17} {state_of(worker.partition)}")
@@ -772,6 +953,9 @@ class World:
         self.named = rng.choice((0.0, 0.5, 0.9))
         self.pins = rng.choice((0.02, 0.12))
         self.seal_every_s = rng.choice((0, 2, 5))
+        if self.has_lake:
+            self.horizon_s = rng.choice((2, 4))
+            self.named = rng.choice((0.0, 0.7, 0.9))
         trouble = rng.choice((0.0, 0.04, 0.04, 0.08))
         if self.hits(0.1):
             trouble, self.faults = 0.0, Faults()
@@ -785,6 +969,8 @@ class World:
                 self.pass_time(self.between(20, 450))
             elif dice < 0.45:
                 self.random_request()
+            elif dice < 0.5 and self.horizon_s:
+                self.lake.promote()
             else:
                 self.some_worker()
         self.end()
@@ -804,7 +990,7 @@ class World:
             self.random_record()
 
     def random_record(self) -> None:
-        second = self.broker.now_ms // 1000 + self.between(-3, 4)
+        second = self.broker.now_ms // 1000 + self.between(-3, 12 if self.horizon_s and self.hits(0.5) else 4)
         dice = self.rng.random()
         timer_id = self.rng.choice((b"a", b"a", b"b")) if self.hits(self.named) else b""
         self.request(
@@ -820,6 +1006,7 @@ class World:
 
     def pass_time(self, by_ms: int) -> None:
         broker, until_ms = self.broker, self.broker.now_ms + by_ms
+        self.lake.append()
         while self._boundary * 1000 - self.skew_ms <= until_ms:
             broker.now_ms = max(broker.now_ms, self._boundary * 1000 - self.skew_ms)
             if not self.hits(0.1):
@@ -857,7 +1044,7 @@ class World:
             worker.stop()
             if self.hits(0.3):
                 worker.store = worker.backup.copy()  # what was not synced is gone, or an old disk came back
-            elif self.hits(0.3):
+            elif self.hits(0.6 if self.has_lake else 0.3):
                 worker.store = Store()
             self.say(f"{worker.name} is down, its disk holds {worker.store.local}")
             if worker is owner:
@@ -885,7 +1072,11 @@ class World:
         elif kind == "retention":
             # Nothing that is pending may expire; an operator is warned long before.
             if self.broker.seals:
-                self.broker.log_start = max(self.broker.log_start, self.broker.seals[-1].restore_from)
+                to = self.broker.seals[-1].restore_from
+                if self.horizon_s:
+                    times_ms = [each.appended_ms if each else 0 for each in self.broker.requests]
+                    to = min(to, bisect_left(times_ms, self.broker.now_ms - ID_MEMORY_S * 1000))
+                self.broker.log_start = max(self.broker.log_start, to)
         else:
             self.broker.compact()
 
@@ -918,6 +1109,9 @@ class World:
     def finish(self) -> None:
         """Let the owner fire all that is left, a second for what comes late included, and check the promises."""
         self.settle_down(self.owner)
+        if self.horizon_s:
+            self.lake.finish()
+            self.settle_down(self.owner)
         requests = [request for request in self.broker.requests if request]
         last = max([request.second for request in requests] + [self.broker.now_ms // 1000, START_S])
         for second in (last + 1, last + 2):
@@ -930,6 +1124,7 @@ class World:
         """Return another world with the same requests and ticks, in which one worker without a past fires them."""
         other = World(off=self.off & set(CORE_RULES))
         other.broker.now_ms = self.broker.now_ms
+        other.horizon_s = self.horizon_s
         other.seal_every_s = 1000  # empty seals take time and are not compared
         other.broker.requests, other.broker.ticks = self.broker.requests, self.broker.ticks
         other.owner.assign()
@@ -962,7 +1157,8 @@ def check(world: World, last: int) -> None:
     broker = world.broker
     exact = world.guarantee == EXACTLY_ONCE or not world.troubled
     visible = Counter(callback.offset for callback in broker.callbacks)
-    records = {offset: request for offset, request in enumerate(broker.requests) if request}
+    records = {offset: record for offset, record in records_of(world).items() if not record.copy_of}
+    lies_at = lies_at_of(world)
     requests = {offset: request for offset, request in records.items() if not request.cancel}
     followers = followers_of(records)
     for offset, request in requests.items():
@@ -983,6 +1179,9 @@ def check(world: World, last: int) -> None:
         if callback.appended_ms < request.second * 1000:
             raise PromiseError(f"P3: #{offset} for {request.second} fired at {callback.appended_ms}")
         at = request.second, request.millis
+        copied_ms = records_of(world)[lies_at[offset]].appended_ms if offset in lies_at else 0
+        if lies_at.get(offset) != offset and (copied_ms >= request.second * 1000 or world.impatient):
+            continue  # it was promoted late
         if exact and latest.get(at, -1) > offset:
             raise PromiseError(f"P6: #{offset} for {at} fired after #{latest[at]}")
         latest[at] = offset
@@ -994,13 +1193,16 @@ def check(world: World, last: int) -> None:
             broker.seals,
             {of: by for of, by in followers.items() if in_time(records[of], records[by])},
             records,
+            lies_at,
         )
-        if any(offset not in done_by for offset in requests):
+        if any(offset not in done_by for offset in requests.keys() & lies_at.keys()):
             raise PromiseError("P8: the seals do not say of all requests that they are done")
         for offset, fired in done_by.items():
             if fired != bool(visible[offset]):
                 raise PromiseError(f"P5: #{offset} {'did not fire' if fired else 'fired, though it was taken back'}")
-        check_answers(records, visible, broker.replies)
+        if any(visible[offset] for offset in requests.keys() - lies_at.keys()):
+            raise PromiseError("P5: a far request fired of which there is no copy")
+        check_answers(records, visible, broker.replies, forgetful=world.horizon_s > 0)
         check_fences(world)
     else:
         check_cover(broker.seals)
@@ -1015,6 +1217,38 @@ def check(world: World, last: int) -> None:
         }
         if replayed != fired_here:
             raise PromiseError("P12: a replay fires something else")
+
+
+def records_of(world: World) -> dict[int, Request]:
+    """Return the records on the request log by offset, copies among them."""
+    return {offset: request for offset, request in enumerate(world.broker.requests) if request}
+
+
+def valid_copies(records: Mapping[int, Request]) -> dict[int, int]:
+    """Return where the first copy of each far request lies that is neither stale nor overtaken."""
+    valid: dict[int, int] = {}
+    last: dict[bytes, int] = {}
+    for offset, record in records.items():
+        if record.refused:
+            continue
+        if record.copy_of is None:
+            last[record.timer_id] = offset
+            continue
+        overtaken = bool(record.timer_id) and last.get(record.timer_id, -1) >= record.copy_of.decided
+        if not overtaken and record.appended_ms // 1000 - record.copy_of.decided_s <= COPY_STALE_S:
+            valid.setdefault(record.copy_of.offset, offset)
+    return valid
+
+
+def lies_at_of(world: World) -> dict[int, int]:
+    """Return where each request lies that workers hold: at its own offset, or at that of its copy."""
+    records = records_of(world)
+    near = {
+        offset: offset
+        for offset, record in records.items()
+        if record.refused or not is_far(record.second, record.appended_ms // 1000, world.horizon_s)
+    }
+    return {offset: at for offset, at in near.items() if not records[offset].copy_of} | valid_copies(records)
 
 
 def in_time(request: Request, by: Request) -> bool:
@@ -1036,8 +1270,10 @@ def followers_of(records: Mapping[int, Request]) -> dict[int, int]:
     return followers
 
 
-def check_answers(records: Mapping[int, Request], visible: Mapping[int, int], replies: Iterable[Answer]) -> None:
-    """Check that whoever asked was answered, and nothing but what is true (P4)."""
+def check_answers(
+    records: Mapping[int, Request], visible: Mapping[int, int], replies: Iterable[Answer], *, forgetful: bool
+) -> None:
+    """Check that whoever asked was answered, and nothing but what is true (P4); *forgetful* workers may not know."""
     followers = followers_of(records)
     said: dict[int, set[int]] = {}
     for reply in replies:
@@ -1064,13 +1300,19 @@ def check_answers(records: Mapping[int, Request], visible: Mapping[int, int], re
             before[record.timer_id] = offset
         if record.asks and not said.get(offset, set()):
             raise PromiseError(f"P4: #{offset} was not answered")
+        if forgetful:
+            true = {*true, Reply.UNKNOWN}
         if not said.get(offset, set()) <= true:
             names = [Reply.Outcome.Name(outcome) for outcome in said[offset]]
             raise PromiseError(f"P4: #{offset} was answered {names} about #{of}, which fired {visible[of or 0]} times")
 
 
 def audit(
-    requests: dict[int, Request], seals: Sequence[Sealed], takers: Mapping[int, int], records: Mapping[int, Request]
+    requests: dict[int, Request],
+    seals: Sequence[Sealed],
+    takers: Mapping[int, int],
+    records: Mapping[int, Request],
+    lies_at: Mapping[int, int],
 ) -> dict[int, bool]:
     """
     Tell from requests and seals alone what became of each request.
@@ -1082,6 +1324,7 @@ def audit(
         seals: in their order.
         takers: offset of a request → offset of the record that takes it back if it was read in time.
         records: requests and cancels.
+        lies_at: offset of a request that workers hold → where it lies.
 
     Returns:
         Offset of a request that is done → whether it fired or was rejected, rather than taken back.
@@ -1090,7 +1333,7 @@ def audit(
         PromiseError: P8, a seal contradicts the requests or the seals before it.
     """
     done_by: dict[int, bool] = {}
-    waiting = dict(requests)
+    waiting = {offset: request for offset, request in requests.items() if offset in lies_at}
     second = fence = 0
     scan: tuple[int, int] | None = None
     for index, seal in enumerate(seals):
@@ -1103,7 +1346,7 @@ def audit(
         keys = {}
         for offset, request in waiting.items():
             own = 0 if request.refused else request.second
-            if own <= seal.last and offset < seal.fence:
+            if own <= seal.last and lies_at[offset] < seal.fence:
                 keys[offset] = (own, request.millis, offset) if own > second else (second + 1, 0, offset)
         if seal.HasField("through"):
             through = struct.unpack_from(">QHQ", seal.through)
@@ -1122,9 +1365,9 @@ def audit(
         if said != meant:
             raise PromiseError(f"P8: seal {index} of {seal.last} says {said}, requests say {meant}: {sorted(keys)}")
         left = [offset for offset in waiting if takers.get(offset, seal.fence) >= seal.fence]
-        if any(offset < seal.restore_from for offset in left):
+        if any(lies_at[offset] < seal.restore_from for offset in left):
             raise PromiseError(f"P8: {min(left)} waits below restore_from {seal.restore_from} of {seal.last}")
-        if seal.pending < sum(offset < seal.fence and takers.get(offset) is None for offset in left):
+        if seal.pending < sum(lies_at[offset] < seal.fence and takers.get(offset) is None for offset in left):
             raise PromiseError(f"P8: {seal.last} says that {seal.pending} wait, more do")
         if seal.HasField("through"):
             scan = seal.last, seal.fence
@@ -1161,26 +1404,26 @@ def check_fences(world: World) -> None:
 
 
 class _NotBehindTheScan(Partition):
-    def place(self, second: int, millis: int, offset: int) -> bytes | None:
+    def place(self, second: int, millis: int, offset: int, copied: Copied | None = None) -> bytes | None:
         scan = self.scan
         if scan and second <= scan.second and offset >= scan.fence:
             self.scan = None
             try:
-                return super().place(second, millis, offset)
+                return super().place(second, millis, offset, copied)
             finally:
                 self.scan = scan
-        return super().place(second, millis, offset)
+        return super().place(second, millis, offset, copied)
 
 
 class _NoOwnSecond(Partition):
     def settle(self, key: bytes) -> bytes | None:
         second, millis = struct.unpack_from(">QH", key)
-        return self.place(second, millis, parts_of(key)[2])
+        return self.place(second, millis, parts_of(key)[2], copied_in(key))
 
 
 class _SealedScanForgotten(Partition):
-    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
-        return super().take_over([seal for seal in seals if not seal.HasField("through")], local)
+    def take_over(self, seals: Iterable[Sealed], local: Local | None, read_from: int | None = None) -> bool:
+        return super().take_over([seal for seal in seals if not seal.HasField("through")], local, read_from)
 
 
 class _ScanGetsNewFence(Partition):
@@ -1196,26 +1439,26 @@ class _OpenScanIsOverwritten(Partition):
 
 
 class _ThroughIgnored(Partition):
-    def place(self, second: int, millis: int, offset: int) -> bytes | None:
+    def place(self, second: int, millis: int, offset: int, copied: Copied | None = None) -> bytes | None:
         scan = self.scan
         self.scan = scan and replace(scan, through=b"")
         try:
-            return super().place(second, millis, offset)
+            return super().place(second, millis, offset, copied)
         finally:
             self.scan = scan
 
 
 class _LowWaterKeys(Partition):
-    def place(self, second: int, millis: int, offset: int) -> bytes | None:
-        key = super().place(second, millis, offset)
+    def place(self, second: int, millis: int, offset: int, copied: Copied | None = None) -> bytes | None:
+        key = super().place(second, millis, offset, copied)
         if key is not None and self.scan and second <= self.second and offset < self.scan.fence:
             return struct.pack(">QHQQH", self.scan.second + 1, 0, offset, second, millis)
         return key
 
 
 class _FenceIgnored(Partition):
-    def place(self, second: int, millis: int, offset: int) -> bytes | None:
-        return None if second <= self.second else super().place(second, millis, offset)
+    def place(self, second: int, millis: int, offset: int, copied: Copied | None = None) -> bytes | None:
+        return None if second <= self.second else super().place(second, millis, offset, copied)
 
 
 class _NoMustReach(Partition):
@@ -1231,17 +1474,17 @@ class _MustReachLastFenceOnly(Partition):
 
 
 class _StoreKeptBelowRestoreFrom(Partition):
-    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
-        kept = super().take_over(seals, local)
+    def take_over(self, seals: Iterable[Sealed], local: Local | None, read_from: int | None = None) -> bool:
+        kept = super().take_over(seals, local, read_from)
         if local is not None:
             self.position = local.position
         return kept or local is not None
 
 
 class _StaleSlices(Partition):
-    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+    def take_over(self, seals: Iterable[Sealed], local: Local | None, read_from: int | None = None) -> bool:
         seals = list(seals)
-        kept = super().take_over(seals, local)
+        kept = super().take_over(seals, local, read_from)
         slices = [seal for seal in seals if seal.HasField("through")]
         if self.scan is None and slices:
             self.scan = Scan(slices[-1].last, slices[-1].fence, slices[-1].through)
@@ -1268,13 +1511,13 @@ class _RestoreFromPosition(Partition):
 
 
 class _LatestSealWins(Partition):
-    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
-        return super().take_over(list(seals)[-1:], local)
+    def take_over(self, seals: Iterable[Sealed], local: Local | None, read_from: int | None = None) -> bool:
+        return super().take_over(list(seals)[-1:], local, read_from)
 
 
 class _LocalIsNotAsked(Partition):
-    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
-        return super().take_over(seals, local and Local(local.position, 0, 0, None))
+    def take_over(self, seals: Iterable[Sealed], local: Local | None, read_from: int | None = None) -> bool:
+        return super().take_over(seals, local and Local(local.position, 0, 0, None, local.known_from), read_from)
 
 
 class _WhenItIsRead(Partition):
@@ -1308,6 +1551,16 @@ class _AnswersAgain(Partition):
         return False
 
 
+class _KnowsAll(Partition):
+    @property
+    def known_from(self) -> int:
+        return 0
+
+    @known_from.setter
+    def known_from(self, offset: int) -> None:
+        pass
+
+
 class _RemembersNothing(Partition):
     def _remember(self, chunks: Iterable[int], second: int) -> None:
         pass
@@ -1338,29 +1591,57 @@ CORE_RULES: dict[str, type[Partition]] = {
     "answered before": _AnswersAgain,
     "remembered": _RemembersNothing,
 }
+LAKE_CORE_RULES: dict[str, type[Partition]] = {"known from": _KnowsAll}
 
 
 # --- running them ----------------------------------------------------------------------------------------------------
 
 
-def run_history(seed: int, *, off: Iterable[str] = (), trace: Callable[[str], None] | None = None) -> None:
+def run_history(
+    seed: int, *, off: Iterable[str] = (), trace: Callable[[str], None] | None = None, has_lake: bool | None = None
+) -> None:
     """
     Live one history, the same for the same arguments; every fourth is at-least-once.
+
+    Args:
+        seed: of every choice.
+        off: rules that are switched off.
+        trace: gets a line for each step.
+        has_lake: whether workers leave far requests to a lake; by default in every third history.
 
     Raises:
         PromiseError: a promise does not hold.
     """
     guarantee = AT_LEAST_ONCE if seed % 4 == 3 else EXACTLY_ONCE
+    if has_lake is None:
+        has_lake = seed % 3 == 1
     # Two offsets to a chunk, so that a history of ten requests has several.
-    with mock.patch.object(core, "CHUNK_BITS", 1):
-        World(seed, guarantee=guarantee, off=off, trace=trace).run()
+    with mock.patch.object(core, "CHUNK_BITS", 1), shortened(has_lake):
+        World(seed, guarantee=guarantee, off=off, trace=trace, has_lake=has_lake).run()
 
 
-def first_violation(seeds: Iterable[int], *, off: Iterable[str] = ()) -> tuple[int, str] | None:
+@contextmanager
+def shortened(has_lake: bool) -> Iterator[None]:
+    """Have hours last seconds, where there is a lake."""
+    with ExitStack() as stack:
+        for module, name, value in (
+            (ids, "ID_MEMORY_S", ID_MEMORY_S),
+            (core, "ID_MEMORY_S", ID_MEMORY_S),
+            (ids, "COPY_STALE_S", COPY_STALE_S),
+            (ids, "_MINUTE_S", 1),
+        ):
+            if has_lake:
+                stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+def first_violation(
+    seeds: Iterable[int], *, off: Iterable[str] = (), has_lake: bool | None = None
+) -> tuple[int, str] | None:
     """Return the first of *seeds* whose history breaks a promise, and which."""
     for seed in seeds:
         try:
-            run_history(seed, off=off)
+            run_history(seed, off=off, has_lake=has_lake)
         except Exception as error:
             return seed, f"{type(error).__name__}: {error}"
     return None

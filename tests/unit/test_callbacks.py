@@ -166,6 +166,11 @@ async def test_a_slice_of_nothing_is_complete() -> None:
     assert part.lateness_ms(1) == 0
 
 
+async def test_a_lateness_of_decades_fits_into_a_seal() -> None:
+    part = await taken(Outbox(), [row(0, second=1)])
+    assert Sealed(lateness_max_ms=part.lateness_ms(1)).lateness_max_ms == 2**31 - 1
+
+
 async def test_lateness_is_that_of_the_given_share_of_the_callbacks() -> None:
     rows = [row(offset, second=SECOND + (offset >= 2)) for offset in range(100)]
     part = await taken(Outbox(), rows, wall_s=SECOND + 1.25)

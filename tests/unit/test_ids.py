@@ -4,7 +4,7 @@ import pytest
 
 from kafka_timers.request import partition_of
 from kafka_timers.service.ids import Answer, Asked, decide, hash_of
-from kafka_timers.service.partition import Partition, Scan, Version
+from kafka_timers.service.partition import Copied, Partition, Scan, Version
 from kafka_timers.wire import ID_MEMORY_S, Reply, Sealed
 
 EARLY_MS, SECOND = 5_000, 10
@@ -56,7 +56,15 @@ def test_what_was_done_an_hour_ago_is_not_kept() -> None:
     assert [ids for ids, _ in decided.past.values()] == [[b"b"]]
 
 
-@pytest.mark.parametrize("version", [None, Version(10, 999, 2**63, cancelled=True)])
+@pytest.mark.parametrize(
+    "version",
+    [
+        None,
+        Version(10, 999, 2**63, cancelled=True, by=2**63 + 1),
+        Version(10, 0, 3, far=True),
+        Version(10, 0, 3, copied=Copied(9, 7)),
+    ],
+)
 def test_an_answer_comes_back_from_the_store_as_it_was(version: Version | None) -> None:
     outcome = Reply.CANCELLED if version else Reply.UNKNOWN
     answer = Answer(7, b"replies", "clé".encode(), outcome, version)

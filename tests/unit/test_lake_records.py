@@ -118,7 +118,8 @@ def some_batch(seed: int) -> tuple[pa.RecordBatch, bool]:
         chosen.insert(rand.randrange(len(chosen) + 1), rand.choice(unusual))
     kinds = [pa.binary(), pa.binary(), pa.int32()]
     columns = [pa.array(column, kind) for column, kind in zip(zip(*chosen, strict=True), kinds, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, ["key", "value", "partition"]), odd
+    columns.append(pa.array(range(len(chosen)), pa.int64()))
+    return pa.RecordBatch.from_arrays(columns, ["key", "value", "partition", "offset"]), odd
 
 
 def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -> None:

@@ -4,7 +4,8 @@ import pytest
 from stand_ins import SECOND, Record, accepted, asked
 
 from kafka_timers.request import partition_of
-from kafka_timers.service.partition import REFUSED, Partition, is_late, parts_of
+from kafka_timers.service.ids import CopyOf, KnownFromError
+from kafka_timers.service.partition import REFUSED, Copied, Partition, Version, copied_in, is_late, parts_of
 from kafka_timers.service.requests import (
     OVERHEAD_BYTES,
     Reason,
@@ -14,7 +15,7 @@ from kafka_timers.service.requests import (
     second_of,
     unpack_refused,
 )
-from kafka_timers.wire import Future, Header, Request, Sealed
+from kafka_timers.wire import COPY_STALE_S, Copy, Future, Header, Request, Sealed
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 
@@ -110,6 +111,95 @@ def test_the_topics_of_what_is_kept_are_told() -> None:
     """So that they are known by the time they are due."""
     records = [asked(0, topic="a"), asked(1, topic="b"), asked(2, topic="a"), asked(3, key=b"soon", topic="c")]
     assert accepted(records, Partition(0)).topics == {"a", "b"}
+
+
+# --- far requests, and copies of them ------------------------------------------------------------------------------
+
+
+def far_ahead(offset: int, appended_s: int, **more: object) -> Record:
+    record = asked(offset, **more)
+    record.timestamp = appended_s * 1000 + 999
+    return record
+
+
+def copied(offset: int, of: int, decided: int, *, age_s: int = 0, **more: object) -> Record:
+    """Return a copy, appended ten seconds ahead, of a request that was appended a hundred ahead."""
+    copy = Copy(offset=of, appended=SECOND - 100, decidedOffset=decided, decided=SECOND - 10 - age_s)
+    return far_ahead(offset, SECOND - 10, copy=copy, **more)
+
+
+@pytest.mark.parametrize("more", [{}, {"millis": 7}, {"timerId": "a"}, {"timerId": "a", "millis": 7}])
+def test_what_is_due_later_than_the_horizon_is_left_to_the_lake(more: dict[str, object]) -> None:
+    """Whether requests are looked at in one go or one by one."""
+    records = [far_ahead(0, SECOND - 60), far_ahead(1, SECOND - 61, **more), far_ahead(2, SECOND - 59, **more)]
+    out = accepted(records, Partition(0, horizon_s=60))
+    assert (out.offsets, out.far) == ([0, 2], 1)
+    assert out.decided.versions.get(b"a") == (Version(SECOND, more.get("millis", 0), 2) if "timerId" in more else None)
+    assert accepted(records, Partition(0)).far == 0
+    assert accepted([far_ahead(1, SECOND - 61, **more)], Partition(0, horizon_s=60)).topics == set()
+
+
+def test_a_far_request_of_an_id_takes_the_place_of_a_near_one_and_is_known_for_an_hour() -> None:
+    records = [far_ahead(0, SECOND - 60, timerId="a"), far_ahead(1, SECOND - 60, timerId="a", key=b"1900000000")]
+    out = accepted(records, Partition(0, horizon_s=60))
+    assert [each.moved for each in out.decided.taken_back] == [True]
+    assert out.decided.versions == {b"a": Version(1_900_000_000, 0, 1, far=True)}
+    assert out.decided.past[SECOND] == ([b"a"], [1])
+
+
+def test_a_copy_is_kept_under_its_original_and_where_it_lies() -> None:
+    out = accepted([copied(20, 3, 12, timerId="a", millis=5), copied(21, 4, 12)], Partition(0, horizon_s=60))
+    assert [parts_of(key) for key, _ in out.rows] == [(SECOND, 5, 3), (SECOND, 0, 4)]
+    assert [copied_in(key) for key, _ in out.rows] == [Copied(20, 12), Copied(21, 12)]
+    assert (out.offsets, out.copies) == ([12, 12], {"in time": 2})
+    assert not out.far
+    late = Partition(0, horizon_s=60)
+    late.take_over([Sealed(last=SECOND, fence=15, horizon_s=60)], None)
+    assert accepted([copied(14, 2, 12), copied(20, 3, 12)], late).copies == {"late": 1}
+
+
+@pytest.mark.parametrize(
+    ("record", "known", "worth"),
+    [
+        (copied(20, 3, 12, age_s=COPY_STALE_S), {}, "in time"),
+        (copied(20, 3, 12, age_s=COPY_STALE_S + 1), {}, "stale"),
+        (copied(20, 3, 12), {CopyOf(3, 0, 0, 0).name: Version(SECOND, 0, 3)}, "repeated"),
+        (copied(20, 3, 12, timerId="a"), {b"a": Version(SECOND, 0, 11)}, "in time"),
+        (copied(20, 3, 12, timerId="a"), {b"a": Version(SECOND, 0, 12)}, "overtaken"),
+        (copied(20, 3, 12, timerId="a"), {b"a": Version(SECOND, 0, 3, far=True)}, "in time"),
+        (copied(20, 3, 12, timerId="a"), {b"a": Version(0, 0, 0, cancelled=True, by=12)}, "overtaken"),
+    ],
+)
+def test_a_copy_means_nothing_when_it_is_stale_repeated_or_overtaken(
+    record: Record, known: dict[bytes, Version], worth: str
+) -> None:
+    out = accepted([record], Partition(0, horizon_s=60), known)
+    assert out.copies == {worth: 1}
+    assert len(out.rows) == len(out.offsets) == (worth == "in time")
+    assert not out.refused
+
+
+def test_workers_that_hold_the_original_take_no_copy_of_it() -> None:
+    """The lake's horizon is shorter than theirs, or they have none."""
+    for horizon_s in (0, 100):
+        assert accepted([copied(20, 3, 12)], Partition(0, horizon_s)).copies == {"held": 1}
+    grown = Partition(0, horizon_s=100)
+    grown.take_over([Sealed(last=1, fence=4, restore_from=4, horizon_s=60)], None)
+    # What lies below was judged by the horizon of before.
+    assert accepted([copied(20, 3, 12), copied(21, 4, 12)], grown).copies == {"in time": 1, "held": 1}
+
+
+def test_a_copy_that_was_decided_below_what_is_known_wants_the_log_read_again() -> None:
+    partition = Partition(0, horizon_s=60)
+    partition.take_over([Sealed(last=1, fence=13, restore_from=13, horizon_s=60)], None)
+    with pytest.raises(KnownFromError) as raised:
+        accepted([copied(20, 3, 12)], partition)
+    assert raised.value.offset == 12
+
+
+@pytest.mark.parametrize("record", [copied(20, 12, 12), copied(20, 3, 21), copied(20, 3, 12, cancel=True, timerId="a")])
+def test_a_copy_of_what_comes_after_it_is_refused(record: Record) -> None:
+    assert accepted([record], Partition(0, horizon_s=60)).refused == {"copy-invalid": 1}
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

@@ -5,11 +5,16 @@ A failing history is told step by step by `python tests/unit/simulation.py SEED`
 """
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
+from unittest import mock
 
 import pytest
 from simulation import (
     AT_LEAST_ONCE,
     CORE_RULES,
+    LAKE_CORE_RULES,
+    LAKE_RULES,
     SHELL_RULES,
     PromiseError,
     Store,
@@ -17,8 +22,11 @@ from simulation import (
     World,
     audit,
     first_violation,
+    shortened,
 )
 
+from kafka_timers.service import partition as core
+from kafka_timers.service.ids import CopyOf
 from kafka_timers.wire import Reply
 
 HISTORIES = 10_000
@@ -31,6 +39,11 @@ NOT_MISSED = {
     "scan before callbacks": "what is read meanwhile writes the scan too, and nobody but those rows needs it",
     "doubt": "too rare by chance: test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later",
     "local second": "matters only where the seals are gone: test_h6_a_store_outlives_the_seals",
+    "known from": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
+    "forget when serving": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
+    "fence before seals": "too rare by chance: test_the_owner_before_is_shut_out_before_its_seals_are_read",
+    "done copies are known": "too rare by chance: test_h10_a_copy_that_comes_again_means_nothing_to_a_next_owner",
+    "decided before it is landed": "too rare by chance: test_a_copy_that_was_underway_for_too_long_is_promoted_anew",
 }
 
 
@@ -46,15 +59,19 @@ def test_the_promises_hold_through_a_long_campaign() -> None:
     assert found is None, f"history {found[0]}: {found[1]}; see python tests/unit/simulation.py {found[0]}"
 
 
-@pytest.mark.parametrize("rule", sorted((SHELL_RULES.keys() | CORE_RULES.keys()) - NOT_MISSED.keys()))
+RULES = SHELL_RULES.keys() | CORE_RULES.keys()
+RULES_OF_THE_LAKE = LAKE_RULES.keys() | LAKE_CORE_RULES.keys()
+
+
+@pytest.mark.parametrize("rule", sorted((RULES | RULES_OF_THE_LAKE) - NOT_MISSED.keys()))
 def test_a_rule_that_is_switched_off_breaks_a_promise(rule: str) -> None:
-    found = first_violation(range(HISTORIES_UNTIL_MISSED), off=[rule])
+    found = first_violation(range(HISTORIES_UNTIL_MISSED), off=[rule], has_lake=rule in RULES_OF_THE_LAKE)
     assert found is not None, f"{rule}: nothing depends on it"
 
 
 @pytest.mark.parametrize("rule", sorted(NOT_MISSED))
 def test_a_rule_that_is_kept_for_another_reason_breaks_no_promise(rule: str) -> None:
-    found = first_violation(range(500), off=[rule])
+    found = first_violation(range(500), off=[rule], has_lake=rule in RULES_OF_THE_LAKE)
     assert found is None, f"{rule} is needed after all: history {found[0]}: {found[1]}"
 
 
@@ -124,6 +141,24 @@ def test_v4_request_read_during_a_scan_is_not_lost(crash: bool) -> None:
     world.take_over(b, empty=True)
     world.finish()
     assert sorted(fired(world)) == [0, 1]
+
+
+@pytest.mark.parametrize("off", [(), ("fence before seals",)])
+def test_the_owner_before_is_shut_out_before_its_seals_are_read(off: tuple[str, ...]) -> None:
+    world, a, b, _ = story(off=off)
+    world.request(11)
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(11)
+    world.tick(11)
+    a.until("about to commit")
+    world.owner = b
+    b.assign()
+    b.until("seals read")
+    a.step(a.tasks[-1])
+    b.until("owner")
+    world.settle_down(b)
+    assert fired(world) == ([0, 0] if off else [0])
 
 
 def test_v5_a_late_row_of_a_stale_store_does_not_fire_again() -> None:
@@ -585,9 +620,9 @@ def test_the_audit_finds_a_seal_that_claims_what_was_not_asked_for() -> None:
     world.take_over(a)
     world.finish()
     requests = {offset: request for offset, request in enumerate(world.broker.requests) if request}
-    assert audit(requests, world.broker.seals, {}, requests) == {0: True}
+    assert audit(requests, world.broker.seals, {}, requests, {0: 0}) == {0: True}
     with pytest.raises(PromiseError, match="P8"):
-        audit({}, world.broker.seals, {}, {})
+        audit({}, world.broker.seals, {}, {}, {})
 
 
 def test_an_empty_disk_is_filled_from_where_something_is_pending() -> None:
@@ -602,3 +637,169 @@ def test_an_empty_disk_is_filled_from_where_something_is_pending() -> None:
     world.take_over(b, empty=True)
     assert b.partition.position == 20
     world.finish()
+
+
+# --- the lake --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hours_pass_quickly() -> Iterator[None]:
+    """What is remembered for an hour is for 12 seconds, with two offsets to a chunk."""
+    with mock.patch.object(core, "CHUNK_BITS", 1), shortened(has_lake=True):
+        yield
+
+
+def lake_story(*, off: tuple[str, ...] = ()) -> tuple[World, Worker, Worker, Worker]:
+    world, a, b, c = story(off=off)
+    world.horizon_s = 4
+    return world, a, b, c
+
+
+def append_copy(world: World, of: int, decided: int, decided_s: int) -> int:
+    """Append a copy of the request at offset *of*; return its own offset."""
+    original = world.broker.requests[of]
+    assert original
+    copy_of = CopyOf(of, original.appended_ms // 1000, decided, decided_s)
+    world.broker.requests.append(replace(original, copy_of=copy_of, appended_ms=world.broker.now_ms))
+    return len(world.broker.requests) - 1
+
+
+def tick_until(world: World, worker: Worker, last: int) -> None:
+    for second in range(world.broker.now_ms // 1000 + 1, last + 1):
+        world.at(second)
+        world.tick(second)
+        world.settle_down(worker)
+
+
+@pytest.mark.parametrize("off", [(), ("a copy is never far",)])
+def test_v6_a_copy_is_kept_however_far_ahead_it_comes(off: tuple[str, ...]) -> None:
+    world, a, _, _ = lake_story(off=off)
+    world.request(30)
+    world.take_over(a)
+    world.settle_down(a)
+    assert a.store.rows == {}
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, a, 29)
+    assert fired(world) == []
+    tick_until(world, a, 30)
+    assert fired(world) == ([] if off else [0])
+
+
+@pytest.mark.usefixtures("hours_pass_quickly")
+@pytest.mark.parametrize("off", [(), ("known from",), ("forget when serving",)])
+def test_v7_what_a_copy_was_decided_without_is_read_again(off: tuple[str, ...]) -> None:
+    """A worker without a store begins behind the cancel; the copy behind that was decided before it."""
+    world, a, b, _ = lake_story(off=off)
+    world.request(40, timer_id=b"a")
+    world.take_over(a)
+    cancel(world)
+    world.settle_down(a)
+    assert answers(world) == [(1, "CANCELLED")]
+    world.broker.requests += [None] * 6
+    world.request(13, timer_id=b"b")
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, a, 24)
+    assert world.broker.seals[-1].restore_from == 8
+    world.take_over(b, empty=True)
+    world.settle_down(b)
+    tick_until(world, b, 40)
+    assert fired(world) == ([8, 0] if off else [8])
+
+
+@pytest.mark.usefixtures("hours_pass_quickly")
+@pytest.mark.parametrize("off", [(), ("stale",)])
+def test_a_copy_that_was_underway_for_too_long_is_promoted_anew(off: tuple[str, ...]) -> None:
+    """Its cancel may have been forgotten meanwhile."""
+    world, a, _, _ = lake_story(off=off)
+    world.request(40, timer_id=b"a")
+    world.take_over(a)
+    cancel(world)
+    tick_until(world, a, 30)
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, a, 40)
+    assert fired(world) == ([0] if off else [])
+
+
+def test_h8_what_a_copy_was_decided_on_is_read_again_by_a_worker_without_a_store() -> None:
+    with mock.patch.object(core, "CHUNK_BITS", 1):
+        world, a, b, _ = lake_story()
+        world.request(20)
+        for _ in range(6):
+            world.request(11)
+        world.take_over(a)
+        world.settle_down(a)
+        append_copy(world, 0, decided=4, decided_s=10)
+        tick_until(world, a, 12)
+        assert world.broker.seals[-1].restore_from == 4
+        world.take_over(b, empty=True)
+        tick_until(world, b, 20)
+        assert fired(world).count(0) == 1
+
+
+@pytest.mark.parametrize("off", [(), ("repeated",)])
+def test_h10_a_copy_that_comes_again_means_nothing_also_after_a_late_one_has_fired(off: tuple[str, ...]) -> None:
+    world, a, _, _ = lake_story(off=off)
+    world.request(15)
+    world.take_over(a)
+    tick_until(world, a, 16)
+    append_copy(world, 0, decided=1, decided_s=15)
+    append_copy(world, 0, decided=1, decided_s=15)
+    tick_until(world, a, 17)
+    append_copy(world, 0, decided=1, decided_s=15)
+    tick_until(world, a, 18)
+    if off:
+        assert len(fired(world)) > 1
+    else:
+        assert fired(world) == [0]
+        assert sum(seal.late_arrivals for seal in world.broker.seals) == 1
+
+
+@pytest.mark.parametrize("off", [(), ("done copies are known",)])
+def test_h10_a_copy_that_comes_again_means_nothing_to_a_next_owner(off: tuple[str, ...]) -> None:
+    world, a, b, _ = lake_story(off=off)
+    world.request(15)
+    world.take_over(a)
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, a, 16)
+    assert fired(world) == [0]
+    world.take_over(b, empty=True)
+    world.settle_down(b)
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, b, 18)
+    assert fired(world) == ([0, 0] if off else [0])
+
+
+def test_a_cancel_is_answered_as_long_as_the_far_request_is_remembered() -> None:
+    world, a, _, _ = lake_story()
+    world.request(30, timer_id=b"a")
+    world.take_over(a)
+    cancel(world)
+    cancel(world)
+    world.settle_down(a)
+    assert answers(world) == [(1, "CANCELLED"), (2, "CANCELLED")]
+
+
+@pytest.mark.parametrize("off", [(), ("unheld cancels",), ("overtaken",)])
+def test_a_cancel_of_what_is_not_held_stops_the_copy_that_did_not_know_it(off: tuple[str, ...]) -> None:
+    world, a, _, _ = lake_story(off=off)
+    world.request(30, timer_id=b"a")
+    world.take_over(a)
+    world.settle_down(a)
+    a.store.versions.clear()  # an hour goes by
+    cancel(world)
+    world.settle_down(a)
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, a, 30)
+    assert fired(world) == ([0] if off else [])
+    assert answers(world)[0] == (1, "UNKNOWN")
+
+
+def test_h9_what_the_workers_hold_is_not_taken_from_a_lake_with_a_shorter_horizon() -> None:
+    world, a, _, _ = lake_story()
+    world.request(13)
+    world.take_over(a)
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, a, 14)
+    append_copy(world, 0, decided=1, decided_s=10)
+    tick_until(world, a, 15)
+    assert fired(world) == [0]

@@ -133,7 +133,7 @@ def _checkpoint(root: str, source: _Source) -> str:
 
 def _starting_offsets(spark: SparkSession, root: str, source: _Source) -> str:
     """Return where landing begins without a checkpoint: behind what the tables have."""
-    if _lines(spark, f"{_checkpoint(root, source)}/offsets"):
+    if _texts(spark, f"{_checkpoint(root, source)}/offsets"):
         if not tables.exists(spark, root, source.table):
             raise LakeError(
                 f"{tables.path_of(root, source.table)} is gone, and {_checkpoint(root, source)} says how far it had "
@@ -181,23 +181,29 @@ def _start(records: DataFrame, root: str, source: _Source, every_s: float | None
 
 def _append(root: str, source: _Source, batch: DataFrame, number: int) -> None:
     """Commit a batch, whose number a new checkpoint counts from 0 again: only with the checkpoint's id is it a name."""
-    spark, checkpoint = batch.sparkSession, _checkpoint(root, source)
-    [metadata] = _lines(spark, f"{checkpoint}/metadata")
-    name = json.loads(metadata)["id"]
+    spark = batch.sparkSession
+    name, ends = _named(spark, _checkpoint(root, source), number)
     tables.append(source.rows_of(batch), root, source.table, name, number)
     # Not from the rows: a position also passes what no reader sees, aborted records and the markers of transactions.
-    ends = json.loads(_lines(spark, f"{checkpoint}/offsets/{number}")[-1])[source.topic]
-    rows = [(source.topic, int(partition), position) for partition, position in ends.items()]
-    positions = spark.createDataFrame(rows, "topic string, partition int, position bigint")
+    rows = [(source.topic, int(partition), position) for partition, position in ends[source.topic].items()]
+    positions = spark.createDataFrame(rows, "topic string, partition int, position bigint").coalesce(1)
     tables.append(positions.withColumn("landed_s", F.unix_timestamp()), root, POSITIONS, name, number)
 
 
-def _lines(spark: SparkSession, path: str) -> list[str]:
-    """Return the lines of a file in order, or of all files in a folder; none if there is no such path."""
+def _named(spark: SparkSession, checkpoint: str, number: int) -> tuple[str, Mapping[str, Mapping[str, int]]]:
+    """Return the id of a checkpoint, and where batch *number* ends, by topic and partition."""
+    files = _texts(spark, f"{checkpoint}/metadata", f"{checkpoint}/offsets/{number}")
+    # The one is one line of JSON. The other says its version, then what Spark keeps for itself, then the offsets.
+    metadata, offsets = sorted(files, key=lambda text: len(text.splitlines()))
+    return json.loads(metadata)["id"], json.loads(offsets.splitlines()[-1])
+
+
+def _texts(spark: SparkSession, *paths: str) -> list[str]:
+    """Return what the files at or in *paths* hold, in any order; nothing if there is no such path."""
     try:
         # What stands in a path is no pattern.
-        text = spark.read.option("__globPaths__", "false").text(path, wholetext=True)
-        return [line for row in text.collect() for line in row.value.splitlines()]
+        files = spark.read.option("__globPaths__", "false").text(list(paths), wholetext=True)
+        return [row.value for row in files.collect()]
     except AnalysisException as error:
         if not tables.is_missing(error):
             raise

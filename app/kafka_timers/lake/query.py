@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
+from kafka_timers.lake.fates import fates, steps_of
 from kafka_timers.lake.live import publish, refuse_other_topic
-from kafka_timers.lake.replay import fates, steps_of
 from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
 from kafka_timers.topics import counts

@@ -117,11 +117,11 @@ def _told(table: Table) -> list[Any]:
 
 
 class _Asked(NamedTuple):
-    """A record as `judged` takes it, which reads key and value only."""
+    """A record as `judged` takes it."""
 
     key: bytes | None
     value: bytes | None
-    offset: int = -1
+    offset: int
     timestamp: int = -1
 
 
@@ -156,8 +156,8 @@ def _judged_batches(batches: Iterable[pa.RecordBatch], partitions: int) -> Itera
 
 def judged_one_by_one(batch: pa.RecordBatch, partitions: int) -> list[pa.Array]:
     """Return the columns of `_Judged` for records of timer-request."""
-    fields = (batch[name].to_pylist() for name in ("partition", "key", "value"))
-    rows = [_judged(_Asked(key, value), number, partitions) for number, key, value in zip(*fields, strict=True)]
+    fields = (batch[name].to_pylist() for name in ("partition", "key", "value", "offset"))
+    rows = [_judged(_Asked(*asked), number, partitions) for number, *asked in zip(*fields, strict=True)]
     columns = zip(*rows, strict=True) if rows else [()] * len(_JUDGED_TYPES)
     return [pa.array(column, kind) for column, kind in zip(columns, _JUDGED_TYPES.values(), strict=True)]
 

@@ -19,7 +19,7 @@ from murmurhash2 import murmurhash2
 from kafka_timers.clock import Clock
 from kafka_timers.service import runs
 from kafka_timers.service.ids import POSITIVE, SEED, hash_of
-from kafka_timers.service.partition import REFUSED, Taken, count_of, is_late, is_run, parts_of
+from kafka_timers.service.partition import REFUSED, Taken, copied_in, count_of, is_late, is_run, parts_of
 from kafka_timers.service.requests import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
 from kafka_timers.service.runs import Row
 from kafka_timers.service.sender import BATCH_BYTES, Ready
@@ -31,6 +31,9 @@ Headers = list[tuple[str, bytes | None]]
 # Requests between two turns of the event loop: some 5 ms of work. A row is never split.
 _STRIDE_REQUESTS = 1_000
 _STRIDE_BYTES = 4 << 20
+
+# What the field of a seal takes, some 24 days.
+_LATENESS_MS_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,10 @@ class Slice:
         self.seconds.update([second for second, came_late in zip(seconds, late, strict=True) if not came_late])
         taken.late += sum(late)
         taken.offsets += offsets
+        copies = [
+            (offset, copied.decided) for key, offset in zip(keys, offsets, strict=True) if (copied := copied_in(key))
+        ]
+        taken.copies += copies
         taken.through = max(taken.through, keys[-1])
         asked = []
         for second, offset, (_, row) in zip(seconds, offsets, rows, strict=True):
@@ -298,12 +305,12 @@ class Slice:
             self._append(lane, at, size, key, None, [(REQUEST_HEADER, name)])
 
     def lateness_ms(self, share: float) -> int:
-        """Return how late *share* (0 to 1) of the rows are at most, from their second until now; 0 without any."""
+        """Return how late *share* (0 to 1) of the rows are by now at most, up to 24 days; 0 without any."""
         late, left = 0, share * self.seconds.total()
         for second in sorted(self.seconds, reverse=True):
             if left <= 0:
                 break
-            late = int((self._clock.wall_s() - second) * 1000)
+            late = min(int((self._clock.wall_s() - second) * 1000), _LATENESS_MS_MAX)
             left -= self.seconds[second]
         return late
 

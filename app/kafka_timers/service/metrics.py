@@ -58,6 +58,8 @@ class WorkerMetrics:
             return BulkHistogram(f"kafka_timers_{name}", help, registry)
 
         self.requests = counter("requests", "requests taken into a store")
+        self.far = counter("far", "requests left to the lake")
+        self.copies = counter("copies", "copies of far requests that came from the lake, by their worth", "worth")
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
         self.taken_back = counter("taken_back", "requests that were cancelled, or moved by another of their id", "how")
         self.replies = counter("replies", "answers to cancels and moves, by what became of them", "outcome")

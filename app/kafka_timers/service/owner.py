@@ -24,7 +24,7 @@ from kafka_timers.errors import KafkaTimersError, TopicsError
 from kafka_timers.seals import read_tail
 from kafka_timers.service.arming import Ahead, Armed, Room, behind
 from kafka_timers.service.callbacks import Rejects, Slice
-from kafka_timers.service.ids import Decided
+from kafka_timers.service.ids import Decided, KnownFromError
 from kafka_timers.service.lease import Lease
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.partition import Partition, Scan, first_key
@@ -135,7 +135,7 @@ class Owner:
 
     def __init__(self, number: int, shared: Shared) -> None:
         self.number = number
-        self.partition = Partition(number)
+        self.partition = Partition(number, shared.settings.horizon_s)
         self.awaited = 0
         self._shared = shared
         self._store: TimerStore | None = None
@@ -149,6 +149,8 @@ class Owner:
         self._read_on = asyncio.Event()
         self._stopped = asyncio.Event()
         self._failed: Exception | None = None
+        # Where to read the log from instead of going on, when a copy has asked for it.
+        self._read_from: int | None = None
         # What cannot be decided before the open scan is sealed, and the position behind it.
         self._held: deque[tuple[Sequence[Record], int]] = deque()
         self._outbox = Outbox(number, shared.replies, None)
@@ -210,7 +212,7 @@ class Owner:
         decided = accepted.decided
         partition.position = position
         partition.added(accepted.offsets)
-        if decided.versions or decided.answers:
+        if decided.versions or decided.answers or decided.dropped:
             self._keep_decided(decided)
             store.add(accepted.rows, partition, decided)
             self._outbox.add(decided.answers)
@@ -220,6 +222,9 @@ class Owner:
             self._ahead.added(min(accepted.rows)[0])
         shared.targets.want(accepted.topics)
         shared.metrics.requests.inc(len(accepted.offsets) - accepted.refused.total())
+        shared.metrics.far.inc(accepted.far)
+        for worth, count in accepted.copies.items():
+            shared.metrics.copies.labels(worth).inc(count)
         self._read_on.set()
         if not self._serving:
             self._looked_at_s = self._shared.clock.elapsed_s()
@@ -229,7 +234,7 @@ class Owner:
         for each in decided.taken_back:
             self._shared.metrics.taken_back.labels("moved" if each.moved else "cancelled").inc()
             self._ahead.taken_back(each.key)
-        partition.removed([each.offset for each in decided.taken_back])
+        partition.removed([each.counted for each in decided.taken_back])
         for offset, second in decided.remember:
             partition.remember(offset, second)
 
@@ -261,6 +266,9 @@ class Owner:
                 # Either this worker has lost the partition and will hear of it with its next heartbeat, or the broker
                 # gave up a transaction that took too long. After a whole session without a word it is the latter.
                 pause_s = settings.session_timeout_s
+            except KnownFromError as error:
+                log.info("partition %d: %s", self.number, error)
+                self._read_from = error.offset
             except Exception as error:
                 self._shared.metrics.failures.inc()
                 self._trouble = f"failed ({_told(error)})"
@@ -297,8 +305,14 @@ class Owner:
         if local and local.position > end:
             log.warning("partition %d: the store has read up to %d, the log ends at %d", number, local.position, end)
             local = None
-        self.partition = partition = Partition(number)
-        keep = partition.take_over(seals, local)
+        if self._read_from is not None:
+            local = None
+        self.partition = partition = Partition(number, shared.settings.horizon_s)
+        keep = partition.take_over(seals, local, self._read_from and max(self._read_from, start))
+        self._read_from = None
+        if partition.position <= start:
+            # Nothing that is left to be known lies below.
+            partition.known_from = 0
         self._check_log(start, end)
         if local and keep:
             store.settle(partition, local)
@@ -467,7 +481,8 @@ class Owner:
         """Forget timer ids that are old enough, until cancelled."""
         while True:
             await asyncio.sleep(_FORGET_EVERY_S)
-            while self._opened.forget(self.partition.second):
+            # Before, copies may be read that were decided when what is forgotten now was not.
+            while self._serving and self._opened.forget(self.partition.second):
                 await self._shared.rush.over(unless=lambda: False)
                 await asyncio.sleep(0)
 
@@ -586,8 +601,8 @@ def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:
 
 
 def _identity(shared: Shared, number: int) -> bytes:
-    """Return what a store must say of itself to be of use: the Kafka, the topic and the partition that it is of."""
-    return f"{shared.cluster}/{shared.topics.requests}/{number}".encode()
+    """Return what a store must say of itself to be of use: Kafka, topic and partition, and what is kept of them."""
+    return f"{shared.cluster}/{shared.topics.requests}/{number}/{shared.settings.horizon_s}".encode()
 
 
 def _open(folder: Path, shared: Shared, number: int) -> TimerStore:

@@ -22,6 +22,10 @@ one key, that of the last of them with their number behind it. They fire togethe
 A scan is everything with a key up to the end of its second; its fence is how far the log had been read when it began.
 What is read during a scan lies behind the fence and is kept outside of the scan's range: it fires with the next tick.
 
+A request that is far ahead is left to the lake, which has it copied back in good time. A copy keeps the name of its
+original, so its key has the original's offset where others have their own. Whether it is done is told by where it lies
+itself, and which chunk of offsets it counts under by its decision: who reads on from there knows all that it needs.
+
 A cancel, or a request with the id of an earlier one, counts for the earlier one if it was appended before that one's
 second. That follows from the log, but for records that become readable late (a transaction that is committed late, a
 scan that did not wait for them): what a scan has covered is fired by it, whatever is read behind its fence.
@@ -36,12 +40,16 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from kafka_timers.wire import ID_MEMORY_S, Sealed, age_of, is_complete, latest
+from kafka_timers.wire import ID_MEMORY_S, Sealed, age_of, is_complete, is_far, latest
 
 _ROW = struct.Struct(">QHQ")
 _RUN = struct.Struct(">QHQH")
 _LATE = struct.Struct(">QHQQH")
-_VERSION = struct.Struct(">QHQ?")
+# What a copy's key has behind that of a request, late or not.
+_COPIED = struct.Struct(">QQ")
+_LATE_BYTES = (_LATE.size, _LATE.size + _COPIED.size)
+_COPY_BYTES = (_ROW.size + _COPIED.size, _LATE.size + _COPIED.size)
+_VERSION = struct.Struct(">QHQQB")
 _DIGESTS = 1 << 64
 
 # Pending requests are counted per run of this many offsets, so `restore_from` is exact to one run and a worker with 10
@@ -77,22 +85,35 @@ def count_of(key: bytes) -> int:
     return int.from_bytes(key[_ROW.size :], "big") if is_run(key) else 1
 
 
+class Copied(NamedTuple):
+    """Where a copy itself lies on `timer-request`, and below which offset all was known when it was decided."""
+
+    at: int
+    decided: int
+
+
 def parts_of(key: bytes) -> tuple[int, int, int]:
     """Return second and millis that the request asked for, and its offset on `timer-request`; a run's is its last."""
     if is_late(key):
-        _, _, offset, second, millis = _LATE.unpack(key)
+        _, _, offset, second, millis = _LATE.unpack_from(key)
         return second, millis, offset
     return _ROW.unpack_from(key)
 
 
+def copied_in(key: bytes) -> Copied | None:
+    """Return where the copy under *key* lies, None when it is no copy that lies there."""
+    return Copied(*_COPIED.unpack(key[-_COPIED.size :])) if len(key) in _COPY_BYTES else None
+
+
 def is_late(key: bytes) -> bool:
     """Tell whether the request was read after its second had been scanned."""
-    return len(key) == _LATE.size
+    return len(key) in _LATE_BYTES
 
 
-def offsets_of(keys: Sequence[bytes]) -> tuple[int, ...]:
-    """Return the offset of each of *keys*, in their order; many times faster than one by one."""
-    return struct.unpack(f">{len(keys)}Q", b"".join([key[10:18] for key in keys]))
+def counted_under(key: bytes) -> int:
+    """Return the offset under which the request counts as pending: of a copy that of its decision."""
+    copied = copied_in(key)
+    return copied.decided if copied else parts_of(key)[2]
 
 
 def digest_of(offsets: Iterable[int]) -> int:
@@ -101,21 +122,48 @@ def digest_of(offsets: Iterable[int]) -> int:
 
 
 class Version(NamedTuple):
-    """A request that has a timer id: second and millis that it asked for, its offset, whether it was cancelled."""
+    """
+    What is known of a timer id: its last request, and what came of that.
+
+    Attributes:
+        second: that it is due in; 0 when a cancel is all that is known.
+        millis: within that second.
+        offset: of the request; of a copy that of its original.
+        cancelled: whether it was taken back by a cancel.
+        by: offset of the last cancel behind it; kept where there is a horizon, else 0.
+        far: whether it is left to the lake.
+        copied: where its copy lies, if it is one.
+    """
 
     second: int
     millis: int
     offset: int
     cancelled: bool = False
+    by: int = 0
+    far: bool = False
+    copied: Copied | None = None
+
+    @property
+    def latest(self) -> int:
+        """Offset of the last record that this follows from."""
+        return self.by or self.offset
+
+    @property
+    def at(self) -> int:
+        """Offset at which it lies itself."""
+        return self.copied.at if self.copied else self.offset
 
     def pack(self) -> bytes:
         """Return it as a row of the store."""
-        return _VERSION.pack(*self)
+        row = _VERSION.pack(self.second, self.millis, self.offset, self.by, self.cancelled | self.far << 1)
+        return row + _COPIED.pack(*self.copied) if self.copied else row
 
     @classmethod
     def unpack(cls, row: bytes) -> "Version":
         """Return what `pack` was called on."""
-        return cls(*_VERSION.unpack(row))
+        second, millis, offset, by, flags = _VERSION.unpack_from(row)
+        copied = Copied(*_COPIED.unpack_from(row, _VERSION.size)) if len(row) > _VERSION.size else None
+        return cls(second, millis, offset, bool(flags & 1), by, bool(flags & 2), copied)
 
 
 class Fate(Enum):
@@ -145,6 +193,7 @@ class Taken:
         rejected: those of the offsets that go to `timer-rejected` instead of their callback topic.
         named: whether any of them has a timer id.
         late: how many came late.
+        copies: of each copy among them the offset, and that under which it counts as pending.
         through: the highest key.
     """
 
@@ -152,12 +201,17 @@ class Taken:
     rejected: list[int] = field(default_factory=list)
     named: bool = False
     late: int = 0
+    copies: list[tuple[int, int]] = field(default_factory=list)
     through: bytes = b""
 
     @cached_property
     def chunks(self) -> Counter[int]:
         """How many of them lie in each chunk of offsets; to be asked for when all are there."""
-        return _chunks_of(self.offsets)
+        chunks = _chunks_of(self.offsets)
+        if self.copies:
+            chunks.subtract(_chunks_of([offset for offset, _ in self.copies]))
+            chunks.update(_chunks_of([counted for _, counted in self.copies]))
+        return +chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +231,18 @@ class Local:
     second: int
     fence: int
     scan: Scan | None
+    known_from: int = 0
 
 
 class Partition:
     """
     The state of one partition at its owner.
 
-    Attributes:
+    Args:
         number: of the partition.
+        horizon_s: requests due more seconds than this after their append are left to the lake; 0 leaves none.
+
+    Attributes:
         second: the last second that is sealed completely; 0 before the first.
         fence: the offset up to which the request log had been read when that second was scanned.
         scan: the second that is being fired, if any.
@@ -192,26 +250,37 @@ class Partition:
         chunks: how many requests wait in each chunk of offsets.
         remembered: chunks with requests that have a timer id and do not wait any more, and the second up to which they
             are worth to be read again.
+        known_from: the offset from which on the log has been read into the store, without a gap up to `position`.
+        horizon_from: the offset from which on all owners have judged by this horizon.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, horizon_s: int = 0) -> None:
         self.number = number
+        self.horizon_s = horizon_s
         self.second = 0
         self.fence = 0
         self.scan: Scan | None = None
         self.position = 0
         self.chunks: Counter[int] = Counter()
         self.remembered: dict[int, int] = {}
+        self.known_from = 0
+        self.horizon_from = 0
         self._done_below = 0
         self._touched: set[int] = set()
 
     # --- taking over -------------------------------------------------------------------------------------------------
 
-    def take_over(self, seals: Iterable[Sealed], local: Local | None) -> bool:
+    def take_over(self, seals: Iterable[Sealed], local: Local | None, read_from: int | None = None) -> bool:
         """
         Set the state from the *seals* of this partition and from what a *local* store says.
 
         The reader goes on at `position` then, and nothing may be scanned before `must_reach`.
+
+        Args:
+            seals: the last ones, with the latest complete one among them.
+            local: None when there is no store, or one that was kept by another horizon.
+            read_from: the offset to read the log from, if without a local store that is to be earlier than the seals
+                say.
 
         Returns:
             Whether the local store is worth keeping. If so, pass each of its rows below `first_key(unsettled)` through
@@ -227,15 +296,25 @@ class Partition:
         self.scan = Scan(last_slice.last, last_slice.fence, last_slice.through) if last_slice else None
         restore_from = max((s.restore_from for s in (last_slice, complete) if s), default=0)
         self._done_below = restore_from
-        if local is None or local.position < restore_from:
+        if local is not None and local.position < restore_from:
             # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
-            self.position = restore_from
-            return False
-        if local.second > self.second:
-            # The seals are gone, this store is not.
-            self.second, self.fence, self.scan = local.second, local.fence, None
-        self.position = local.position
-        return True
+            local = None
+        if local is None:
+            self.position = self.known_from = restore_from if read_from is None else min(restore_from, read_from)
+        else:
+            self.position, self.known_from = local.position, local.known_from
+            if local.second > self.second:
+                # The seals are gone, this store is not.
+                self.second, self.fence, self.scan = local.second, local.fence, None
+        self._judge_from(last_slice or complete)
+        return local is not None
+
+    def _judge_from(self, seal: Sealed | None) -> None:
+        if self.horizon_s == (seal.horizon_s if seal else 0):
+            self.horizon_from = seal.horizon_from if seal else 0
+        else:
+            # What owners with another horizon have kept is below, and settled: the log is read anew from here.
+            self.horizon_from = self.known_from
 
     def unsettled(self, local: Local) -> int:
         """Return the first second whose rows in a *local* store are certain to have the key that they must have."""
@@ -245,7 +324,7 @@ class Partition:
 
     def settle(self, key: bytes) -> bytes | None:
         """Return the key that the row under *key* must have by now, or None when its request is done."""
-        return self.place(*parts_of(key))
+        return self.place(*parts_of(key), copied_in(key))
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -254,29 +333,51 @@ class Partition:
         """The last second that a scan has begun to look at: later ones have nothing done, and nothing late."""
         return max(self.second, self.scan.second if self.scan else 0)
 
-    def place(self, second: int, millis: int, offset: int) -> bytes | None:
-        """Return the key to keep a request under, or None when it is done; *second* is `REFUSED` for a refused one."""
+    def place(self, second: int, millis: int, offset: int, copied: Copied | None = None) -> bytes | None:
+        """
+        Return the key to keep a request under, or None when it is done.
+
+        Args:
+            second: that it asks for; `REFUSED` of a refused one.
+            millis: within that second.
+            offset: of the request; of a copy that of its original.
+            copied: of a copy, where it lies.
+        """
         scan = self.scan
+        at, tail = (copied.at, _COPIED.pack(*copied)) if copied else (offset, b"")
         if second > self.second:
-            key = _ROW.pack(second, millis, offset)
-        elif offset < self.fence:
+            key = _ROW.pack(second, millis, offset) + tail
+        elif at < self.fence:
             return None
         else:
-            key = _LATE.pack(self.second + 1, 0, offset, second, millis)
+            key = _LATE.pack(self.second + 1, 0, offset, second, millis) + tail
         if scan is not None and second <= scan.second:
             # A request is read after the scan of its second began:
             #  1. tick 12 is read, the log has been read up to offset 40: scan (12, fence 40)
             #  2. offset 40 asks for second 11        3. the scan's rows are dropped once they are sealed
             # Under 11 it would be dropped without having fired. Held by test_v4_request_read_during_a_scan_is_not_lost.
-            if offset >= scan.fence:
-                return _LATE.pack(scan.second + 1, 0, offset, second, millis)
+            if at >= scan.fence:
+                return _LATE.pack(scan.second + 1, 0, offset, second, millis) + tail
             if key <= scan.through:
                 return None
         return key
 
     def is_done(self, version: Version) -> bool:
-        """Tell whether a request that was not taken back is done."""
-        return self.place(version.second, version.millis, version.offset) is None
+        """Tell whether a request that was not taken back is done; one that is left to the lake is not."""
+        return not version.far and self.place(version.second, version.millis, version.offset, version.copied) is None
+
+    def holds_original(self, second: int, offset: int, appended_s: int) -> bool:
+        """
+        Tell whether this partition's owners keep, or have kept, the request that a copy is made of.
+
+        So it is where the lake's horizon is shorter than the workers'.
+
+        Args:
+            second: that the request asks for.
+            offset: of the request.
+            appended_s: UNIX second of its append.
+        """
+        return offset >= self.horizon_from and not is_far(second, appended_s, self.horizon_s)
 
     def fate(self, before: Version, by: int, appended_ms: int) -> Fate:
         """
@@ -288,12 +389,14 @@ class Partition:
             appended_ms: UNIX milliseconds at which the broker appended the record.
         """
         in_time = appended_ms < before.second * 1000
+        if before.far:
+            return Fate.TAKEN_BACK if in_time else Fate.TOO_LATE
         if self.is_done(before):
             return Fate.PAST if in_time and self.is_answered(by) else Fate.TOO_LATE
         if not in_time:
             return Fate.TOO_LATE
         scan = self.scan
-        if scan is not None and before.second <= scan.second and before.offset < scan.fence <= by:
+        if scan is not None and before.second <= scan.second and before.at < scan.fence <= by:
             # Once a slice is sealed, whoever goes on with this scan has the same fence. Before, the next owner may have
             # read the record when it begins one of its own.
             return Fate.TOO_LATE if scan.through else Fate.OPEN
@@ -421,6 +524,8 @@ class Partition:
             fence=scan.fence,
             through=None if complete else taken.through,
             restore_from=self._lowest(after, scan.second),
+            horizon_s=self.horizon_s,
+            horizon_from=self.horizon_from,
         )
 
     def sealed(self, seal: Sealed, taken: Taken) -> None:

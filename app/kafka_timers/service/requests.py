@@ -8,17 +8,25 @@ What only the callback topic can tell is judged in the request's second, by `cal
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from google.protobuf.message import DecodeError
 
 from kafka_timers.service import runs
-from kafka_timers.service.ids import Asked, Decided, decide, hash_of
-from kafka_timers.service.partition import REFUSED, Partition, Version, row_key, run_key
+from kafka_timers.service.ids import Asked, CopyOf, Decided, decide, hash_of
+from kafka_timers.service.partition import REFUSED, Copied, Partition, Version, is_late, row_key, run_key
 from kafka_timers.service.runs import Row
-from kafka_timers.wire import SECOND_LIMIT, Future, Record, Request, callback_headers, number_in
+from kafka_timers.wire import (
+    SECOND_LIMIT,
+    Future,
+    Record,
+    Request,
+    callback_headers,
+    is_far,
+    number_in,
+)
 
 
 class Reason(StrEnum):
@@ -32,12 +40,17 @@ class Reason(StrEnum):
     MILLIS_OUT_OF_RANGE = "millis-out-of-range"
     ID_MISSING = "id-missing"
     ID_IN_FOREIGN_PARTITION = "id-in-foreign-partition"
+    COPY_INVALID = "copy-invalid"
     TOPIC_MISSING = "topic-missing"
     TOPIC_UNKNOWN = "topic-unknown"
     TOPIC_FORBIDDEN = "topic-forbidden"
     TOPIC_RESERVED = "topic-reserved"
     TOPIC_REFUSED = "topic-refused"
     TOO_LARGE = "too-large"
+
+
+# What a copy of a far request is worth that is not dropped.
+IN_TIME, LATE = "in time", "late"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,7 @@ def unpack_refused(row: bytes) -> tuple[Reason, bytes | None, bytes | None]:
     return reason, None if key_bytes < 0 else row[key_at:value_at], row[value_at + 1 :] if row[value_at:] else None
 
 
-# Tells of timer ids what is known of each.
+# Tells of timer ids, and of names of copies, what is known of each.
 Lookup = Callable[[Sequence[bytes]], Iterable[Version | None]]
 
 
@@ -105,16 +118,20 @@ class Accepted:
     Attributes:
         count: of the records that it follows from; nothing can be said yet of the first one behind them.
         rows: what is kept, a row for each record or each run of them.
-        offsets: of all records that are kept, ascending.
+        offsets: under which all records that are kept count as pending, ascending.
         refused: how many of them are refused requests, by reason.
+        far: how many requests are left to the lake.
+        copies: how many copies of far requests there were, by what they are worth: `IN_TIME`, `LATE` or `Dropped`.
         topics: callback topics that the others name.
-        decided: what follows for timer ids.
+        decided: what follows for timer ids, and of copies.
     """
 
     count: int
     rows: list[Row] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     refused: Counter[Reason] = field(default_factory=Counter)
+    far: int = 0
+    copies: Counter[str] = field(default_factory=Counter)
     topics: set[str] = field(default_factory=set)
     decided: Decided = field(default_factory=Decided)
 
@@ -131,35 +148,67 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
         partition: decides where each row is kept.
         partitions: how many there are.
         lookup: knows the records before these.
+
+    Raises:
+        KnownFromError: what these records mean depends on earlier ones than have been read.
     """
-    out, asked = _usual(records, partition, partitions) or _one_by_one(records, partition, partitions)
+    usual = _usual(records, partition, partitions)
+    out, asked, copies = (*usual, {}) if usual else _one_by_one(records, partition, partitions)
     if asked:
-        ids = list({ask.timer_id: None for ask in asked})
-        out.decided = decide(asked, dict(zip(ids, lookup(ids), strict=True)), partition)
+        names = list({name: None for ask in asked for name in ask.names})
+        out.decided = decide(asked, dict(zip(names, lookup(names), strict=True)), partition)
         if out.decided.open_at is not None:
             sure = [record for record in records if record.offset < out.decided.open_at]
             return accept(sure, partition, partitions, lookup)
+    if copies:
+        out.copies.update(out.decided.dropped.values())
+        kept = [each for offset, each in copies.items() if offset not in out.decided.dropped]
+        out.copies.update(LATE if is_late(key) else IN_TIME for (key, _), _ in kept)
+        out.rows += [row for row, _ in kept]
+        out.offsets = sorted(out.offsets + [counted for _, counted in kept])
     return out
 
 
-def _one_by_one(records: Sequence[Record], partition: Partition, partitions: int) -> tuple[Accepted, list[Asked]]:
-    out, asked = Accepted(len(records)), []
+# Of copies, by the offset of each: its row, and the offset under which it counts as pending.
+_Copies = dict[int, tuple[Row, int]]
+
+
+def _one_by_one(
+    records: Sequence[Record], partition: Partition, partitions: int
+) -> tuple[Accepted, list[Asked], _Copies]:
+    out, asked, copies = Accepted(len(records)), [], {}
     for record in records:
         second, future = judged(record, partition.number, partitions)
+        offset, row = record.offset, record.value or b""
         if isinstance(future, Reason):
-            key, row = partition.place(REFUSED, 0, record.offset), pack_refused(future, record)
+            key, row = partition.place(REFUSED, 0, offset), pack_refused(future, record)
             out.refused[future] += key is not None
+        elif second is None:
+            asked.append(_asked(future, second, record))
+            continue
+        elif future.HasField("copy"):
+            copied = Copied(offset, future.copy.decidedOffset)
+            key = partition.place(second, future.millis, future.copy.offset, copied)
+            # One that is done may be followed by another one of the same original.
+            asked.append(_asked(future, second, record))
+            if key is not None:
+                copies[offset] = (key, row), copied.decided
+                out.topics.add(future.callBackTopic)
+            continue
+        elif is_far(second, record.timestamp // 1000, partition.horizon_s):
+            out.far += 1
+            if future.timerId:
+                asked.append(_asked(future, second, record, far=True))
+            continue
         else:
             if future.timerId:
                 asked.append(_asked(future, second, record))
-            if second is None:
-                continue
-            key, row = partition.place(second, future.millis, record.offset), record.value or b""
+            key = partition.place(second, future.millis, offset)
             out.topics.add(future.callBackTopic)
         if key is not None:
             out.rows.append((key, row))
-            out.offsets.append(record.offset)
-    return out, asked
+            out.offsets.append(offset)
+    return out, asked, copies
 
 
 def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> tuple[Accepted, list[Asked]] | None:
@@ -170,7 +219,7 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
     if futures is None:
         return None
     extras = runs.extras_in(values)
-    if extras.HasField("millis"):
+    if extras.HasField("millis") or extras.HasField("copy"):
         return None
     requests, kept = records, futures
     if extras.HasField("cancel"):
@@ -190,19 +239,28 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
     topics = {future.callBackTopic for future in kept}
     if "" in topics:
         return None
+    far = _far_among(requests, due, partition.horizon_s)
     asked = []
     named = extras.HasField("timerId")
     if named or extras.HasField("cancel"):
         for record, future in zip(records, futures, strict=True):
             if future.timerId:
-                asked.append(_asked(future, None if future.cancel else due[record.key], record))
+                asked_second = None if future.cancel else due[record.key]
+                asked.append(_asked(future, asked_second, record, far=record.offset in far))
             elif future.cancel:
                 return None
         if any(hash_of(ask.timer_id) % partitions != partition.number for ask in asked):
             return None
+    if far:
+        requests = [record for record in requests if record.offset not in far]
+        due = {record.key: due[record.key] for record in requests}
+        values = [record.value or b"" for record in requests]
+        framed = runs.framed(values)
     offsets = [record.offset for record in requests]
     plain, rows = not extras.ListFields(), []
-    if len(due) == 1:
+    if not requests:
+        topics = set()
+    elif len(due) == 1:
         [second] = due.values()
         rows.append((run_key(second, offsets[-1], len(offsets)), runs.pack(framed, offsets, plain=plain, named=named)))
     else:
@@ -217,12 +275,27 @@ def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> 
             else:
                 run = runs.pack(runs.framed(part), at, plain=plain, named=named)
                 rows.append((run_key(second, at[-1], len(at)), run))
-    return Accepted(len(records), rows, offsets, topics=topics), asked
+    return Accepted(len(records), rows, offsets, far=len(far), topics=topics), asked
 
 
-def _asked(future: Future, second: int | None, record: Record) -> Asked:
+def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], horizon_s: int) -> set[int]:
+    """Return the offsets of those *requests* that are left to the lake; *due* has the second of each key."""
+    if not horizon_s or not requests:
+        return set()
+    times_ms = [record.timestamp for record in requests]
+    # Most are near, and all that lie together were appended together.
+    if not is_far(max(due.values()), min(times_ms) // 1000, horizon_s):
+        return set()
+    return {each.offset for each in requests if is_far(due[each.key], each.timestamp // 1000, horizon_s)}
+
+
+def _asked(future: Future, second: int | None, record: Record, *, far: bool = False) -> Asked:
     timer_id, reply_topic = future.timerId.encode(), future.replyTopic.encode()
-    return Asked(timer_id, second, future.millis, record.offset, record.timestamp, reply_topic)
+    copy_of = None
+    if future.HasField("copy"):
+        copy = future.copy
+        copy_of = CopyOf(copy.offset, copy.appended, copy.decidedOffset, copy.decided)
+    return Asked(timer_id, second, future.millis, record.offset, record.timestamp, reply_topic, far, copy_of)
 
 
 def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
@@ -235,6 +308,8 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
     if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
         return None, Reason.ID_IN_FOREIGN_PARTITION
     if future.cancel:
+        if future.HasField("copy"):
+            return None, Reason.COPY_INVALID
         return None, future if future.timerId else Reason.ID_MISSING
     if isinstance(second, Reason):
         return None, second
@@ -242,4 +317,6 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         return None, Reason.VALUE_MISSING
     if future.millis > 999:
         return None, Reason.MILLIS_OUT_OF_RANGE
+    if future.HasField("copy") and not future.copy.offset < future.copy.decidedOffset <= record.offset:
+        return None, Reason.COPY_INVALID
     return second, future if future.callBackTopic else Reason.TOPIC_MISSING

@@ -6,14 +6,15 @@ the log. So nothing is synced to disk, or logged before it is in a table; what m
 and how far the log was read.
 
     second 0 + c + chunk     how many requests wait in one chunk of offsets, and until when it is worth to be read again
-    second 0 + m             position, sealed second and fence, open scan; which Kafka this belongs to
+    second 0 + m             position, sealed second and fence, where reading began, open scan; what this belongs to
     key of partition.py      the request as it came; a run: runs.pack; a refused one: requests.pack_refused
 
 Two more column families are for timer ids and stay empty without any:
 
     ids    timer id                  its last request, Version.pack
+           CopyOf.name               the copy of that request
     side   b + key of partition.py   this request does not fire: c or m (cancelled, moved) + its timer id
-           p + second, last offset   ids of requests to be forgotten an hour after that second, with their offsets
+           p + second, last offset   ids to be forgotten an hour after that second, unless a later record is known
            r + offset                what that record is answered, Answer.pack
 
 No request is due in second 0. What every batch writes has to lie next to what fires soon: above the rows it would make
@@ -49,16 +50,16 @@ from kafka_timers.service.partition import (
     Partition,
     Scan,
     Version,
+    counted_under,
     first_key,
-    offsets_of,
     parts_of,
     row_key,
 )
 from kafka_timers.service.runs import Row
 from kafka_timers.wire import ID_MEMORY_S
 
-_FORMAT = 3
-_HEAD = struct.Struct(">BQQQB")
+_FORMAT = 4
+_HEAD = struct.Struct(">BQQQQB")
 _SCAN = struct.Struct(">QQ")
 _CHUNK = struct.Struct(">Q")
 _COUNT = struct.Struct(">IQ")
@@ -162,11 +163,11 @@ class TimerStore:
         meta = self._db.get(_META)
         if meta is None or meta[0] != _FORMAT:
             return None
-        _, position, second, fence, scanning = _HEAD.unpack_from(meta)
+        _, position, second, fence, known_from, scanning = _HEAD.unpack_from(meta)
         scan = Scan(*_SCAN.unpack_from(meta, _HEAD.size)) if scanning else None
         if meta[_HEAD.size + _SCAN.size * scanning :] != self._identity:
             return None
-        return Local(position, second, fence, scan)
+        return Local(position, second, fence, scan, known_from)
 
     def chunks(self) -> dict[int, tuple[int, int]]:
         """Return what `Partition.restore` takes."""
@@ -234,7 +235,7 @@ class TimerStore:
             put(_BACK + each.key, (_MOVED if each.moved else _CANCELLED) + each.timer_id, side)
             self._has_taken_back = True
         for minute, (past, offsets) in decided.past.items():
-            put(_past_key(minute, offsets[-1]), runs.pack(runs.framed(past), offsets), side)
+            put(_past_key(minute, decided.last), runs.pack(runs.framed(past), offsets), side)
             self._has_past = True
         for answer in decided.answers:
             put(_REPLY + _OFFSET.pack(answer.offset), answer.pack(), side)
@@ -278,7 +279,7 @@ class TimerStore:
         batch = WriteBatch(raw_mode=True)
         for (timer_id, offset), version in zip(past, self.versions([timer_id for timer_id, _ in past]), strict=True):
             # Of an id with a later request that one is kept.
-            if version and version.offset == offset:
+            if version and version.latest == offset:
                 batch.delete(timer_id, self._id_family)
         # Single tombstones in front of what is looked for next would be walked over each time.
         batch.delete_range(_PAST, key + b"\0", self._side_family)
@@ -315,11 +316,10 @@ class TimerStore:
                     done.append(was)
                 else:
                     batch.put(new, value)
-        partition.removed(offsets_of(done))
+        partition.removed([counted_under(was) for was in done])
         if next(_items(self._ids, b"", _END), None) is not None:
             for was in done:
-                second, _, offset = parts_of(was)
-                partition.remember(offset, second)
+                partition.remember(counted_under(was), parts_of(was)[0])
         # It was cancelled here, and done by another owner, who may have fired it before the cancel could be read.
         for timer_id, version in zip(unsure, self.versions(list(unsure)), strict=True):
             if version and version.cancelled and version.offset == unsure[timer_id]:
@@ -333,7 +333,8 @@ class TimerStore:
             else:
                 batch.delete(_CHUNKS + _CHUNK.pack(chunk))
         scan = partition.scan
-        head = _HEAD.pack(_FORMAT, partition.position, partition.second, partition.fence, scan is not None)
+        read = partition.position, partition.second, partition.fence, partition.known_from
+        head = _HEAD.pack(_FORMAT, *read, scan is not None)
         tail = _SCAN.pack(scan.second, scan.fence) if scan else b""
         batch.put(_META, head + tail + self._identity)
         self._db.write(batch)

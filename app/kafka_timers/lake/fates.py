@@ -1,0 +1,211 @@
+"""
+What came of requests: the join of seals with requests as a batch.
+
+What fires follows from the request log and the fences in the seals, whoever fired it (promise P12 of docs/design.md).
+The complete seals of a partition are the steps of its history. Once a step's second has reached that of a request, so
+have all later ones, and once its fence has passed the request's offset, too. So a request fires in the later of two:
+the first step that reached its second, and the first one that passed its offset.
+
+    step      last  fence      request          by second   by offset   fires in
+    A           11     40      #35, second 10   A           A           A
+    B           12     40      #40, second 12   B           C           C: it was read after its second was scanned
+    C           13     55      #40, second 13   C           C           C
+
+Nearly all fire in the step of their second, so that one is looked up once per second, and only of what lies behind its
+fence the second step is looked for.
+"""
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from kafka_timers.lake.schema import REFUSED, REQUEST
+from kafka_timers.lake.versions import taken_back, valid_copies
+
+__all__ = ["by_seal", "due_ms", "fates", "figures", "fires", "steps_of", "totals", "waits_longer"]
+
+_REQUEST = ("partition", "offset")
+_SEAL = ("partition", "last", "fence")
+_STEP = ("last", "fence", "horizon_s", "horizon_from")
+
+
+def figures(fired: DataFrame, *by: str) -> DataFrame:
+    """
+    Return what seals would tell of *fired*.
+
+    Args:
+        fired: rows of `fires`.
+        by: its columns that name a group.
+
+    Returns:
+        *by*, due bigint, fired bigint, rejected bigint, digest bigint (as in `seals`), late bigint.
+    """
+    number = F.col("offset") + 1
+    went_out = F.col("reason").isNull()
+    return fired.groupBy(*by).agg(
+        F.count(F.lit(1)).alias("due"),
+        F.count_if(went_out).alias("fired"),
+        F.count_if(~went_out).alias("rejected"),
+        # Without ANSI a bigint wraps around, which is modulo 2^64.
+        F.coalesce(F.sum(F.when(went_out, number * number * number)), F.lit(0)).alias("digest"),
+        F.count_if("late").alias("late"),
+    )
+
+
+def totals(seals: DataFrame) -> DataFrame:
+    """
+    Return the figures of each complete seal, with those of its slices added.
+
+    Args:
+        seals: rows of `seals`. One that is there twice, as at-least-once may have it, counts once.
+
+    Returns:
+        partition int, last bigint, fence bigint, first bigint, due bigint, fired bigint, rejected bigint,
+        digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint.
+    """
+    counts = ("due", "fired", "rejected", "digest")
+    lateness = ("lateness_p99_ms", "lateness_max_ms")
+    once = seals.select(*_SEAL, "first", "through", *counts, *lateness, "appended_ms")
+    return (
+        once.groupBy(*_SEAL, "through", *counts)
+        .agg(F.min("first").alias("first"), *(F.max(name).alias(name) for name in (*lateness, "appended_ms")))
+        .groupBy(*_SEAL)
+        .agg(
+            F.min("first").alias("first"),
+            *(F.sum(name).alias(name) for name in counts),
+            *(F.max(name).alias(name) for name in (*lateness, "appended_ms")),
+            F.bool_or(F.col("through").isNull()).alias("complete"),
+        )
+        .where("complete")
+        .drop("complete")
+    )
+
+
+def steps_of(seals: DataFrame) -> DataFrame:
+    """
+    Return the complete seals as steps of their partitions' histories: fences of later ones are never lower.
+
+    Args:
+        seals: rows of `seals`. One with a lower fence than one before it, which a paused owner adds with
+            at-least-once, is left out: it tells of nothing that was not done.
+
+    Returns:
+        partition int, last bigint, fence bigint, horizon_s bigint, horizon_from bigint.
+    """
+    before = Window.partitionBy("partition").orderBy("last", "fence").rowsBetween(Window.unboundedPreceding, -1)
+    return (
+        seals.where(F.col("through").isNull())
+        .groupBy(*_SEAL)
+        .agg(F.max("horizon_s").alias("horizon_s"), F.max("horizon_from").alias("horizon_from"))
+        .withColumn("passed", F.max("fence").over(before))
+        .where(F.col("passed").isNull() | (F.col("fence") >= F.col("passed")))
+        .select("partition", *_STEP)
+    )
+
+
+def fates(requests: DataFrame, steps: DataFrame, rejected: DataFrame, horizon_s: int | None = None) -> DataFrame:
+    """
+    Return what came of requests.
+
+    Args:
+        requests: rows of `requests`: those asked about, all copies of them, all records of their timer ids.
+        steps: rows of `steps_of`, of each partition without a gap. What was due before the first one counts to it.
+        rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
+        horizon_s: how far ahead workers hold requests; None takes what the seals say.
+
+    Returns:
+        partition int, offset bigint, appended_ms bigint, second bigint (null of what is refused), millis int,
+        timer_id string, topic string, and: reason string, why it was rejected; taken_by bigint, offset of what took it
+        back; far bool, whether it fires by a copy; sealed_in bigint and fence bigint, of the seal that has it, null
+        while there is none; late bool, whether it was read after its second had been scanned.
+
+        It has fired if sealed_in is there and reason and taken_by are not. What is far and has no copy that workers
+        took has the seal of its second, and fence null.
+    """
+    timers = requests.where(F.col("kind") == REQUEST).select(
+        *_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic"
+    )
+    seen = timers.join(_marks(requests, rejected), [*_REQUEST], "left").join(
+        _first_step(
+            timers.select("partition", F.col("second").alias("at")).distinct(), steps, F.col("last")
+        ).withColumnRenamed("at", "second"),
+        ["partition", "second"],
+        "left",
+    )
+    far = by_seal("step") if horizon_s is None else waits_longer(F.lit(horizon_s))
+    seen = seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
+    behind = F.coalesce(F.col("at") >= F.col("step.fence"), F.lit(False))
+    refused = requests.where(F.col("kind") == REFUSED).select(
+        *_REQUEST, "appended_ms", "reason", F.lit(False).alias("far"), F.col("offset").alias("at")
+    )
+    late = seen.where(behind).drop("step").withColumn("late", F.lit(True))
+    late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
+    sealed = seen.where(~behind).withColumn("late", F.lit(False))
+    # The fence is the seal's minus one: a request at it is behind.
+    sealed = sealed.unionByName(_first_step(late, steps, F.col("fence") - 1))
+    fence = F.when(F.col("at").isNotNull(), F.col("step.fence"))
+    return sealed.select(
+        *_REQUEST,
+        "appended_ms",
+        "second",
+        "millis",
+        "timer_id",
+        "topic",
+        "reason",
+        # What a seal covers fires by it, whatever is read behind its fence.
+        F.when(F.coalesce(F.col("taken_by") < fence, F.lit(True)), F.col("taken_by")).alias("taken_by"),
+        "far",
+        F.col("step.last").alias("sealed_in"),
+        fence.alias("fence"),
+        "late",
+    )
+
+
+def fires(fated: DataFrame) -> DataFrame:
+    """
+    Return of the rows of `fates` those that a seal counts as due: what fired, and with a reason what was rejected.
+    """
+    return fated.where(F.col("fence").isNotNull() & F.col("taken_by").isNull())
+
+
+def by_seal(seal: str) -> Column:
+    """Return the column that tells whether a request is far for the worker that wrote *seal*, a struct."""
+    # What lies below horizon_from was judged by a horizon of before; what was far by that one has a copy.
+    judged = F.col("offset") >= F.col(f"{seal}.horizon_from")
+    return F.when(judged, waits_longer(F.col(f"{seal}.horizon_s"))).otherwise(F.col("copied_at").isNotNull())
+
+
+def waits_longer(horizon_s: Column) -> Column:
+    """Return the column that tells whether a request waits for more than *horizon_s* seconds, if that is above 0."""
+    return (horizon_s > 0) & (F.col("second") - F.floor(F.col("appended_ms") / 1000) > horizon_s)
+
+
+def due_ms() -> Column:
+    """Return the column from which on a row of `fates` could fire: its second, or its append if that came later."""
+    return F.greatest(F.col("second") * 1000, F.col("appended_ms"))
+
+
+def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
+    # One frame with few rows, so that the requests are joined once.
+    marks = taken_back(requests).drop("taken_kind").unionByName(valid_copies(requests), allowMissingColumns=True)
+    return (
+        marks.unionByName(rejected.select(*_REQUEST, "reason"), allowMissingColumns=True)
+        .groupBy(*_REQUEST)
+        .agg(*(F.max(name).alias(name) for name in ("taken_by", "copied_at", "reason")))
+    )
+
+
+def _first_step(rows: DataFrame, steps: DataFrame, reaches: Column) -> DataFrame:
+    """Return *rows* with the column step: the first of their partition that *reaches* their `at`, null if none does."""
+    stepped = steps.select("partition", reaches.alias("at"), F.struct(*_STEP).alias("step"))
+    # From the end on: what a row has last seen is the first that comes at or after it. Of steps that reach as far the
+    # earliest comes last, and before the rows, whose step is null.
+    seen = Window.partitionBy("partition").orderBy(F.desc("at"), F.desc_nulls_last("step.last"))
+    seen = seen.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    columns = rows.columns
+    return (
+        rows.withColumn("is_row", F.lit(True))
+        .unionByName(stepped, allowMissingColumns=True)
+        .withColumn("step", F.last("step", ignorenulls=True).over(seen))
+        .where("is_row")
+        .select(*columns, "step")
+    )

@@ -1,0 +1,285 @@
+"""
+Timers from a second to two years ahead, through landing, parking, promotion and the live worker, with kill -9.
+
+Time is compressed: requests carry append times that lie years back, and seconds are ticked as fast as they can be fired.
+Workers, landing and promotion cannot tell.
+"""
+
+import asyncio
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from brokers import make_topic
+from pyspark.sql import SparkSession
+from service import Process, Service, take
+
+from kafka_timers.clock import HostClock
+from kafka_timers.dev.process import Child
+from kafka_timers.lake.land import land_once
+from kafka_timers.lake.promote import Promoter
+from kafka_timers.request import partition_of
+from kafka_timers.settings import LakeSettings
+from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
+
+HORIZON_S, BUCKET_S = 3_600, 600
+PARTITIONS = 4
+HOUR_S, DAY_S = 3_600, 86_400
+NEAR_S = range(60, 3_600, 60)
+# Of each there are timers due in 20 seconds within ten minutes.
+FAR_S = (2 * HOUR_S, DAY_S, 8 * DAY_S, 33 * DAY_S, 180 * DAY_S, 366 * DAY_S, 731 * DAY_S)
+WINDOW_S = range(0, 600, 30)
+
+
+@dataclass
+class Asked:
+    """A request as the test knows it: what it is called, when it is due, and whether it was taken back in time."""
+
+    name: str
+    second: int
+    fires: bool = True
+
+
+@dataclass
+class Ledger:
+    """What was asked for, and so what must fire."""
+
+    asked: dict[str, Asked] = field(default_factory=dict)
+    last: dict[str, Asked] = field(default_factory=dict)
+
+    def request(self, name: str, second: int, timer_id: str, at_s: float) -> None:
+        self._take_back(timer_id, at_s)
+        self.asked[name] = asked = Asked(name, second)
+        if timer_id:
+            self.last[timer_id] = asked
+
+    def cancel(self, timer_id: str, at_s: float) -> None:
+        self._take_back(timer_id, at_s)
+
+    def _take_back(self, timer_id: str, at_s: float) -> None:
+        before = self.last.get(timer_id)
+        if before and at_s < before.second:
+            before.fires = False
+
+
+class Years:
+    """
+    Two years of one instance.
+
+    Args:
+        service: its topics and processes; requests and ticks carry the times that their producers give them.
+        spark: the session of what runs in this process.
+        lake: folder of the tables.
+        timers: how many are asked for at the beginning.
+        seed: of what is killed when.
+    """
+
+    def __init__(self, service: Service, spark: SparkSession, lake: Path, timers: int, seed: int) -> None:
+        self.service, self.spark, self.timers = service, spark, timers
+        self.rng = random.Random(seed)
+        self.ledger = Ledger()
+        self.start_s = int(time.time()) - FAR_S[-1] - 30 * DAY_S
+        self.settings = LakeSettings(
+            bootstrap=service.bootstrap, topic_prefix=service.prefix, lake=str(lake), horizon_s=HORIZON_S
+        )
+        self.folder = lake
+        self.ids = [f"id-{number}" for number in range(timers // 10)]
+
+    # --- asking ------------------------------------------------------------------------------------------------------
+
+    async def ask_for_all(self) -> None:
+        """Ask for all timers, every tenth with an id."""
+        near = [self.start_s + delay_s for delay_s in NEAR_S]
+        far = [self.start_s + delay_s + more_s for delay_s in FAR_S for more_s in WINDOW_S]
+        records: dict[int, list[tuple[bytes, bytes]]] = {number: [] for number in range(PARTITIONS)}
+        for number in range(self.timers):
+            second = near[number % len(near)] if number % 10 < 3 else far[number % len(far)]
+            timer_id = f"id-{number // 10}" if number % 10 == 9 else ""
+            name = f"timer-{number}"
+            to = partition_of(timer_id, PARTITIONS) if timer_id else number % PARTITIONS
+            self.ledger.request(name, second, timer_id, self.start_s)
+            records[to].append((b"%d" % second, self.future(name, timer_id).SerializeToString()))
+        for number, of_partition in records.items():
+            await self.send(number, of_partition)
+
+    async def send(self, partition: int, records: list[tuple[bytes, bytes]]) -> None:
+        producer, topic, acks = self.service.producer, self.service.topics.requests, []
+        await producer.partitions_for(topic)
+        batch = producer.create_batch()
+        for key, value in [*records, (b"", b"")]:
+            if key and batch.append(key=key, value=value, timestamp=self.start_s * 1000) is not None:
+                continue
+            batch.close()
+            acks.append(await producer.send_batch(batch, topic, partition=partition))
+            batch = producer.create_batch()
+            if key:
+                batch.append(key=key, value=value, timestamp=self.start_s * 1000)
+        await asyncio.gather(*acks)
+
+    def future(self, name: str, timer_id: str) -> Future:
+        return Future(callBackTopic=self.service.callbacks, callBackKey=name, callBack=name.encode(), timerId=timer_id)
+
+    async def append(self, future: Future, second: int, at_s: float) -> None:
+        """Append one record of an id, as of *at_s*."""
+        await self.service.producer.send_and_wait(
+            self.service.topics.requests,
+            future.SerializeToString(),
+            key=b"%d" % second,
+            partition=partition_of(future.timerId, PARTITIONS),
+            timestamp_ms=int(at_s * 1000),
+        )
+
+    async def cancel(self, timer_id: str, at_s: float) -> None:
+        self.ledger.cancel(timer_id, at_s)
+        await self.append(Future(timerId=timer_id, cancel=True), 0, at_s)
+
+    async def move(self, timer_id: str, second: int, at_s: float) -> None:
+        name = f"moved-{len(self.ledger.asked)}"
+        self.ledger.request(name, second, timer_id, at_s)
+        await self.append(self.future(name, timer_id), second, at_s)
+
+    async def change_some(self, at_s: float, due: range, count: int) -> None:
+        """Cancel some timers due in *due*, and move some others to it."""
+        here = [name for name in self.ids if self.ledger.last[name].fires and self.ledger.last[name].second in due]
+        ahead = [
+            name for name in self.ids if self.ledger.last[name].fires and self.ledger.last[name].second >= due.stop
+        ]
+        for timer_id in self.rng.sample(here, min(count, len(here))):
+            await self.cancel(timer_id, at_s)
+        for timer_id in self.rng.sample(ahead, min(count, len(ahead))):
+            await self.move(timer_id, self.rng.choice(due), at_s)
+
+    # --- the jobs ----------------------------------------------------------------------------------------------------
+
+    async def job(self, *arguments: str) -> Child:
+        where = [
+            "--bootstrap",
+            self.service.bootstrap,
+            "--topic-prefix",
+            self.service.prefix,
+            "--lake",
+            str(self.folder),
+        ]
+        command = [sys.executable, "-m", "kafka_timers", "lake", *arguments, *where, "--horizon-s", str(HORIZON_S)]
+        return await Child.start(arguments[0], command, self.folder.with_suffix(f".{time.monotonic_ns()}.log"))
+
+    async def killed(self, job: Child, begun: "asyncio.Task[None]") -> None:
+        """Kill *job* some moments after it has *begun* with its work, or let it end."""
+        ended = asyncio.create_task(job.wait())
+        await asyncio.wait({begun, ended}, return_when=asyncio.FIRST_COMPLETED, timeout=120)
+        await asyncio.wait({ended}, timeout=self.rng.uniform(0, 3))
+        job.kill()
+        await ended
+        begun.cancel()
+
+    async def until_landed(self) -> None:
+        """Wait until the first file of requests has been written, committed or not."""
+        while not any((self.folder / "requests").rglob("*.parquet")):  # noqa: ASYNC110  # a folder has to be asked
+            await asyncio.sleep(0.1)
+
+    async def until_published(self, end: int) -> None:
+        """Wait until there is more on the request log than *end*."""
+        while await self.end() <= end:
+            await asyncio.sleep(0.05)
+
+    async def end(self) -> int:
+        where = [TopicPartition(self.service.topics.requests, number) for number in range(PARTITIONS)]
+        async with self.service.reading(self.service.callbacks) as consumer:
+            return sum((await consumer.end_offsets(where)).values())
+
+    async def promote(self) -> int:
+        def catch_up() -> int:
+            land = lambda: land_once(self.spark, self.settings)  # noqa: E731
+            promoter = Promoter(self.spark, self.settings, HostClock(), bucket_s=BUCKET_S, wait_s=60, land=land)
+            return promoter.catch_up()
+
+        return await asyncio.to_thread(catch_up)
+
+    async def worker(self) -> Process:
+        return await self.service.worker("--horizon-s", str(HORIZON_S))
+
+    async def tick_each(self, seconds: Iterator[int]) -> None:
+        for second in seconds:
+            await self.service.until_sealed(second)
+
+    # --- what must have come of it -----------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        wanted = {asked.name: asked.second for asked in self.ledger.asked.values() if asked.fires}
+        async with self.service.reading(self.service.callbacks) as consumer:
+            records = await take(consumer, len(wanted), 60)
+            records += await take(consumer, 1, 1)
+        fired = Counter(record.value.decode() for record in records)
+        missing, doubled = wanted.keys() - fired.keys(), [name for name, count in fired.items() if count > 1]
+        stale = fired.keys() - wanted.keys()
+        assert not missing, f"{len(missing)} missing: {sorted(missing)[:3]}"
+        assert not doubled, f"{len(doubled)} doubled: {doubled[:3]}"
+        assert not stale, f"{len(stale)} fired that were taken back: {sorted(stale)[:3]}"
+        for record in records:
+            assert dict(record.headers)[EXPIRY_HEADER] == b"%d" % wanted[record.value.decode()]
+        assert len({dict(record.headers)[REQUEST_HEADER] for record in records}) == len(records)
+
+
+async def live(years: Years) -> None:
+    """Live through all of it, and kill what is at work."""
+    service, start_s, rng = years.service, years.start_s, years.rng
+    await years.ask_for_all()
+    await years.change_some(start_s + 10, range(start_s + FAR_S[0], start_s + FAR_S[0] + 600), 20)
+    await years.killed(await years.job("land", "--once"), asyncio.create_task(years.until_landed()))
+    worker = await years.worker()
+    await years.tick_each(start_s + delay_s for delay_s in NEAR_S)
+    for number, delay_s in enumerate(FAR_S):
+        window = range(start_s + delay_s, start_s + delay_s + 600)
+        await asyncio.to_thread(land_once, years.spark, years.settings)
+        await years.change_some(window.start - HOUR_S, window, 20)  # landed, and not promoted
+        await service.until_sealed(window.start - HOUR_S + BUCKET_S + 60)
+        if number == 1:
+            begun = asyncio.create_task(years.until_published(await years.end()))
+            job = await years.job("promote", "--once", "--land", "--bucket-s", str(BUCKET_S))
+            await years.killed(job, begun)
+        promoting = asyncio.create_task(years.promote())
+        if number % 2:
+            await asyncio.sleep(rng.uniform(0, 2))
+            await years.change_some(window.start - 120, window, 10)  # while they are promoted
+        if number % 3 == 2:
+            worker.child.kill()
+            await worker.child.wait()
+            worker = await years.worker()
+        assert await promoting == 0
+        await years.change_some(window.start - 60, window, 10)  # the workers have them
+        await years.tick_each(iter(window[::30]))
+        fired = [name for name in years.ids if years.ledger.last[name].second in window]
+        for timer_id in rng.sample(fired, min(5, len(fired))):
+            await years.cancel(timer_id, window.stop + 1)  # too late
+    await service.until_sealed(start_s + FAR_S[-1] + 700)
+    await years.check()
+
+
+async def live_through(bootstrap: str, prefix: str, folder: Path, spark: SparkSession, timers: int, seed: int) -> None:
+    service = Service(bootstrap, prefix, folder, PARTITIONS)
+    for topic in (service.topics.requests, service.topics.oscillator):
+        configs = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+        await make_topic(bootstrap, topic, PARTITIONS, configs)
+    async with service:
+        await live(Years(service, spark, folder / "lake", timers, seed))
+
+
+@pytest.mark.parametrize(("timers", "seed"), [(200_000, 1), (30_000, 2)])
+async def test_timers_up_to_two_years_ahead_fire_once_each_in_their_second(
+    bootstrap: str, prefix: str, tmp_path: Path, spark: SparkSession, timers: int, seed: int
+) -> None:
+    await live_through(bootstrap, prefix, tmp_path, spark, timers, seed)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(20))
+async def test_they_do_so_whatever_is_killed_when(
+    bootstrap: str, prefix: str, tmp_path: Path, spark: SparkSession, seed: int
+) -> None:
+    await live_through(bootstrap, prefix, tmp_path, spark, 30_000, 100 + seed)

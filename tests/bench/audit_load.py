@@ -1,0 +1,125 @@
+"""
+How fast the audit is: a lake that is made up, of requests that fire and the seals that say so.
+
+By itself: `python tests/bench/audit_load.py FOLDER RECORDS`.
+"""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
+
+from kafka_timers.lake.audit import audit
+from kafka_timers.lake.fates import fates, figures, fires
+from kafka_timers.lake.replay import synthetic_steps
+from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS, delay_of, due_of
+from kafka_timers.lake.session import open_session
+from kafka_timers.lake.tables import append, root_of
+from kafka_timers.settings import LakeSettings
+
+PARTITIONS, START_S = 8, 1_900_000_000
+# Of a thousand records: with a timer id, and cancels of it.
+NAMED, CANCELS = 200, 20
+WAIT_S_MAX = 7_200
+
+
+def requested(spark: SparkSession, records: int, span_s: int) -> DataFrame:
+    """Return *records* rows of `requests`, made within *span_s* seconds, due within two hours."""
+    number, chance = F.col("id"), F.pmod(F.xxhash64("id"), F.lit(1000))
+    offset = F.floor(number / PARTITIONS)
+    appended_ms = F.lit(START_S * 1000) + F.floor(number * span_s * 1000 / records)
+    kind = F.when(chance < CANCELS, CANCEL).otherwise(REQUEST)
+    is_request = F.col("kind") == REQUEST
+    # A cancel is of the timer eight hundred records before it in its partition, if that has an id.
+    named = F.when(F.col("kind") == CANCEL, offset - 800).when(chance < NAMED, offset)
+    second = F.floor(F.col("appended_ms") / 1000) + 1 + F.pmod(F.xxhash64("id", F.lit(1)), F.lit(WAIT_S_MAX))
+    random = F.concat(*(F.unhex(F.sha2(F.concat("id", F.lit(f" {part}")), 256)) for part in range(4)))
+    rows = (
+        spark.range(0, records, 1, 8)
+        .select(
+            "id",
+            (number % PARTITIONS).cast("int").alias("partition"),
+            offset.alias("offset"),
+            appended_ms.alias("appended_ms"),
+            kind.alias("kind"),
+        )
+        .withColumns(
+            {
+                "second": F.when(is_request, second),
+                "millis": F.when(is_request, F.lit(0)),
+                "topic": F.when(is_request, F.concat(F.lit("topic-"), number % 4)),
+                "timer_id": F.when(named.isNotNull(), F.concat(F.lit("order-"), "partition", F.lit("-"), named)),
+                "value": random,
+                "delay": F.when(is_request, delay_of(F.col("second"), F.col("appended_ms"))).otherwise("none"),
+            }
+        )
+    )
+    at = F.coalesce("second", F.floor(F.col("appended_ms") / 1000))
+    known = rows.withColumn("due", due_of(at, F.col("delay"))).drop("id")
+    missing = [column for column in REQUESTS.columns if column.name not in known.columns]
+    return known.withColumns({column.name: F.lit(None).cast(column.dataType) for column in missing})
+
+
+def sealed(requests: DataFrame, span_s: int) -> DataFrame:
+    """Return rows of `seals` that say what *requests* fire, with a tick each second."""
+    spark, last = requests.sparkSession, START_S + span_s
+    known = requests.select("partition", "offset", "appended_ms")
+    steps = synthetic_steps(known, START_S + 1, last, 1)
+    none = spark.createDataFrame([], "partition int, offset bigint, reason string")
+    fired = figures(fires(fates(requests, steps, none)), "partition", F.col("sealed_in").alias("last"))
+    seals = steps.where(F.col("last") <= last).join(fired, ["partition", "last"], "left")
+    seals = seals.fillna(0, ["due", "fired", "rejected", "digest"]).withColumns(
+        {
+            "first": F.col("last"),
+            "offset": F.col("last") - START_S,
+            "appended_ms": F.col("last") * 1000 + 50,
+            "worker": F.lit("made up"),
+            "through": F.lit(None).cast("binary"),
+            "day": due_of(F.col("last"), F.lit("day")),
+        }
+    )
+    missing = [column for column in SEALS.columns if column.name not in seals.columns]
+    return seals.withColumns({column.name: F.lit(0).cast(column.dataType) for column in missing})
+
+
+def make(spark: SparkSession, settings: LakeSettings, records: int, span_s: int) -> int:
+    """Make the lake and return how many requests and seals it has."""
+    root = root_of(settings)
+    append(requested(spark, records, span_s), root, REQUESTS)
+    requests = spark.read.format("delta").load(f"{root}/requests")
+    append(sealed(requests, span_s), root, SEALS)
+    positions = [("timer-request", number, records, START_S) for number in range(PARTITIONS)]
+    append(
+        spark.createDataFrame(positions, "topic string, partition int, position bigint, landed_s bigint"),
+        root,
+        POSITIONS,
+    )
+    return records + PARTITIONS * span_s
+
+
+def measure(spark: SparkSession, folder: Path, records: int, times: int = 3) -> dict[str, float]:
+    """Return requests and seals that an audit of a whole lake takes in a second, warm, and what the first one took."""
+    shutil.rmtree(folder, ignore_errors=True)
+    settings, span_s = LakeSettings(lake=str(folder)), 10_000
+    count = make(spark, settings, records, span_s)
+    took_s = []
+    for number in range(times + 1):
+        start = time.monotonic()
+        told = audit(spark, settings, number, first=START_S)
+        took_s.append(time.monotonic() - start)
+        assert not told.kinds, told.findings
+    return {
+        "records": count,
+        "due": told.due,
+        "first audit, s": round(took_s[0], 2),
+        "audits, s": [round(each, 2) for each in took_s[1:]],
+        "audit, records/s": round(count / min(took_s[1:])),
+    }
+
+
+if __name__ == "__main__":
+    session = open_session(LakeSettings(master="local[2]"), {"spark.driver.memory": "4g"})
+    print(measure(session, Path(sys.argv[1]), int(sys.argv[2])))

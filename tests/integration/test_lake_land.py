@@ -1,0 +1,309 @@
+"""Landing, on a real Kafka and real tables: each record is there once, whatever is killed or away."""
+
+import asyncio
+import itertools
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from pyspark.sql import SparkSession
+
+from kafka_timers import topics
+from kafka_timers.consuming import consuming
+from kafka_timers.dev.broker import free_port
+from kafka_timers.dev.process import Child
+from kafka_timers.errors import BrokerError, LakeError
+from kafka_timers.lake.land import land, land_once
+from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
+from kafka_timers.lake.tables import read, read_positions, root_of
+from kafka_timers.request import partition_of
+from kafka_timers.settings import LakeSettings
+from kafka_timers.wire import Copy, Future, Sealed, Topics
+
+PARTITIONS = 2
+LIMIT_S = 300
+
+
+@dataclass
+class Lake:
+    """A lake for one test, and the topics that land in it."""
+
+    spark: SparkSession
+    settings: LakeSettings
+    producer: AIOKafkaProducer
+    names: Topics
+
+    @property
+    def root(self) -> str:
+        return root_of(self.settings)
+
+    async def publish(self, count: int, waits_s: int = 60) -> None:
+        """Publish plain requests, spread over both partitions and three days."""
+        second = int(time.time()) + waits_s
+        value = Future(callBackTopic="t", callBack=b"v").SerializeToString()
+        acks = [
+            await self.producer.send(
+                self.names.requests, value, b"%d" % (second + 86_400 * (n % 3)), partition=n % PARTITIONS
+            )
+            for n in range(count)
+        ]
+        await asyncio.gather(*acks)
+
+    async def land(self, **more: bool) -> None:
+        """Land all that is there."""
+        await asyncio.to_thread(land, self.spark, self.settings, every_s=None, **more)
+
+    async def assert_landed(self, count: int) -> None:
+        """Check that *count* requests are in the table, none twice, and that positions are at the topics' ends."""
+        rows = read(self.spark, self.root, REQUESTS)
+        assert (rows.count(), rows.select("partition", "offset").distinct().count()) == (count, count)
+        async with consuming(self.settings.bootstrap) as consumer:
+            for topic in (self.names.requests, self.names.sealed, self.names.rejected):
+                where = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+                ends = {tp.partition: end for tp, end in (await consumer.end_offsets(where)).items() if end}
+                positions = {number: at for number, at in read_positions(self.spark, self.root, topic).items() if at}
+                assert positions == ends, topic
+
+
+@pytest.fixture
+async def lake(spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path) -> AsyncIterator[Lake]:
+    await topics.create(bootstrap, prefix, PARTITIONS)
+    settings = LakeSettings(bootstrap=bootstrap, topic_prefix=prefix, lake=str(tmp_path / "lake"), master="local[2]")
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
+    await producer.start()
+    yield Lake(spark, settings, producer, Topics.of(prefix))
+    await producer.stop()
+
+
+async def start(lake: Lake, *command: str, log: Path) -> Child:
+    where = ["--bootstrap", lake.settings.bootstrap, "--topic-prefix", lake.settings.topic_prefix]
+    options = [*where, "--lake", lake.settings.lake, "--master", "local[2]"]
+    return await Child.start("land", [sys.executable, *command, "lake", "land", *options], log)
+
+
+def told(log: Path) -> str:
+    return log.read_text()
+
+
+async def until(log: Path, child: Child, words: str, count: int = 1) -> None:
+    """Wait until *child* has written *words* to its log that often."""
+    end_s = time.monotonic() + LIMIT_S
+    while told(log).count(words) < count:
+        assert child.returncode is None, child.last_words()
+        assert time.monotonic() < end_s, child.last_words()
+        await asyncio.sleep(0.05)
+
+
+# --- what lands ------------------------------------------------------------------------------------------------------
+
+
+async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> None:
+    """Of a transaction, its markers too are passed by the positions; a copy is no request, nor is what is refused."""
+    now, timer = int(time.time()), Future(callBackTopic="t", callBack=b"v")
+    home = partition_of("a", PARTITIONS)
+    named = Future(callBackTopic="t", callBack=b"v", timerId="a").SerializeToString()
+    cancel = Future(timerId="a", cancel=True).SerializeToString()
+    copy = Future(callBackTopic="t", copy=Copy(offset=1, appended=now - 9, decidedOffset=3, decided=now))
+    async with AIOKafkaProducer(
+        bootstrap_servers=lake.settings.bootstrap, transactional_id=lake.names.requests
+    ) as sender:
+
+        async def send(value: bytes, key: bytes) -> None:
+            await sender.send(lake.names.requests, value, key, partition=home)
+
+        async with sender.transaction():
+            await send(timer.SerializeToString(), b"%d" % (now + 60))
+            await send(named, b"%d" % (now + 600_000_000))
+            await send(cancel, b"a")
+        await sender.begin_transaction()
+        await send(timer.SerializeToString(), b"%d" % (now + 1))
+        await sender.abort_transaction()
+        async with sender.transaction():
+            await send(copy.SerializeToString(), b"%d" % (now + 60))
+            await send(b"{}", b"%d" % (now + 60))
+            await send(named, b"soon")
+    seal = Sealed(partition=1, first=now - 1, last=now, fence=7, worker="w")
+    await lake.producer.send_and_wait(lake.names.sealed, seal.SerializeToString(), b"1", partition=1)
+    headers = [(f"timer-rejected-{name}", value) for name, value in (("reason", b"topic-unknown"), ("offset", b"5"))]
+    await lake.producer.send_and_wait(lake.names.rejected, b"v", b"k", partition=0, headers=headers)
+
+    await lake.land()
+    rows = read(lake.spark, lake.root, REQUESTS).orderBy("offset").select("offset", "kind", "reason", "original")
+    assert [tuple(row) for row in rows.collect()] == [
+        (0, "request", None, None),
+        (1, "request", None, None),
+        (2, "cancel", None, None),
+        # 3 is a marker, 4 aborted, 5 its marker.
+        (6, "copy", None, 1),
+        (7, "refused", "value-not-a-future", None),
+        (8, "refused", "key-not-a-second", None),
+    ]
+    [sealed] = read(lake.spark, lake.root, SEALS).select("partition", "last", "fence", "worker").collect()
+    assert tuple(sealed) == (1, now, 7, "w")
+    [rejected] = read(lake.spark, lake.root, REJECTED).select("reason", "source_offset").collect()
+    assert tuple(rejected) == ("topic-unknown", 5)
+    await lake.assert_landed(6)
+    assert read_positions(lake.spark, lake.root, lake.names.requests)[home] == 10
+
+    # Only what is new; and a checkpoint that is lost costs nothing, though its successor counts batches from 0 again.
+    await lake.publish(20)
+    await lake.land()
+    await lake.assert_landed(26)
+    shutil.rmtree(Path(lake.settings.lake) / "_land")
+    await lake.publish(10)
+    await lake.land()
+    await lake.assert_landed(36)
+
+
+# --- exactly once ----------------------------------------------------------------------------------------------------
+
+# Kills itself when it is about to write the positions of a batch: the requests of it are committed, the checkpoint is
+# not.
+WEAK_POINT = """
+import os, signal
+from kafka_timers import __main__
+from kafka_timers.lake import tables
+from kafka_timers.lake.schema import POSITIONS, REQUESTS
+
+append = tables.append
+
+def append_or_die(frame, root, table, name, number):
+    if table is POSITIONS and tables.read(frame.sparkSession, root, REQUESTS).count():
+        os.kill(os.getpid(), signal.SIGKILL)
+    append(frame, root, table, name, number)
+
+tables.append = append_or_die
+__main__.main()
+"""
+
+
+async def test_a_kill_between_the_commits_of_table_and_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
+    await lake.publish(1_000)
+    script, log = tmp_path / "weak_point.py", tmp_path / "land.log"
+    script.write_text(WEAK_POINT)
+    child = await start(lake, str(script), log=log)
+    assert await asyncio.wait_for(child.wait(), LIMIT_S) == -signal.SIGKILL, child.last_words()
+    checkpoint = Path(lake.settings.lake) / "_land" / "requests"
+    assert (checkpoint / "offsets" / "0").exists()
+    assert not (checkpoint / "commits" / "0").exists()
+    assert read(lake.spark, lake.root, REQUESTS).count() == 1_000
+    assert read_positions(lake.spark, lake.root, lake.names.requests) == {}
+    await lake.publish(500)
+    await lake.land()
+    await lake.assert_landed(1_500)
+
+
+async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
+    """Kill a landing *count* times while requests come in, then end one gently, and check what is landed."""
+    rand, published, done = random.Random(seed), 0, asyncio.Event()
+
+    async def publish() -> None:
+        nonlocal published
+        while not done.is_set():
+            await lake.publish(50)
+            published += 50
+            await asyncio.sleep(0.05)
+
+    publishing = asyncio.create_task(publish())
+    for number in itertools.count():
+        log = folder / f"land-{number}.log"
+        child = await start(lake, "-m", "kafka_timers", log=log)
+        await until(log, child, "timer-request into", rand.randrange(1, 3))
+        if number == count:
+            break
+        await asyncio.sleep(rand.uniform(0, 2))
+        child.kill()
+        await child.wait()
+    done.set()
+    await publishing
+    before = told(log).count("timer-request into")
+    await until(log, child, "timer-request into", before + 1)
+    # Behind the batch under way, and without a word of Spark's.
+    child._signal(signal.SIGTERM)
+    assert await asyncio.wait_for(child.wait(), LIMIT_S) == 0, child.last_words()
+    assert all(" INFO kafka_timers.lake.land: " in line for line in told(log).splitlines()), told(log)
+    await lake.land()
+    await lake.assert_landed(published)
+
+
+async def test_kills_at_random_points_lose_and_double_nothing(lake: Lake, tmp_path: Path) -> None:
+    await kills(lake, tmp_path, 2, seed=1)
+
+
+@pytest.mark.chaos
+async def test_many_kills_at_random_points_lose_and_double_nothing(lake: Lake, tmp_path: Path) -> None:
+    await kills(lake, tmp_path, 10, seed=2)
+
+
+# --- what is away ----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def away(folder: Path) -> Iterator[None]:
+    """Put a file in the place of *folder* for a while."""
+    folder.rename(folder.with_name("away"))
+    folder.touch()
+    yield
+    folder.unlink()
+    folder.with_name("away").rename(folder)
+
+
+async def test_landing_goes_on_when_the_lake_is_back(lake: Lake) -> None:
+    await lake.publish(10)
+    await lake.land()
+    folder = Path(lake.settings.lake)
+    await lake.publish(10)
+    with away(folder), pytest.raises(LakeError, match=f"the lake at file:{folder} cannot be read or written: "):
+        await lake.land()
+    await lake.land()
+    await lake.assert_landed(20)
+    # A checkpoint without its table would pass over what it had landed.
+    shutil.rmtree(folder / "requests")
+    with pytest.raises(LakeError, match="requests is gone"):
+        await lake.land()
+
+
+async def test_what_a_topic_dropped_before_it_was_landed_is_not_passed_over_in_silence(lake: Lake) -> None:
+    await lake.publish(10)
+    await lake.land()
+    await lake.publish(10)
+    await drop(lake, 0, 7)
+    wanted = f"{lake.names.requests} partition 0 was landed up to offset 5 and begins at 7: "
+    with pytest.raises(LakeError, match=wanted):
+        await lake.land()
+    # Without its checkpoint it knows as much.
+    shutil.rmtree(Path(lake.settings.lake) / "_land")
+    with pytest.raises(LakeError, match=wanted):
+        await lake.land()
+    await lake.land(skip_lost=True)
+    await lake.assert_landed(18)
+
+
+async def drop(lake: Lake, partition: int, before: int) -> None:
+    """Let the broker forget the requests of a partition below an offset, as retention does."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=lake.settings.bootstrap)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(lake.names.requests, partition): RecordsToDelete(before)})
+    finally:
+        await admin.close()
+
+
+async def test_missing_topics_and_a_kafka_that_is_away_are_told(
+    spark: SparkSession, bootstrap: str, prefix: str
+) -> None:
+    settings = LakeSettings(bootstrap=bootstrap, topic_prefix=prefix)
+    with pytest.raises(LakeError, match=f"{prefix}timer-request is missing: create it with kafka-timers topics create"):
+        await asyncio.to_thread(land_once, spark, settings)
+    away = f"127.0.0.1:{free_port()}"
+    with pytest.raises(BrokerError, match=f"no Kafka answers at {away}"):
+        await asyncio.to_thread(land_once, spark, LakeSettings(bootstrap=away))
