@@ -369,7 +369,7 @@ async def test_killed_while_it_publishes_it_goes_on(lake: Lake, tmp_path: Path) 
     command = [sys.executable, "-m", "kafka_timers", "lake", "promote", "--once", "--land", *given]
     child = await Child.start("promote", command, tmp_path / "promote.log")
     try:
-        async with asyncio.timeout(120), consuming(lake.settings.bootstrap) as consumer:
+        async with asyncio.timeout(400), consuming(lake.settings.bootstrap) as consumer:
             while sum((await consumer.end_offsets(where)).values()) == count:
                 await asyncio.sleep(0.01)
                 assert child.returncode is None, child.last_words()

@@ -292,7 +292,7 @@ def _timers(fated: DataFrame, horizon_s: int) -> DataFrame:
         {
             "appended_at": _appended_at(),
             "due_at": F.timestamp_seconds("second"),
-            "far": F.coalesce("far", waits_s > horizon_s),
+            "far": F.when(F.col("sealed_in").isNull(), waits_s > horizon_s).otherwise(F.col("far")),
         }
     )
 
