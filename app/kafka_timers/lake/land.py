@@ -105,7 +105,7 @@ def land(
                 # Who ends a group of processes ends Spark's too.
                 log.info("ended within a batch, which the next run begins anew")
                 return
-            asyncio.run(_explain_loss(spark, settings, root, sources))
+            _explain_loss(spark, settings, root, sources)
             raise LakeError(f"landing into {root} has stopped: {tables.words_of(error)}") from error
         finally:
             for query in queries:
@@ -218,14 +218,15 @@ def _wait(queries: list[StreamingQuery], stop: threading.Event) -> None:
         if stop.is_set():
             for query in running:
                 _end(query)
-        for query in running:
+        # Those that are running now are asked once more, since a query may end at any point below.
+        running = [query for query in running if query.isActive]
+        for query in queries:
             # Raises what has ended a query.
             query.awaitTermination(_POLL_S)
             for progress in query.recentProgress:
                 if progress["numInputRows"] and progress["batchId"] > told.get(query.id, -1):
                     told[query.id] = progress["batchId"]
                     _tell(progress)
-        running = [query for query in running if query.isActive]
 
 
 def _end(query: StreamingQuery) -> None:
@@ -242,7 +243,7 @@ def _tell(progress: Mapping[str, Any]) -> None:
     log.info("%s: %d records in %.1f s, %d/s", progress["name"], rows, took_s, rows / took_s)
 
 
-async def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:
+def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:
     """
     Raise if a topic does not have what is to be landed next.
 
@@ -250,21 +251,25 @@ async def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, 
         LakeError: it has dropped records, or is another topic.
         BrokerError: no broker answers.
     """
+    limits = asyncio.run(_limits(settings, sources))
+    for source in sources:
+        for number, at in _landed(spark, root, source).items():
+            start, end = limits[TopicPartition(source.topic, number)]
+            if start > at:
+                raise LakeError(
+                    f"{source.topic} partition {number} was landed up to offset {at} and begins at {start}: it has "
+                    "dropped what lies between, and the lake does not have it. To give that up and go on, land with "
+                    "--skip-lost; let the topic keep its records for longer than landing may be away"
+                )
+            if end < at:
+                raise LakeError(
+                    f"{source.topic} partition {number} was landed up to offset {at} and ends at {end}: this is not "
+                    "the topic that the lake was made from, so give another --lake or another --bootstrap"
+                )
+
+
+async def _limits(settings: LakeSettings, sources: list[_Source]) -> dict[TopicPartition, tuple[int, int]]:
+    where = [TopicPartition(source.topic, number) for source in sources for number in range(source.partitions)]
     async with topics.answering(settings.bootstrap), consuming(settings.bootstrap) as consumer:
-        for source in sources:
-            where = {TopicPartition(source.topic, number): number for number in range(source.partitions)}
-            starts, ends = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
-            landed = _landed(spark, root, source)
-            for tp, number in where.items():
-                at = landed.get(number, 0)
-                if starts[tp] > at and number in landed:
-                    raise LakeError(
-                        f"{source.topic} partition {number} was landed up to offset {at} and begins at {starts[tp]}: "
-                        "it has dropped what lies between, and the lake does not have it. To give that up and go on, "
-                        "land with --skip-lost; let the topic keep its records for longer than landing may be away"
-                    )
-                if ends[tp] < at:
-                    raise LakeError(
-                        f"{source.topic} partition {number} was landed up to offset {at} and ends at {ends[tp]}: this "
-                        "is not the topic that the lake was made from, so give another --lake or another --bootstrap"
-                    )
+        starts, ends = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
+    return {tp: (starts[tp], ends[tp]) for tp in where}
