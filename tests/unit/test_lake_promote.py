@@ -286,7 +286,7 @@ def test_a_copy_is_the_original_with_its_origin(spark: SparkSession) -> None:
     original = Future(callBackTopic="t", callBackKey="k", callBack=b"\0\xff" * 90, timerId="a", token="x", millis=7)
     original.headers.add(key="h")
     value = original.SerializeToString()
-    offsets = [0, 1, *[n for n in numbers() if n < 1 << 56]]
+    offsets = [0, 1, *[n for n in numbers() if n < (1 << 56) - 1]]
     rows = [request(offset, 1_899_999_999.999, 2_000_000_000 + offset % 7, partition=1)[:-1] for offset in offsets]
     requests = spark.createDataFrame([(*row, value) for row in rows], COLUMNS)
     made = copies_of(requests, {0: 5, 1: (1 << 56) - 1}, 1_999_999_999).collect()
@@ -306,6 +306,13 @@ def test_each_partition_has_its_own_decision(spark: SparkSession) -> None:
     requests = spark.createDataFrame([(*row[:-1], b"") for row in rows], COLUMNS)
     made = {row.partition: Future.FromString(row.value) for row in copies_of(requests, {0: 7, 1: 9}, 40).collect()}
     assert {partition: future.copy.decidedOffset for partition, future in made.items()} == {0: 7, 1: 9}
+
+
+def test_what_was_landed_since_the_decision_waits_for_the_next(spark: SparkSession) -> None:
+    """A copy that says to have been decided before its original would be refused."""
+    requests = spark.createDataFrame([request(offset, 1, 21_000) for offset in (6, 7, 8)], COLUMNS)
+    made = [Future.FromString(row.value.removeprefix(b"value 6")) for row in copies_of(requests, {0: 7}, 40).collect()]
+    assert [(future.copy.offset, future.copy.decidedOffset) for future in made] == [(6, 7)]
 
 
 def test_what_is_said_of_the_size_of_a_copy_is_true(spark: SparkSession) -> None:
