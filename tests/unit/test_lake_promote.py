@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, when
 from pyspark.testing import assertDataFrameEqual
 
+from kafka_timers.errors import LakeError
+from kafka_timers.lake.live import refuse_other_topic, tick_of
 from kafka_timers.lake.promote import (
     SKEW_S,
     Bucket,
@@ -145,6 +147,20 @@ def test_with_a_larger_horizon_what_was_left_to_the_lake_by_the_smaller_one_is_s
         assert bucket
         rows.append(closed(bucket.last, HORIZON_S))
     assert bucket.far_s == HORIZON_S
+
+
+@pytest.mark.parametrize(
+    ("key", "appended_ms", "second"),
+    [(b"20", 20_999, 20), (b"20", 19_999, 19), (b"20", 30_000, 20), (b"x", 1, None), (b"", 1, None), (None, 1, None)],
+)
+def test_a_tick_is_its_second_but_never_ahead_of_the_broker(key: bytes, appended_ms: int, second: int | None) -> None:
+    assert tick_of(key, appended_ms) == second
+
+
+def test_a_topic_with_fewer_partitions_is_another_one() -> None:
+    refuse_other_topic({0: 10, 3: 0}, "timer-request", 4)
+    with pytest.raises(LakeError, match="timer-request has no partition 4"):
+        refuse_other_topic({0: 10, 4: 0, 5: 1}, "timer-request", 4)
 
 
 # --- what -------------------------------------------------------------------------------------------------------------
