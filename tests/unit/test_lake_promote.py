@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, when
 from pyspark.testing import assertDataFrameEqual
 
+from kafka_timers.errors import LakeError
+from kafka_timers.lake.live import refuse_other_topic, tick_of
 from kafka_timers.lake.promote import (
     SKEW_S,
     Bucket,
@@ -145,6 +147,20 @@ def test_with_a_larger_horizon_what_was_left_to_the_lake_by_the_smaller_one_is_s
         assert bucket
         rows.append(closed(bucket.last, HORIZON_S))
     assert bucket.far_s == HORIZON_S
+
+
+@pytest.mark.parametrize(
+    ("key", "appended_ms", "second"),
+    [(b"20", 20_999, 20), (b"20", 19_999, 19), (b"20", 30_000, 20), (b"x", 1, None), (b"", 1, None), (None, 1, None)],
+)
+def test_a_tick_is_its_second_but_never_ahead_of_the_broker(key: bytes, appended_ms: int, second: int | None) -> None:
+    assert tick_of(key, appended_ms) == second
+
+
+def test_a_topic_with_fewer_partitions_is_another_one() -> None:
+    refuse_other_topic({0: 10, 3: 0}, "timer-request", 4)
+    with pytest.raises(LakeError, match="timer-request has no partition 4"):
+        refuse_other_topic({0: 10, 4: 0, 5: 1}, "timer-request", 4)
 
 
 # --- what -------------------------------------------------------------------------------------------------------------
@@ -286,7 +302,7 @@ def test_a_copy_is_the_original_with_its_origin(spark: SparkSession) -> None:
     original = Future(callBackTopic="t", callBackKey="k", callBack=b"\0\xff" * 90, timerId="a", token="x", millis=7)
     original.headers.add(key="h")
     value = original.SerializeToString()
-    offsets = [0, 1, *[n for n in numbers() if n < 1 << 56]]
+    offsets = [0, 1, *[n for n in numbers() if n < (1 << 56) - 1]]
     rows = [request(offset, 1_899_999_999.999, 2_000_000_000 + offset % 7, partition=1)[:-1] for offset in offsets]
     requests = spark.createDataFrame([(*row, value) for row in rows], COLUMNS)
     made = copies_of(requests, {0: 5, 1: (1 << 56) - 1}, 1_999_999_999).collect()
@@ -306,6 +322,13 @@ def test_each_partition_has_its_own_decision(spark: SparkSession) -> None:
     requests = spark.createDataFrame([(*row[:-1], b"") for row in rows], COLUMNS)
     made = {row.partition: Future.FromString(row.value) for row in copies_of(requests, {0: 7, 1: 9}, 40).collect()}
     assert {partition: future.copy.decidedOffset for partition, future in made.items()} == {0: 7, 1: 9}
+
+
+def test_what_was_landed_since_the_decision_waits_for_the_next(spark: SparkSession) -> None:
+    """A copy that says to have been decided before its original would be refused."""
+    requests = spark.createDataFrame([request(offset, 1, 21_000) for offset in (6, 7, 8)], COLUMNS)
+    made = [Future.FromString(row.value.removeprefix(b"value 6")) for row in copies_of(requests, {0: 7}, 40).collect()]
+    assert [(future.copy.offset, future.copy.decidedOffset) for future in made] == [(6, 7)]
 
 
 def test_what_is_said_of_the_size_of_a_copy_is_true(spark: SparkSession) -> None:

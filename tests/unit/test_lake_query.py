@@ -9,8 +9,9 @@ from pyspark.sql.functions import expr
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.commands import json_of
-from kafka_timers.lake.query import cancelled, cancels_of, chosen, fired, moves_of, pending, rows_of, select
-from kafka_timers.lake.replay import fates, steps_of
+from kafka_timers.lake.fates import fates, steps_of
+from kafka_timers.lake.pending import pending
+from kafka_timers.lake.query import cancelled, cancels_of, chosen, fired, moves_of, rows_of, select, waiting
 from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.wire import Future
 
@@ -55,15 +56,16 @@ def at(second: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def test_who_waits(fated: DataFrame) -> None:
-    rows = rows_of(pending(fated, horizon_s=1_000).orderBy("partition", "offset"))
+def test_who_waits(spark: SparkSession) -> None:
+    waits = waiting(pending(requests_of(spark), of(spark, SEALED, SEALS.columns)))
+    rows = rows_of(waits.orderBy("partition", "offset"))
     assert [(row["partition"], row["offset"], row["far"]) for row in rows] == [
         (0, 4, False),
         (0, 11, False),
         (0, 20, True),
         (0, 21, True),
         (1, 25, False),
-        (1, 26, True),
+        (1, 26, False),
     ]
     assert rows[2] == {
         "partition": 0,
@@ -87,12 +89,12 @@ def test_who_has_fired(fated: DataFrame) -> None:
 
 
 def test_who_was_taken_back_and_by_what(spark: SparkSession, fated: DataFrame) -> None:
-    rows = rows_of(cancelled(fated, requests_of(spark), horizon_s=1_000).orderBy("offset"))
-    assert [(row["offset"], row["taken_by"], row["taken_kind"], row["taken_at"], row["far"]) for row in rows] == [
-        (1, 2, "cancel", at(3), False),
-        (3, 4, "request", at(5), False),
-        (9, 10, "cancel", at(10), False),
-        (23, 24, "cancel", at(4), True),
+    rows = rows_of(cancelled(fated, requests_of(spark)).orderBy("offset"))
+    assert [(row["offset"], row["taken_by"], row["taken_kind"], row["taken_at"]) for row in rows] == [
+        (1, 2, "cancel", at(3)),
+        (3, 4, "request", at(5)),
+        (9, 10, "cancel", at(10)),
+        (23, 24, "cancel", at(4)),
     ]
 
 
@@ -104,8 +106,8 @@ def test_a_condition_means_who_waits_and_tells_whom_it_cannot_reach(spark: Spark
     records = [request(0, 1, 50, "a"), request(1, 51, 500, "a"), request(2, 1, 60), request(3, 1, 70, "b")]
     records += [request(4, 1, 80, "b", partition=1)]
     requests = of(spark, records, REQUESTS.columns)
-    waiting = pending(fates(requests, steps_of(of(spark, [], SEALS.columns)), of(spark, [], REJECTED)), 1_000)
-    meant = chosen(waiting, requests, "second < 100 and topic = 't'")
+    waits = waiting(pending(requests, of(spark, [], SEALS.columns)))
+    meant = chosen(waits, requests, "second < 100 and topic = 't'")
     assert {(row.partition, row.offset): row.against for row in meant.collect()} == {
         (0, 0): "a later request of its id came when it was due already",
         (0, 2): "it has no timer id",
@@ -117,9 +119,9 @@ def test_a_condition_means_who_waits_and_tells_whom_it_cannot_reach(spark: Spark
 
 @pytest.mark.parametrize("where", ["nonsense = 1", "second <", "second", "1 = 1; drop table x"])
 def test_what_is_no_condition_is_told(spark: SparkSession, where: str) -> None:
-    waiting = spark.createDataFrame([(1,)], "second bigint")
+    timers = spark.createDataFrame([(1,)], "second bigint")
     with pytest.raises(LakeError, match="is no condition on pending timers"):
-        chosen(waiting, waiting, where)
+        chosen(timers, timers, where)
 
 
 TIMERS = [Row(partition=3, timer_id=each, second=7, value=b"value") for each in ("a", "é" * 100, "x" * 20_000)]

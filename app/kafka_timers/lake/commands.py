@@ -39,10 +39,9 @@ class _Second(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            when = when_of(value)
+            return second_of(value if isinstance(value, int) else when_of(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
-        return when if isinstance(when, int) else int(when.timestamp())
 
 
 class _Delay(click.ParamType):
@@ -197,9 +196,9 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
 
 @lake.command()
 @click.argument("query")
-@options_of(LakeSettings)
+@_reads
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
-@click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
+@_json
 def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
     """
     Ask QUERY, a SELECT in Spark's SQL.
@@ -230,7 +229,7 @@ _yes = click.option("--yes", is_flag=True, help="do not ask")
 @lake.command()
 @_where
 @_yes
-@options_of(LakeSettings)
+@_reads
 def cancel(where: str, yes: bool, **given: Any) -> None:
     """
     Take back the pending timers that a condition means.
@@ -242,19 +241,12 @@ def cancel(where: str, yes: bool, **given: Any) -> None:
     _ask_of_all(where, yes, LakeSettings(**given), None, None)
 
 
-def _to_second(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
-    try:
-        return None if given is None else second_of(when_of(given))
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @lake.command()
 @_where
-@click.option("--to", "to_s", callback=_to_second, help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
+@click.option("--to", "to_s", type=_Second(), help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
 @click.option("--by", "by_s", type=int, help="seconds by which they fire later; a negative number is earlier")
 @_yes
-@options_of(LakeSettings)
+@_reads
 def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any) -> None:
     """
     Give the pending timers that a condition means another second.

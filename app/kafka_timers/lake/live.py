@@ -34,6 +34,8 @@ _MAX_MESSAGE_BYTES = 1_048_588
 _SINK = {
     "kafka.acks": "all",
     "kafka.linger.ms": "50",
+    # A broker that has much to do may take longer than the two minutes that producers wait by default.
+    "kafka.delivery.timeout.ms": "300000",
     "kafka.batch.size": str(256 << 10),
     "kafka.buffer.memory": str(64 << 20),
     # What the topic takes is what counts.

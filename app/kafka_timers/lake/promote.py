@@ -250,7 +250,8 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
         decided_s: UNIX second in which that began.
 
     Returns:
-        partition int, key binary, value binary; those of a partition by second and offset.
+        partition int, key binary, value binary; those of a partition by second and offset. Requests that the decision
+        could not know are left out.
     """
     decided_of = F.create_map(
         *itertools.chain.from_iterable(
@@ -265,8 +266,10 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
         message.number(Copy.DECIDED_FIELD_NUMBER, F.lit(decided_s), _SECOND_BYTES),
     )
     return (
+        # What was landed since the decision waits for the next: a copy that is older than its original is refused.
+        requests.where(F.col("offset") < decided_of[F.col("partition")])
         # A worker keeps neighbours that are due together as one row.
-        requests.repartition(len(decided), "partition")
+        .repartition(len(decided), "partition")
         .sortWithinPartitions("partition", "second", "offset")
         .select(
             "partition",

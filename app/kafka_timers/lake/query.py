@@ -2,7 +2,7 @@
 What the lake knows, in SQL: all timers that wait, have fired or were taken back; and asking for many at once.
 
     requests, seals, rejected     the tables, with the time of their seconds
-    pending                       requests that wait, as far as has been landed
+    pending                       requests that wait, as far as has been landed: see `pending.pending`
     fired                         requests whose callbacks are out
     cancelled                     requests that were taken back in time, and by what
 
@@ -20,6 +20,7 @@ from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
 from kafka_timers.lake.fates import fates, steps_of
 from kafka_timers.lake.live import publish, refuse_other_topic
+from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
 from kafka_timers.topics import counts
@@ -33,9 +34,9 @@ __all__ = [
     "fired",
     "moves_of",
     "open_views",
-    "pending",
     "rows_of",
     "select",
+    "waiting",
 ]
 
 _NAME = ("partition", "offset")
@@ -54,28 +55,26 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> None:
         "requests": requests.withColumns({"appended_at": _appended_at(), "due_at": F.timestamp_seconds("second")}),
         "seals": seals.withColumns({"appended_at": _appended_at(), "last_at": F.timestamp_seconds("last")}),
         "rejected": rejected.withColumn("appended_at", _appended_at()),
-        "pending": pending(fated, settings.horizon_s),
+        "pending": waiting(pending(requests, seals)),
         "fired": fired(fated),
-        "cancelled": cancelled(fated, requests, settings.horizon_s),
+        "cancelled": cancelled(fated, requests),
     }
     for name, view in views.items():
         view.createOrReplaceTempView(name)
 
 
-def pending(fated: DataFrame, horizon_s: int) -> DataFrame:
+def waiting(pending: DataFrame) -> DataFrame:
     """
     Return the requests that wait.
 
     Args:
-        fated: rows of `replay.fates`.
-        horizon_s: of the lake, by which is told who is far where no seal tells yet.
+        pending: rows of `pending.pending`.
 
     Returns:
         partition int, offset bigint, appended_at timestamp, second bigint, due_at timestamp, millis int, topic string,
-        timer_id string, far boolean: whether it is left to the lake.
+        timer_id string, far boolean: whether it is left to the lake until it is promoted.
     """
-    waits = F.col("fence").isNull() & F.col("taken_by").isNull() & F.col("reason").isNull()
-    return _timers(fated.where(waits), horizon_s).select(*_TIMER)
+    return _timers(pending).select(*_TIMER)
 
 
 def fired(fated: DataFrame) -> DataFrame:
@@ -83,28 +82,27 @@ def fired(fated: DataFrame) -> DataFrame:
     Return the requests whose callbacks are out.
 
     Args:
-        fated: rows of `replay.fates`.
+        fated: rows of `fates.fates`.
 
     Returns:
-        The columns of `pending`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
+        The columns of `waiting`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
         late boolean: whether it was read after its own second had been looked at.
     """
     out = fated.where(F.col("fence").isNotNull() & F.col("taken_by").isNull() & F.col("reason").isNull())
     sealed_at = F.timestamp_seconds("sealed_in").alias("sealed_at")
-    return _timers(out, 0).select(*_TIMER, "sealed_in", sealed_at, "late")
+    return _timers(out).select(*_TIMER, "sealed_in", sealed_at, "late")
 
 
-def cancelled(fated: DataFrame, requests: DataFrame, horizon_s: int) -> DataFrame:
+def cancelled(fated: DataFrame, requests: DataFrame) -> DataFrame:
     """
     Return the requests that were taken back in time.
 
     Args:
-        fated: rows of `replay.fates`.
+        fated: rows of `fates.fates`.
         requests: all rows of `requests`.
-        horizon_s: as for `pending`.
 
     Returns:
-        The columns of `pending`, and of the record that took it back: taken_by bigint, its offset, taken_kind string,
+        The columns of `waiting` but far, and of the record that took it back: taken_by bigint, its offset, taken_kind string,
         cancel or request, taken_at timestamp, its append.
     """
     by = requests.select(
@@ -113,8 +111,8 @@ def cancelled(fated: DataFrame, requests: DataFrame, horizon_s: int) -> DataFram
         F.col("kind").alias("taken_kind"),
         _appended_at().alias("taken_at"),
     )
-    taken = _timers(fated.where(F.col("taken_by").isNotNull()), horizon_s)
-    return taken.join(by, ["partition", "taken_by"]).select(*_TIMER, "taken_by", "taken_kind", "taken_at")
+    taken = _timers(fated.where(F.col("taken_by").isNotNull()))
+    return taken.join(by, ["partition", "taken_by"]).select(*_TIMER[:-1], "taken_by", "taken_kind", "taken_at")
 
 
 def select(spark: SparkSession, query: str) -> DataFrame:
@@ -134,23 +132,23 @@ def select(spark: SparkSession, query: str) -> DataFrame:
         ) from error
 
 
-def chosen(waiting: DataFrame, requests: DataFrame, where: str) -> DataFrame:
+def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
     """
     Return those who wait and are meant by a condition, and what stands against taking them back.
 
     Args:
-        waiting: rows of `pending`.
+        timers: rows of `waiting`.
         requests: all rows of `requests`.
-        where: a condition of SQL over the columns of `pending`.
+        where: a condition of SQL over their columns.
 
     Returns:
-        The columns of `pending`, value binary of the request, and against string: null when it can be taken back.
+        The columns of `waiting`, value binary of the request, and against string: null when it can be taken back.
 
     Raises:
         LakeError: *where* is no such condition.
     """
     try:
-        meant = waiting.where(where)
+        meant = timers.where(where)
     except PySparkException as error:
         raise LakeError(
             f"{where!r} is no condition on pending timers: {tables.words_of(error)}. Their columns are "
@@ -286,15 +284,8 @@ class Bulk:
         publish(moves_of(self._timers, second), self._settings)
 
 
-def _timers(fated: DataFrame, horizon_s: int) -> DataFrame:
-    waits_s = F.col("second") - F.floor(F.col("appended_ms") / 1000)
-    return fated.withColumns(
-        {
-            "appended_at": _appended_at(),
-            "due_at": F.timestamp_seconds("second"),
-            "far": F.when(F.col("sealed_in").isNull(), waits_s > horizon_s).otherwise(F.col("far")),
-        }
-    )
+def _timers(rows: DataFrame) -> DataFrame:
+    return rows.withColumns({"appended_at": _appended_at(), "due_at": F.timestamp_seconds("second")})
 
 
 def _appended_at() -> Column:
