@@ -102,8 +102,8 @@ def cancelled(fated: DataFrame, requests: DataFrame) -> DataFrame:
         requests: all rows of `requests`.
 
     Returns:
-        The columns of `waiting` but far, and of the record that took it back: taken_by bigint, its offset, taken_kind string,
-        cancel or request, taken_at timestamp, its append.
+        The columns of `waiting` but far, and of the record that took it back: taken_by bigint, its offset, taken_kind
+        string, cancel or request, taken_at timestamp, its append.
     """
     by = requests.select(
         "partition",
