@@ -238,7 +238,8 @@ async def live(years: Years) -> None:
         window = range(start_s + delay_s, start_s + delay_s + 600)
         await asyncio.to_thread(land_once, years.spark, years.settings)
         await years.change_some(window.start - HOUR_S, window, 20)  # landed, and not promoted
-        await service.until_sealed(window.start - HOUR_S + BUCKET_S + 60)
+        # Its last second is in a bucket that has come within the horizon as a whole.
+        await service.until_sealed(window.stop - HORIZON_S + BUCKET_S + 60)
         if number == 1:
             begun = asyncio.create_task(years.until_published(await years.end()))
             job = await years.job("promote", "--once", "--land", "--bucket-s", str(BUCKET_S))
