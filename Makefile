@@ -10,10 +10,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint proto bench soak chaos java
+.PHONY: help run test lint proto bench bench-lake soak chaos java
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
 	@$(BIN)/kafka-timers dev
@@ -34,6 +34,9 @@ chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out
 
 bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench.py docs/performance/bench.json
+
+bench-lake: $(INSTALLED) java ## Measure the lake, some fifteen minutes; docs/lake.md tells of it
+	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench_lake.py --json docs/performance/lake.json
 
 soak: $(INSTALLED) java ## Run at 5,000 timers a second for 20 minutes and kill a worker each minute
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/soak.py docs/performance/soak.json

@@ -209,9 +209,9 @@ async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     async def publish() -> None:
         nonlocal published
         while not done.is_set():
-            await lake.publish(50)
-            published += 50
-            await asyncio.sleep(0.05)
+            await lake.publish(20)
+            published += 20
+            await asyncio.sleep(0.1)
 
     publishing = asyncio.create_task(publish())
     for number in itertools.count():

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from kafka_timers.cli import program
-from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
+from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings, env_name
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -36,7 +36,9 @@ def helps(command: click.Command, name: str, parent: click.Context | None = None
     context = click.Context(command, info_name=name, parent=parent, terminal_width=80, **command.context_settings)
     yield context.command_path, command.get_help(context)
     for below in command.list_commands(context) if isinstance(command, click.Group) else ():
-        yield from helps(command.commands[below], below, context)
+        found = command.get_command(context, below)
+        assert found is not None
+        yield from helps(found, below, context)
 
 
 def test_the_page_is_what_the_program_says() -> None:
@@ -45,7 +47,7 @@ def test_the_page_is_what_the_program_says() -> None:
 
 def test_the_page_names_every_setting_of_every_process() -> None:
     text = PAGE.read_text()
-    for settings in (DevSettings, WorkerSettings, OscillatorSettings):
+    for settings in (DevSettings, WorkerSettings, OscillatorSettings, LakeSettings):
         for field in dataclasses.fields(settings):
             assert env_name(field.name) in text
             assert f"--{field.name.replace('_', '-')}" in text

@@ -102,17 +102,46 @@ def land(once: bool, every_s: float, skip_lost: bool, **given: Any) -> None:
     """
     with needs("lake"):
         from kafka_timers.lake.land import land as run
-        from kafka_timers.lake.session import open_session
     settings = LakeSettings(**given)
-    log_to_stderr(settings.log_level)
-    if settings.log_level != "debug":
-        # What ends in an error is told by it.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    spark, stop = open_session(settings), threading.Event()
+    spark, stop = _started(settings), threading.Event()
     # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the batch under way.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     run(spark, settings, every_s=None if once else every_s, stop=stop, skip_lost=skip_lost)
+
+
+@lake.command()
+@options_of(LakeSettings)
+def optimize(**given: Any) -> None:
+    """
+    Merge small files, and sort what comes due next.
+
+    May run beside land and promote; once a day is enough.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.maintain import optimize as run
+    settings = LakeSettings(**given)
+    run(_started(settings), settings, int(HostClock().wall_s()))
+
+
+@lake.command()
+@options_of(LakeSettings)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(min=1),
+    required=True,
+    help="days that requests stay after they were due, seals and rejected ones after they were written",
+)
+def expire(keep_days: int, **given: Any) -> None:
+    """
+    Delete what was done long ago.
+
+    Nothing goes that may fire yet, nor what tells that something does not.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.maintain import expire as run
+    settings = LakeSettings(**given)
+    run(_started(settings), settings, keep_days, int(HostClock().wall_s()))
 
 
 @lake.command()
@@ -262,53 +291,7 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
     click.echo(f"published {bulk.count} requests to have them {asked}")
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return *rows*, at least one, as a table."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in rows[0]:
-        table.add_column(Text(printable(name.encode())), overflow="fold")
-    for row in rows:
-        # As Text, or a value could be taken for markup.
-        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
-    return table
-
-
-def json_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *row* for JSON; bytes that are not UTF-8 go to their name with `_base64`."""
-    plain: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, bytearray | bytes):
-            try:
-                plain[name] = value.decode()
-            except UnicodeDecodeError:
-                plain[name + "_base64"] = base64.b64encode(value).decode()
-        else:
-            plain[name] = value
-    # What JSON has no word for, such as a date within an array.
-    return dict(json.loads(json.dumps(plain, default=str)))
-
-
-def _as_bytes(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
-
-
-def _session_of(settings: LakeSettings) -> "SparkSession":
-    """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
-    with needs("lake"):
-        from kafka_timers.lake.session import open_session
-    log_to_stderr(settings.log_level)
-    if settings.log_level != "debug":
-        # What ends in an error is told by it.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    spark = open_session(settings)
-    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
-    return spark
-
-
+@lake.command()
 @_reads
 @_span
 @click.option("--callbacks", is_flag=True, help="also read the callback topics and compare each callback")
@@ -334,11 +317,9 @@ def audit(
     with needs("lake"):
         from kafka_timers.lake.audit import audit as run
         from kafka_timers.lake.report import printed, write
-        from kafka_timers.lake.session import open_session
     settings = LakeSettings(**given)
-    log_to_stderr(settings.log_level)
     now_s = int(HostClock().wall_s())
-    told = run(open_session(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
+    told = run(_session_of(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
     if report:
         write(told, report)
     if as_json:
@@ -376,10 +357,8 @@ def replay(
     with needs("lake"):
         from kafka_timers.lake import replay as job
         from kafka_timers.lake.report import printed_rows
-        from kafka_timers.lake.session import open_session
     settings = LakeSettings(**given)
-    log_to_stderr(settings.log_level)
-    spark = open_session(settings)
+    spark = _session_of(settings)
     if ticks_every_s:
         rows = job.with_fewer_ticks(spark, settings, first, last, ticks_every_s)
     elif horizon_s:
@@ -423,12 +402,10 @@ def forecast(
     with needs("lake"):
         from kafka_timers.lake import forecast as job
         from kafka_timers.lake.report import printed_forecast
-        from kafka_timers.lake.session import open_session
     settings = LakeSettings(**given)
-    log_to_stderr(settings.log_level)
     if plot and plot.suffix not in (".png", ".svg"):
         raise click.UsageError(f"--plot {plot}: give a name that ends in .png or .svg")
-    spark = open_session(settings)
+    spark = _session_of(settings)
     told = job.forecast(spark, settings, ahead_s=ahead_s, by=by, topic=topic, shown=show, known_rate=rate)
     if plot:
         job.plot(told, plot)
@@ -437,3 +414,55 @@ def forecast(
         click.echo(json.dumps({field.name: getattr(told, field.name) for field in dataclasses.fields(told)} | lists))
     else:
         Console().print(printed_forecast(told))
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return *rows*, at least one, as a table."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in rows[0]:
+        table.add_column(Text(printable(name.encode())), overflow="fold")
+    for row in rows:
+        # As Text, or a value could be taken for markup.
+        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
+    return table
+
+
+def json_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *row* for JSON; bytes that are not UTF-8 go to their name with `_base64`."""
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytearray | bytes):
+            try:
+                plain[name] = value.decode()
+            except UnicodeDecodeError:
+                plain[name + "_base64"] = base64.b64encode(value).decode()
+        else:
+            plain[name] = value
+    # What JSON has no word for, such as a date within an array.
+    return dict(json.loads(json.dumps(plain, default=str)))
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
+
+
+def _started(settings: LakeSettings) -> "SparkSession":
+    """Return a session for a command, which logs its own lines only, unless all are asked for."""
+    with needs("lake"):
+        from kafka_timers.lake.session import open_session
+    log_to_stderr(settings.log_level)
+    if settings.log_level != "debug":
+        # What ends in an error is told by it.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    return open_session(settings)
+
+
+def _session_of(settings: LakeSettings) -> "SparkSession":
+    """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
+    spark = _started(settings)
+    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    return spark

@@ -1,0 +1,291 @@
+"""
+Keeps the tables small in files and in rows: `optimize` and `expire`.
+
+Both may run beside a landing, which is never disturbed: it only appends. Where two of them meet in one folder, the one
+here begins anew.
+
+How `optimize` treats requests follows from when they are read: by promote, second after second, and only what is due
+soon. So a folder is merged, cheaply and many times, while it is far off, and sorted by second when it begins soon; it
+then has almost all that it will ever get, since what waits for more than 32 days was appended 32 days before.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.lake import tables
+from kafka_timers.lake.schema import (
+    BUCKETS,
+    COPY,
+    DELAYS_S,
+    POSITIONS,
+    REJECTED,
+    REQUEST,
+    REQUESTS,
+    SEALS,
+    Table,
+)
+from kafka_timers.settings import LakeSettings
+
+__all__ = ["expire", "optimize"]
+
+_DAY_S = 86_400
+# Sorted is what begins within the horizon and this, so that a run that fails is no harm.
+_AHEAD_S = 2 * _DAY_S
+# In the history of a table, behind which a sort is not looked for: some two days of batches at one every 10 s.
+_COMMITS = 20_000
+_ATTEMPTS = 5
+
+_BY_YEAR, _BY_MONTH = "more", "1y"
+_BY_DAY = [delay for delay in DELAYS_S if delay != _BY_MONTH]
+
+_ID = ("partition", "timer_id")
+
+log = logging.getLogger(__name__)
+
+
+# --- optimize --------------------------------------------------------------------------------------------------------
+
+
+def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
+    """
+    Merge small files, and sort by second the requests that come due next.
+
+    Args:
+        spark: session to run on.
+        settings: say which lake, and the horizon that promote has.
+        now_s: UNIX seconds.
+
+    Raises:
+        LakeError: the lake cannot be read or written.
+    """
+    root = tables.root_of(settings)
+    with tables.translated(root):
+        for table in (SEALS, REJECTED, POSITIONS):
+            if tables.exists(spark, root, table):
+                _told(f"merged {table.name}", spark.sql(f"OPTIMIZE {tables.name_of(root, table)}"))
+        if tables.exists(spark, root, REQUESTS):
+            _optimize_requests(spark, root, now_s + settings.horizon_s + _AHEAD_S, settings.horizon_s + _AHEAD_S)
+
+
+def _optimize_requests(spark: SparkSession, root: str, until: int, ahead_s: int) -> None:
+    name, soon = tables.name_of(root, REQUESTS), waiting_by(until)
+    _told("merged requests", spark.sql(f"OPTIMIZE {name} WHERE NOT ({soon})"))
+    unsorted = _files(tables.read(spark, root, REQUESTS), soon) - _sorted_files(spark, root, ahead_s)
+    folders = sorted({folder for file in unsorted if (folder := _folder(file))})
+    if folders:
+        where = " OR ".join(f"(delay = '{delay}' AND due = '{due}')" for delay, due in folders)
+        _told(
+            f"sorted {len(folders)} folders of requests", spark.sql(f"OPTIMIZE {name} WHERE {where} ZORDER BY (second)")
+        )
+
+
+def waiting_by(second: int) -> str:
+    """Return in SQL which folders of `requests` hold what waits, and begin by *second*."""
+    at = datetime.fromtimestamp(second, UTC)
+    days = ", ".join(f"'{delay}'" for delay in _BY_DAY)
+    return (
+        f"(delay = '{_BY_YEAR}' AND due <= '{at:%Y}') OR (delay = '{_BY_MONTH}' AND due <= '{at:%Y-%m}')"
+        f" OR (delay IN ({days}) AND due <= '{at:%Y-%m-%d}')"
+    )
+
+
+def _sorted_files(spark: SparkSession, root: str, ahead_s: int) -> set[str]:
+    """Return the files that were there, and begun soon, after the last sort."""
+    history = spark.sql(f"DESCRIBE HISTORY {tables.name_of(root, REQUESTS)} LIMIT {_COMMITS}")
+    sorts = history.where("operation = 'OPTIMIZE' AND operationParameters['zOrderBy'] LIKE '%second%'")
+    [last] = sorts.agg(F.max(F.struct("version", F.unix_timestamp("timestamp").alias("at_s"))).alias("at")).collect()
+    if last.at is None:
+        return set()
+    path = tables.path_of(root, REQUESTS)
+    try:
+        then = spark.read.format("delta").option("versionAsOf", last.at.version).load(path)
+        return _files(then, waiting_by(last.at.at_s + ahead_s))
+    except AnalysisException:
+        # The log keeps versions for a month only.
+        return set()
+
+
+def _files(requests: DataFrame, where: str) -> set[str]:
+    return set(requests.where(where).inputFiles())
+
+
+def _folder(file: str) -> tuple[str, ...] | None:
+    found = re.search(r"/delay=([0-9a-z]+)/due=([0-9-]+)/[^/]*$", file)
+    return found.groups() if found else None
+
+
+def _told(what: str, result: DataFrame) -> None:
+    [metrics] = result.select("metrics.numFilesRemoved", "metrics.numFilesAdded").collect()
+    log.info("%s: %d files became %d", what, *metrics)
+
+
+# --- expire ----------------------------------------------------------------------------------------------------------
+
+
+def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: int) -> None:
+    """
+    Delete what was done longer than *keep_days* ago, a folder at a time, and the files that no table has any more.
+
+    Args:
+        spark: session to run on.
+        settings: say which lake.
+        keep_days: a folder stays for so many days after its day, month or year.
+        now_s: UNIX seconds.
+
+    Raises:
+        LakeError: the lake cannot be read or written.
+    """
+    root, cutoff_s = tables.root_of(settings), now_s - now_s % _DAY_S - keep_days * _DAY_S
+    with tables.translated(root):
+        for expire_rows in (_expire_requests, _expire_seals, _expire_rejected, _expire_positions):
+            _until_alone(partial(expire_rows, spark, root, cutoff_s))
+        for table in (REQUESTS, SEALS, REJECTED, POSITIONS):
+            if tables.exists(spark, root, table):
+                spark.sql(f"VACUUM {tables.name_of(root, table)}").collect()
+
+
+def _expire_requests(spark: SparkSession, root: str, cutoff_s: int) -> None:
+    seals, buckets = tables.read(spark, root, SEALS), tables.read(spark, root, BUCKETS)
+    requests, ended = tables.read(spark, root, REQUESTS), ended_by(cutoff_s)
+    closed = [(row["first"], row["last"]) for row in buckets.select("first", "last").collect()]
+    horizons = seals.where("horizon_s > 0").select("horizon_s").unionByName(buckets.select("horizon_s"))
+    [horizon] = horizons.agg(F.min("horizon_s")).collect()
+    needed = still_needed(
+        requests.where(ended),
+        requests.where(f"NOT ({ended})"),
+        sealed_s=sealed_by(seals),
+        horizon_s=horizon[0],
+        promoted=merged(closed),
+    )
+    _keep_only(spark, root, REQUESTS, ended, needed)
+
+
+def _expire_seals(spark: SparkSession, root: str, cutoff_s: int) -> None:
+    seals = tables.read(spark, root, SEALS)
+    # The last one of a partition tells how far it is, also when it has stood still since.
+    last = seals.where("through IS NULL").groupBy("partition").agg(F.max_by("offset", "last").alias("offset"))
+    ended = f"day < '{_day(cutoff_s)}'"
+    _keep_only(spark, root, SEALS, ended, seals.where(ended).join(last, ["partition", "offset"], "left_semi"))
+
+
+def _expire_rejected(spark: SparkSession, root: str, cutoff_s: int) -> None:
+    rejected = tables.read(spark, root, REJECTED)
+    _keep_only(spark, root, REJECTED, f"day < '{_day(cutoff_s)}'", rejected.where("false"))
+
+
+def _expire_positions(spark: SparkSession, root: str, cutoff_s: int) -> None:
+    if tables.exists(spark, root, POSITIONS):
+        tops = tables.read(spark, root, POSITIONS).groupBy("topic", "partition").agg(F.max("position").alias("top"))
+        tops.createOrReplaceTempView("kafka_timers_tops")
+        spark.sql(
+            f"MERGE INTO {tables.name_of(root, POSITIONS)} AS t USING kafka_timers_tops AS s ON t.topic = s.topic AND "
+            f"t.partition = s.partition AND t.position < s.top AND t.landed_s < {cutoff_s} WHEN MATCHED THEN DELETE"
+        )
+
+
+def ended_by(second: int) -> str:
+    """
+    Return in SQL which folders of `requests` are all before *second*.
+
+    Copies are looked at year by year, so that none goes before the request that it is a copy of: promote would take
+    that one for not promoted.
+    """
+    at = datetime.fromtimestamp(second, UTC)
+    return (
+        f"(delay IN ('{_BY_YEAR}', 'copy') AND due < '{at:%Y}') OR (delay = '{_BY_MONTH}' AND due < '{at:%Y-%m}')"
+        f" OR (delay NOT IN ('{_BY_YEAR}', 'copy', '{_BY_MONTH}') AND due < '{at:%Y-%m-%d}')"
+    )
+
+
+def sealed_by(seals: DataFrame) -> int:
+    """Return the second up to which all partitions are sealed; 0 when one of them has no complete seal."""
+    last = seals.where("through IS NULL").groupBy("partition").agg(F.max("last").alias("last"))
+    [row] = last.agg(F.min("last"), F.count("*")).collect()
+    [partitions] = seals.agg(F.max("partitions")).collect()
+    return row[0] if row[0] is not None and row[1] >= partitions[0] else 0
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same seconds in as few spans as there can be; both ends of a span belong to it."""
+    out: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if out and first <= out[-1][1] + 1:
+            out[-1] = (out[-1][0], max(last, out[-1][1]))
+        else:
+            out.append((first, last))
+    return out
+
+
+def still_needed(
+    old: DataFrame, live: DataFrame, *, sealed_s: int, horizon_s: int | None, promoted: Sequence[tuple[int, int]]
+) -> DataFrame:
+    """
+    Return the rows of *old* that must stay, although their folders have ended.
+
+    These are open, since they may fire yet: what no seal covers; what some worker's horizon left to the lake, in a
+    second that is not promoted. And of a timer id, all that lies behind a request that is open or live: it may have
+    taken that one back, which would come to life again. And copies of what stays: it would be promoted again.
+
+    Args:
+        old: rows of `requests` that might go.
+        live: all others.
+        sealed_s: all partitions are sealed up to this second.
+        horizon_s: the least that workers and promote ever had; None when there was none.
+        promoted: seconds in which no far request is left to promote.
+    """
+    columns, kind, appended_s = live.columns, F.col("kind"), F.floor(F.col("appended_ms") / 1000)
+    # A request for a second that has passed is sealed with one that comes after its append.
+    is_open = F.greatest("second", appended_s) > sealed_s
+    if horizon_s is not None:
+        is_promoted = F.lit(False)
+        for first, last in promoted:
+            is_promoted |= F.col("second").between(first, last)
+        is_open |= (kind == REQUEST) & (F.col("second") - appended_s > horizon_s) & ~is_promoted
+    judged = old.withColumn("is_open", is_open)
+    asked, copies = judged.where(kind != COPY), judged.where(kind == COPY)
+
+    open_requests = asked.where("is_open").select(columns).unionByName(live).where(kind == REQUEST)
+    ids = asked.where(F.col("timer_id").isNotNull()).select(*_ID).distinct()
+    behind = open_requests.join(ids, [*_ID], "left_semi").groupBy(*_ID).agg(F.min("offset").alias("open_from"))
+    stays = F.col("is_open") | F.coalesce(F.col("offset") > F.col("open_from"), F.lit(False))
+    asked = asked.join(behind, [*_ID], "left").where(stays)
+    originals = asked.select("partition", F.col("offset").alias("original"), F.lit(True).alias("has_original"))
+    copies = copies.join(originals, ["partition", "original"], "left").where("is_open OR has_original")
+    return asked.select(columns).unionByName(copies.select(columns))
+
+
+def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed: DataFrame) -> None:
+    """Replace the rows of *table* that *where* is true of by those of them that are *needed*."""
+    if not tables.exists(spark, root, table):
+        return
+    before, needed = tables.read(spark, root, table).where(where).count(), needed.persist()
+    try:
+        kept = needed.count()
+        if kept < before:
+            writer = needed.select(*table.columns.names).write.format("delta").mode("overwrite")
+            writer.option("replaceWhere", where).save(tables.path_of(root, table))
+        log.info("%s: %d rows have gone, and %d of their folders are still needed", table.name, before - kept, kept)
+    finally:
+        needed.unpersist()
+
+
+def _until_alone(work: Callable[[], None]) -> None:
+    """Do *work*, and again when a landing has appended to what it has read."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return work()
+        except (PySparkException, Py4JError) as error:
+            if "DELTA_CONCURRENT" not in str(error) or attempt == _ATTEMPTS - 1:
+                raise
+
+
+def _day(second: int) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d}"

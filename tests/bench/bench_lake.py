@@ -1,0 +1,205 @@
+"""
+How fast the lake is on this machine, and how small: `make bench-lake`.
+
+Spark on two cores (local[2]), a Kafka of its own with eight partitions, a lake in a temporary folder. What is published
+lies ready before a figure is taken. Figures are medians of three runs unless there is one only.
+
+    session     from nothing to a Spark session, and its first batch of 1,000 requests; later ones cost no start
+    land        2,000,000 requests into a new lake, records a second of its batches; the same with a timer id each
+    disk        what the table takes per request of 150 bytes, as landed and after optimize
+
+    bench_lake.py [--json FILE] [STEP ...]      without a STEP all of them, in their order
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import platform
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from load import Outgoing, producer, publish
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.table import Table
+
+from kafka_timers import topics
+from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.lake.land import land_once
+from kafka_timers.lake.maintain import optimize
+from kafka_timers.lake.schema import REQUESTS
+from kafka_timers.lake.session import open_session
+from kafka_timers.lake.tables import read, root_of
+from kafka_timers.request import partition_of
+from kafka_timers.settings import LakeSettings
+from kafka_timers.wire import Future, Topics
+
+RUNS = 3
+PARTITIONS = 8
+MANY = 2_000_000
+FEW = 1_000
+# Key and value of a request on the log; the payload in it is random.
+TIMER_BYTES = 150
+# Due over two years, as what waits in a lake is.
+SPREAD_S = 2 * 365 * 86_400
+TOPIC = "reminders"
+
+
+@dataclass
+class Bench:
+    """What is measured, on one running Kafka."""
+
+    bootstrap: str
+    folder: Path
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    _spark: SparkSession | None = None
+    _lakes: int = 0
+
+    def note(self, name: str, value: float) -> None:
+        """Keep one measurement."""
+        self.figures.setdefault(name, []).append(value)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of all steps."""
+        if self._spark is None:
+            start_s = time.monotonic()
+            self._spark = open_session(LakeSettings(master="local[2]"))
+            self.note("session start, s", time.monotonic() - start_s)
+        return self._spark
+
+    def settings(self, prefix: str) -> LakeSettings:
+        """Return a lake of its own for what lies under *prefix*."""
+        self._lakes += 1
+        return LakeSettings(
+            bootstrap=self.bootstrap, topic_prefix=prefix, lake=str(self.folder / f"lake-{self._lakes}")
+        )
+
+    async def land(self, settings: LakeSettings) -> tuple[float, list[float]]:
+        """Land all that is there; returns the seconds that it took, and records a second of each batch of requests."""
+        rates: list[float] = []
+        handler = logging.Handler()
+        handler.emit = lambda line: rates.append(line.args[3]) if "timer-request" in str(line.args) else None  # type: ignore[method-assign,index,arg-type]
+        log = logging.getLogger("kafka_timers.lake.land")
+        log.setLevel(logging.INFO)
+        log.addHandler(handler)
+        start_s = time.monotonic()
+        await asyncio.to_thread(land_once, self.spark, settings)
+        log.removeHandler(handler)
+        return time.monotonic() - start_s, rates
+
+    async def publish(self, prefix: str, requests: Iterator[Outgoing]) -> None:
+        """Make topics and publish to them, unless they are there from another step."""
+        if await topics.create(self.bootstrap, prefix, PARTITIONS):
+            async with producer(self.bootstrap) as sender:
+                await publish(sender, Topics.of(prefix).requests, requests)
+
+
+def plain(count: int, first: int, spread_s: int) -> Iterator[Outgoing]:
+    """Return requests of random bytes, due in the *spread_s* seconds behind *first*."""
+    rand = random.Random(1)
+    for number in range(count):
+        yield (number // 500) % PARTITIONS, *_request(rand, number, first + rand.randrange(spread_s))
+
+
+def named(count: int, first: int, spread_s: int) -> Iterator[Outgoing]:
+    """Return the same with a timer id each."""
+    rand = random.Random(1)
+    for number in range(count):
+        name = f"order-{rand.randrange(10**9):09d}-{number}"
+        yield partition_of(name, PARTITIONS), *_request(rand, number, first + rand.randrange(spread_s), name)
+
+
+def _request(rand: random.Random, number: int, second: int, name: str = "") -> tuple[bytes, bytes, list[Any]]:
+    key = b"%d" % second
+    future = Future(callBackTopic=TOPIC, callBackKey=str(number), timerId=name)
+    # The payload and two bytes before it.
+    future.callBack = rand.randbytes(TIMER_BYTES - len(key) - future.ByteSize() - 2)
+    return key, future.SerializeToString(), []
+
+
+async def session(bench: Bench) -> None:
+    """Seconds until a session is there, and until a first small landing is done; then what a further one takes."""
+    await bench.publish("few-", plain(FEW, int(time.time()) + 86_400, 3_600))
+    _ = bench.spark
+    bench.note("first landing of 1,000, s", (await bench.land(bench.settings("few-")))[0])
+    for _ in range(RUNS):
+        bench.note("landing of 1,000, s", (await bench.land(bench.settings("few-")))[0])
+
+
+async def land(bench: Bench) -> None:
+    """Records per second."""
+    first = int(time.time()) + 2 * 86_400
+    kinds = {"land, 1/s": ("plain-", plain, 3_600), "land over two years, 1/s": ("spread-", plain, SPREAD_S)}
+    kinds["land with ids, 1/s"] = ("named-", named, 3_600)
+    for prefix, make, spread_s in kinds.values():
+        await bench.publish(prefix, make(MANY, first, spread_s))
+    await bench.land(bench.settings("plain-"))  # warms up
+    for _ in range(RUNS):
+        for figure, (prefix, _make, _spread_s) in kinds.items():
+            for rate in (await bench.land(bench.settings(prefix)))[1]:
+                bench.note(figure, rate)
+
+
+async def disk(bench: Bench) -> None:
+    """Bytes per request: of a lake that got them all at once, and of one that got them bit by bit."""
+    await bench.publish("spread-", plain(MANY, int(time.time()) + 2 * 86_400, SPREAD_S))
+    settings = bench.settings("spread-")
+    await bench.land(settings)
+    bench.note("disk as landed, B", _bytes_each(bench.spark, settings))
+    start_s = time.monotonic()
+    await asyncio.to_thread(optimize, bench.spark, settings, int(time.time()))
+    bench.note("optimize, s", time.monotonic() - start_s)
+    bench.note("disk optimized, B", _bytes_each(bench.spark, settings))
+
+
+def _bytes_each(spark: SparkSession, settings: LakeSettings) -> float:
+    requests = read(spark, root_of(settings), REQUESTS)
+    sizes = [Path(file.removeprefix("file:")).stat().st_size for file in requests.inputFiles()]
+    return sum(sizes) / requests.count()
+
+
+STEPS: dict[str, Callable[[Bench], Awaitable[None]]] = {"session": session, "land": land, "disk": disk}
+
+
+def show(figures: dict[str, list[float]]) -> None:
+    """Print one table."""
+    table = Table("figure", "median", "all runs")
+    for name, values in figures.items():
+        told = [f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}" for value in (statistics.median(values), *values)]
+        table.add_row(name, told[0], "  ".join(told[1:]))
+    Console().print(table)
+
+
+async def main(steps: list[str]) -> dict[str, Any]:
+    """Measure and return it."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with EmbeddedKafka(Path(folder) / "kafka") as kafka:
+            bench = Bench(kafka.bootstrap, Path(folder))
+            for step in steps:
+                await STEPS[step](bench)
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    return {"date": time.strftime("%Y-%m-%d"), "machine": machine, "spark": "local[2]", "figures": bench.figures}
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("steps", nargs="*", metavar="STEP", help=", ".join(STEPS))
+    arguments.add_argument("--json", type=Path, metavar="FILE", help="where all figures go")
+    given = arguments.parse_args()
+    if unknown := [step for step in given.steps if step not in STEPS]:
+        sys.exit(f"no such step: {', '.join(unknown)}; there are {', '.join(STEPS)}")
+    measured = asyncio.run(main(given.steps or list(STEPS)))
+    show(measured["figures"])
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
+        given.json.write_text(json.dumps(measured, indent=1) + "\n")

