@@ -373,7 +373,7 @@ def replay(
 
 
 @lake.command()
-@_reads
+@options_of(LakeSettings)
 @click.option("--ahead", "ahead_s", type=_Delay(), default="7d", show_default=True, help="how far to look")
 @click.option(
     "--by",
