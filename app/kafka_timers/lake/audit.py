@@ -107,9 +107,11 @@ def audit(
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
     span = read_span(spark, settings, first, last)
     first, last = span.first, span.last
-    fated, sealed = span.fates(), span.sealed.persist()
+    # Each is looked at many times, and the tables are large.
+    held = [frame.persist() for frame in (span.requests, span.steps, span.sealed)]
+    fated, sealed = span.fates(), span.sealed
     if callbacks:
-        fated = fated.persist()
+        held.append(fated.persist())
     wanted = expected(fated).persist()
 
     newest_ms = sealed.agg(F.max("appended_ms")).collect()[0][0]
@@ -141,7 +143,7 @@ def audit(
         told = lateness(judged, received).orderBy("topic").collect()
     append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
     findings = read(spark, root, AUDIT_FINDINGS).where(F.col("audited_s") == now_s)
-    for frame in (sealed, wanted, fated):
+    for frame in (*held, wanted):
         frame.unpersist()
 
     step_s = max(60, -(-(last - first + 1) // _POINTS_MAX))

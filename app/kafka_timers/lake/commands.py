@@ -39,9 +39,10 @@ class _Second(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            return second_of(value if isinstance(value, int) else when_of(value))
+            when = when_of(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        return when if isinstance(when, int) else int(when.timestamp())
 
 
 class _Delay(click.ParamType):
@@ -196,9 +197,9 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
 
 @lake.command()
 @click.argument("query")
-@_reads
+@options_of(LakeSettings)
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
-@_json
+@click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
 def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
     """
     Ask QUERY, a SELECT in Spark's SQL.
@@ -229,7 +230,7 @@ _yes = click.option("--yes", is_flag=True, help="do not ask")
 @lake.command()
 @_where
 @_yes
-@_reads
+@options_of(LakeSettings)
 def cancel(where: str, yes: bool, **given: Any) -> None:
     """
     Take back the pending timers that a condition means.
@@ -241,12 +242,19 @@ def cancel(where: str, yes: bool, **given: Any) -> None:
     _ask_of_all(where, yes, LakeSettings(**given), None, None)
 
 
+def _to_second(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
+    try:
+        return None if given is None else second_of(when_of(given))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @lake.command()
 @_where
-@click.option("--to", "to_s", type=_Second(), help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
+@click.option("--to", "to_s", callback=_to_second, help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
 @click.option("--by", "by_s", type=int, help="seconds by which they fire later; a negative number is earlier")
 @_yes
-@_reads
+@options_of(LakeSettings)
 def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any) -> None:
     """
     Give the pending timers that a condition means another second.
@@ -283,58 +291,6 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
     click.echo(f"published {bulk.count} requests to have them {asked}")
 
 
-def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return *rows*, at least one, as a table."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in rows[0]:
-        table.add_column(Text(printable(name.encode())), overflow="fold")
-    for row in rows:
-        # As Text, or a value could be taken for markup.
-        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
-    return table
-
-
-def json_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *row* for JSON; bytes that are not UTF-8 go to their name with `_base64`."""
-    plain: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, bytearray | bytes):
-            try:
-                plain[name] = value.decode()
-            except UnicodeDecodeError:
-                plain[name + "_base64"] = base64.b64encode(value).decode()
-        else:
-            plain[name] = value
-    # What JSON has no word for, such as a date within an array.
-    return dict(json.loads(json.dumps(plain, default=str)))
-
-
-def _as_bytes(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
-
-
-def _session_of(settings: LakeSettings) -> "SparkSession":
-    """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
-    spark = _started(settings)
-    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
-    return spark
-
-
-def _started(settings: LakeSettings) -> "SparkSession":
-    """Return a session for a command, which logs its own lines only, unless all are asked for."""
-    with needs("lake"):
-        from kafka_timers.lake.session import open_session
-    log_to_stderr(settings.log_level)
-    if settings.log_level != "debug":
-        # What ends in an error is told by it.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    return open_session(settings)
-
-
 @lake.command()
 @_reads
 @_span
@@ -363,7 +319,7 @@ def audit(
         from kafka_timers.lake.report import printed, write
     settings = LakeSettings(**given)
     now_s = int(HostClock().wall_s())
-    told = run(_started(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
+    told = run(_session_of(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
     if report:
         write(told, report)
     if as_json:
@@ -402,7 +358,7 @@ def replay(
         from kafka_timers.lake import replay as job
         from kafka_timers.lake.report import printed_rows
     settings = LakeSettings(**given)
-    spark = _started(settings)
+    spark = _session_of(settings)
     if ticks_every_s:
         rows = job.with_fewer_ticks(spark, settings, first, last, ticks_every_s)
     elif horizon_s:
@@ -417,7 +373,7 @@ def replay(
 
 
 @lake.command()
-@_reads
+@options_of(LakeSettings)
 @click.option("--ahead", "ahead_s", type=_Delay(), default="7d", show_default=True, help="how far to look")
 @click.option(
     "--by",
@@ -449,7 +405,7 @@ def forecast(
     settings = LakeSettings(**given)
     if plot and plot.suffix not in (".png", ".svg"):
         raise click.UsageError(f"--plot {plot}: give a name that ends in .png or .svg")
-    spark = _started(settings)
+    spark = _session_of(settings)
     told = job.forecast(spark, settings, ahead_s=ahead_s, by=by, topic=topic, shown=show, known_rate=rate)
     if plot:
         job.plot(told, plot)
@@ -458,3 +414,55 @@ def forecast(
         click.echo(json.dumps({field.name: getattr(told, field.name) for field in dataclasses.fields(told)} | lists))
     else:
         Console().print(printed_forecast(told))
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return *rows*, at least one, as a table."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in rows[0]:
+        table.add_column(Text(printable(name.encode())), overflow="fold")
+    for row in rows:
+        # As Text, or a value could be taken for markup.
+        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
+    return table
+
+
+def json_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *row* for JSON; bytes that are not UTF-8 go to their name with `_base64`."""
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytearray | bytes):
+            try:
+                plain[name] = value.decode()
+            except UnicodeDecodeError:
+                plain[name + "_base64"] = base64.b64encode(value).decode()
+        else:
+            plain[name] = value
+    # What JSON has no word for, such as a date within an array.
+    return dict(json.loads(json.dumps(plain, default=str)))
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
+
+
+def _started(settings: LakeSettings) -> "SparkSession":
+    """Return a session for a command, which logs its own lines only, unless all are asked for."""
+    with needs("lake"):
+        from kafka_timers.lake.session import open_session
+    log_to_stderr(settings.log_level)
+    if settings.log_level != "debug":
+        # What ends in an error is told by it.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    return open_session(settings)
+
+
+def _session_of(settings: LakeSettings) -> "SparkSession":
+    """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
+    spark = _started(settings)
+    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    return spark

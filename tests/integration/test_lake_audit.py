@@ -1,0 +1,126 @@
+"""Audit, replay and forecast on real tables: what they read, write and show."""
+
+import xml.etree.ElementTree as ElementTree
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from rich.console import Console
+
+from kafka_timers.errors import LakeError
+from kafka_timers.lake.audit import audit
+from kafka_timers.lake.forecast import forecast, plot
+from kafka_timers.lake.replay import replayed, with_fewer_ticks, with_horizon
+from kafka_timers.lake.report import page_of, printed, printed_forecast, printed_rows
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, POSITIONS, REQUESTS, SEALS
+from kafka_timers.lake.tables import append, read, root_of
+from kafka_timers.settings import LakeSettings
+
+DAY = "1970-01-01"
+
+
+def asked(offset: int, appended_s: int, second: int | None, timer_id: str | None = None) -> Row:
+    is_cancel = second is None
+    known = dict.fromkeys(REQUESTS.columns.names) | {
+        "partition": 0,
+        "offset": offset,
+        "appended_ms": appended_s * 1000,
+        "kind": "cancel" if is_cancel else "request",
+        "second": second,
+        "millis": None if is_cancel else 0,
+        "topic": None if is_cancel else "<b>t</b>",
+        "timer_id": timer_id,
+        "delay": "none" if is_cancel else "1h",
+        "due": DAY,
+    }
+    return Row(**known)
+
+
+def sealed(first: int, last: int, fence: int, fired: list[int], **wrong: object) -> Row:
+    known = dict.fromkeys(SEALS.columns.names, 0) | {
+        "offset": last,
+        "appended_ms": last * 1000 + 100,
+        "first": first,
+        "last": last,
+        "due": len(fired),
+        "fired": len(fired),
+        "digest": sum((offset + 1) ** 3 for offset in fired),
+        "fence": fence,
+        "through": None,
+        "worker": "w",
+        "day": DAY,
+    }
+    return Row(**(known | wrong))
+
+
+def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
+    settings = LakeSettings(lake=str(folder))
+    root = root_of(settings)
+    requests = [
+        asked(0, 90, 95),  # done before the span
+        asked(1, 90, 101),
+        asked(2, 91, 102, "a"),
+        asked(3, 92, 102, "b"),
+        asked(4, 93, None, "b"),
+        asked(5, 103, 101),  # late
+        asked(6, 103, 500, "c"),
+        asked(7, 103, 500),
+    ]
+    append(spark.createDataFrame(requests, REQUESTS.columns), root, REQUESTS)
+    append(spark.createDataFrame(seals, SEALS.columns), root, SEALS)
+    at = spark.createDataFrame([("timer-request", 0, 8, 1)], POSITIONS.columns)
+    append(at, root, POSITIONS)
+    return settings
+
+
+SEALED = [sealed(1, 99, 1, [0]), sealed(100, 101, 5, [1]), sealed(102, 102, 5, [2]), sealed(103, 105, 8, [5])]
+
+
+def shown(what: object) -> str:
+    out = StringIO()
+    Console(file=out, width=80).print(what)
+    return out.getvalue()
+
+
+def test_a_clean_lake_is_judged_replayed_and_told_ahead(spark: SparkSession, tmp_path: Path) -> None:
+    settings = lake(spark, tmp_path / "lake", SEALED)
+    told = audit(spark, settings, 7, first=100)
+    assert (told.last, told.seals, told.due, told.fired, told.late, told.kinds) == (105, 3, 3, 3, 1, {})
+    assert "nothing is wrong" in shown(printed(told))
+    seconds = read(spark, root_of(settings), AUDIT_SECONDS)
+    assert sorted((row.last, row.ok) for row in seconds.collect()) == [(101, True), (102, True), (105, True)]
+    # What is not landed yet is not judged.
+    [row] = replayed(spark, settings, 100, None)
+    assert (row.fired, row.sealed_fired, row.digest, row.same) == (3, 3, row.sealed_digest, True)
+    assert "yes" in shown(printed_rows([row]))
+    assert [tuple(row) for row in with_horizon(spark, settings, 100, None, 10)] == [(0, 3, 2)]
+    [ticks] = with_fewer_ticks(spark, settings, 100, 110, 5)
+    assert (ticks.fired, ticks.most, ticks.late_max_s) == (3, 3, 4.0)
+    ahead = forecast(spark, settings, ahead_s=1_000, by="minute", topic="<b>*", known_rate=4.0)
+    assert (ahead.timers, [tuple(row) for row in ahead.steps]) == (2, [(480, 2)])
+    assert [tuple(row) for row in ahead.hottest] == [(500, 2)]
+    assert "0.50" in shown(printed_forecast(ahead))
+    plot(ahead, tmp_path / "ahead.svg")
+    assert "Timers ahead" in (tmp_path / "ahead.svg").read_text()
+    assert forecast(spark, settings, ahead_s=1_000, by="day", topic="other").timers == 0
+
+
+def test_a_wrong_seal_is_told_in_table_and_page(spark: SparkSession, tmp_path: Path) -> None:
+    seals = [*SEALED[:2], sealed(102, 102, 5, [2, 3]), SEALED[3]]
+    settings = lake(spark, tmp_path / "lake", seals)
+    told = audit(spark, settings, 8, first=100)
+    assert told.kinds == {"seal-count": 1}
+    assert "request 0:3, which should not be in the seal" in told.findings[0].detail
+    assert "seal-count" in shown(printed(told))
+    assert read(spark, root_of(settings), AUDIT_FINDINGS).count() == 1
+    page = page_of(told)
+    assert "1 finding<" in page.replace("\n", "")
+    for part in page.split("<svg")[1:]:
+        ElementTree.fromstring("<svg" + part[: part.index("</svg>") + 6])
+    assert not replayed(spark, settings, 100, None)[0].same
+
+
+def test_without_seals_there_is_nothing_to_judge(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="run `kafka-timers lake land` first"):
+        audit(spark, LakeSettings(lake=str(tmp_path / "none")), 9)
