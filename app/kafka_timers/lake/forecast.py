@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import plots
-from kafka_timers.lake.fates import fates, steps_of, totals
-from kafka_timers.lake.query import pending
+from kafka_timers.lake.fates import totals
+from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.lake.span import requests_of
 from kafka_timers.lake.tables import read, root_of
@@ -63,7 +63,7 @@ def counts(waiting: DataFrame) -> DataFrame:
     Return how many timers are due in each second, of each topic.
 
     Args:
-        waiting: rows of `query.pending`.
+        waiting: rows of `pending`.
 
     Returns:
         second bigint, topic string, timers bigint, far bigint (of them).
@@ -127,15 +127,13 @@ def forecast(
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
     # A partition that has no seal of the last day is not served: what is due there counts from here on, too.
     recent = seals.where(F.col("last") >= newest - _DAY_S)
-    # What waits is told by the last step of each partition alone.
-    step = F.max(F.struct("last", "fence", "horizon_s", "horizon_from")).alias("step")
-    steps = steps_of(recent).groupBy("partition").agg(step).select("partition", "step.*").persist()
-    since, fence = steps.agg(F.min("last"), F.min("fence")).collect()[0]
+    ends = (
+        recent.where(F.col("through").isNull()).groupBy("partition").agg(F.max(F.struct("last", "fence")).alias("end"))
+    )
+    since, fence = ends.agg(F.min("end.last"), F.min("end.fence")).collect()[0]
     until = since + ahead_s
-    requests = requests_of(read(spark, root, REQUESTS), since, fence, until).persist()
-    # Of what was rejected nothing waits.
-    fated = fates(requests, steps, spark.createDataFrame([], "partition int, offset bigint, reason string"))
-    waiting = pending(fated, settings.horizon_s).where(F.col("second").between(since + 1, until))
+    requests = requests_of(read(spark, root, REQUESTS), since, fence, until)
+    waiting = pending(requests, recent).where(F.col("second").between(since + 1, until))
     waiting = waiting.where(F.col("topic").rlike(fnmatch.translate(topic)))
     # Computed once, and all else from that.
     seconds = counts(waiting).persist()
@@ -153,8 +151,7 @@ def forecast(
         hottest=seconds.groupBy("second").agg(timers).orderBy(F.desc("timers"), "second").limit(shown).collect(),
         rate=rate(totals(recent)).collect()[0][0] if known_rate is None else known_rate,
     )
-    for frame in (seconds, requests, steps):
-        frame.unpersist()
+    seconds.unpersist()
     return told
 
 

@@ -1,0 +1,42 @@
+"""What is still to fire, as the last seals tell."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_timers.lake.fates import by_seal
+from kafka_timers.lake.schema import REQUEST
+from kafka_timers.lake.versions import taken_back, valid_copies
+
+__all__ = ["pending"]
+
+_REQUEST = ("partition", "offset")
+
+
+def pending(requests: DataFrame, seals: DataFrame) -> DataFrame:
+    """
+    Return the requests that were neither taken back nor are done.
+
+    Args:
+        requests: rows of `requests`: those that are asked about, all copies of them, all records of their timer ids.
+        seals: rows of `seals`, with the latest complete one of each partition among them.
+
+    Returns:
+        partition int, offset bigint, appended_ms bigint, second bigint, millis int, timer_id string, topic string,
+        far bool (whether the lake holds it for the workers), copied_at bigint (offset of the copy that workers took).
+    """
+    seal = F.max(F.struct("last", "fence", "horizon_s", "horizon_from")).alias("seal")
+    latest = seals.where(F.col("through").isNull()).groupBy("partition").agg(seal)
+    marks = taken_back(requests).drop("taken_kind").unionByName(valid_copies(requests), allowMissingColumns=True)
+    marks = marks.groupBy(*_REQUEST).agg(F.max("taken_by").alias("taken_by"), F.max("copied_at").alias("copied_at"))
+    far = F.coalesce(by_seal("seal"), F.lit(False))
+    at = F.when(F.col("far"), F.col("copied_at")).otherwise(F.col("offset"))
+    done = (F.col("second") <= F.col("seal.last")) & (at < F.col("seal.fence"))
+    return (
+        requests.where(F.col("kind") == REQUEST)
+        .join(marks, [*_REQUEST], "left")
+        .where(F.col("taken_by").isNull())
+        .join(F.broadcast(latest), "partition", "left")
+        .withColumn("far", far)
+        .where(~F.coalesce(done, F.lit(False)))
+        .select(*_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic", "far", "copied_at")
+    )
