@@ -119,6 +119,7 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
         assert_gone(second)
 
 
+@pytest.mark.chaos
 async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
     """A worker that has a horizon does not keep it: it fires because it was landed and promoted."""
     oscillator = free_port()

@@ -272,6 +272,7 @@ async def live_through(bootstrap: str, prefix: str, folder: Path, spark: SparkSe
         await live(Years(service, spark, folder / "lake", timers, seed))
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize(("timers", "seed"), [(200_000, 1), (30_000, 2)])
 async def test_timers_up_to_two_years_ahead_fire_once_each_in_their_second(
     bootstrap: str, prefix: str, tmp_path: Path, spark: SparkSession, timers: int, seed: int

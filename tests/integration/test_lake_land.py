@@ -235,6 +235,7 @@ async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     await lake.assert_landed(published)
 
 
+@pytest.mark.chaos
 async def test_kills_at_random_points_lose_and_double_nothing(lake: Lake, tmp_path: Path) -> None:
     await kills(lake, tmp_path, 2, seed=1)
 

@@ -258,6 +258,7 @@ def test_buckets_that_leave_no_time_to_promote_are_refused(spark: SparkSession, 
         Promoter(spark, lake, HostClock(), bucket_s=301, wait_s=1)
 
 
+@pytest.mark.chaos
 async def test_killed_while_it_publishes_it_goes_on(lake: Lake, tmp_path: Path) -> None:
     count = 40_000
     value, key = future().SerializeToString(), b"%d" % (lake.now + SOON_S)
