@@ -2,9 +2,25 @@
 The lake: everything that is not second-accurate firing, on Spark, in Delta tables.
 
     session     the Spark session: jars, configuration, clear errors
-    schema      the tables: columns, types, units, and where each lies
+    schema      the tables: columns, types, units, and how they are partitioned
+    tables      where the tables lie; reading and appending to them
+    records     records of Kafka → rows
     land        timer-request, timer-sealed and timer-rejected → tables, exactly once
+    maintain    compaction and retention
+    versions    which requests were taken back, which copies workers have taken (pure)
+    fates       what fires, and by which seal (pure)
+    pending     what waits (pure)
+    live        how the live topics stand; publishing through Spark
+    message     protobuf fields made in SQL (pure)
     promote     far requests → timer-request, as copies, before they come due
+    query       views for SQL; many cancels or moves at once
+    span        what the tables have of a span of time, and no more
+    findings    what is wrong with a span (pure)
+    audit       seals against requests, callbacks against both
+    replay      a span fired again on paper, also with other settings
+    forecast    how many timers are due when
+    report      what audit, replay and forecast tell, for a terminal and as a page
+    plots       what is common to their plots
     commands    the command line `kafka-timers lake …`
 
 What a job computes is a function DataFrame → DataFrame that knows neither Kafka nor a session; around it lies a thin
