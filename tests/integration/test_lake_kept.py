@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.maintain import expire, optimize
@@ -36,12 +36,12 @@ def requests(spark: SparkSession, first: int, count: int, second: str, appended_
     )
 
 
-def completed(rows: DataFrame, table: Table, **more: object) -> DataFrame:
-    """Return *rows* with the columns that they lack, null or empty."""
+def completed(rows: DataFrame, table: Table, **more: Column) -> DataFrame:
+    """Return *rows* with the types that they should have, and with the columns that they lack, null or empty."""
     for column in table.columns:
-        if column.name not in rows.columns:
-            empty = F.lit(None) if column.nullable else F.lit("" if column.dataType.simpleString() == "string" else 0)
-            rows = rows.withColumn(column.name, more.get(column.name, empty.cast(column.dataType)))
+        empty = F.lit(None) if column.nullable else F.lit("" if column.dataType.simpleString() == "string" else 0)
+        value = F.col(column.name) if column.name in rows.columns else more.get(column.name, empty)
+        rows = rows.withColumn(column.name, value.cast(column.dataType))
     return rows
 
 
@@ -50,27 +50,25 @@ def files(spark: SparkSession, root: str, where: str) -> list[str]:
 
 
 def test_small_files_become_few_and_what_is_due_soon_is_sorted(
-    spark: SparkSession, settings: LakeSettings, root: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, settings: LakeSettings, root: str
 ) -> None:
     soon, far = "due = '2027-01'", "due = '2027-09'"
-    for part in range(3):
-        # A month in which seconds come as they like, one that is far off, and one day.
-        for start, appended_s in ((NOW - 14 * DAY_S, NOW - 60 * DAY_S), (NOW + 240 * DAY_S, NOW)):
+    # A month that has begun, and one that is far off; seconds come as they like.
+    for first in (0, 20_000, 40_000):
+        for count, start, appended_s in ((20_000, NOW - 14 * DAY_S, NOW - 60 * DAY_S), (1_000, NOW + 240 * DAY_S, NOW)):
             spread = f"{start} + pmod(xxhash64(id), 10 * {DAY_S})"
-            append(
-                requests(spark, part * 10_000 + (appended_s == NOW) * 50_000, 5_000, spread, appended_s), root, REQUESTS
-            )
+            append(requests(spark, first, count, spread, appended_s), root, REQUESTS)
     before = read(spark, root, REQUESTS).count()
     assert (len(files(spark, root, soon)), len(files(spark, root, far))) == (3, 3)
 
-    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 40_000)
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 50_000)
     try:
         optimize(spark, settings, NOW)
     finally:
         spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 64 << 20)
     sorted_files, merged_files = files(spark, root, soon), files(spark, root, far)
     assert len(sorted_files) > 3
-    assert len(merged_files) < 3
+    assert len(merged_files) == 1
     assert read(spark, root, REQUESTS).count() == before
     # Of a bucket, few are read.
     first = NOW - 10 * DAY_S
@@ -113,7 +111,7 @@ def test_what_is_done_goes_after_its_days_and_the_rest_stays(
         row = spark.range(1).selectExpr(
             "'t' AS topic", "0 AS partition", f"{position} AS position", f"{landed_s} AS landed_s"
         )
-        append(row, root, POSITIONS)
+        append(completed(row, POSITIONS), root, POSITIONS)
 
     expire(spark, settings, 30, NOW)
     assert {row.offset // 10 for row in read(spark, root, REQUESTS).collect()} == {2, 3, 4}
