@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kafka_timers.request import Answer, Timer
     from kafka_timers.status import PartitionStatus
 
-__all__ = ["log_to_stderr", "main", "needs", "options_of", "program"]
+__all__ = ["Delay", "When", "log_to_stderr", "main", "needs", "options_of", "program"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _T = TypeVar("_T")
@@ -75,20 +75,26 @@ class _Listed(click.ParamType):
     envvar_list_splitter = ","
 
 
-class _Delay(click.ParamType):
+class Delay(click.ParamType):
+    """A duration, as 3s or 1h30m; gives seconds."""
+
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds that *value* stands for."""
         try:
             return delay_s_of(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class _When(click.ParamType):
+class When(click.ParamType):
+    """A point in time, in ISO 8601 or UNIX seconds."""
+
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | int:
+        """Return the point in time that *value* names."""
         try:
             return when_of(value)
         except ValueError as error:
@@ -280,8 +286,8 @@ def _callback(command: _Command) -> _Command:
     """Give *command* the options that say when a callback fires and what it is."""
     for option in reversed(
         [
-            click.option("--in", "delay_s", type=_Delay(), help="fire after this time, as 3s, 5m, 1h30m or 2d"),
-            click.option("--at", "when", type=_When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
+            click.option("--in", "delay_s", type=Delay(), help="fire after this time, as 3s, 5m, 1h30m or 2d"),
+            click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
             click.option("--topic", required=True, help="topic of the callback; it must exist"),
             click.option("--key", help="key of the callback  [default: no key]"),
             click.option(

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kafka_timers.cli import delay_s_of, log_to_stderr, needs, options_of, printable, when_of
+from kafka_timers.cli import Delay, When, log_to_stderr, needs, options_of, printable, when_of
 from kafka_timers.clock import HostClock
 from kafka_timers.request import second_of
 from kafka_timers.settings import LakeSettings
@@ -34,27 +34,10 @@ _NONE = 4
 _SAMPLE_ROWS = 10
 
 
-class _Second(click.ParamType):
-    name = "time"
-
+class _Second(When):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            when = when_of(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        when = super().convert(value, param, ctx)
         return when if isinstance(when, int) else int(when.timestamp())
-
-
-class _Delay(click.ParamType):
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return delay_s_of(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 def _reads(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -199,7 +182,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
 @click.argument("query")
 @options_of(LakeSettings)
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
-@click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
+@_json
 def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
     """
     Ask QUERY, a SELECT in Spark's SQL.
@@ -374,7 +357,7 @@ def replay(
 
 @lake.command()
 @options_of(LakeSettings)
-@click.option("--ahead", "ahead_s", type=_Delay(), default="7d", show_default=True, help="how far to look")
+@click.option("--ahead", "ahead_s", type=Delay(), default="7d", show_default=True, help="how far to look")
 @click.option(
     "--by",
     type=click.Choice(["second", "minute", "hour", "day"]),

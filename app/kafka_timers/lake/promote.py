@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.errors import KafkaTimersError, LakeError
 from kafka_timers.lake import message, tables
+from kafka_timers.lake.fates import waits_longer
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.schema import BUCKETS, CANCEL, COPY, DELAYS_S, REQUEST, REQUESTS, SEALS
 from kafka_timers.lake.versions import taken_back, valid_copies
@@ -151,12 +152,11 @@ def far_requests(requests: DataFrame, bucket: Bucket) -> DataFrame:
 
     What is read depends on what is due in the bucket's days, months and years, and not on what else is parked.
     """
-    waits_s = F.col("second") - F.floor(F.col("appended_ms") / 1000)
     return requests.where(
         lies_in(bucket)
         & (F.col("kind") == REQUEST)
         & F.col("second").between(bucket.first, bucket.last)
-        & (waits_s > bucket.far_s)
+        & waits_longer(F.lit(bucket.far_s))
     )
 
 
@@ -179,10 +179,9 @@ def left_to_the_lake(far: DataFrame, seals: DataFrame) -> DataFrame:
     # Of several from one offset on the last one; who read what lies before the first had none, since land came with it.
     judged = F.filter("horizons", lambda each: each["horizon_from"] <= F.col("offset"))
     horizon_s = F.coalesce(F.try_element_at(judged, F.lit(-1))["horizon_s"], F.lit(0))
-    waits_s = F.col("second") - F.floor(F.col("appended_ms") / 1000)
     return (
         far.join(F.broadcast(horizons), "partition", "left")
-        .where(F.col("horizons").isNull() | ((horizon_s > 0) & (waits_s > horizon_s)))
+        .where(F.col("horizons").isNull() | waits_longer(horizon_s))
         .select(far.columns)
     )
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
-from kafka_timers.lake.fates import fates, steps_of
+from kafka_timers.lake.fates import fates, fires, steps_of
 from kafka_timers.lake.live import publish, refuse_other_topic
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS
@@ -88,7 +88,7 @@ def fired(fated: DataFrame) -> DataFrame:
         The columns of `waiting`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
         late boolean: whether it was read after its own second had been looked at.
     """
-    out = fated.where(F.col("fence").isNotNull() & F.col("taken_by").isNull() & F.col("reason").isNull())
+    out = fires(fated).where(F.col("reason").isNull())
     sealed_at = F.timestamp_seconds("sealed_in").alias("sealed_at")
     return _timers(out).select(*_TIMER, "sealed_in", sealed_at, "late")
 
