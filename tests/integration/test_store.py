@@ -245,7 +245,7 @@ def asked(store: TimerStore, partition: Partition, offset: int, second: int | No
     partition.position = offset + 1
     rows = [] if second is None else [(partition.place(second, 0, offset) or b"", b"%d" % offset)]
     partition.added([] if second is None else [offset])
-    partition.removed([each.offset for each in decided.taken_back])
+    partition.removed([each.counted for each in decided.taken_back])
     for at, decided_in in decided.remember:
         partition.remember(at, decided_in)
     store.add(rows, partition, decided)
