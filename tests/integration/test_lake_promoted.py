@@ -242,6 +242,14 @@ async def test_a_bucket_stays_open_while_a_transaction_may_have_requests_of_it(l
     assert [record.key for record in await lake.copies()] == [b"%d" % (lake.now + SOON_S)]
 
 
+async def test_many_are_promoted_to_a_topic_that_takes_small_messages_only(lake: Lake) -> None:
+    value = b"v" * 100
+    count = 4 * MESSAGE_BYTES_MAX // len(value)
+    await asyncio.gather(*(lake.request(lake.now + SOON_S, future(value=value)) for _ in range(count)))
+    assert await asyncio.to_thread(lake.promoter().catch_up) == 0
+    assert [closed.promoted for closed in lake.closed()] == [count]
+
+
 async def test_without_a_tick_nobody_knows_what_time_it_is(
     spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 The live part of the service, as the lake deals with it: how it stands, told by its topics, and what it is asked.
 """
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -31,12 +32,12 @@ _MAX_MESSAGE_BYTES = 1_048_588
 
 
 # Many records at once, and nobody waits for a single one.
+_BATCH_BYTES = 256 << 10
 _SINK = {
     "kafka.acks": "all",
     "kafka.linger.ms": "50",
     # A broker that has much to do may take longer than the two minutes that producers wait by default.
     "kafka.delivery.timeout.ms": "300000",
-    "kafka.batch.size": str(256 << 10),
     "kafka.buffer.memory": str(64 << 20),
     # What the topic takes is what counts.
     "kafka.max.request.size": str(64 << 20),
@@ -104,7 +105,13 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
         BrokerError: not all of them were taken.
     """
     topic = Topics.of(settings.topic_prefix).requests
-    sink = {"kafka.bootstrap.servers": settings.bootstrap, "topic": topic}
+    # A batch that is larger than the topic takes would be split by this size, and so sent again as it is, without end.
+    batch_bytes = min(_BATCH_BYTES, asyncio.run(_message_bytes_max(settings.bootstrap, topic)))
+    sink = {
+        "kafka.bootstrap.servers": settings.bootstrap,
+        "topic": topic,
+        "kafka.batch.size": str(batch_bytes),
+    }
     try:
         records.write.format("kafka").options(**sink, **_SINK).save()
     except (PySparkException, Py4JError) as error:
