@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint proto bench bench-lake soak chaos java
+.PHONY: help run test lint proto bench bench-lake soak chaos chaos-lake java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ proto: $(INSTALLED) ## Generate app/kafka_timers/v1 anew from proto/
 
 chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out
 	$(BIN)/pytest -m chaos
+
+chaos-lake: $(INSTALLED) java ## Run those of the lake, about two hours; docs/lake.md tells what came of it
+	$(BIN)/pytest -m chaos tests/acceptance/test_lake.py tests/integration/test_lake_*.py
 
 bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench.py docs/performance/bench.json

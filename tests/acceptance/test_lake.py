@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from service import Process, Service, take
 
 from kafka_timers.clock import HostClock
 from kafka_timers.dev.process import Child
+from kafka_timers.lake.audit import Audit, audit
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.request import partition_of
@@ -31,9 +32,9 @@ from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
 HORIZON_S, BUCKET_S = 3_600, 600
 PARTITIONS = 4
 HOUR_S, DAY_S = 3_600, 86_400
-NEAR_S = range(60, 3_600, 240)
-# Of each there are timers due in 20 seconds within ten minutes.
-FAR_S = (2 * HOUR_S, 8 * DAY_S, 180 * DAY_S, 731 * DAY_S)
+NEAR_S = (1, *range(60, 3_600, 240))
+# Seconds from a request to the first of ten minutes in which such timers are due, in 20 of the seconds.
+SOON_S, NEXT_WEEK_S, HALF_A_YEAR_S, TWO_YEARS_S = 2 * HOUR_S, 8 * DAY_S, 180 * DAY_S, 731 * DAY_S
 WINDOW_S = range(0, 600, 30)
 
 
@@ -77,14 +78,17 @@ class Years:
         spark: the session of what runs in this process.
         lake: folder of the tables.
         timers: how many are asked for at the beginning.
+        waits_s: how long those wait that are left to the lake, see `SOON_S`; ascending.
         seed: of what is killed when.
     """
 
-    def __init__(self, service: Service, spark: SparkSession, lake: Path, timers: int, seed: int) -> None:
-        self.service, self.spark, self.timers = service, spark, timers
+    def __init__(
+        self, service: Service, spark: SparkSession, lake: Path, timers: int, waits_s: tuple[int, ...], seed: int
+    ) -> None:
+        self.service, self.spark, self.timers, self.waits_s = service, spark, timers, waits_s
         self.rng = random.Random(seed)
         self.ledger = Ledger()
-        self.start_s = int(time.time()) - FAR_S[-1] - 30 * DAY_S
+        self.start_s = int(time.time()) - waits_s[-1] - 30 * DAY_S
         self.settings = LakeSettings(
             bootstrap=service.bootstrap, topic_prefix=service.prefix, lake=str(lake), horizon_s=HORIZON_S
         )
@@ -96,7 +100,7 @@ class Years:
     async def ask_for_all(self) -> None:
         """Ask for all timers, every tenth with an id."""
         near = [self.start_s + delay_s for delay_s in NEAR_S]
-        far = [self.start_s + delay_s + more_s for delay_s in FAR_S for more_s in WINDOW_S]
+        far = [self.start_s + wait_s + more_s for wait_s in self.waits_s for more_s in WINDOW_S]
         records: dict[int, list[tuple[bytes, bytes]]] = {number: [] for number in range(PARTITIONS)}
         for number in range(self.timers):
             second = near[number % len(near)] if number % 10 < 3 else far[number % len(far)]
@@ -224,32 +228,38 @@ class Years:
         for record in records:
             assert dict(record.headers)[EXPIRY_HEADER] == b"%d" % wanted[record.value.decode()]
         assert len({dict(record.headers)[REQUEST_HEADER] for record in records}) == len(records)
+        told = await asyncio.to_thread(self.audit)
+        assert told.kinds == {}, told.findings
+        assert (told.fired, told.rejected) == (len(wanted), 0)
+
+    def audit(self) -> Audit:
+        land_once(self.spark, self.settings)
+        return audit(self.spark, self.settings, int(time.time()), first=self.start_s, callbacks=True)
 
 
 async def live(years: Years) -> None:
     """Live through all of it, and kill what is at work."""
     service, start_s, rng = years.service, years.start_s, years.rng
     await years.ask_for_all()
-    await years.change_some(start_s + 10, range(start_s + FAR_S[0], start_s + FAR_S[0] + 600), 20)
+    first, last = years.waits_s[0], years.waits_s[-1]
+    await years.change_some(start_s + 10, range(start_s + first, start_s + first + 600), 20)
     await years.killed(await years.job("land", "--once"), asyncio.create_task(years.until_landed()))
     worker = await years.worker()
     await years.tick_each(start_s + delay_s for delay_s in NEAR_S)
-    for number, delay_s in enumerate(FAR_S):
-        window = range(start_s + delay_s, start_s + delay_s + 600)
-        if number == 0:
-            await asyncio.to_thread(land_once, years.spark, years.settings)
+    await asyncio.to_thread(land_once, years.spark, years.settings)
+    for wait_s in years.waits_s:
+        window = range(start_s + wait_s, start_s + wait_s + 600)
         await years.change_some(window.start - HOUR_S, window, 20)  # landed, and not promoted
         # Its last second is in a bucket that has come within the horizon as a whole.
         await service.until_sealed(window.stop - HORIZON_S + BUCKET_S + 60)
-        if number == 1:
+        if wait_s == first:
             begun = asyncio.create_task(years.until_published(await years.end()))
             job = await years.job("promote", "--once", "--land", "--bucket-s", str(BUCKET_S))
             await years.killed(job, begun)
         promoting = asyncio.create_task(years.promote())
-        if number % 2:
-            await asyncio.sleep(rng.uniform(0, 2))
-            await years.change_some(window.start - 120, window, 10)  # while they are promoted
-        if number % 3 == 2:
+        await asyncio.sleep(rng.uniform(0, 2))
+        await years.change_some(window.start - 120, window, 10)  # while they are promoted
+        if wait_s == last:
             worker.child.kill()
             await worker.child.wait()
             worker = await years.worker()
@@ -259,30 +269,33 @@ async def live(years: Years) -> None:
         fired = [name for name in years.ids if years.ledger.last[name].second in window]
         for timer_id in rng.sample(fired, min(5, len(fired))):
             await years.cancel(timer_id, window.stop + 1)  # too late
-    await service.until_sealed(start_s + FAR_S[-1] + 700)
+    await service.until_sealed(start_s + last + 700)
     await years.check()
 
 
-async def live_through(bootstrap: str, prefix: str, folder: Path, spark: SparkSession, timers: int, seed: int) -> None:
-    service = Service(bootstrap, prefix, folder, PARTITIONS)
+@pytest.fixture
+async def service(bootstrap: str, prefix: str, tmp_path: Path) -> AsyncIterator[Service]:
+    service = Service(bootstrap, prefix, tmp_path, PARTITIONS)
     for topic in (service.topics.requests, service.topics.oscillator):
         configs = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
         await make_topic(bootstrap, topic, PARTITIONS, configs)
     async with service:
-        await live(Years(service, spark, folder / "lake", timers, seed))
+        yield service
 
 
-@pytest.mark.chaos
-@pytest.mark.parametrize(("timers", "seed"), [(200_000, 1), (30_000, 2)])
+@pytest.mark.parametrize(
+    ("timers", "waits_s", "seed"),
+    [(200_000, (SOON_S, HALF_A_YEAR_S, TWO_YEARS_S), 1), (30_000, (NEXT_WEEK_S, TWO_YEARS_S), 2)],
+)
 async def test_timers_up_to_two_years_ahead_fire_once_each_in_their_second(
-    bootstrap: str, prefix: str, tmp_path: Path, spark: SparkSession, timers: int, seed: int
+    service: Service, tmp_path: Path, spark: SparkSession, timers: int, waits_s: tuple[int, ...], seed: int
 ) -> None:
-    await live_through(bootstrap, prefix, tmp_path, spark, timers, seed)
+    await live(Years(service, spark, tmp_path / "lake", timers, waits_s, seed))
 
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(20))
 async def test_they_do_so_whatever_is_killed_when(
-    bootstrap: str, prefix: str, tmp_path: Path, spark: SparkSession, seed: int
+    service: Service, tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
-    await live_through(bootstrap, prefix, tmp_path, spark, 30_000, 100 + seed)
+    await live(Years(service, spark, tmp_path / "lake", 30_000, (NEXT_WEEK_S, TWO_YEARS_S), 100 + seed))

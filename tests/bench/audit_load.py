@@ -1,13 +1,8 @@
-"""
-How fast the audit is: a lake that is made up, of requests that fire and the seals that say so.
+"""How fast the audit is: a lake that is made up, of requests that fire and the seals that say so."""
 
-By itself: `python tests/bench/audit_load.py FOLDER RECORDS`.
-"""
-
-import shutil
-import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
@@ -16,8 +11,7 @@ from kafka_timers.lake.audit import audit
 from kafka_timers.lake.fates import fates, figures, fires
 from kafka_timers.lake.replay import synthetic_steps
 from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS, delay_of, due_of
-from kafka_timers.lake.session import open_session
-from kafka_timers.lake.tables import append, root_of
+from kafka_timers.lake.tables import append, constant, root_of
 from kafka_timers.settings import LakeSettings
 
 PARTITIONS, START_S = 8, 1_900_000_000
@@ -36,7 +30,6 @@ def requested(spark: SparkSession, records: int, span_s: int) -> DataFrame:
     # A cancel is of the timer eight hundred records before it in its partition, if that has an id.
     named = F.when(F.col("kind") == CANCEL, offset - 800).when(chance < NAMED, offset)
     second = F.floor(F.col("appended_ms") / 1000) + 1 + F.pmod(F.xxhash64("id", F.lit(1)), F.lit(WAIT_S_MAX))
-    random = F.concat(*(F.unhex(F.sha2(F.concat("id", F.lit(f" {part}")), 256)) for part in range(4)))
     rows = (
         spark.range(0, records, 1, 8)
         .select(
@@ -52,7 +45,7 @@ def requested(spark: SparkSession, records: int, span_s: int) -> DataFrame:
                 "millis": F.when(is_request, F.lit(0)),
                 "topic": F.when(is_request, F.concat(F.lit("topic-"), number % 4)),
                 "timer_id": F.when(named.isNotNull(), F.concat(F.lit("order-"), "partition", F.lit("-"), named)),
-                "value": random,
+                "value": F.lit(b""),  # is not read
                 "delay": F.when(is_request, delay_of(F.col("second"), F.col("appended_ms"))).otherwise("none"),
             }
         )
@@ -92,17 +85,19 @@ def make(spark: SparkSession, settings: LakeSettings, records: int, span_s: int)
     requests = spark.read.format("delta").load(f"{root}/requests")
     append(sealed(requests, span_s), root, SEALS)
     positions = [("timer-request", number, records, START_S) for number in range(PARTITIONS)]
-    append(
-        spark.createDataFrame(positions, "topic string, partition int, position bigint, landed_s bigint"),
-        root,
-        POSITIONS,
-    )
+    append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
     return records + PARTITIONS * span_s
 
 
-def measure(spark: SparkSession, folder: Path, records: int, times: int = 3) -> dict[str, float]:
-    """Return requests and seals that an audit of a whole lake takes in a second, warm, and what the first one took."""
-    shutil.rmtree(folder, ignore_errors=True)
+class Measured(NamedTuple):
+    """Seconds that the first audit took, and of each further one requests and seals a second."""
+
+    first_s: float
+    rates: list[float]
+
+
+def measure(spark: SparkSession, folder: Path, records: int, times: int) -> Measured:
+    """Make a lake below *folder*, and audit all of it."""
     settings, span_s = LakeSettings(lake=str(folder)), 10_000
     count = make(spark, settings, records, span_s)
     took_s = []
@@ -111,15 +106,4 @@ def measure(spark: SparkSession, folder: Path, records: int, times: int = 3) -> 
         told = audit(spark, settings, number, first=START_S)
         took_s.append(time.monotonic() - start)
         assert not told.kinds, told.findings
-    return {
-        "records": count,
-        "due": told.due,
-        "first audit, s": round(took_s[0], 2),
-        "audits, s": [round(each, 2) for each in took_s[1:]],
-        "audit, records/s": round(count / min(took_s[1:])),
-    }
-
-
-if __name__ == "__main__":
-    session = open_session(LakeSettings(master="local[2]"), {"spark.driver.memory": "4g"})
-    print(measure(session, Path(sys.argv[1]), int(sys.argv[2])))
+    return Measured(took_s[0], [count / each for each in took_s[1:]])

@@ -7,6 +7,10 @@ lies ready before a figure is taken. Figures are medians of three runs unless th
     session     from nothing to a Spark session, and its first batch of 1,000 requests; later ones cost no start
     land        2,000,000 requests into a new lake, records a second of its batches; the same with a timer id each
     disk        what the table takes per request of 150 bytes, as landed and after optimize
+    promote     a bucket of 1,000,000, of which every fifth has a timer id, out of 1, 5 and 20 million that are parked
+                in a lake that was optimized: timers a second, from the first question to the last copy on the log
+    audit       a span of 10,000 s with 16 million requests, of which every fifth has a timer id, and 80,000 seals:
+                requests and seals a second of a whole audit
 
     bench_lake.py [--json FILE] [STEP ...]      without a STEP all of them, in their order
 """
@@ -23,19 +27,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import audit_load
+import parked
 from load import Outgoing, producer, publish
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
 from kafka_timers import topics
+from kafka_timers.clock import HostClock
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.maintain import optimize
+from kafka_timers.lake.promote import Bucket, Promoter
 from kafka_timers.lake.schema import REQUESTS
 from kafka_timers.lake.session import open_session
 from kafka_timers.lake.tables import read, root_of
@@ -52,6 +60,10 @@ TIMER_BYTES = 150
 # Due over two years, as what waits in a lake is.
 SPREAD_S = 2 * 365 * 86_400
 TOPIC = "reminders"
+IN_BUCKET = 1_000_000
+PARKED = (1_000_000, 5_000_000, 20_000_000)
+HORIZON_S, BUCKET_S = 7 * 86_400, 3_600
+AUDITED = 16_000_000
 
 
 @dataclass
@@ -73,29 +85,36 @@ class Bench:
         """The session of all steps."""
         if self._spark is None:
             start_s = time.monotonic()
-            self._spark = open_session(LakeSettings(master="local[2]"))
+            self._spark = open_session(LakeSettings(master="local[2]"), {"spark.driver.memory": "4g"})
             self.note("session start, s", time.monotonic() - start_s)
         return self._spark
 
     def settings(self, prefix: str) -> LakeSettings:
         """Return a lake of its own for what lies under *prefix*."""
         self._lakes += 1
-        return LakeSettings(
-            bootstrap=self.bootstrap, topic_prefix=prefix, lake=str(self.folder / f"lake-{self._lakes}")
-        )
+        lake = self.folder / f"lake-{self._lakes}"
+        return LakeSettings(bootstrap=self.bootstrap, topic_prefix=prefix, lake=str(lake), horizon_s=HORIZON_S)
 
-    async def land(self, settings: LakeSettings) -> tuple[float, list[float]]:
-        """Land all that is there; returns the seconds that it took, and records a second of each batch of requests."""
-        rates: list[float] = []
+    async def land(self, settings: LakeSettings) -> tuple[float, float]:
+        """Land all that is there; returns the seconds that it took, and requests a second while batches ran."""
+        batches: list[tuple[int, float]] = []
         handler = logging.Handler()
-        handler.emit = lambda line: rates.append(line.args[3]) if "timer-request" in str(line.args) else None  # type: ignore[method-assign,index,arg-type]
+
+        def note(line: logging.LogRecord) -> None:
+            # Name, records, seconds, records a second.
+            if isinstance(line.args, tuple) and "timer-request" in str(line.args[0]):
+                batches.append((line.args[1], line.args[2]))  # type: ignore[arg-type]
+
+        handler.emit = note  # type: ignore[method-assign]
         log = logging.getLogger("kafka_timers.lake.land")
         log.setLevel(logging.INFO)
         log.addHandler(handler)
         start_s = time.monotonic()
         await asyncio.to_thread(land_once, self.spark, settings)
         log.removeHandler(handler)
-        return time.monotonic() - start_s, rates
+        # The last batch of some may have a few records only, which its start outweighs.
+        records, took_s = max(batches)
+        return time.monotonic() - start_s, records / took_s
 
     async def publish(self, prefix: str, requests: Iterator[Outgoing]) -> None:
         """Make topics and publish to them, unless they are there from another step."""
@@ -146,8 +165,7 @@ async def land(bench: Bench) -> None:
     await bench.land(bench.settings("plain-"))  # warms up
     for _ in range(RUNS):
         for figure, (prefix, _make, _spread_s) in kinds.items():
-            for rate in (await bench.land(bench.settings(prefix)))[1]:
-                bench.note(figure, rate)
+            bench.note(figure, (await bench.land(bench.settings(prefix)))[1])
 
 
 async def disk(bench: Bench) -> None:
@@ -168,7 +186,52 @@ def _bytes_each(spark: SparkSession, settings: LakeSettings) -> float:
     return sum(sizes) / requests.count()
 
 
-STEPS: dict[str, Callable[[Bench], Awaitable[None]]] = {"session": session, "land": land, "disk": disk}
+async def promote(bench: Bench) -> None:
+    """Timers per second of one bucket, which is the same however many are parked beside it."""
+    now = int(time.time())
+    bucket = Bucket(now + HORIZON_S // 2, now + HORIZON_S // 2 + BUCKET_S - 1, HORIZON_S)
+    for count in PARKED:
+        settings = bench.settings("")
+        due = range(bucket.first, bucket.last + 1)
+        parked.make(bench.spark, root_of(settings), count, PARTITIONS, due, IN_BUCKET)
+        await asyncio.to_thread(optimize, bench.spark, settings, now)
+        for number in range(RUNS + 1):
+            # A new topic each time, so nothing of the bucket is there.
+            prefix = f"promote-{count}-{number}-"
+            await topics.create(bench.bootstrap, prefix, PARTITIONS)
+            async with producer(bench.bootstrap) as sender:
+                ticks = [(partition, b"%d" % now, b"1", []) for partition in range(PARTITIONS)]
+                await publish(sender, Topics.of(prefix).oscillator, ticks)
+            parked.landed(bench.spark, root_of(settings), Topics.of(prefix).requests, count, PARTITIONS)
+            rate = await asyncio.to_thread(_promoted, bench.spark, replace(settings, topic_prefix=prefix), bucket)
+            if number:  # the first one warms up
+                bench.note(f"promote, {count:,} parked, 1/s", rate)
+
+
+def _promoted(spark: SparkSession, settings: LakeSettings, bucket: Bucket) -> float:
+    promoter = Promoter(spark, settings, HostClock(), bucket_s=BUCKET_S, wait_s=0)
+    start_s = time.monotonic()
+    seen = promoter.publish_what_is_left(bucket)
+    if seen.published != IN_BUCKET:
+        sys.exit(f"{seen.published} of {IN_BUCKET} were published")
+    return seen.published / (time.monotonic() - start_s)
+
+
+async def audit(bench: Bench) -> None:
+    """Requests and seals per second."""
+    measured = await asyncio.to_thread(audit_load.measure, bench.spark, bench.folder / "audit", AUDITED, RUNS)
+    bench.note("first audit, s", measured.first_s)
+    for rate in measured.rates:
+        bench.note("audit, 1/s", rate)
+
+
+STEPS: dict[str, Callable[[Bench], Awaitable[None]]] = {
+    "session": session,
+    "land": land,
+    "disk": disk,
+    "promote": promote,
+    "audit": audit,
+}
 
 
 def show(figures: dict[str, list[float]]) -> None:

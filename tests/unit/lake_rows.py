@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.lake.tables import constant
 
 REJECTED = StructType().add("partition", "integer").add("offset", "long").add("reason", "string")
 # The workers' horizon, if a test says no other.
@@ -91,10 +90,10 @@ def seal(
 
 
 def of(spark: SparkSession, rows: Sequence[Row | tuple], columns: StructType) -> DataFrame:
-    """Return *rows* as a frame that is a constant of the plan: a list goes through Python whenever it is looked at."""
-    names = columns.names
-    dicts = [row.asDict() if isinstance(row, Row) else dict(zip(names, row, strict=True)) for row in rows]
-    return spark.createDataFrame(pa.Table.from_pylist(dicts, to_arrow_schema(columns)), columns)
+    """Return *rows*, of which a Row may name its columns in any order."""
+    return constant(
+        spark, [[row[name] for name in columns.names] if isinstance(row, Row) else row for row in rows], columns
+    )
 
 
 def once(frame: DataFrame) -> DataFrame:

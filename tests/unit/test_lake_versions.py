@@ -3,12 +3,13 @@
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.versions import taken_back, valid_copies
+from kafka_timers.lake.versions import marks_of
 
 COLUMNS = (
     "partition int, offset bigint, appended_ms bigint, kind string, second bigint, timer_id string, "
     "original bigint, decided bigint, decided_s bigint"
 )
+MARKS = "partition int, offset bigint, taken_by bigint, copied_at bigint"
 
 
 def request(offset: int, appended_s: float, second: int, timer_id: str | None = "a", partition: int = 0) -> tuple:
@@ -38,19 +39,16 @@ def test_a_request_is_taken_back_by_what_was_appended_before_its_second(spark: S
         request(10, 43, 60, None),
         request(11, 44, 61, None),
     ]
-    wanted = [(0, 4, 5, "cancel"), (0, 7, 8, "request")]
     assertDataFrameEqual(
-        taken_back(spark.createDataFrame(records, COLUMNS)),
-        spark.createDataFrame(wanted, "partition int, offset bigint, taken_by bigint, taken_kind string"),
+        marks_of(spark.createDataFrame(records, COLUMNS)),
+        spark.createDataFrame([(0, 4, 5, None), (0, 7, 8, None)], MARKS),
     )
 
 
 def test_a_cancel_that_came_too_late_leaves_the_request_to_the_next_one(spark: SparkSession) -> None:
     """Append times may go back when a partition gets another leader."""
     records = [request(0, 1, 10), cancel(1, 10.2), cancel(2, 9.9)]
-    assert [tuple(row) for row in taken_back(spark.createDataFrame(records, COLUMNS)).collect()] == [
-        (0, 0, 2, "cancel")
-    ]
+    assert [tuple(row) for row in marks_of(spark.createDataFrame(records, COLUMNS)).collect()] == [(0, 0, 2, None)]
 
 
 def test_workers_take_the_first_copy_that_is_neither_stale_nor_overtaken(spark: SparkSession) -> None:
@@ -67,8 +65,10 @@ def test_workers_take_the_first_copy_that_is_neither_stale_nor_overtaken(spark: 
         copy(16, 3, 5, timer_id=None),
         copy(17, 4, 5, timer_id=None),
     ]
-    wanted = [(0, 0, 10), (0, 2, 15), (0, 3, 16), (0, 4, 17)]
-    assertDataFrameEqual(
-        valid_copies(spark.createDataFrame(records, COLUMNS)),
-        spark.createDataFrame(wanted, "partition int, offset bigint, copied_at bigint"),
-    )
+    wanted = [(0, 0, None, 10), (0, 1, 11, None), (0, 2, None, 15), (0, 3, None, 16), (0, 4, None, 17)]
+    assertDataFrameEqual(marks_of(spark.createDataFrame(records, COLUMNS)), spark.createDataFrame(wanted, MARKS))
+
+
+def test_a_request_may_be_taken_back_when_workers_have_its_copy(spark: SparkSession) -> None:
+    records = [request(0, 1, 20_000), copy(10, 0, 5), cancel(11, 15_000)]
+    assert [tuple(row) for row in marks_of(spark.createDataFrame(records, COLUMNS)).collect()] == [(0, 0, 11, 10)]

@@ -23,8 +23,8 @@ from kafka_timers.lake.findings import (
     unpromoted,
 )
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, due_of
-from kafka_timers.lake.span import read_span
-from kafka_timers.lake.tables import append, read, root_of
+from kafka_timers.lake.span import Span, span_of
+from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Audit", "audit"]
@@ -104,48 +104,19 @@ def audit(
     Raises:
         LakeError: nothing is sealed in the span.
     """
-    root, name = root_of(settings), F.lit(now_s).cast("bigint")
-    span = read_span(spark, settings, first, last)
-    first, last = span.first, span.last
-    # Each is looked at many times, and the tables are large.
-    held = [frame.persist() for frame in (span.requests, span.steps, span.sealed)]
-    fated, sealed = span.fates(), span.sealed
-    if callbacks:
-        held.append(fated.persist())
-    wanted = expected(fated).persist()
-
-    newest_ms = sealed.agg(F.max("appended_ms")).collect()[0][0]
-    seconds = checked(sealed.where(F.col("last") >= first), wanted, newest_ms - _SETTLED_MS)
-    seconds = seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))})
-    append(seconds, root, AUDIT_SECONDS)
+    with span_of(spark, settings, first, last) as span:
+        late_ms = _judge(spark, settings, span, now_s, callbacks=callbacks)
+        first, last, sealed_to = span.first, span.last, span.sealed_to
     # What was written is not computed again.
-    seconds = read(spark, root, AUDIT_SECONDS).where(F.col("audited_s") == now_s)
+    seconds, findings = (
+        read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
+        for table in (AUDIT_SECONDS, AUDIT_FINDINGS)
+    )
     sums = seconds.agg(
         F.count(F.lit(1)).alias("seals"),
         *(F.coalesce(F.sum(f"expected_{each}"), F.lit(0)).alias(each) for each in COUNTS),
         F.coalesce(F.sum("late"), F.lit(0)).alias("late"),
-        F.count_if(~F.col("ok")).alias("wrong"),
     ).collect()[0]
-
-    findings = gaps(sealed).where(F.col("second") >= first)
-    if sums["wrong"]:
-        findings = findings.unionByName(seal_findings(seconds, fated))
-    in_span = F.col("last").between(first, last)
-    if not wanted.where(F.col("fence").isNull() & in_span).isEmpty():
-        findings = findings.unionByName(unpromoted(fated.where(F.col("sealed_in") >= first)))
-    told = None
-    if callbacks:
-        judged = fated.where(F.col("sealed_in") >= first)
-        received = _received(spark, settings, judged, first * 1000 - _AROUND_MS, newest_ms + _AROUND_MS)
-        if received is None:
-            received = spark.createDataFrame([], _CALLBACKS)
-        findings = findings.unionByName(callback_findings(fated, received, span.steps, first, last))
-        told = lateness(judged, received).orderBy("topic").collect()
-    append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
-    findings = read(spark, root, AUDIT_FINDINGS).where(F.col("audited_s") == now_s)
-    for frame in (*held, wanted):
-        frame.unpersist()
-
     step_s = max(60, -(-(last - first + 1) // _POINTS_MAX))
     at = (F.floor((F.col("second") - first) / step_s) * step_s + first).alias("at")
     course = seconds.withColumn("second", F.col("last")).groupBy(at)
@@ -153,17 +124,49 @@ def audit(
         audited_s=now_s,
         first=first,
         last=last,
-        sealed_to=span.sealed_to,
-        **{each: sums[each] for each in ("seals", *COUNTS, "late")},
+        sealed_to=sealed_to,
+        **sums.asDict(),
         kinds={row["kind"]: row["count"] for row in findings.groupBy("kind").count().orderBy("kind").collect()},
         findings=findings.orderBy("second", "partition", "offset", "kind").limit(shown).collect(),
-        lateness=told,
+        lateness=late_ms,
         step_s=step_s,
         course=course.agg(F.sum("fired").alias("fired"), *(F.max(each).alias(each) for each in _LATENESS))
         .orderBy("at")
         .collect(),
         found=findings.groupBy(at).agg(F.count(F.lit(1)).alias("findings")).orderBy("at").collect(),
     )
+
+
+def _judge(
+    spark: SparkSession, settings: LakeSettings, span: Span, now_s: int, *, callbacks: bool
+) -> Sequence[Row] | None:
+    """Append what is to be said of each seal, and what is wrong; return how late callbacks were, if they are read."""
+    root, name = root_of(settings), F.lit(now_s).cast("bigint")
+    fated = span.fates()
+    if callbacks:
+        fated = span.keep(fated)
+    wanted = span.keep(expected(fated))
+    newest_ms = span.sealed.agg(F.max("appended_ms")).collect()[0][0]
+    seconds = checked(span.sealed.where(F.col("last") >= span.first), wanted, newest_ms - _SETTLED_MS)
+    seconds = span.keep(seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))}))
+    append(seconds, root, AUDIT_SECONDS)
+
+    findings = gaps(span.sealed).where(F.col("second") >= span.first)
+    if not seconds.where(~F.col("ok")).isEmpty():
+        findings = findings.unionByName(seal_findings(seconds, fated))
+    in_span = F.col("last").between(span.first, span.last)
+    if not wanted.where(F.col("fence").isNull() & in_span).isEmpty():
+        findings = findings.unionByName(unpromoted(fated.where(F.col("sealed_in") >= span.first)))
+    told = None
+    if callbacks:
+        judged = fated.where(F.col("sealed_in") >= span.first)
+        received = _received(spark, settings, judged, span.first * 1000 - _AROUND_MS, newest_ms + _AROUND_MS)
+        if received is None:
+            received = constant(spark, [], _CALLBACKS)
+        findings = findings.unionByName(callback_findings(fated, received, span.steps, span.first, span.last))
+        told = lateness(judged, received).orderBy("topic").collect()
+    append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
+    return told
 
 
 def _received(

@@ -15,11 +15,13 @@ Nearly all fire in the step of their second, so that one is looked up once per s
 fence the second step is looked for.
 """
 
+from collections.abc import Callable
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.schema import REFUSED, REQUEST
-from kafka_timers.lake.versions import taken_back, valid_copies
+from kafka_timers.lake.versions import marks_of
 
 __all__ = ["by_seal", "due_ms", "fates", "figures", "fires", "steps_of", "totals", "waits_longer"]
 
@@ -102,7 +104,13 @@ def steps_of(seals: DataFrame) -> DataFrame:
     )
 
 
-def fates(requests: DataFrame, steps: DataFrame, rejected: DataFrame, horizon_s: int | None = None) -> DataFrame:
+def fates(
+    requests: DataFrame,
+    steps: DataFrame,
+    rejected: DataFrame,
+    horizon_s: int | None = None,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+) -> DataFrame:
     """
     Return what came of requests.
 
@@ -111,6 +119,8 @@ def fates(requests: DataFrame, steps: DataFrame, rejected: DataFrame, horizon_s:
         steps: rows of `steps_of`, of each partition without a gap. What was due before the first one counts to it.
         rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
         horizon_s: how far ahead workers hold requests; None takes what the seals say.
+        keep: is given what the requests are joined with, and may compute and cache it: where that is small, as it
+            mostly is, Spark then knows so, and moves no request.
 
     Returns:
         partition int, offset bigint, appended_ms bigint, second bigint (null of what is refused), millis int,
@@ -124,13 +134,10 @@ def fates(requests: DataFrame, steps: DataFrame, rejected: DataFrame, horizon_s:
     timers = requests.where(F.col("kind") == REQUEST).select(
         *_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic"
     )
-    seen = timers.join(_marks(requests, rejected), [*_REQUEST], "left").join(
-        _first_step(
-            timers.select("partition", F.col("second").alias("at")).distinct(), steps, F.col("last")
-        ).withColumnRenamed("at", "second"),
-        ["partition", "second"],
-        "left",
-    )
+    seconds = timers.select("partition", F.col("second").alias("at")).distinct()
+    stepped = _first_step(seconds, steps, F.col("last")).withColumnRenamed("at", "second")
+    seen = timers.join(keep(_marks(requests, rejected)), [*_REQUEST], "left")
+    seen = seen.join(keep(stepped), ["partition", "second"], "left")
     far = by_seal("step") if horizon_s is None else waits_longer(F.lit(horizon_s))
     seen = seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
     behind = F.coalesce(F.col("at") >= F.col("step.fence"), F.lit(False))
@@ -185,10 +192,9 @@ def due_ms() -> Column:
 
 
 def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
-    # One frame with few rows, so that the requests are joined once.
-    marks = taken_back(requests).drop("taken_kind").unionByName(valid_copies(requests), allowMissingColumns=True)
     return (
-        marks.unionByName(rejected.select(*_REQUEST, "reason"), allowMissingColumns=True)
+        marks_of(requests)
+        .unionByName(rejected.select(*_REQUEST, "reason"), allowMissingColumns=True)
         .groupBy(*_REQUEST)
         .agg(*(F.max(name).alias(name) for name in ("taken_by", "copied_at", "reason")))
     )

@@ -186,7 +186,7 @@ def _append(root: str, source: _Source, batch: DataFrame, number: int) -> None:
     tables.append(source.rows_of(batch), root, source.table, name, number)
     # Not from the rows: a position also passes what no reader sees, aborted records and the markers of transactions.
     rows = [(source.topic, int(partition), position) for partition, position in ends[source.topic].items()]
-    positions = spark.createDataFrame(rows, "topic string, partition int, position bigint").coalesce(1)
+    positions = tables.constant(spark, rows, "topic string, partition int, position bigint")
     tables.append(positions.withColumn("landed_s", F.unix_timestamp()), root, POSITIONS, name, number)
 
 

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.lake.fates import by_seal
 from kafka_timers.lake.schema import REQUEST
-from kafka_timers.lake.versions import taken_back, valid_copies
+from kafka_timers.lake.versions import marks_of
 
 __all__ = ["pending"]
 
@@ -26,14 +26,12 @@ def pending(requests: DataFrame, seals: DataFrame) -> DataFrame:
     """
     seal = F.max(F.struct("last", "fence", "horizon_s", "horizon_from")).alias("seal")
     latest = seals.where(F.col("through").isNull()).groupBy("partition").agg(seal)
-    marks = taken_back(requests).drop("taken_kind").unionByName(valid_copies(requests), allowMissingColumns=True)
-    marks = marks.groupBy(*_REQUEST).agg(F.max("taken_by").alias("taken_by"), F.max("copied_at").alias("copied_at"))
     far = F.coalesce(by_seal("seal"), F.lit(False))
     at = F.when(F.col("far"), F.col("copied_at")).otherwise(F.col("offset"))
     done = (F.col("second") <= F.col("seal.last")) & (at < F.col("seal.fence"))
     return (
         requests.where(F.col("kind") == REQUEST)
-        .join(marks, [*_REQUEST], "left")
+        .join(marks_of(requests), [*_REQUEST], "left")
         .where(F.col("taken_by").isNull())
         .join(F.broadcast(latest), "partition", "left")
         .withColumn("far", far)

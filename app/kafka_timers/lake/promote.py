@@ -30,7 +30,7 @@ from kafka_timers.lake import message, tables
 from kafka_timers.lake.fates import waits_longer
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.schema import BUCKETS, CANCEL, COPY, DELAYS_S, REQUEST, REQUESTS, SEALS
-from kafka_timers.lake.versions import taken_back, valid_copies
+from kafka_timers.lake.versions import marks_of
 from kafka_timers.settings import LakeSettings
 from kafka_timers.wire import Copy, Future, Topics
 
@@ -38,6 +38,7 @@ __all__ = [
     "Bucket",
     "Closed",
     "Promoter",
+    "Seen",
     "asks_about",
     "copies_in",
     "copies_of",
@@ -92,8 +93,16 @@ class Closed(NamedTuple):
     closed_s: int
 
 
-class _Seen(NamedTuple):
-    """What a look at a bucket found: how many requests it published, of them late, too large for it, done before."""
+class Seen(NamedTuple):
+    """
+    What a look at a bucket found.
+
+    Attributes:
+        published: requests of which it has published copies.
+        late: of these, due by then.
+        large: requests too large for a copy.
+        promoted: requests of which workers had one.
+    """
 
     published: int = 0
     late: int = 0
@@ -228,14 +237,10 @@ def settled(asks: DataFrame, copies: DataFrame) -> DataFrame:
         copies: as `copies_in` returns them.
 
     Returns:
-        partition int, offset bigint, promoted boolean: whether workers have taken a copy, else it was taken back. One
-        that was promoted and taken back is there twice.
+        partition int, offset bigint, promoted boolean: whether workers have taken a copy, else it was taken back.
     """
-    promoted = valid_copies(asks.unionByName(copies, allowMissingColumns=True))
-    return (
-        taken_back(asks)
-        .select("partition", "offset", F.lit(False).alias("promoted"))
-        .unionByName(promoted.select("partition", "offset", F.lit(True).alias("promoted")))
+    return marks_of(asks.unionByName(copies, allowMissingColumns=True)).select(
+        "partition", "offset", F.col("copied_at").isNotNull().alias("promoted")
     )
 
 
@@ -332,10 +337,55 @@ class Promoter:
                 wrong += self._promote(bucket)
         return wrong
 
+    def publish_what_is_left(self, bucket: Bucket) -> Seen:
+        """
+        Publish a copy of each request of *bucket* that waits for one, which is a look at it.
+
+        Raises:
+            LakeError: as `catch_up`.
+            BrokerError: as `catch_up`.
+        """
+        decided_s = int(self._clock.wall_s())
+        live = self._look()
+        decided = self._landed(live.ends)
+        requests = tables.read(self._spark, self._root, REQUESTS)
+        far = far_requests(requests, bucket)
+        if bucket.first <= live.now:
+            last = [(number, seal.last, seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
+            told = tables.constant(
+                self._spark, last, "partition int, last bigint, horizon_s bigint, horizon_from bigint"
+            )
+            # The last ones may not have been landed.
+            seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
+            far = left_to_the_lake(far, seals.select(told.columns).unionByName(told))
+        there, named, since = _counts(far, F.count("*"), F.count("timer_id"), F.min("offset"))
+        if not there:
+            return Seen()
+        asks = asks_about(requests, far, since) if named else requests.where(F.lit(False))
+        done = settled(asks, copies_in(requests, bucket)).persist()
+        try:
+            fits = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) <= live.message_bytes_max
+            left = far.withColumn("fits", fits).join(done, ["partition", "offset"], "left_anti")
+            late = F.count_if(F.col("fits") & (F.col("second") <= live.now))
+            waiting, overdue, large = _counts(left, F.count_if("fits"), late, F.count_if(~F.col("fits")))
+            seen = Seen(waiting, overdue, large, done.where("promoted").count())
+            if seen.published:
+                publish(copies_of(left.where("fits"), decided, decided_s), self._settings)
+        finally:
+            done.unpersist()
+        if seen.published:
+            log.info("published copies of %d requests of seconds %d to %d", seen.published, *bucket[:2])
+        if seen.late:
+            log.error(
+                "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
+                *(seen.late, *bucket[:2], live.now),
+            )
+        return seen
+
     def _promote(self, bucket: Bucket) -> int:
         wrong = 0
         for _ in range(_LOOKS):
-            seen = self._publish_what_is_left(bucket)
+            seen = self.publish_what_is_left(bucket)
             wrong += seen.late
             if not seen.published:
                 if seen.large:
@@ -351,44 +401,6 @@ class Promoter:
             f"that workers take, after {_LOOKS} looks: are there cancels of them all the time, or does the landing lag "
             "by half an hour? The next run goes on with them"
         )
-
-    def _publish_what_is_left(self, bucket: Bucket) -> "_Seen":
-        decided_s = int(self._clock.wall_s())
-        live = self._look()
-        decided = self._landed(live.ends)
-        requests = tables.read(self._spark, self._root, REQUESTS)
-        far = far_requests(requests, bucket)
-        if bucket.first <= live.now:
-            last = [(number, seal.last, seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
-            told = self._spark.createDataFrame(
-                last, "partition int, last bigint, horizon_s bigint, horizon_from bigint"
-            )
-            # The last ones may not have been landed.
-            seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
-            far = left_to_the_lake(far, seals.select(told.columns).unionByName(told))
-        there, named, since = _counts(far, F.count("*"), F.count("timer_id"), F.min("offset"))
-        if not there:
-            return _Seen()
-        asks = asks_about(requests, far, since) if named else requests.where(F.lit(False))
-        done = settled(asks, copies_in(requests, bucket)).persist()
-        try:
-            fits = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) <= live.message_bytes_max
-            left = far.withColumn("fits", fits).join(done, ["partition", "offset"], "left_anti")
-            late = F.count_if(F.col("fits") & (F.col("second") <= live.now))
-            waiting, overdue, large = _counts(left, F.count_if("fits"), late, F.count_if(~F.col("fits")))
-            seen = _Seen(waiting, overdue, large, done.where("promoted").count())
-            if seen.published:
-                publish(copies_of(left.where("fits"), decided, decided_s), self._settings)
-        finally:
-            done.unpersist()
-        if seen.published:
-            log.info("published copies of %d requests of seconds %d to %d", seen.published, *bucket[:2])
-        if seen.late:
-            log.error(
-                "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
-                *(seen.late, *bucket[:2], live.now),
-            )
-        return seen
 
     def _look(self) -> Live:
         live = asyncio.run(look(self._settings.bootstrap, self._settings.topic_prefix))
@@ -432,7 +444,7 @@ class Promoter:
 
     def _close(self, bucket: Bucket, promoted: int) -> None:
         row = Closed(bucket.first, bucket.last, self._settings.horizon_s, promoted, int(self._clock.wall_s()))
-        tables.append(self._spark.createDataFrame([row], BUCKETS.columns), self._root, BUCKETS)
+        tables.append(tables.constant(self._spark, [row], BUCKETS.columns), self._root, BUCKETS)
         log.info("closed seconds %d to %d: workers have %d requests of them", *bucket[:2], promoted)
 
 

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.lake.fates import due_ms, fates, figures, fires, waits_longer
 from kafka_timers.lake.schema import REQUEST
-from kafka_timers.lake.span import read_span
+from kafka_timers.lake.span import span_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["replayed", "synthetic_steps", "with_fewer_ticks", "with_horizon"]
@@ -22,24 +22,24 @@ def replayed(spark: SparkSession, settings: LakeSettings, first: int | None, las
     Args:
         spark: the session.
         settings: say where the lake is.
-        first: see `read_span`.
-        last: see `read_span`.
+        first: see `span_of`.
+        last: see `span_of`.
 
     Returns:
         partition, fired, rejected, digest (as 16 hex digits), sealed_fired, sealed_rejected, sealed_digest, same.
     """
-    span = read_span(spark, settings, first, last)
-    fired = figures(fires(span.fates()).where(F.col("sealed_in") >= span.first), "partition")
-    sealed = span.sealed.where(F.col("last") >= span.first).groupBy("partition")
     names = ("fired", "rejected", "digest")
-    both = sealed.agg(*(F.sum(name).alias(f"sealed_{name}") for name in names)).join(fired, "partition", "left")
-    both = both.fillna(0, list(names))
-    same = (F.col("digest") == F.col("sealed_digest")) & (F.col("rejected") == F.col("sealed_rejected"))
-    both = both.withColumn("same", same & (F.col("fired") == F.col("sealed_fired")))
-    for name in ("digest", "sealed_digest"):
-        both = both.withColumn(name, F.format_string("%016x", name))
-    columns = ("partition", *names, *(f"sealed_{name}" for name in names), "same")
-    return both.select(*columns).orderBy("partition").collect()
+    with span_of(spark, settings, first, last) as span:
+        fired = figures(fires(span.fates()).where(F.col("sealed_in") >= span.first), "partition")
+        sealed = span.sealed.where(F.col("last") >= span.first).groupBy("partition")
+        both = sealed.agg(*(F.sum(name).alias(f"sealed_{name}") for name in names)).join(fired, "partition", "left")
+        both = both.fillna(0, list(names))
+        same = (F.col("digest") == F.col("sealed_digest")) & (F.col("rejected") == F.col("sealed_rejected"))
+        both = both.withColumn("same", same & (F.col("fired") == F.col("sealed_fired")))
+        for name in ("digest", "sealed_digest"):
+            both = both.withColumn(name, F.format_string("%016x", name))
+        columns = ("partition", *names, *(f"sealed_{name}" for name in names), "same")
+        return both.select(*columns).orderBy("partition").collect()
 
 
 def with_horizon(
@@ -51,10 +51,10 @@ def with_horizon(
     Returns:
         partition, fired, far (of them).
     """
-    span = read_span(spark, settings, first, last)
-    fired = fires(span.fates()).where((F.col("sealed_in") >= span.first) & F.col("reason").isNull())
     far = F.count_if(waits_longer(F.lit(horizon_s))).alias("far")
-    return fired.groupBy("partition").agg(F.count(F.lit(1)).alias("fired"), far).orderBy("partition").collect()
+    with span_of(spark, settings, first, last) as span:
+        fired = fires(span.fates()).where((F.col("sealed_in") >= span.first) & F.col("reason").isNull())
+        return fired.groupBy("partition").agg(F.count(F.lit(1)).alias("fired"), far).orderBy("partition").collect()
 
 
 def with_fewer_ticks(
@@ -67,21 +67,21 @@ def with_fewer_ticks(
         partition, ticks, fired, most (in one tick), and from a timer's second, or its append if that was later, to its
         tick in seconds: late_p50_s, late_p99_s, late_max_s.
     """
-    span = read_span(spark, settings, first, last)
-    known = span.requests.where(F.col("kind") == REQUEST)
-    steps = synthetic_steps(known.select(*_REQUEST, "appended_ms"), span.first, span.last, every_s)
-    # Without a horizon: what is far is taken to be there in good time.
-    fired = fires(fates(span.requests, steps, span.rejected, 0))
-    fired = fired.where(F.col("second").between(span.first, span.last) & F.col("reason").isNull())
-    fired = fired.select("partition", "sealed_in", (F.col("sealed_in") - due_ms() / 1000).alias("late_s"))
-    ticks = fired.groupBy("partition", "sealed_in").count()
-    late = fired.groupBy("partition").agg(
-        F.count(F.lit(1)).alias("fired"),
-        *(F.round(F.percentile_approx("late_s", share), 3).alias(name) for name, share in _SHARES.items()),
-    )
-    ticks = ticks.groupBy("partition").agg(F.count(F.lit(1)).alias("ticks"), F.max("count").alias("most"))
-    rows = ticks.join(late, "partition").select("partition", "ticks", "fired", "most", *_SHARES)
-    return rows.orderBy("partition").collect()
+    with span_of(spark, settings, first, last) as span:
+        known = span.requests.where(F.col("kind") == REQUEST)
+        steps = synthetic_steps(known.select(*_REQUEST, "appended_ms"), span.first, span.last, every_s)
+        # Without a horizon: what is far is taken to be there in good time.
+        fired = fires(fates(span.requests, steps, span.rejected, 0))
+        fired = fired.where(F.col("second").between(span.first, span.last) & F.col("reason").isNull())
+        fired = fired.select("partition", "sealed_in", (F.col("sealed_in") - due_ms() / 1000).alias("late_s"))
+        ticks = fired.groupBy("partition", "sealed_in").count()
+        late = fired.groupBy("partition").agg(
+            F.count(F.lit(1)).alias("fired"),
+            *(F.round(F.percentile_approx("late_s", share), 3).alias(name) for name, share in _SHARES.items()),
+        )
+        ticks = ticks.groupBy("partition").agg(F.count(F.lit(1)).alias("ticks"), F.max("count").alias("most"))
+        rows = ticks.join(late, "partition").select("partition", "ticks", "fired", "most", *_SHARES)
+        return rows.orderBy("partition").collect()
 
 
 def synthetic_steps(requests: DataFrame, first: int, last: int, every_s: int) -> DataFrame:

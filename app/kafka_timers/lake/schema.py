@@ -62,9 +62,8 @@ __all__ = [
 REQUEST, CANCEL, COPY, REFUSED = "request", "cancel", "copy", "refused"
 
 _DAY_S = 86_400
-# The longest delay of each partition but the last, in seconds, and how its due time is written.
+# The longest delay of each partition but the last, in seconds.
 DELAYS_S = {"1h": 3_600, "1d": _DAY_S, "32d": 32 * _DAY_S, "1y": 366 * _DAY_S}
-_BY_DAY, _BY_MONTH, _BY_YEAR = "yyyy-MM-dd", "yyyy-MM", "yyyy"
 
 
 def _columns(*columns: tuple[str, type, bool, str]) -> StructType:
@@ -229,9 +228,11 @@ def delay_of(second: Column, appended_ms: Column) -> Column:
 
 def due_of(second: Column, delay: Column) -> Column:
     """Return the column `due` of what lies in partition *delay* and is due in *second*, days being those of UTC."""
-    when = F.timestamp_seconds(second)
+    # Not from a timestamp, whose day depends on the session's time zone: a table is read by many.
+    day = F.date_from_unix_date(F.floor(second / _DAY_S).cast("int")).cast("string")
     by_year, by_month = delay == "more", delay == "1y"
-    # In UTC whatever the session's time zone is: a table is read by many.
-    text = F.to_utc_timestamp(when, F.current_timezone())
-    due = F.when(by_year, F.date_format(text, _BY_YEAR)).when(by_month, F.date_format(text, _BY_MONTH))
-    return due.otherwise(F.date_format(text, _BY_DAY))
+    return (
+        F.when(by_year, F.substring(day, 1, len("2030")))
+        .when(by_month, F.substring(day, 1, len("2030-01")))
+        .otherwise(day)
+    )

@@ -1,5 +1,7 @@
 """What the lake has of a span of time, and no more of it than is needed: the tables may be those of years."""
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -8,11 +10,11 @@ from pyspark.sql import functions as F
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.fates import fates, steps_of, totals
 from kafka_timers.lake.schema import CANCEL, COPY, REJECTED, REQUESTS, SEALS
-from kafka_timers.lake.tables import read, read_positions, root_of
+from kafka_timers.lake.tables import constant, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
 from kafka_timers.wire import Topics
 
-__all__ = ["Span", "read_span", "requests_of"]
+__all__ = ["Span", "requests_of", "span_of"]
 
 _REQUEST = ("partition", "offset")
 _ID = ("partition", "timer_id")
@@ -32,6 +34,7 @@ class Span:
         sealed: see `totals`, of the same seals.
         requests: see `fates`.
         rejected: see `fates`.
+        keep: computes and caches a frame until the span is closed.
     """
 
     first: int
@@ -41,15 +44,17 @@ class Span:
     sealed: DataFrame
     requests: DataFrame
     rejected: DataFrame
+    keep: Callable[[DataFrame], DataFrame]
 
     def fates(self, horizon_s: int | None = None) -> DataFrame:
         """Return what came of the requests, see `fates`."""
-        return fates(self.requests, self.steps, self.rejected, horizon_s)
+        return fates(self.requests, self.steps, self.rejected, horizon_s, self.keep)
 
 
-def read_span(spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None) -> Span:
+@contextmanager
+def span_of(spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None) -> Iterator[Span]:
     """
-    Return what lies in the lake of the seconds from *first* to *last*, both included.
+    Yield what lies in the lake of the seconds from *first* to *last*, both included.
 
     Seals that count requests which have not been landed are left out, as if they were not there yet.
 
@@ -62,6 +67,24 @@ def read_span(spark: SparkSession, settings: LakeSettings, first: int | None, la
     Raises:
         LakeError: nothing is sealed in the span.
     """
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            # Once it is there, Spark knows how large it is, and joins accordingly.
+            frame.persist().count()
+            kept.callback(frame.unpersist)
+            return frame
+
+        yield _read(spark, settings, first, last, keep)
+
+
+def _read(
+    spark: SparkSession,
+    settings: LakeSettings,
+    first: int | None,
+    last: int | None,
+    keep: Callable[[DataFrame], DataFrame],
+) -> Span:
     root, topic = root_of(settings), Topics.of(settings.topic_prefix).requests
     seals = read(spark, root, SEALS)
     landed = read_positions(spark, root, topic)
@@ -72,7 +95,7 @@ def read_span(spark: SparkSession, settings: LakeSettings, first: int | None, la
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
     last = newest_s if last is None else min(last, newest_s)
     first = last - _DAY_S if first is None else first
-    positions = spark.createDataFrame(list(landed.items()), "partition int, position bigint")
+    positions = constant(spark, landed.items(), "partition int, position bigint")
     seals = seals.where(F.col("last") <= last).join(F.broadcast(positions), "partition")
     seals = seals.where(F.col("fence") <= F.col("position"))
     complete = seals.where(F.col("through").isNull())
@@ -84,10 +107,8 @@ def read_span(spark: SparkSession, settings: LakeSettings, first: int | None, la
             "run `kafka-timers lake land`, or give another --from and --to"
         )
     before = _last_before(complete, first, len(landed))
-    start = spark.createDataFrame(
-        [(partition, *before.get(partition, (0, 0))) for partition in landed],
-        "partition int, start bigint, passed bigint",
-    )
+    starts = [(partition, *before.get(partition, (0, 0))) for partition in landed]
+    start = constant(spark, starts, "partition int, start bigint, passed bigint")
     seals = seals.join(F.broadcast(start), "partition").where(F.col("last") >= F.col("start"))
     from_second = min(before.get(partition, (0, 0))[0] for partition in landed)
     from_offset = min(before.get(partition, (0, 0))[1] for partition in landed)
@@ -96,17 +117,24 @@ def read_span(spark: SparkSession, settings: LakeSettings, first: int | None, la
         first,
         last,
         sealed_to,
-        steps_of(seals),
-        totals(seals),
-        requests_of(read(spark, root, REQUESTS), from_second, from_offset, last),
+        keep(steps_of(seals)),
+        keep(totals(seals)),
+        requests_of(read(spark, root, REQUESTS), from_second, from_offset, last, keep),
         # Nothing is rejected before its second.
         rejects.where(F.col("appended_ms") >= first * 1000).select(
             F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason"
         ),
+        keep,
     )
 
 
-def requests_of(requests: DataFrame, after: int, offset: int, last: int) -> DataFrame:
+def requests_of(
+    requests: DataFrame,
+    after: int,
+    offset: int,
+    last: int,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+) -> DataFrame:
     """
     Return the requests that may be due in a span, and all that can have changed them.
 
@@ -117,6 +145,7 @@ def requests_of(requests: DataFrame, after: int, offset: int, last: int) -> Data
         after: UNIX second: all due until then and below *offset* was done before the span.
         offset: see *after*.
         last: UNIX second in which the span ends.
+        keep: see `Span`; of what has timer ids, which is looked for in all that was landed since.
     """
     table = requests.select(
         *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
@@ -136,7 +165,7 @@ def requests_of(requests: DataFrame, after: int, offset: int, last: int) -> Data
     if named_ms is None:
         return unnamed
     ids = due.where(named & (F.col("kind") != CANCEL)).select(*_ID)
-    return unnamed.unionByName(table.where(named & (F.col("appended_ms") >= named_ms)).join(ids, [*_ID], "semi"))
+    return unnamed.unionByName(keep(table.where(named & (F.col("appended_ms") >= named_ms)).join(ids, [*_ID], "semi")))
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:

@@ -5,15 +5,18 @@ Any Delta reader finds them at these paths; nothing about them is kept elsewhere
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.schema import POSITIONS, Table
@@ -21,6 +24,7 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = [
     "append",
+    "constant",
     "create",
     "exists",
     "is_missing",
@@ -97,7 +101,7 @@ def exists(spark: SparkSession, root: str, table: Table) -> bool:
 def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
     """Return *table* as it is now: an empty frame with its columns if it does not exist yet."""
     loaded = _loaded(spark, root, table)
-    return spark.createDataFrame([], table.columns) if loaded is None else loaded
+    return constant(spark, [], table.columns) if loaded is None else loaded
 
 
 def append(frame: DataFrame, root: str, table: Table, app_id: str | None = None, version: int | None = None) -> None:
@@ -126,6 +130,22 @@ def read_positions(spark: SparkSession, root: str, topic: str) -> dict[int, int]
     """Return for each partition of *topic* the offset below which all of its records are in the tables."""
     landed = read(spark, root, POSITIONS).where(F.col("topic") == topic)
     return {row[0]: row[1] for row in landed.groupBy("partition").agg(F.max("position")).collect()}
+
+
+def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: StructType | str) -> DataFrame:
+    """
+    Return a frame of some rows that is a constant of the plan: Spark knows its size, and asks no Python for it.
+
+    Args:
+        spark: the session.
+        rows: values in the order of *columns*.
+        columns: or their names and types as SQL writes them.
+    """
+    schema = columns if isinstance(columns, StructType) else cast("StructType", StructType.fromDDL(columns))
+    named = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    table: Any = pa.Table.from_pylist(named, to_arrow_schema(schema))
+    frame: DataFrame = spark.createDataFrame(table, schema)
+    return frame
 
 
 def _column(column: StructField) -> str:
