@@ -61,7 +61,7 @@ def test_small_files_become_few_and_what_is_due_soon_is_sorted(
     before = read(spark, root, REQUESTS).count()
     assert (len(files(spark, root, soon)), len(files(spark, root, far))) == (3, 3)
 
-    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 50_000)
+    spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 25_000)
     try:
         optimize(spark, settings, NOW)
         sorted_files, merged_files = files(spark, root, soon), files(spark, root, far)
@@ -75,7 +75,6 @@ def test_small_files_become_few_and_what_is_due_soon_is_sorted(
         spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 64 << 20)
 
 
-@pytest.mark.chaos
 def test_what_is_done_goes_after_its_days_and_the_rest_stays(
     spark: SparkSession, settings: LakeSettings, root: str
 ) -> None:

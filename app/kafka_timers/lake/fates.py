@@ -119,8 +119,8 @@ def fates(
         steps: rows of `steps_of`, of each partition without a gap. What was due before the first one counts to it.
         rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
         horizon_s: how far ahead workers hold requests; None takes what the seals say.
-        keep: is given what the requests are joined with, and may compute and cache it: where that is small, as it
-            mostly is, Spark then knows so, and moves no request.
+        keep: is given what the requests are joined with, and may compute and cache it: what is small, as it mostly is,
+            can then go to the requests, and none of those is moved.
 
     Returns:
         partition int, offset bigint, appended_ms bigint, second bigint (null of what is refused), millis int,

@@ -42,9 +42,10 @@ _CONF = {
     # Digests are sums modulo 2^64.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Takes 127 bytes for a parked timer of 150, and the first version 130.
     "spark.hadoop.parquet.writer.version": "v2",
-    # Marks and steps of a day of eight partitions: joined without moving a request.
-    "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
+    # VACUUM lists a table's folders in so many tasks; with Spark's 10,000 it took minutes for four small tables.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
     # Delta reads the state of a table in this many tasks; with its own 50, a commit took 3 s instead of 1 on two cores.
     "spark.databricks.delta.snapshotPartitions": "4",
     # What `optimize` merges, and what it sorts, into files of this size: a bucket of promote then reads few of them.
@@ -108,9 +109,10 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
             spark = builder.getOrCreate()
         except PySparkException as error:
             raise LakeError(_no_start(error, packages, output)) from error
-    if not is_submitted and _PARTITIONS not in dict(spark.sparkContext.getConf().getAll()):
+    context = spark.sparkContext
+    if str(context.master).startswith("local") and _PARTITIONS not in dict(context.getConf().getAll()):
         # With Spark's own 200 a job on one machine spends most of its time on opening files of a few rows.
-        spark.conf.set(_PARTITIONS, spark.sparkContext.defaultParallelism * _PARTITIONS_PER_CORE)
+        spark.conf.set(_PARTITIONS, context.defaultParallelism * _PARTITIONS_PER_CORE)
     _check_jars(spark)
     return spark
 

@@ -19,6 +19,8 @@ __all__ = ["Span", "requests_of", "span_of"]
 _REQUEST = ("partition", "offset")
 _ID = ("partition", "timer_id")
 _DAY_S = 86_400
+# The seconds of a day of eleven partitions.
+_BROADCAST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Span:
         sealed: see `totals`, of the same seals.
         requests: see `fates`.
         rejected: see `fates`.
-        keep: computes and caches a frame until the span is closed.
+        keep: computes and caches a frame until the span is closed; with few rows it goes to what it is joined with.
     """
 
     first: int
@@ -70,10 +72,10 @@ def span_of(spark: SparkSession, settings: LakeSettings, first: int | None, last
     with ExitStack() as kept:
 
         def keep(frame: DataFrame) -> DataFrame:
-            # Once it is there, Spark knows how large it is, and joins accordingly.
-            frame.persist().count()
+            rows = frame.persist().count()
             kept.callback(frame.unpersist)
-            return frame
+            # Sent to all that it is joined with, it takes some hundred bytes a row of everyone's memory.
+            return F.broadcast(frame) if rows <= _BROADCAST_ROWS else frame
 
         yield _read(spark, settings, first, last, keep)
 
