@@ -32,7 +32,7 @@ proto: $(INSTALLED) ## Generate app/kafka_timers/v1 anew from proto/
 chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out
 	$(BIN)/pytest -m chaos
 
-chaos-lake: $(INSTALLED) java ## Run those of the lake, about two hours; docs/lake.md tells what came of it
+chaos-lake: $(INSTALLED) java ## Run those of them that are about the lake, some two hours
 	$(BIN)/pytest -m chaos tests/acceptance/test_lake.py tests/integration/test_lake_*.py
 
 bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it

@@ -12,8 +12,9 @@ LIMIT_S = 300
 
 def ended(tmp_path: Path, *options: str, ivy: str = "") -> subprocess.CompletedProcess[str]:
     """Run a job until it ends; *ivy* is where Maven's jars are looked for."""
-    conf = tmp_path / "conf"
+    conf, here = tmp_path / "conf", tmp_path / "here"
     conf.mkdir()
+    here.mkdir()
     if ivy:
         (conf / "ivy.xml").write_text(
             f'<ivysettings><settings defaultResolver="r"/><caches defaultCacheDir="{tmp_path}/cache"/><resolvers>'
@@ -23,6 +24,7 @@ def ended(tmp_path: Path, *options: str, ivy: str = "") -> subprocess.CompletedP
     command = [sys.executable, "-m", "kafka_timers", "lake", "optimize", "--lake", str(tmp_path / "lake"), *options]
     return subprocess.run(
         [*command, "--master", "local[1]"],
+        cwd=here,
         env=os.environ | {"SPARK_CONF_DIR": str(conf)},
         capture_output=True,
         text=True,
@@ -47,3 +49,10 @@ def test_jars_that_are_not_on_the_classpath_after_all_are_told_in_a_line(tmp_pat
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith("Error: Spark knows no delta: its jar is not on the classpath. ")
+
+
+@pytest.mark.usefixtures("needs_java")
+def test_a_job_leaves_nothing_where_it_was_started(tmp_path: Path) -> None:
+    done = ended(tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "here").iterdir()) == []
