@@ -11,7 +11,7 @@ from kafka_timers.lake.audit import audit
 from kafka_timers.lake.fates import fates, figures, fires
 from kafka_timers.lake.replay import synthetic_steps
 from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS, delay_of, due_of
-from kafka_timers.lake.tables import append, constant, root_of
+from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
 
 PARTITIONS, START_S = 8, 1_900_000_000
@@ -61,7 +61,7 @@ def sealed(requests: DataFrame, span_s: int) -> DataFrame:
     spark, last = requests.sparkSession, START_S + span_s
     known = requests.select("partition", "offset", "appended_ms")
     steps = synthetic_steps(known, START_S + 1, last, 1)
-    none = spark.createDataFrame([], "partition int, offset bigint, reason string")
+    none = constant(spark, [], "partition int, offset bigint, reason string")
     fired = figures(fires(fates(requests, steps, none)), "partition", F.col("sealed_in").alias("last"))
     seals = steps.where(F.col("last") <= last).join(fired, ["partition", "last"], "left")
     seals = seals.fillna(0, ["due", "fired", "rejected", "digest"]).withColumns(
@@ -82,8 +82,7 @@ def make(spark: SparkSession, settings: LakeSettings, records: int, span_s: int)
     """Make the lake and return how many requests and seals it has."""
     root = root_of(settings)
     append(requested(spark, records, span_s), root, REQUESTS)
-    requests = spark.read.format("delta").load(f"{root}/requests")
-    append(sealed(requests, span_s), root, SEALS)
+    append(sealed(read(spark, root, REQUESTS), span_s), root, SEALS)
     positions = [("timer-request", number, records, START_S) for number in range(PARTITIONS)]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
     return records + PARTITIONS * span_s

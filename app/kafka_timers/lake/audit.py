@@ -161,21 +161,17 @@ def _judge(
     if callbacks:
         judged = fated.where(F.col("sealed_in") >= span.first)
         received = _received(spark, settings, judged, span.first * 1000 - _AROUND_MS, newest_ms + _AROUND_MS)
-        if received is None:
-            received = constant(spark, [], _CALLBACKS)
         findings = findings.unionByName(callback_findings(fated, received, span.steps, span.first, span.last))
         told = lateness(judged, received).orderBy("topic").collect()
     append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
     return told
 
 
-def _received(
-    spark: SparkSession, settings: LakeSettings, fated: DataFrame, from_ms: int, to_ms: int
-) -> DataFrame | None:
-    """Return what lies in the callback topics that *fated* name, of some span of time; None if they name none."""
+def _received(spark: SparkSession, settings: LakeSettings, fated: DataFrame, from_ms: int, to_ms: int) -> DataFrame:
+    """Return what lies in the callback topics that *fated* name, of some span of time."""
     topics = [row[0] for row in fated.where(F.col("reason").isNull()).select("topic").distinct().collect()]
     if not topics:
-        return None
+        return constant(spark, [], _CALLBACKS)
     records = spark.read.format("kafka").options(
         **{
             "kafka.bootstrap.servers": settings.bootstrap,

@@ -71,7 +71,7 @@ def with_fewer_ticks(
         known = span.requests.where(F.col("kind") == REQUEST)
         steps = synthetic_steps(known.select(*_REQUEST, "appended_ms"), span.first, span.last, every_s)
         # Without a horizon: what is far is taken to be there in good time.
-        fired = fires(fates(span.requests, steps, span.rejected, 0))
+        fired = fires(fates(span.requests, steps, span.rejected, 0, span.keep))
         fired = fired.where(F.col("second").between(span.first, span.last) & F.col("reason").isNull())
         fired = fired.select("partition", "sealed_in", (F.col("sealed_in") - due_ms() / 1000).alias("late_s"))
         ticks = fired.groupBy("partition", "sealed_in").count()
