@@ -2,7 +2,8 @@
 How fast the lake is on this machine, and how small: `make bench-lake`.
 
 Spark on two cores (local[2]), a Kafka of its own with eight partitions, a lake in a temporary folder. What is published
-lies ready before a figure is taken. Figures are medians of three runs unless there is one only.
+lies ready before a figure is taken. Figures are medians of three runs unless there is one only; of what is measured
+warm, two runs go before, since a JVM gets faster over some minutes.
 
     session     from nothing to a Spark session, and its first batch of 1,000 requests; later ones cost no start
     land        2,000,000 requests into a new lake, records a second of its batches; the same with a timer id each
@@ -52,6 +53,7 @@ from kafka_timers.settings import LakeSettings
 from kafka_timers.wire import Future, Topics
 
 RUNS = 3
+WARM_UPS = 2
 PARTITIONS = 8
 MANY = 2_000_000
 FEW = 1_000
@@ -162,10 +164,11 @@ async def land(bench: Bench) -> None:
     kinds["land with ids, 1/s"] = ("named-", named, 3_600)
     for prefix, make, spread_s in kinds.values():
         await bench.publish(prefix, make(MANY, first, spread_s))
-    await bench.land(bench.settings("plain-"))  # warms up
-    for _ in range(RUNS):
+    for number in range(WARM_UPS + RUNS):
         for figure, (prefix, _make, _spread_s) in kinds.items():
-            bench.note(figure, (await bench.land(bench.settings(prefix)))[1])
+            rate = (await bench.land(bench.settings(prefix)))[1]
+            if number >= WARM_UPS:
+                bench.note(figure, rate)
 
 
 async def disk(bench: Bench) -> None:
@@ -195,7 +198,7 @@ async def promote(bench: Bench) -> None:
         due = range(bucket.first, bucket.last + 1)
         parked.make(bench.spark, root_of(settings), count, PARTITIONS, due, IN_BUCKET)
         await asyncio.to_thread(optimize, bench.spark, settings, now)
-        for number in range(RUNS + 1):
+        for number in range(WARM_UPS + RUNS):
             # A new topic each time, so nothing of the bucket is there.
             prefix = f"promote-{count}-{number}-"
             await topics.create(bench.bootstrap, prefix, PARTITIONS)
@@ -204,7 +207,7 @@ async def promote(bench: Bench) -> None:
                 await publish(sender, Topics.of(prefix).oscillator, ticks)
             parked.landed(bench.spark, root_of(settings), Topics.of(prefix).requests, count, PARTITIONS)
             rate = await asyncio.to_thread(_promoted, bench.spark, replace(settings, topic_prefix=prefix), bucket)
-            if number:  # the first one warms up
+            if number >= WARM_UPS:
                 bench.note(f"promote, {count:,} parked, 1/s", rate)
 
 

@@ -164,6 +164,27 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
     await lake.assert_landed(36)
 
 
+async def test_a_large_batch_is_not_moved_and_a_small_one_makes_few_files(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three days, of which both partitions have requests; the third batch is small again."""
+
+    def files() -> int:
+        return len(read(lake.spark, lake.root, REQUESTS).inputFiles())
+
+    await lake.publish(30)
+    await lake.land()
+    assert files() == 3
+    monkeypatch.setattr("kafka_timers.lake.land._GATHERED_RECORDS", 10)
+    await lake.publish(30)
+    await lake.land()
+    assert files() == 3 + PARTITIONS * 3
+    await lake.publish(18)
+    await lake.land()
+    assert files() == 3 + PARTITIONS * 3 + 3
+    await lake.assert_landed(78)
+
+
 # --- exactly once ----------------------------------------------------------------------------------------------------
 
 # Kills itself when it is about to write the positions of a batch: the requests of it are committed, the checkpoint is
@@ -176,10 +197,10 @@ from kafka_timers.lake.schema import POSITIONS, REQUESTS
 
 append = tables.append
 
-def append_or_die(frame, root, table, name, number):
+def append_or_die(frame, root, table, *more, **options):
     if table is POSITIONS and tables.read(frame.sparkSession, root, REQUESTS).count():
         os.kill(os.getpid(), signal.SIGKILL)
-    append(frame, root, table, name, number)
+    append(frame, root, table, *more, **options)
 
 tables.append = append_or_die
 __main__.main()
