@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from lake_rows import completed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
 
@@ -51,9 +52,7 @@ def requested(spark: SparkSession, records: int, span_s: int) -> DataFrame:
         )
     )
     at = F.coalesce("second", F.floor(F.col("appended_ms") / 1000))
-    known = rows.withColumn("due", due_of(at, F.col("delay"))).drop("id")
-    missing = [column for column in REQUESTS.columns if column.name not in known.columns]
-    return known.withColumns({column.name: F.lit(None).cast(column.dataType) for column in missing})
+    return completed(rows.drop("id"), REQUESTS, due=due_of(at, F.col("delay")))
 
 
 def sealed(requests: DataFrame, span_s: int) -> DataFrame:
@@ -70,12 +69,9 @@ def sealed(requests: DataFrame, span_s: int) -> DataFrame:
             "offset": F.col("last") - START_S,
             "appended_ms": F.col("last") * 1000 + 50,
             "worker": F.lit("made up"),
-            "through": F.lit(None).cast("binary"),
-            "day": due_of(F.col("last"), F.lit("day")),
         }
     )
-    missing = [column for column in SEALS.columns if column.name not in seals.columns]
-    return seals.withColumns({column.name: F.lit(0).cast(column.dataType) for column in missing})
+    return completed(seals, SEALS, day=due_of(F.col("last"), F.lit("day")))
 
 
 def make(spark: SparkSession, settings: LakeSettings, records: int, span_s: int) -> int:

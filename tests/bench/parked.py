@@ -1,5 +1,6 @@
 """A lake that is made up, of requests that are parked for years, and of one bucket that is due."""
 
+from lake_rows import completed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
 
@@ -37,9 +38,7 @@ def parked(spark: SparkSession, count: int, partitions: int, bucket: range, in_b
         F.substring(random, 1, VALUE_BYTES).alias("value"),
     )
     rows = rows.withColumn("delay", delay_of(F.col("second"), F.col("appended_ms")))
-    rows = rows.withColumn("due", due_of(F.col("second"), F.col("delay")))
-    missing = [column for column in REQUESTS.columns if column.name not in rows.columns]
-    return rows.withColumns({column.name: F.lit(None).cast(column.dataType) for column in missing})
+    return completed(rows, REQUESTS, due=due_of(F.col("second"), F.col("delay")))
 
 
 def make(spark: SparkSession, root: str, count: int, partitions: int, bucket: range, in_bucket: int) -> None:

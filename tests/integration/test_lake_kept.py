@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
+from lake_rows import completed
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.maintain import expire, optimize
-from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, Table, delay_of, due_of
+from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, delay_of, due_of
 from kafka_timers.lake.tables import append, path_of, read
 from kafka_timers.settings import LakeSettings
 
@@ -34,15 +35,6 @@ def requests(spark: SparkSession, first: int, count: int, second: str, appended_
     return completed(rows, REQUESTS, delay=delay_of(F.col("second"), F.col("appended_ms"))).withColumn(
         "due", due_of(F.col("second"), F.col("delay"))
     )
-
-
-def completed(rows: DataFrame, table: Table, **more: Column) -> DataFrame:
-    """Return *rows* with the types that they should have, and with the columns that they lack, null or empty."""
-    for column in table.columns:
-        empty = F.lit(None) if column.nullable else F.lit("" if column.dataType.simpleString() == "string" else 0)
-        value = F.col(column.name) if column.name in rows.columns else more.get(column.name, empty)
-        rows = rows.withColumn(column.name, value.cast(column.dataType))
-    return rows
 
 
 def files(spark: SparkSession, root: str, where: str) -> list[str]:

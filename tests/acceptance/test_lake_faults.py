@@ -1,0 +1,119 @@
+"""The audit of a live instance: it finds nothing, then each fault that is planted, and names the requests."""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+from service import Service, take
+
+from kafka_timers.cli import program
+from kafka_timers.lake import commands
+from kafka_timers.lake.land import land_once
+from kafka_timers.lake.schema import SEALS
+from kafka_timers.lake.tables import name_of, root_of
+from kafka_timers.settings import LakeSettings
+from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
+
+TIMERS = 40
+
+
+async def audited(service: Service, lake: Path, first: int, *options: str) -> Result:
+    where = ["--bootstrap", service.bootstrap, "--topic-prefix", service.prefix, "--lake", str(lake)]
+    command = ["lake", "audit", *where, "--from", str(first), "--callbacks", *options]
+    return await asyncio.to_thread(CliRunner().invoke, program, command)
+
+
+async def callbacks(service: Service, count: int) -> list[ConsumerRecord]:
+    async with service.reading(service.callbacks) as consumer:
+        return await take(consumer, count, 60)
+
+
+def request_of(record: ConsumerRecord) -> str:
+    return dict(record.headers)[REQUEST_HEADER].decode()
+
+
+async def plant(service: Service, request: str, second: int, partition: int = 0) -> None:
+    """Publish what looks like a callback."""
+    headers = [(EXPIRY_HEADER, b"%d" % second), (REQUEST_HEADER, request.encode())]
+    await service.producer.send_and_wait(service.callbacks, b"v", partition=partition, headers=headers)
+
+
+async def drop_first(service: Service, records: Sequence[ConsumerRecord]) -> str:
+    """Delete the first record of their partition, and return whose callback it was."""
+    first = min(records, key=lambda record: record.offset)
+    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
+    await admin.start()
+    upto = RecordsToDelete(before_offset=first.offset + 1)
+    await admin.delete_records({TopicPartition(service.callbacks, first.partition): upto})
+    await admin.close()
+    return request_of(first)
+
+
+async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else(
+    service: Service, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_session_of", lambda _settings: spark)
+    lake, page = tmp_path / "lake", tmp_path / "audit.html"
+    settings = LakeSettings(bootstrap=service.bootstrap, topic_prefix=service.prefix, lake=str(lake))
+    await service.worker()
+    start_s = int(time.time())
+    second = start_s + 5
+    await service.until_sealed(start_s)
+    await service.requests(second, [f"timer-{number}" for number in range(TIMERS)])
+    named = Future(callBackTopic=service.callbacks, callBackKey="a", callBack=b"a", timerId="a")
+    taken_back = await service.request(second, named)
+    await service.request(0, Future(timerId="a", cancel=True), int(taken_back.split(":")[0]))
+    pending = await service.request(second + 1_000, Future(callBackTopic=service.callbacks, callBack=b"p"), 0)
+    # Whoever has the topic may write to it: a callback of timer-1 that is there before its second.
+    early = "1:0"
+    await plant(service, early, second)
+    while time.time() < second:  # noqa: ASYNC110  # the broker takes no append times from us
+        await asyncio.sleep(0.1)
+    await service.until_sealed(second + 1)
+    await asyncio.to_thread(land_once, spark, settings)
+
+    # From behind its second on nothing has happened, and nothing is found.
+    clean = await audited(service, lake, second + 1)
+    assert (clean.exit_code, "nothing is wrong" in clean.output) == (0, True), clean.output
+
+    records = [record for record in await callbacks(service, TIMERS + 1) if record.value != b"v"]
+    by_partition = [[record for record in records if record.partition == number] for number in (1, 2)]
+    dropped = await drop_first(service, by_partition[0])
+    doubled = request_of(by_partition[1][0])
+    await plant(service, doubled, second)
+    await plant(service, taken_back, second)
+    await plant(service, pending, second)
+    wrong = f"UPDATE {name_of(root_of(settings), SEALS)} SET due = due - 1, fired = fired - 1"
+    await asyncio.to_thread(spark.sql, f"{wrong} WHERE partition = 3 AND fired > 0")
+
+    shown = await audited(service, lake, second, "--report", str(page))
+    assert shown.exit_code == 3, shown.output
+    told = json.loads((await audited(service, lake, second, "--json")).stdout)
+    found = Counter((each["kind"], each["partition"], each["offset"]) for each in told["findings"])
+
+    def about(kind: str, request: str) -> tuple[str, int, int]:
+        partition, offset = map(int, request.split(":"))
+        return kind, partition, offset
+
+    assert found == Counter(
+        [
+            about("missing", dropped),
+            about("doubled", doubled),
+            about("early", early),
+            about("doubled", early),
+            about("stale-version", taken_back),
+            about("unexpected", pending),
+            ("seal-count", 3, None),
+        ]
+    )
+    for kind, _, _ in found:
+        assert kind in shown.output
+        assert kind in page.read_text()

@@ -1,0 +1,15 @@
+"""Rows of the lake's tables that a test or a benchmark makes up."""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
+
+from kafka_timers.lake.schema import Table
+
+
+def completed(rows: DataFrame, table: Table, **more: Column) -> DataFrame:
+    """Return *rows* with the types that they should have, and with the columns that they lack, null or empty."""
+    for column in table.columns:
+        empty = F.lit(None) if column.nullable else F.lit("" if column.dataType.simpleString() == "string" else 0)
+        value = F.col(column.name) if column.name in rows.columns else more.get(column.name, empty)
+        rows = rows.withColumn(column.name, value.cast(column.dataType))
+    return rows
