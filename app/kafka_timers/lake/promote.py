@@ -101,7 +101,7 @@ class Seen(NamedTuple):
         published: requests of which it has published copies.
         late: of these, due by then.
         large: requests too large for a copy.
-        promoted: requests of which workers had one.
+        promoted: requests of which workers had one; counted when nothing was published.
     """
 
     published: int = 0
@@ -368,7 +368,7 @@ class Promoter:
             left = far.withColumn("fits", fits).join(done, ["partition", "offset"], "left_anti")
             late = F.count_if(F.col("fits") & (F.col("second") <= live.now))
             waiting, overdue, large = _counts(left, F.count_if("fits"), late, F.count_if(~F.col("fits")))
-            seen = Seen(waiting, overdue, large, done.where("promoted").count())
+            seen = Seen(waiting, overdue, large, 0 if waiting else done.where("promoted").count())
             if seen.published:
                 publish(copies_of(left.where("fits"), decided, decided_s), self._settings)
         finally:
