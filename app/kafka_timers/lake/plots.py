@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib import dates
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 __all__ = ["BLUE", "GREY", "RED", "bars", "moment", "over_time", "plain", "svg"]
 
@@ -31,6 +31,7 @@ def plain(title: str, y: str, height: float = 2.8) -> tuple[Figure, Axes]:
     axes.grid(visible=True, alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     return figure, axes
 

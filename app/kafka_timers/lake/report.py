@@ -7,6 +7,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 from pyspark.sql import Row
 from rich.console import Group
 from rich.table import Table
@@ -182,6 +183,9 @@ def _plots(told: Audit) -> Sequence[Figure]:
         axes.set_xlabel("ms")
         axes.set_ylabel("")
         axes.set_xscale("symlog", linthresh=10)
+        # From 0 on, or latenesses that are close to each other would lie between two numbers of the axis.
+        axes.set_xlim(0, 2 * max(10, *(row["max"] for row in told.lateness)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
         drawn.append(figure)
 
