@@ -8,18 +8,29 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Newer than pyproject.toml: the venv holds what that asks for.
 INSTALLED := $(VENV)/installed
+# What is made for this project and kept for all its checkouts.
+TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
+HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint proto bench bench-lake soak chaos chaos-lake java
+.PHONY: help run test test-deploy lint proto bench bench-lake soak chaos chaos-lake java
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
 	@$(BIN)/kafka-timers dev
 
 test: $(INSTALLED) java ## Run the tests, against a real Kafka that they start themselves
-	$(BIN)/pytest -m 'not chaos'
+	$(BIN)/pytest -m 'not chaos' --ignore tests/deploy
+
+# Helm comes by Go, which takes some minutes once, into the user's cache. kubernetes-validate brings the schemas of
+# Kubernetes, which nobody else needs.
+test-deploy: $(INSTALLED) java ## Check chart, images and alarms; needs Go, and of Debian's packages prometheus and faketime
+	@if ! command -v go >/dev/null; then echo 'make test-deploy: skipped, since there is no Go to make Helm with'; exit 0; fi; \
+	test -x $(TOOLS)/helm || { echo 'Making Helm, once'; GOBIN=$(TOOLS) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION); } && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test-deploy]' && \
+	HELM=$(TOOLS)/helm $(BIN)/pytest tests/deploy
 
 lint: $(INSTALLED) ## Check format, lint and types
 	$(BIN)/ruff format --check

@@ -7,10 +7,11 @@ changes or deletes a topic that exists.
 
 import asyncio
 import dataclasses
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -20,7 +21,7 @@ from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.settings import is_address_list
 from kafka_timers.wire import Topics
 
-__all__ = ["answering", "check", "counts", "create", "problems"]
+__all__ = ["Examined", "answering", "check", "counts", "create", "examine", "problems"]
 
 _DAY_MS = 86_400_000
 _FOR_EVER = -1
@@ -28,7 +29,8 @@ _FOR_EVER = -1
 _GRACE_S = 7 * 86_400
 
 # Settings of which more is as good; all others must be equal.
-_AT_LEAST = ("retention.ms", "retention.bytes", "min.compaction.lag.ms")
+_RETENTION = "retention.ms"
+_AT_LEAST = (_RETENTION, "retention.bytes", "min.compaction.lag.ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,19 @@ class _Wanted:
 
     must: Mapping[str, tuple[str, str]]  # the value and the reason for it
     also: Mapping[str, str]
+
+
+class Examined(NamedTuple):
+    """
+    What the service's topics are like.
+
+    Attributes:
+        problems: what is wrong with them, each as a sentence that says what to do.
+        retention_s: how long `timer-request` keeps a request, in seconds; infinite without a limit.
+    """
+
+    problems: list[str]
+    retention_s: float
 
 
 def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
@@ -50,7 +65,7 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
             must={
                 "cleanup.policy": ("delete", "compaction loses all but one request of a second"),
                 "message.timestamp.type": append_time,
-                "retention.ms": (str(kept_ms), "pending requests would expire before they fire"),
+                _RETENTION: (str(kept_ms), "pending requests would expire before they fire"),
                 # The broker's default may have a limit in bytes.
                 "retention.bytes": (str(_FOR_EVER), "pending requests would be dropped before they fire"),
             },
@@ -60,7 +75,7 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
             must={
                 "cleanup.policy": ("delete", "compaction would keep one record of every second for ever"),
                 "message.timestamp.type": append_time,
-                "retention.ms": (str(7 * _DAY_MS), "ticks must outlast a time without workers"),
+                _RETENTION: (str(7 * _DAY_MS), "ticks must outlast a time without workers"),
             },
             also=daily,
         ),
@@ -74,12 +89,12 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
         ),
         topics.rejected: _Wanted(
             must={"cleanup.policy": ("delete", "a compacted topic refuses requests without a key")},
-            also={"message.timestamp.type": append_time[0], "retention.ms": str(30 * _DAY_MS)},
+            also={"message.timestamp.type": append_time[0], _RETENTION: str(30 * _DAY_MS)},
         ),
         topics.replies: _Wanted(
             must={"cleanup.policy": ("delete", "compaction would keep an answer for every timer id for ever")},
             # Who asked reads its answer at once, so a day is for people who look on.
-            also={"message.timestamp.type": append_time[0], "retention.ms": str(_DAY_MS)} | daily,
+            also={"message.timestamp.type": append_time[0], _RETENTION: str(_DAY_MS)} | daily,
         ),
     }
 
@@ -147,11 +162,23 @@ async def check(bootstrap: str, prefix: str, horizon_s: int = 0) -> list[str]:
     Raises:
         BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
     """
+    return (await examine(bootstrap, prefix, horizon_s)).problems
+
+
+async def examine(bootstrap: str, prefix: str, horizon_s: int = 0) -> Examined:
+    """
+    Return what `check` finds, and how long requests are kept.
+
+    Raises:
+        BrokerError: as `check`.
+    """
     topics = Topics.of(prefix)
     async with _admin(bootstrap) as admin:
         existing = await _partition_counts(admin, topics)
         configs = await _configs(admin, list(existing))
-    return problems(topics, existing, configs, horizon_s)
+    kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
+    retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
+    return Examined(problems(topics, existing, configs, horizon_s), retention_s)
 
 
 async def counts(bootstrap: str, prefix: str) -> dict[str, int]:

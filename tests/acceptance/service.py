@@ -7,11 +7,12 @@ nothing waits for the clock. A worker cannot tell the difference, since time rea
 
 import asyncio
 import itertools
+import os
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,15 +117,17 @@ class Service:
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
-    async def start(self, command: str, *options: str, data_dir: Path | None = None) -> Process:
-        """Start a process of the service and return at once."""
+    async def start(
+        self, command: str, *options: str, data_dir: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> Process:
+        """Start a process of the service, with more environment, and return at once."""
         port, name = free_port(), f"{command}-{next(self._names)}"
         arguments = [command, "--bootstrap", self.bootstrap, "--topic-prefix", self.prefix, "--port", str(port)]
         folder = data_dir or self._folder / name
         if command == "worker":
             arguments += ["--group", self.prefix + "workers", "--data-dir", str(folder), "--session-timeout-s", "2"]
         command_line = [sys.executable, "-m", "kafka_timers", *arguments, *options]
-        child = await Child.start(name, command_line, self._folder / f"{name}.log")
+        child = await Child.start(name, command_line, self._folder / f"{name}.log", os.environ | dict(env or {}))
         process = Process(child, port, folder)
         self._running.append(process)
         return process

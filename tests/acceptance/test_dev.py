@@ -127,8 +127,8 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
     async with dev(tmp_path, ports, "--lake") as running:
         send, watch, ask = (running.hints[name][1:] for name in ("one to the lake", "watch callbacks", "ask the lake"))
         sent = json.loads(await said_by(*send, "--json"))
-        async with asyncio.timeout(60):
-            while not (waiting := json.loads(await said_by(*ask, "--json", limit_s=60))):  # noqa: ASYNC110
+        async with asyncio.timeout(100):
+            while not (waiting := json.loads(await said_by(*ask, "--json", limit_s=100))):  # noqa: ASYNC110
                 await asyncio.sleep(1)
         [timer] = waiting
         assert (f"{timer['partition']}:{timer['offset']}", timer["second"]) == (sent["request"], sent["second"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_timers.errors import SettingsError
 from kafka_timers.service import runs
 from kafka_timers.service.ids import Asked, Decided, decide
 from kafka_timers.service.partition import (
@@ -37,6 +38,12 @@ def filled(store: TimerStore, partition: Partition, seconds: list[int]) -> list[
     partition.added(range(start, partition.position))
     store.add([(key, b"request of %d" % second) for key, second in zip(keys, seconds, strict=True)], partition)
     return keys
+
+
+def rewrite_format(store: TimerStore, number: int) -> None:
+    """Let *store* be of format *number*."""
+    meta = first_key(0) + b"m"
+    store._db[meta] = bytes([number]) + store._db[meta][1:]
 
 
 def read_all(folder: Path) -> None:
@@ -89,6 +96,36 @@ def test_due_is_what_lies_between_the_sealed_second_and_the_tick(tmp_path: Path)
     for last, sealed, due in ((keys[2], 150, 200), (keys[0], 200, 250), (keys[1], 300, 10**11)):
         store.drop(last + b"\0", partition)
         assert (store.has_due(sealed, due - 1), store.has_due(sealed, due)) == (False, due < 10**11)
+    store.close()
+
+
+def test_the_last_second_is_that_of_the_row_that_is_due_last(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    store.save(partition)
+    assert store.last_second() == 0
+    keys = filled(store, partition, [200, 10**10, 300])
+    assert store.last_second() == 10**10
+    store.drop(keys[1] + b"\0", partition)
+    assert store.last_second() == 0
+    store.close()
+
+
+@pytest.mark.parametrize(("written", "is_known"), [(3, False), (4, True)])
+def test_a_store_of_an_older_format_is_read_again_from_the_log(tmp_path: Path, written: int, is_known: bool) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    filled(store, partition, [200])
+    rewrite_format(store, written)
+    assert bool(store.local()) is is_known
+    store.close()
+
+
+def test_a_store_of_a_later_format_is_left_as_it_is(tmp_path: Path) -> None:
+    store, partition = opened(tmp_path), Partition(0)
+    keys = filled(store, partition, [200])
+    rewrite_format(store, 5)
+    with pytest.raises(SettingsError, match=rf"{tmp_path} is of format 5, .* up to 4: run the version that wrote it"):
+        store.local()
+    assert [key for key, _ in store.rows(first_key(1), first_key(201))] == keys
     store.close()
 
 

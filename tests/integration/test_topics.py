@@ -9,7 +9,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from brokers import make_topic
 
 from kafka_timers import topics
+from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.service.worker import Worker
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.wire import Topics
 
 DAY_MS = 86_400_000
 OWN = ("timer-request", "oscillator", "timer-sealed", "timer-rejected", "timer-reply")
@@ -189,3 +193,31 @@ async def test_a_broker_that_accepts_and_never_answers_is_given_up() -> None:
 async def test_a_topic_that_the_broker_refuses_is_said_with_its_reason(bootstrap: str) -> None:
     with pytest.raises(BrokerError, match="cannot create no good-timer-request"):
         await topics.create(bootstrap, "no good-", 1)
+
+
+# --- what the worker tells of them -----------------------------------------------------------------------------------
+
+
+async def test_a_worker_tells_what_is_wrong_with_the_topics(
+    bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make_topic(bootstrap, Topics.of(prefix).requests, 2, {"retention.ms": "3600000"})
+    worker = Worker(WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix))
+    watching = asyncio.create_task(worker._watch_topics())
+    async with asyncio.timeout(30):
+        while not (problems := worker.metrics.topic_problems._value.get()):  # noqa: ASYNC110  # as Prometheus asks
+            await asyncio.sleep(0.05)
+    watching.cancel()
+    assert problems >= 2
+    assert worker.metrics.retention._value.get() == 3_600
+    assert "retention.ms=3600000: set it to -1" in caplog.text
+
+
+async def test_a_worker_that_cannot_look_at_its_topics_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker(WorkerSettings(bootstrap=f"127.0.0.1:{free_port()}"))
+    watching = asyncio.create_task(worker._watch_topics())
+    async with asyncio.timeout(30):
+        while "could not be read" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert not watching.done()
+    watching.cancel()

@@ -200,7 +200,8 @@ def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list
     send = f"kafka-timers send --in {{}} --topic {CALLBACK_TOPIC} --key order-1 --value hello{prefixed}"
     query = 'kafka-timers lake sql "select * from pending"'
     lake = {
-        "one to the lake": [send.format(f"{_HORIZON_S + 30}s")],
+        # Whoever is quick sends it before Spark has started, which takes most of a minute.
+        "one to the lake": [send.format(f"{_HORIZON_S + 60}s")],
         "ask the lake": [f"{query} {shlex.join(_lake(folder))}{prefixed}"],
     }
     return {

@@ -54,12 +54,17 @@ class WorkerMetrics:
             self._gauges.append(Gauge(f"kafka_timers_{name}", help, ("partition",), registry=registry))
             return self._gauges[-1]
 
+        def single(name: str, help: str) -> Gauge:
+            return Gauge(f"kafka_timers_{name}", help, registry=registry)
+
         def histogram(name: str, help: str) -> BulkHistogram:
             return BulkHistogram(f"kafka_timers_{name}", help, registry)
 
         self.requests = counter("requests", "requests taken into a store")
         self.far = counter("far", "requests left to the lake")
         self.copies = counter("copies", "copies of far requests that came from the lake, by their worth", "worth")
+        # There from the start: an alarm that asks whether it grows does not see the first one otherwise.
+        self.copies.labels("late")
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
         self.taken_back = counter("taken_back", "requests that were cancelled, or moved by another of their id", "how")
         self.replies = counter("replies", "answers to cancels and moves, by what became of them", "outcome")
@@ -75,8 +80,15 @@ class WorkerMetrics:
         self.pending = gauge("pending", "requests that wait")
         self.armed = gauge("armed", "callbacks of the next second that are built")
         self.ingest_lag = gauge("ingest_lag_records", "requests accepted and not read yet, at the last tick")
+        self.pending_until = gauge("pending_until_seconds", "last UNIX second in which a request waits; 0 without one")
         self.seconds_behind = gauge("seconds_behind", "from the last second looked at to the last tick")
         self.store_bytes = gauge("store_bytes", "table files of the store on disk")
+        self.store_free_bytes = single("store_free_bytes", "free space of the disk that the stores are on")
+        self.tick_age = single("tick_age_seconds", "since a tick was read, while any is expected")
+        self.partitions = single("partitions", "partitions of timer-request, owned by whomever")
+        self.horizon = single("horizon_seconds", "the worker's horizon; 0 without one")
+        self.retention = single("request_retention_seconds", "how long timer-request keeps a request")
+        self.topic_problems = single("topic_problems", "what kafka-timers topics check finds wrong")
         self.door_records = counter("door_records", "records read by a door", "door")
         self.door_requests = counter("door_requests", "requests that a door made of them", "door")
         self.door_rejected = counter("door_rejected", "records that a door sent to timer-rejected", "door", "reason")

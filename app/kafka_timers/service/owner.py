@@ -579,6 +579,7 @@ class Owner:
             return
         metrics, partition = self._shared.metrics, self.partition
         metrics.pending.labels(self.number).set(partition.pending)
+        metrics.pending_until.labels(self.number).set(self._opened.last_second() if partition.pending else 0)
         metrics.armed.labels(self.number).set(self._ahead.requests)
         metrics.store_bytes.labels(self.number).set(self._opened.bytes_on_disk)
         metrics.seconds_behind.labels(self.number).set(max(self._tick - self._fired_up_to, 0))

@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rocksdict import (
     BlockBasedOptions,
@@ -43,6 +44,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from kafka_timers.errors import SettingsError
 from kafka_timers.service import runs
 from kafka_timers.service.ids import Answer, Decided
 from kafka_timers.service.partition import (
@@ -159,8 +161,18 @@ class TimerStore:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def local(self) -> Local | None:
-        """Return what this store says of itself; None when it is new, of another Kafka or of another format."""
+        """
+        Return what this store says of itself; None when it is new, of another Kafka or of an older format.
+
+        Raises:
+            SettingsError: a later version has written it, and may keep there what this one does not understand.
+        """
         meta = self._db.get(_META)
+        if meta is not None and meta[0] > _FORMAT:
+            raise SettingsError(
+                f"the store in {self.folder} is of format {meta[0]}, and this version knows those up to "
+                f"{_FORMAT}: run the version that wrote it, or delete the folder, and the log is read again"
+            )
         if meta is None or meta[0] != _FORMAT:
             return None
         _, position, second, fence, known_from, scanning = _HEAD.unpack_from(meta)
@@ -201,6 +213,12 @@ class TimerStore:
         if self._lowest is None:
             self._lowest = next((key for key, _ in self._items(first_key(sealed_second + 1), _END)), _END)
         return self._lowest < first_key(second + 1)
+
+    def last_second(self) -> int:
+        """Return the last second in which any row is due; 0 without rows."""
+        # A store that holds a row has no tombstones above it: what fires is dropped from below.
+        last: Any = next(self._db.keys(backwards=True), b"")
+        return parts_of(last)[0] if last >= _ROWS else 0
 
     def _items(self, start: bytes, before: bytes) -> Iterator[Row]:
         return _items(self._db, start, before)

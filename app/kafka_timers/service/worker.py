@@ -11,6 +11,7 @@ import dataclasses
 import fcntl
 import gc
 import logging
+import shutil
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -46,7 +47,7 @@ from kafka_timers.service.store import StoreMemory
 from kafka_timers.service.targets import CallbackTopics
 from kafka_timers.service.tasks import cancel
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.topics import answering, counts
+from kafka_timers.topics import answering, counts, examine
 from kafka_timers.wire import Topics
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ _HAND_OVER_S = 2.0
 _LEAVE_S = 5.0
 _HOUSEKEEPING_S = 0.5
 _WATCH_LOGS_S = 5.0
+_WATCH_TOPICS_S = 60.0
 _NO_TICK_S = 3.0
 _TICK_DIGITS = 20
 # For longer no seal waits for a reply topic without a leader.
@@ -87,6 +89,8 @@ class Worker:
         self._newest_tick = 0
         self._skewed: str | None = None
         self._shared: Shared | None = None
+        self.metrics.horizon.set(settings.horizon_s)
+        self.metrics.tick_age.set_function(self._silent_s)
 
     async def run(self, stop: asyncio.Event) -> None:
         """
@@ -111,6 +115,7 @@ class Worker:
                 shared.reader.run(),
                 self._keep_house(shared),
                 self._watch_logs(shared),
+                self._watch_topics(),
                 *[d.run() for d in doors],
             ]
             tasks = [asyncio.create_task(chore) for chore in chores]
@@ -172,12 +177,16 @@ class Worker:
         if not self._joined:
             return ["has not joined the group yet"]
         reasons = [problem for owner in self._owners.values() if (problem := owner.problem())]
-        silent_s = self._clock.elapsed_s() - (self._ticked_s or 0)
-        if self._owners and silent_s > _NO_TICK_S:
+        silent_s = self._silent_s()
+        if silent_s > _NO_TICK_S:
             reasons.append(f"no tick for {silent_s:.0f} s: is an oscillator running?")
         if self._skewed:
             reasons.append(self._skewed)
         return reasons
+
+    def _silent_s(self) -> float:
+        """Return for how long no tick has come; 0 while none has to."""
+        return self._clock.elapsed_s() - (self._ticked_s or 0) if self._owners else 0.0
 
     def _dead(self) -> list[str]:
         limit_s = self._settings.stalled_after_s * _DEAD_FACTOR
@@ -193,6 +202,7 @@ class Worker:
         settings, topics = self._settings, self._topics
         found = await counts(settings.bootstrap, settings.topic_prefix)
         partitions = _agreed(found, topics)
+        self.metrics.partitions.set(partitions)
         fetcher = await stack.enter_async_context(Fetcher.open(settings.bootstrap, topics.requests))
         asking = await stack.enter_async_context(consuming(settings.bootstrap))
         sealing = await stack.enter_async_context(consuming(settings.bootstrap, fetch_max_wait_ms=50))
@@ -248,6 +258,11 @@ class Worker:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self._owners.values():
                 owner.show()
+            # A disk that is gone has none.
+            free_bytes = 0
+            with suppress(OSError):
+                free_bytes = shutil.disk_usage(self._settings.data_dir).free
+            self.metrics.store_free_bytes.set(free_bytes)
             with _logged("callback topics could not be looked up"):
                 await shared.targets.refresh()
 
@@ -258,6 +273,19 @@ class Worker:
                 starts = await shared.fences.starts(list(self._owners))
                 for owner in self._owners.values():
                     owner.watch_log(starts.get(owner.number, 0))
+
+    async def _watch_topics(self) -> None:
+        told: list[str] = []
+        while True:
+            with _logged("the settings of the service's topics could not be read"):
+                found = await examine(self._settings.bootstrap, self._settings.topic_prefix, self._settings.horizon_s)
+                self.metrics.retention.set(found.retention_s)
+                self.metrics.topic_problems.set(len(found.problems))
+                for problem in found.problems:
+                    if problem not in told:
+                        log.warning("%s", problem)
+                told = found.problems
+            await asyncio.sleep(_WATCH_TOPICS_S)
 
 
 def run(settings: WorkerSettings) -> int:
@@ -357,8 +385,8 @@ async def _leave(app: faust.App) -> None:
 
 @contextmanager
 def _logged(what: str) -> Iterator[None]:
-    """Log an error of Kafka's client and go on; it is tried again."""
+    """Log that no broker answers, or refuses, and go on; it is tried again."""
     try:
         yield
-    except KafkaError as error:
+    except (KafkaError, BrokerError) as error:
         log.warning("%s: %s", what, error)

@@ -1,0 +1,124 @@
+{{/* Names, labels, and what all pods have in common. */}}
+
+{{- define "kafka-timers.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-{{ .Chart.Name }}{{ end -}}
+{{- end }}
+
+{{/* Of a list of the root and a component. */}}
+{{- define "kafka-timers.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ $root.Chart.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "kafka-timers.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "kafka-timers.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
+{{- end }}
+
+{{/* Of a list of the root and the image of a component, which goes over that of all. */}}
+{{- define "kafka-timers.imageName" -}}
+{{- $root := index . 0 -}}
+{{- $image := merge (dict) (index . 1) $root.Values.image -}}
+{{ printf "%s:%s" $image.repository (default $root.Chart.AppVersion $image.tag) }}
+{{- end }}
+
+{{- define "kafka-timers.image" -}}
+{{- $root := index . 0 -}}
+image: {{ include "kafka-timers.imageName" . | quote }}
+imagePullPolicy: {{ (merge (dict) (index . 1) $root.Values.image).pullPolicy }}
+{{- end }}
+
+{{- define "kafka-timers.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}{{ default (include "kafka-timers.name" .) .Values.serviceAccount.name -}}
+{{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end -}}
+{{- end }}
+
+{{/* Options of a process as its environment: a map of names to values. */}}
+{{- define "kafka-timers.env" -}}
+{{- $root := index . 0 -}}
+- {name: KAFKA_TIMERS_BOOTSTRAP, value: {{ required "kafka.bootstrap is needed: host:port of some brokers" $root.Values.kafka.bootstrap | quote }}}
+- {name: KAFKA_TIMERS_TOPIC_PREFIX, value: {{ $root.Values.kafka.topicPrefix | quote }}}
+{{- range $name, $value := index . 1 }}
+- {name: KAFKA_TIMERS_{{ upper $name }}, value: {{ include "kafka-timers.text" $value | quote }}}
+{{- end }}
+{{- with $root.Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* YAML's numbers are floats to Helm, and 86400000 would come out as 8.64e+07. */}}
+{{- define "kafka-timers.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- end }}
+
+{{- define "kafka-timers.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 10001
+  runAsGroup: 10001
+  fsGroup: 10001
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "kafka-timers.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* Where pods of a list of the root, a component and its values run: spread over hosts, as far as there are some. */}}
+{{- define "kafka-timers.placement" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 2 -}}
+serviceAccountName: {{ and $root.Values.serviceAccount.create $values.serviceAccount | default (include "kafka-timers.serviceAccount" $root) }}
+automountServiceAccountToken: {{ $values.usesKubernetes | default false }}
+enableServiceLinks: false
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels: {{ include "kafka-timers.selector" . | nindent 14 }}
+{{ include "kafka-timers.podSecurity" $root }}
+{{- end }}
+
+{{/* /livez alone restarts a process; /readyz tells, and gets nothing better by a restart. */}}
+{{- define "kafka-timers.probes" -}}
+ports:
+  - {name: http, containerPort: 8080}
+livenessProbe:
+  httpGet: {path: /livez, port: http}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 3
+readinessProbe:
+  httpGet: {path: /readyz, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 1
+startupProbe:
+  httpGet: {path: /livez, port: http}
+  periodSeconds: 2
+  failureThreshold: 30
+{{- end }}

@@ -1,0 +1,231 @@
+"""What Helm makes of the chart, for each file of values in deploy/chart/ci: valid, as expected, with least rights."""
+
+import dataclasses
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings, env_name
+
+CHART = Path(__file__).parents[2] / "deploy" / "chart"
+SCENARIOS = sorted(path.name for path in (CHART / "ci").glob("*-values.yaml"))
+# Objects of operators, whose schemas Kubernetes does not bring.
+FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScheduledSparkApplication"}
+KUBERNETES = "1.33"
+HELM = os.environ.get("HELM", "helm")
+
+Manifest = dict[str, Any]
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, check=False)
+
+
+@cache
+def rendered(scenario: str) -> tuple[Manifest, ...]:
+    """Return the objects of a scenario, hooks among them."""
+    values = str(CHART / "ci" / scenario)
+    made = helm(
+        "template", "timers", str(CHART), "--namespace", "orders", "--values", values, "--kube-version", KUBERNETES
+    )
+    assert made.returncode == 0, made.stderr
+    return tuple(each for each in yaml.safe_load_all(made.stdout) if each)
+
+
+def one(scenario: str, kind: str, name: str) -> Manifest:
+    [found] = [each for each in rendered(scenario) if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def pods(scenario: str) -> Iterator[tuple[str, Manifest]]:
+    """Yield the pods of a scenario, each with the name of what it is made by."""
+    for each in rendered(scenario):
+        spec, name = each.get("spec", {}), each["metadata"]["name"]
+        if each["kind"] == "CronJob":
+            spec = spec["jobTemplate"]["spec"]
+        if each["kind"] in ("StatefulSet", "Job", "CronJob"):
+            yield name, spec["template"]
+
+
+def env_of(pod: Manifest) -> dict[str, str | None]:
+    [container] = pod["spec"]["containers"]
+    return {each["name"]: each.get("value") for each in container["env"]}
+
+
+# --- it is valid -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_helm_and_kubernetes_have_nothing_to_say(scenario: str) -> None:
+    linted = helm("lint", "--strict", str(CHART), "--values", str(CHART / "ci" / scenario))
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    for each in rendered(scenario):
+        if each["kind"] not in FOREIGN:
+            kubernetes_validate.validate(each, KUBERNETES, strict=True)
+    names = [(each["kind"], each["metadata"]["name"]) for each in rendered(scenario)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--set", "worker.replicas=1"], "kafka"),
+        (["--set", "kafka.bootstrap=nowhere"], "bootstrap"),
+        (["--set", "kafka.bootstrap=k:1", "--set", "oscillator.replicas=5"], "replicas"),
+        (["--set", "kafka.bootstrap=k:1", "--set", "worker.settings.slice_row=5"], "slice_row"),
+        (["--set", "kafka.bootstrap=k:1", "--set", "worker.setings.slice_rows=5"], "setings"),
+        (["--set", "kafka.bootstrap=k:1", "--set", "lake.enabled=true"], "lake.path is needed"),
+    ],
+)
+def test_wrong_values_are_named(given: list[str], words: str) -> None:
+    made = helm("template", "timers", str(CHART), *given)
+    assert made.returncode != 0
+    assert words in made.stderr
+
+
+def test_settings_are_the_options_of_the_processes() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    known = {
+        "oscillator": (OscillatorSettings, {"bootstrap", "topic_prefix", "replica", "host", "port"}),
+        "worker": (
+            WorkerSettings,
+            {"bootstrap", "topic_prefix", "group", "data_dir", "host", "port", "processes"},
+        ),
+    }
+    for part, (settings, given) in known.items():
+        fields = {field.name for field in dataclasses.fields(settings)} - given
+        assert set(schema[part]["properties"]["settings"]["properties"]) == fields, part
+
+
+# --- it is what the processes expect ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_each_variable_is_an_option_of_its_process(scenario: str) -> None:
+    of_process = {"oscillator": OscillatorSettings, "worker": WorkerSettings}
+    for _, pod in pods(scenario):
+        part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        fields = dataclasses.fields(of_process.get(part, LakeSettings))
+        names = {name for name in env_of(pod) if name.startswith("KAFKA_TIMERS_")}
+        assert names <= {env_name(field.name) for field in fields}, part
+        assert env_name("bootstrap") in names
+
+
+def test_each_oscillator_has_a_rank_of_its_own() -> None:
+    oscillator = one("least-values.yaml", "StatefulSet", "timers-kafka-timers-oscillator")["spec"]
+    assert oscillator["replicas"] == 2
+    [rank] = [
+        each["valueFrom"]["fieldRef"]["fieldPath"]
+        for each in oscillator["template"]["spec"]["containers"][0]["env"]
+        if each["name"] == env_name("replica")
+    ]
+    assert rank == "metadata.labels['apps.kubernetes.io/pod-index']"
+
+
+def test_values_reach_the_processes() -> None:
+    worker = one("full-values.yaml", "StatefulSet", "timers-kafka-timers-worker")["spec"]
+    env = env_of(worker["template"])
+    assert env[env_name("allowed_topics")] == "orders-*,mails"
+    assert env[env_name("slice_rows")] == "10000"
+    assert env[env_name("door_require_caller")] == "true"
+    assert env[env_name("topic_prefix")] == "orders."
+    assert env[env_name("group")] == "orders-timers"
+    oscillator = one("full-values.yaml", "StatefulSet", "timers-kafka-timers-oscillator")["spec"]["template"]
+    assert env_of(oscillator)[env_name("catch_up_s")] == "86400000"
+    assert env_of(oscillator)[env_name("max_clock_skew_s")] == "0.5"
+    [claim] = worker["volumeClaimTemplates"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "50Gi"
+    assert worker["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_workers_leave_to_the_lake_what_it_promotes() -> None:
+    for scenario in ("lake-cronjob-values.yaml", "lake-executors-values.yaml"):
+        worker = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
+        horizons = {env_of(pod)[env_name("horizon_s")] for name, pod in pods(scenario) if "land" in name}
+        assert horizons == {env_of(worker)[env_name("horizon_s")]} == {"86400"}
+    jobs = [each for each in rendered("lake-operator-values.yaml") if each["kind"] == "ScheduledSparkApplication"]
+    assert {each["spec"]["template"]["arguments"][1] for each in jobs} == {"land", "promote", "optimize", "expire"}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_selectors_find_their_pods(scenario: str) -> None:
+    labels = [pod["metadata"]["labels"] for _, pod in pods(scenario)]
+    for each in rendered(scenario):
+        wanted = {
+            "Service": lambda spec: spec["selector"],
+            "PodDisruptionBudget": lambda spec: spec["selector"]["matchLabels"],
+            "NetworkPolicy": lambda spec: spec["podSelector"]["matchLabels"],
+            "StatefulSet": lambda spec: spec["selector"]["matchLabels"],
+        }.get(each["kind"])
+        if wanted and each["metadata"]["name"] != "timers-kafka-timers-lake":
+            assert any(wanted(each["spec"]).items() <= found.items() for found in labels), each["metadata"]["name"]
+    services = [each["metadata"]["labels"] for each in rendered(scenario) if each["kind"] == "Service"]
+    for each in rendered(scenario):
+        if each["kind"] == "ServiceMonitor":
+            assert any(each["spec"]["selector"]["matchLabels"].items() <= found.items() for found in services)
+
+
+# --- least rights ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_pods_have_least_rights(scenario: str) -> None:
+    for name, pod in pods(scenario):
+        spec = pod["spec"]
+        assert spec["securityContext"]["runAsNonRoot"], name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        starts_pods = scenario == "lake-executors-values.yaml" and "lake" in spec["serviceAccountName"]
+        assert spec["automountServiceAccountToken"] is starts_pods, name
+        for container in spec["containers"]:
+            rights = container["securityContext"]
+            assert rights["readOnlyRootFilesystem"], name
+            assert not rights["allowPrivilegeEscalation"], name
+            assert rights["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["resources"]["limits"]["memory"], name
+            assert container["resources"]["requests"]["cpu"], name
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_only_who_starts_executors_may_ask_kubernetes(scenario: str) -> None:
+    roles = [each for each in rendered(scenario) if each["kind"] in ("Role", "ClusterRole")]
+    assert bool(roles) == (scenario in ("lake-executors-values.yaml", "lake-operator-values.yaml"))
+    for role in roles:
+        assert role["kind"] == "Role"
+        assert not any("*" in (*rule["verbs"], *rule["resources"]) for rule in role["rules"])
+
+
+def test_nothing_but_names_and_brokers_is_reached() -> None:
+    policy = one("full-values.yaml", "NetworkPolicy", "timers-kafka-timers")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    names, brokers = policy["egress"]
+    assert {each["port"] for each in names["ports"]} == {53}
+    assert [each["port"] for each in brokers["ports"]] == [9093]
+    assert brokers["to"]
+    assert policy["ingress"][0]["from"]
+
+
+# --- what watches it -------------------------------------------------------------------------------------------------
+
+
+def test_alarms_are_installed_as_they_are() -> None:
+    rule = one("full-values.yaml", "PrometheusRule", "timers-kafka-timers")
+    alarms = yaml.safe_load((CHART / "alarms.yaml").read_text())
+    assert rule["spec"]["groups"] == alarms["groups"]
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_each_alarm_has_a_section_that_says_what_to_do() -> None:
+    told = (CHART.parents[1] / "docs" / "operate.md").read_text()
+    [group] = yaml.safe_load((CHART / "alarms.yaml").read_text())["groups"]
+    names = [rule["alert"] for rule in group["rules"]]
+    assert names == re.findall(r"^### (Timers\w+)$", told, re.MULTILINE)
+    assert all(rule["labels"]["severity"] in ("page", "ticket") for rule in group["rules"])
