@@ -38,6 +38,7 @@ class Metrics:
             "the broker's time less the last second that every partition has",
             registry=registry,
         )
+        self.ready = Gauge(f"{PREFIX}_ready", "1 while this replica ticks, or would if no other did", registry=registry)
         self.emitted = Counter(f"{PREFIX}_ticks_emitted", "ticks that this replica emitted", registry=registry)
         self.suppressed = Counter(
             f"{PREFIX}_ticks_suppressed", "ticks not emitted since another replica had done so", registry=registry
@@ -72,6 +73,7 @@ class Health:
         self.answered_elapsed_s = self._turned_elapsed_s = self._progress_elapsed_s = clock.elapsed_s()
         metrics.clock_offset.set_function(lambda: self.clock_offset_s() or 0.0)
         metrics.behind.set_function(self._behind_s)
+        metrics.ready.set_function(lambda: float(not self.ready()))
 
     def turned(self) -> None:
         """Note that the replica's loop goes round."""

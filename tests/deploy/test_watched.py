@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +57,23 @@ class Prometheus:
         return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
 
     async def until_ringing(self, wanted: Collection[str]) -> None:
-        await self._until(lambda ringing: ringing >= set(wanted), f"{sorted(wanted)} to ring")
+        """Wait until each of *wanted* has rung; one that tells of a single event may have fallen silent by then."""
+        left = set(wanted)
+        await _until(left, lambda ringing: left.difference_update(ringing), self)
 
     async def until_silent(self, wanted: Collection[str]) -> None:
-        await self._until(lambda ringing: not ringing & set(wanted), f"{sorted(wanted)} to fall silent")
+        """Wait until none of *wanted* rings."""
+        left = set(wanted)
+        await _until(left, lambda ringing: left.intersection_update(ringing), self)
 
-    async def _until(self, is_so: Any, what: str) -> None:
-        end_s = time.monotonic() + LIMIT_S
-        while not is_so(ringing := await self.ringing()):
-            assert time.monotonic() < end_s, f"waited for {what}; ringing are {sorted(ringing)}"
-            await asyncio.sleep(1)
+
+async def _until(left: set[str], take: Callable[[set[str]], None], prometheus: Prometheus) -> None:
+    """Have *take* remove from *left* what it finds among what rings, until nothing is left."""
+    end_s = time.monotonic() + LIMIT_S
+    while left:
+        take(ringing := await prometheus.ringing())
+        assert time.monotonic() < end_s, f"{sorted(left)} are left; ringing are {sorted(ringing)}"
+        await asyncio.sleep(1)
 
 
 @pytest.fixture
