@@ -10,15 +10,17 @@ import base64
 import dataclasses
 import json
 import logging
+import math
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -527,6 +529,43 @@ def status(bootstrap: str, topic_prefix: str, group: str, as_json: bool) -> None
         Console().print(status_table(rows))
         for door in doors:
             click.echo(f"door {door.door}: {door.lag} records of {door.topic} not read yet")
+
+
+@program.command()
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), required=True, help="timers a second, at most")
+@click.option("--delay", "delay_s", type=Delay(), required=True, help="how long they wait, on average, as 30d")
+@click.option("--payload", "payload_bytes", type=click.IntRange(min=0), required=True, help="bytes of a callback")
+@click.option("--horizon", "horizon_s", type=Delay(), default="0s", help="what waits longer is left to a lake, as 1d")
+@click.option("--replication", type=click.IntRange(min=1), default=3, show_default=True, help="replicas of the topics")
+@_json
+def capacity(as_json: bool, **given: Any) -> None:
+    """
+    Tell what a load needs: partitions, workers, disks, bandwidth.
+
+    From figures that were measured on one machine, of which docs/performance.md
+    tells; sizes are upper bounds, for payloads that do not compress.
+    """
+    from kafka_timers.capacity import Load, needs
+
+    found = needs(Load(**given))
+    if as_json:
+        click.echo(json.dumps({need.name: need.amount for need in found}))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for need in found:
+        table.add_row(need.name.replace("_", " "), _amount(need.amount, need.unit), need.why)
+    Console().print(table)
+
+
+def _amount(amount: float, unit: str) -> str:
+    if unit.startswith("bytes"):
+        return decimal(math.ceil(amount)) + unit.removeprefix("bytes")
+    if unit == "s":
+        return str(timedelta(seconds=math.ceil(amount)))
+    return f"{math.ceil(amount):,}"
 
 
 def status_table(rows: "Sequence[PartitionStatus]") -> Table:
