@@ -162,20 +162,28 @@ async def check(bootstrap: str, prefix: str, horizon_s: int = 0) -> list[str]:
     Raises:
         BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
     """
-    return (await examine(bootstrap, prefix, horizon_s)).problems
+    topics = Topics.of(prefix)
+    async with _admin(bootstrap) as admin:
+        return (await examine(admin, topics, await _partition_counts(admin, topics), horizon_s)).problems
 
 
-async def examine(bootstrap: str, prefix: str, horizon_s: int = 0) -> Examined:
+async def examine(
+    admin: AIOKafkaAdminClient, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0
+) -> Examined:
     """
     Return what `check` finds, and how long requests are kept.
 
+    Args:
+        admin: connected; asked for the settings of the topics alone, since who has thousands of them pays for asking
+            for all.
+        topics: names.
+        existing: partitions of each topic that exists.
+        horizon_s: as `check`.
+
     Raises:
-        BrokerError: as `check`.
+        aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or one of them is gone.
     """
-    topics = Topics.of(prefix)
-    async with _admin(bootstrap) as admin:
-        existing = await _partition_counts(admin, topics)
-        configs = await _configs(admin, list(existing))
+    configs = await _configs(admin, list(existing))
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
     retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
     return Examined(problems(topics, existing, configs, horizon_s), retention_s)

@@ -115,7 +115,7 @@ class Worker:
                 shared.reader.run(),
                 self._keep_house(shared),
                 self._watch_logs(shared),
-                self._watch_topics(),
+                self._watch_topics(admin, shared.partitions),
                 *[d.run() for d in doors],
             ]
             tasks = [asyncio.create_task(chore) for chore in chores]
@@ -274,17 +274,19 @@ class Worker:
                 for owner in self._owners.values():
                     owner.watch_log(starts.get(owner.number, 0))
 
-    async def _watch_topics(self) -> None:
+    async def _watch_topics(self, admin: AIOKafkaAdminClient, partitions: int) -> None:
+        # They were all there at the start.
+        existing = dict.fromkeys(dataclasses.astuple(self._topics), partitions)
         told: list[str] = []
         while True:
             with _logged("the settings of the service's topics could not be read"):
-                found = await examine(self._settings.bootstrap, self._settings.topic_prefix, self._settings.horizon_s)
-                self.metrics.retention.set(found.retention_s)
-                self.metrics.topic_problems.set(len(found.problems))
-                for problem in found.problems:
+                now = await examine(admin, self._topics, existing, self._settings.horizon_s)
+                self.metrics.retention.set(now.retention_s)
+                self.metrics.topic_problems.set(len(now.problems))
+                for problem in now.problems:
                     if problem not in told:
                         log.warning("%s", problem)
-                told = found.problems
+                told = now.problems
             await asyncio.sleep(_WATCH_TOPICS_S)
 
 
@@ -385,8 +387,8 @@ async def _leave(app: faust.App) -> None:
 
 @contextmanager
 def _logged(what: str) -> Iterator[None]:
-    """Log that no broker answers, or refuses, and go on; it is tried again."""
+    """Log an error of Kafka's client and go on; it is tried again."""
     try:
         yield
-    except (KafkaError, BrokerError) as error:
+    except KafkaError as error:
         log.warning("%s: %s", what, error)
