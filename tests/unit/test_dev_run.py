@@ -81,18 +81,17 @@ def test_the_command_line_takes_the_commands_of_all_processes(prefix: str, tmp_p
     assert len({of_one["port"] for of_one in given.values()}) == 3
 
 
-def test_the_lake_gets_processes_and_a_horizon_that_fit_each_other(tmp_path: Path) -> None:
+def test_the_lake_gets_a_process_and_a_horizon_that_fit_each_other(tmp_path: Path) -> None:
     started = commands(DevSettings(lake=True, topic_prefix="mine-"), "127.0.0.1:9092", tmp_path)
-    assert list(started) == ["oscillator-0", "oscillator-1", "worker", "lake-land", "lake-promote"]
+    assert list(started) == ["oscillator-0", "oscillator-1", "worker", "lake"]
     worker = program.commands["worker"].make_context("worker", started["worker"][4:]).params
-    for name, command in (("lake-land", "land"), ("lake-promote", "promote")):
-        group, *arguments = started[name][3:]
-        assert (group, arguments.pop(0)) == ("lake", command)
-        given = lake.commands[command].make_context(command, arguments).params
-        assert (given["topic_prefix"], given["lake"]) == ("mine-", str(tmp_path / "lake"))
-        assert given["horizon_s"] == worker["horizon_s"] > 0
-        if command == "promote":
-            assert given["bucket_s"] <= given["horizon_s"] // 2
+    group, command, *arguments = started["lake"][3:]
+    assert (group, command) == ("lake", "promote")
+    given = lake.commands[command].make_context(command, arguments).params
+    assert (given["topic_prefix"], given["lake"]) == ("mine-", str(tmp_path / "lake"))
+    assert given["lands"]
+    assert given["horizon_s"] == worker["horizon_s"] > 0
+    assert given["bucket_s"] <= given["horizon_s"] // 2
 
 
 def test_what_is_printed_to_ask_the_lake_asks_the_right_one(tmp_path: Path) -> None:
