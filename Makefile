@@ -22,7 +22,7 @@ run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl
 	@$(BIN)/kafka-timers dev
 
 test: $(INSTALLED) java ## Run the tests, against a real Kafka that they start themselves
-	$(BIN)/pytest -m 'not chaos' --ignore tests/deploy
+	$(BIN)/pytest -m 'not chaos'
 
 # Helm comes by Go, which takes some minutes once, into the user's cache. kubernetes-validate brings the schemas of
 # Kubernetes, which nobody else needs.
