@@ -1,6 +1,6 @@
 """A lake that is made up, of requests that are parked for years, and of one bucket that is due."""
 
-from lake_rows import completed
+from lake_tables import completed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
 

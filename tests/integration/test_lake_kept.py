@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from lake_rows import completed
+from lake_tables import completed
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
