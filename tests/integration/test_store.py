@@ -16,6 +16,8 @@ from kafka_timers.service.partition import (
     Version,
     first_key,
     is_late,
+    is_run,
+    parts_of,
     row_key,
     run_key,
 )
@@ -372,4 +374,25 @@ def test_two_stores_in_one_folder_are_refused_and_that_is_no_damage(tmp_path: Pa
     with pytest.raises(Exception) as caught:  # noqa: PT011  # RocksDB has one class for all
         opened(tmp_path)
     assert not is_damage(caught.value)
+    store.close()
+
+
+def test_what_comes_late_takes_the_run_apart_that_it_comes_to_lie_in(tmp_path: Path) -> None:
+    """A slice tells by its last key what is done, so the keys of a second are those of its requests one by one."""
+    store, partition = opened(tmp_path), Partition(0)
+    request = Future(callBack=b"v").SerializeToString()
+    for second, offsets in ((14, [0, 3]), (14, [4, 5]), (13, [1])):
+        row = runs.pack(runs.framed([request] * len(offsets)), offsets)
+        store.add([(run_key(second, offsets[-1], len(offsets)), row)], partition)
+    partition.position = 6
+    partition.added([0, 1, 3, 4, 5])
+    store.add([], partition)
+    local = store.local()
+    assert local
+    after = Partition(0)
+    assert after.take_over([Sealed(first=1, last=13, fence=1)], local)
+    store.settle(after, local)
+    keys = [key for key, _ in store.rows(first_key(1), first_key(15))]
+    told = [(parts_of(key)[2], is_late(key), is_run(key)) for key in keys]
+    assert told == [(0, False, False), (1, True, False), (3, False, False), (5, False, True)]
     store.close()

@@ -7,8 +7,8 @@ from stand_ins import ROOMY, SECOND, Known, slice_to
 
 from kafka_timers.service.arming import Ahead, Armed, Room, behind
 from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.partition import first_key, row_key
-from kafka_timers.service.runs import Row
+from kafka_timers.service.partition import first_key, row_key, run_key
+from kafka_timers.service.runs import Row, framed, pack
 from kafka_timers.wire import Future
 
 START, END = first_key(SECOND), first_key(SECOND + 1)
@@ -21,9 +21,11 @@ class Store:
 
     def __init__(self, *keys: bytes) -> None:
         self.keys = [*keys]
+        self.runs: dict[bytes, bytes] = {}
 
     def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
-        return iter([(key, REQUEST) for key in sorted(self.keys) if start <= key < before])
+        rows = dict.fromkeys(self.keys, REQUEST) | self.runs
+        return iter([(key, row) for key, row in sorted(rows.items()) if start <= key < before])
 
 
 def row(offset: int, millis: int = 0) -> bytes:
@@ -86,6 +88,19 @@ async def test_rows_that_came_into_the_range_of_a_slice_are_fired_with_it() -> N
     assert second
     assert [key for key, _ in ready.missed(second, store.rows, behind(first))] == [row(4)]
     assert [key for key, _ in store.rows(behind(second), END)] == [row(5, millis=900)]
+
+
+async def test_what_is_left_of_a_run_whose_last_request_was_taken_back_did_not_come_later() -> None:
+    """The run's key names the request that was taken back, which is in no slice: its rest must not fire twice."""
+    store = Store()
+    store.runs[run_key(SECOND, 3, 2)] = pack(framed([REQUEST]), [2])
+    ready = await armed(store, Room(ROOM))
+    store.keys.append(row(1))
+    ready.added(row(1))
+    built = ready.take(START, END, store.rows)
+    assert built
+    assert offsets(built) == [2]
+    assert [key for key, _ in ready.missed(built, store.rows, START)] == [row(1)]
 
 
 async def test_nothing_is_made_ready_beyond_the_room_and_the_rest_gives_it_back() -> None:

@@ -39,6 +39,8 @@ NOT_MISSED = {
     "scan before callbacks": "what is read meanwhile writes the scan too, and nobody but those rows needs it",
     "doubt": "too rare by chance: test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later",
     "local second": "matters only where the seals are gone: test_h6_a_store_outlives_the_seals",
+    "beyond the scan": "too rare by chance: test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so",
+    "no row within a run": "too rare by chance: test_what_comes_late_does_not_lie_within_a_run",
     "known from": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
     "forget when serving": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
     "fence before seals": "too rare by chance: test_the_owner_before_is_shut_out_before_its_seals_are_read",
@@ -598,6 +600,62 @@ def test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later(off: tuple[
     else:
         world.finish()
         assert answers(world) == [(1, "TOO_LATE"), (2, "UNKNOWN")]
+
+
+@pytest.mark.parametrize("off", [(), ("beyond the scan",)])
+def test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so(off: tuple[str, ...]) -> None:
+    """A part of the second is sealed by an owner that had not read the cancel, and is gone."""
+    world, a, b, _ = story(off=off)
+    world.slice_rows = 1
+    world.request(11)
+    world.request(12, timer_id=b"a")
+    world.take_over(a)
+    a.until("read", task=0)
+    world.at(10.5)
+    world.broker.pinned = 2
+    cancel(world)
+    world.take_over(b)
+    world.at(12)
+    world.tick(12)
+    b.until("sealed", read=True)
+    world.broker.pinned = None
+    a.until("read", task=0)
+    world.take_over(a)
+    if off:
+        with pytest.raises(PromiseError, match=r"P[48]"):
+            world.finish()
+    else:
+        world.finish()
+        assert (fired(world), answers(world)) == ([0, 1], [(2, "TOO_LATE")])
+
+
+@pytest.mark.parametrize("off", [(), ("no row within a run",)])
+def test_what_comes_late_does_not_lie_within_a_run(off: tuple[str, ...]) -> None:
+    """A paused owner has read a run; a slice ends with what lies within it, and the next owner has no store."""
+    world, a, b, _ = story(off=off)
+    world.slice_rows = 1
+    world.take_over(a)
+    world.take_over(b)
+    world.broker.pinned = 0
+    for second in (14, 13, 14):
+        world.request(second)
+    world.at(13)
+    world.tick(13)
+    b.until("sealed", read=True)
+    world.broker.pinned = None
+    with mock.patch.object(world, "between", max):
+        a.until("read", task=0)
+    world.take_over(a)
+    world.at(14)
+    world.tick(14)
+    a.until("sealed", read=True)
+    world.take_over(b, empty=True)
+    if off:
+        with pytest.raises(PromiseError, match="P1: #0 for 14 is lost"):
+            world.finish()
+    else:
+        world.finish()
+        assert fired(world) == [0, 1, 2]
 
 
 def test_of_the_versions_of_an_id_the_last_fires_and_those_that_were_due_before_it_came() -> None:

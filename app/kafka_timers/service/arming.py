@@ -17,8 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.partition import parts_of
-from kafka_timers.service.runs import Row
+from kafka_timers.service.runs import Row, holds_any
 
 _ABOVE_ALL = b"\xff"
 
@@ -132,7 +131,7 @@ class Armed:
         if self._lowest >= behind(built):
             return iter(())
         known = set(built.taken.offsets)
-        return ((key, row) for key, row in rows(start, behind(built)) if parts_of(key)[2] not in known)
+        return ((key, row) for key, row in rows(start, behind(built)) if not holds_any(key, row, known))
 
     def release(self) -> None:
         """Give the room of what is left back."""

@@ -299,6 +299,8 @@ class Partition:
         if local is not None and local.position < restore_from:
             # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
             local = None
+        if local is not None and local.second <= self.second and self._has_read_beyond_the_scan(local):
+            local = None
         if local is None:
             self.position = self.known_from = restore_from if read_from is None else min(restore_from, read_from)
         else:
@@ -308,6 +310,21 @@ class Partition:
                 self.second, self.fence, self.scan = local.second, local.fence, None
         self._judge_from(last_slice or complete)
         return local is not None
+
+    def _has_read_beyond_the_scan(self, local: Local) -> bool:
+        """
+        Tell whether a *local* store may have taken back what the open scan, of which others have sealed a part, fires.
+
+        A paused owner reads on:
+         1. A pauses at offset 11; B takes over, scans second 19 with fence 11, seals its first slice, and dies
+         2. A goes on, and reads offset 11: a cancel of what is due in 19
+         3. A takes over, and goes on with the scan, which knows nothing of offset 11
+        Held by test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so.
+        """
+        scan, own = self.scan, local.scan
+        if scan is None or (own is not None and (own.second, own.fence) == (scan.second, scan.fence)):
+            return False
+        return local.position > scan.fence
 
     def _judge_from(self, seal: Sealed | None) -> None:
         if self.horizon_s == (seal.horizon_s if seal else 0):

@@ -6,7 +6,7 @@ spares the store, and lets the protobuf runtime parse all of them in one call, m
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 
@@ -79,6 +79,17 @@ def singles(key: bytes, row: bytes) -> list[Row]:
         return [(key, row)]
     second, run = parts_of(key)[0], RawRun.FromString(row)
     return [(row_key(second, 0, offset), raw) for offset, raw in zip(run.offsets, run.requests, strict=True)]
+
+
+def holds_any(key: bytes, row: bytes, offsets: Container[int]) -> bool:
+    """
+    Tell whether any of *offsets* is that of a request that lies under *key*.
+
+    A run keeps its key when its last request is taken back, so the key alone does not tell.
+    """
+    if parts_of(key)[2] in offsets:
+        return True
+    return is_run(key) and any(offset in offsets for offset in RawRun.FromString(row).offsets)
 
 
 def without(rows: Iterable[Row], taken_back: Iterator[bytes]) -> Iterator[Row]:
