@@ -158,6 +158,12 @@ def test_a_copy_is_kept_under_its_original_and_where_it_lies() -> None:
     assert accepted([copied(14, 2, 12), copied(20, 3, 12)], late).copies == {"late": 1}
 
 
+def test_of_copies_that_are_kept_it_tells_how_long_before_their_second_they_came() -> None:
+    stale = copied(22, 5, 12, age_s=COPY_STALE_S + 1)
+    out = accepted([copied(20, 3, 12), copied(21, 4, 12), stale], Partition(0, horizon_s=60))
+    assert (out.copies["in time"], out.copies_lead_s) == (2, 20)
+
+
 @pytest.mark.parametrize(
     ("record", "known", "worth"),
     [

@@ -63,6 +63,7 @@ class WorkerMetrics:
         self.requests = counter("requests", "requests taken into a store")
         self.far = counter("far", "requests left to the lake")
         self.copies = counter("copies", "copies of far requests that came from the lake, by their worth", "worth")
+        self.copies_lead = counter("copies_lead_seconds", "from the append of copies to their due, all together")
         # There from the start: an alarm that asks whether it grows does not see the first one otherwise.
         self.copies.labels("late")
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")

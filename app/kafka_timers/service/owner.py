@@ -225,6 +225,7 @@ class Owner:
         shared.metrics.far.inc(accepted.far)
         for worth, count in accepted.copies.items():
             shared.metrics.copies.labels(worth).inc(count)
+        shared.metrics.copies_lead.inc(accepted.copies_lead_s)
         self._read_on.set()
         if not self._serving:
             self._looked_at_s = self._shared.clock.elapsed_s()

@@ -122,6 +122,7 @@ class Accepted:
         refused: how many of them are refused requests, by reason.
         far: how many requests are left to the lake.
         copies: how many copies of far requests there were, by what they are worth: `IN_TIME`, `LATE` or `Dropped`.
+        copies_lead_s: seconds from the append of the copies that are kept to their due, all together.
         topics: callback topics that the others name.
         decided: what follows for timer ids, and of copies.
     """
@@ -132,6 +133,7 @@ class Accepted:
     refused: Counter[Reason] = field(default_factory=Counter)
     far: int = 0
     copies: Counter[str] = field(default_factory=Counter)
+    copies_lead_s: int = 0
     topics: set[str] = field(default_factory=set)
     decided: Decided = field(default_factory=Decided)
 
@@ -163,14 +165,15 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
     if copies:
         out.copies.update(out.decided.dropped.values())
         kept = [each for offset, each in copies.items() if offset not in out.decided.dropped]
-        out.copies.update(LATE if is_late(key) else IN_TIME for (key, _), _ in kept)
-        out.rows += [row for row, _ in kept]
-        out.offsets = sorted(out.offsets + [counted for _, counted in kept])
+        out.copies.update(LATE if is_late(key) else IN_TIME for (key, _), _, _ in kept)
+        out.copies_lead_s = sum([max(lead_s, 0) for _, _, lead_s in kept])
+        out.rows += [row for row, _, _ in kept]
+        out.offsets = sorted(out.offsets + [counted for _, counted, _ in kept])
     return out
 
 
-# Of copies, by the offset of each: its row, and the offset under which it counts as pending.
-_Copies = dict[int, tuple[Row, int]]
+# Of copies, by the offset of each: its row, the offset under which it counts as pending, seconds from append to due.
+_Copies = dict[int, tuple[Row, int, int]]
 
 
 def _one_by_one(
@@ -192,7 +195,7 @@ def _one_by_one(
             # One that is done may be followed by another one of the same original.
             asked.append(_asked(future, second, record))
             if key is not None:
-                copies[offset] = (key, row), copied.decided
+                copies[offset] = (key, row), copied.decided, second - record.timestamp // 1000
                 out.topics.add(future.callBackTopic)
             continue
         elif is_far(second, record.timestamp // 1000, partition.horizon_s):
