@@ -1,0 +1,65 @@
+"""Who gets which partitions."""
+
+import random
+
+import pytest
+
+from kafka_timers.service.placement import Member, spread
+
+
+def with_stores(*numbers: int, at: float = 1.0) -> Member:
+    return Member(stores=dict.fromkeys(numbers, at))
+
+
+def owner(*numbers: int) -> Member:
+    return Member(frozenset(numbers), dict.fromkeys(numbers, 1.0))
+
+
+def test_new_workers_get_as_many_each() -> None:
+    assert spread(5, {"a": Member(), "b": Member()}) == {"a": [0, 2, 4], "b": [1, 3]}
+    assert spread(1, {"a": Member(), "b": Member()}) == {"a": [0], "b": []}
+    assert spread(3, {"a": Member()}) == {"a": [0, 1, 2]}
+
+
+def test_who_comes_back_gets_what_it_had() -> None:
+    """The other one has all, of which it gives up what the first has too."""
+    assert spread(4, {"a": owner(0, 1, 2, 3), "b": with_stores(2, 0)}) == {"a": [1, 3], "b": [0, 2]}
+
+
+def test_who_comes_back_gets_what_it_had_last() -> None:
+    """Older stores of what it had before are worth less."""
+    back = Member(stores={0: 5.0, 1: 4.0, 2: 9.0, 3: 9.0})
+    assert spread(4, {"a": owner(0, 1, 2, 3), "b": back}) == {"a": [0, 1], "b": [2, 3]}
+
+
+def test_nothing_moves_without_a_reason() -> None:
+    members = {"a": owner(0, 3, 4), "b": owner(1, 5), "c": owner(2, 6)}
+    assert spread(7, members) == {"a": [0, 3, 4], "b": [1, 5], "c": [2, 6]}
+    left = {"a": Member(frozenset({0, 1}), {0: 1.0, 1: 1.0, 2: 9.0, 3: 9.0}), "b": owner(2, 3)}
+    assert spread(4, left) == {"a": [0, 1], "b": [2, 3]}
+
+
+def test_a_new_worker_takes_no_more_than_its_share() -> None:
+    found = spread(8, {"a": owner(0, 1, 2, 3), "b": owner(4, 5, 6, 7), "c": Member()})
+    assert {name: len(own) for name, own in found.items()} == {"a": 3, "b": 3, "c": 2}
+    assert set(found["a"]) < {0, 1, 2, 3}
+    assert set(found["b"]) < {4, 5, 6, 7}
+
+
+def test_of_two_that_have_a_store_the_one_with_the_newer_gets_it() -> None:
+    assert spread(2, {"a": with_stores(0, 1, at=5.0), "b": with_stores(0, at=7.0)}) == {"a": [1], "b": [0]}
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_each_partition_has_one_owner_and_the_shares_are_even(seed: int) -> None:
+    chance = random.Random(seed)
+    partitions = chance.randint(1, 20)
+
+    def some() -> list[int]:
+        return [number for number in range(partitions) if chance.random() < 0.4]
+
+    members = {f"m{n}": Member(frozenset(some()), dict.fromkeys(some(), chance.random())) for n in range(1 + seed % 7)}
+    found = spread(partitions, members)
+    assert sorted(number for own in found.values() for number in own) == list(range(partitions))
+    sizes = [len(own) for own in found.values()]
+    assert max(sizes) - min(sizes) <= 1
