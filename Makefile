@@ -13,7 +13,7 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-deploy lint proto bench bench-lake soak chaos chaos-lake java
+.PHONY: help run test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +44,7 @@ chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out
 	$(BIN)/pytest -m chaos
 
 chaos-lake: $(INSTALLED) java ## Run those of them that are about the lake, some two hours
-	$(BIN)/pytest -m chaos tests/acceptance/test_lake.py tests/integration/test_lake_*.py
+	$(BIN)/pytest -m chaos -k lake
 
 bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench.py docs/performance/bench.json
@@ -53,7 +53,10 @@ bench-lake: $(INSTALLED) java ## Measure the lake, some fifteen minutes; docs/la
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench_lake.py --json docs/performance/lake.json
 
 soak: $(INSTALLED) java ## Run at 5,000 timers a second for 20 minutes and kill a worker each minute
-	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/soak.py docs/performance/soak.json
+	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/soak.py kill docs/performance/soak.json
+
+rolling: $(INSTALLED) java ## Run at 5,000 timers a second and restart both workers one by one, some four minutes
+	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/soak.py restart docs/performance/rolling.json
 
 # Brought up to date in place, which takes seconds where little changed. What pyproject.toml no longer asks for stays
 # behind; a fresh checkout shows whether something still leans on it, and that is what CI has.

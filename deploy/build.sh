@@ -8,9 +8,9 @@ source=$(cd "$(dirname "$0")/.." && pwd)
 
 python3 -m venv --without-pip "$folder"
 python3 -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check --no-cache-dir "$source[$extras]"
-# What spark-submit starts.
-cp "$source/deploy/run.py" "$folder/run.py"
 case ,$extras, in *,lake,*)
+    # What spark-submit starts.
+    cp "$source/deploy/run.py" "$folder/run.py"
     # The jars of Kafka's connector and of Delta, so that no job has to fetch them: it says --packages none.
     "$folder/bin/python" - <<'END'
 import shutil, tempfile

@@ -18,6 +18,7 @@ from kafka_timers.errors import (
     WireError,
 )
 from kafka_timers.guard import TokenGuard, request_from, token_from
+from kafka_timers.kafka import Kafka
 from kafka_timers.request import Answer, Outcome, Timer
 from kafka_timers.wire import Future, Header
 
@@ -27,6 +28,7 @@ __all__ = [
     "BrokerError",
     "Future",
     "Header",
+    "Kafka",
     "KafkaTimersError",
     "Outcome",
     "PublishError",

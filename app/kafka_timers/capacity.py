@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kafka_timers.topics import GRACE_S
+
 __all__ = ["Load", "Need", "needs"]
 
 # CPU of a timer from request to callback with ten million pending, and how much of a core to plan for.
@@ -22,8 +24,6 @@ _REQUEST_BYTES, _CALLBACK_BYTES = 45, 90
 _ROW_BYTES, _PARKED_BYTES = 49, 10
 # Of a worker with ten million pending 216 MB, and what a burst is built in.
 _MEMORY_BYTES = 512 << 20
-# What the request log keeps beyond the horizon, as `topics check` demands it.
-_GRACE_S = 7 * 86_400
 # Requests read from the log by a worker whose disk was lost, 1/s: a million took 9 s.
 _RESTORED_PER_S = 110_000
 
@@ -75,24 +75,25 @@ def needs(load: Load) -> list[Need]:
     held = load.rate * (load.horizon_s if is_far else load.delay_s)
     request, callback = load.payload_bytes + _REQUEST_BYTES, load.payload_bytes + _CALLBACK_BYTES
     requests_per_s = load.rate * (2 if is_far else 1)
-    kept_s = (load.horizon_s or load.delay_s) + _GRACE_S
+    kept_s = (load.horizon_s or load.delay_s) + GRACE_S
     log = requests_per_s * kept_s * request
+    produced = requests_per_s * request + load.rate * callback
+    # One of them being away.
+    held_each = held / (workers - 1)
     found = [
         Need("partitions", partitions, "", f"of timer-request, for life: {_PARTITIONS_PER_WORKER} for each worker"),
         Need("workers", workers, "", "one of them to spare: 10 µs of CPU a timer, a core each, half used"),
         Need("pending", held, "", "timers in the workers' stores"),
         Need("worker_memory", _MEMORY_BYTES, "bytes", "of each worker, whatever is pending"),
-        Need(
-            "worker_disk", held * (load.payload_bytes + _ROW_BYTES) / (workers - 1), "bytes", "of each, one being away"
-        ),
-        Need("restore", held / (workers - 1) / _RESTORED_PER_S, "s", "to read the log again after a lost disk"),
+        Need("worker_disk", held_each * (load.payload_bytes + _ROW_BYTES), "bytes", "of each, one being away"),
+        Need("restore", held_each / _RESTORED_PER_S, "s", "to read the log again after a lost disk"),
         Need("retention", kept_s, "s", "of timer-request, at least: the wait or the horizon, and 7 days"),
         Need("log_disk", log, "bytes", "of timer-request on the brokers, each replica"),
         Need("log_disk_total", log * load.replication, "bytes", f"the same of {load.replication} replicas"),
-        Need("produced", requests_per_s * request + load.rate * callback, "bytes/s", "requests and callbacks to Kafka"),
+        Need("produced", produced, "bytes/s", "requests and callbacks to Kafka"),
         Need(
             "replicated",
-            (requests_per_s * request + load.rate * callback) * load.replication,
+            produced * load.replication,
             "bytes/s",
             f"the same to the disks of {load.replication} replicas",
         ),

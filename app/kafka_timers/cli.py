@@ -8,10 +8,12 @@ neither Faust nor RocksDB and a machine without them still has the other command
 import asyncio
 import base64
 import dataclasses
+import functools
 import json
 import logging
 import math
 import re
+import shlex
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
@@ -25,8 +27,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_timers import __version__
+from kafka_timers.acls import PROCESSES, acls_of
 from kafka_timers.clock import HostClock
 from kafka_timers.errors import KafkaTimersError, TopicsError
+from kafka_timers.kafka import Kafka
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
 from kafka_timers.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SECOND_LIMIT, TOKEN_HEADER
 
@@ -175,7 +179,20 @@ def _option(field: "dataclasses.Field[Any]") -> Callable[[_Command], _Command]:
     )
 
 
-_where = options_of(WorkerSettings, "bootstrap", "topic_prefix")
+def _on_kafka(command: _Command) -> _Command:
+    """Give a command the options that say where Kafka is; it takes them as `kafka`."""
+
+    @functools.wraps(command)
+    def with_kafka(*, bootstrap: str, kafka_config: str, **given: Any) -> Any:
+        return command(kafka=Kafka.of(bootstrap, kafka_config), **given)
+
+    return options_of(WorkerSettings, "bootstrap", "kafka_config")(with_kafka)  # type: ignore[return-value]
+
+
+def _where(command: _Command) -> _Command:
+    return _on_kafka(options_of(WorkerSettings, "topic_prefix")(command))
+
+
 _json = click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
 
 
@@ -247,7 +264,7 @@ def topics() -> None:
     help="partitions of each topic; fixed for life",
 )
 @_json
-def topics_create(bootstrap: str, topic_prefix: str, partitions: int, as_json: bool) -> None:
+def topics_create(kafka: Kafka, topic_prefix: str, partitions: int, as_json: bool) -> None:
     """
     Create the topics that are missing.
 
@@ -255,7 +272,7 @@ def topics_create(bootstrap: str, topic_prefix: str, partitions: int, as_json: b
     """
     from kafka_timers.topics import create
 
-    created = _wait_for(create(bootstrap, topic_prefix, partitions))
+    created = _wait_for(create(kafka, topic_prefix, partitions))
     if as_json:
         click.echo(json.dumps({"created": created}))
     for name in () if as_json else created:
@@ -268,7 +285,7 @@ def topics_create(bootstrap: str, topic_prefix: str, partitions: int, as_json: b
 @_where
 @options_of(WorkerSettings, "horizon_s")
 @_json
-def topics_check(bootstrap: str, topic_prefix: str, horizon_s: int, as_json: bool) -> None:
+def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool) -> None:
     """
     Say what is wrong with the topics.
 
@@ -276,7 +293,7 @@ def topics_check(bootstrap: str, topic_prefix: str, horizon_s: int, as_json: boo
     """
     from kafka_timers.topics import check
 
-    problems = _wait_for(check(bootstrap, topic_prefix, horizon_s))
+    problems = _wait_for(check(kafka, topic_prefix, horizon_s))
     if as_json:
         click.echo(json.dumps({"problems": problems}))
     for problem in () if as_json else problems or ["all topics are as they should be"]:
@@ -324,7 +341,7 @@ def _callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], d
 @_callback
 @click.option("--timer-id", help="your own name for the timer  [default: none]")
 @_json
-def send(bootstrap: str, topic_prefix: str, as_json: bool, **given: Any) -> None:
+def send(kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
     """
     Schedule one callback, by --in or by --at.
 
@@ -335,7 +352,7 @@ def send(bootstrap: str, topic_prefix: str, as_json: bool, **given: Any) -> None
     when, callback = _callback_of(given)
 
     async def schedule() -> "Timer":
-        async with TimerClient(bootstrap, topic_prefix=topic_prefix, timeout_s=10.0) as client:
+        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
             return await client.at(when(), **callback)
 
     timer = _wait_for(schedule())
@@ -350,7 +367,7 @@ def send(bootstrap: str, topic_prefix: str, as_json: bool, **given: Any) -> None
 @_where
 @_callback
 @_json
-def move(timer_id: str, bootstrap: str, topic_prefix: str, as_json: bool, **given: Any) -> None:
+def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
     """
     Replace the pending timer ID, by --in or by --at.
 
@@ -365,7 +382,7 @@ def move(timer_id: str, bootstrap: str, topic_prefix: str, as_json: bool, **give
     when, callback = _callback_of(given)
 
     async def ask() -> "Answer":
-        async with TimerClient(bootstrap, topic_prefix=topic_prefix, timeout_s=10.0) as client:
+        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
             return await client.move(timer_id, when(), **callback)
 
     answer = _wait_for(ask())
@@ -380,7 +397,7 @@ def move(timer_id: str, bootstrap: str, topic_prefix: str, as_json: bool, **give
 @click.argument("timer_ids", metavar="ID...", nargs=-1, required=True)
 @_where
 @_json
-def cancel(timer_ids: Sequence[str], bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+def cancel(timer_ids: Sequence[str], kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     """
     Take back the pending timers with these IDs.
 
@@ -392,7 +409,7 @@ def cancel(timer_ids: Sequence[str], bootstrap: str, topic_prefix: str, as_json:
     from kafka_timers.client import TimerClient
 
     async def ask() -> "list[Answer | BaseException]":
-        async with TimerClient(bootstrap, topic_prefix=topic_prefix, timeout_s=10.0) as client:
+        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
             return await asyncio.gather(*map(client.cancel, timer_ids), return_exceptions=True)
 
     answers = _wait_for(ask())
@@ -417,7 +434,7 @@ def cancel(timer_ids: Sequence[str], bootstrap: str, topic_prefix: str, as_json:
 @click.argument("timer_id", metavar="ID")
 @_where
 @_json
-def find(timer_id: str, bootstrap: str, topic_prefix: str, as_json: bool) -> None:
+def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     """
     Show the requests and cancels of the timer ID, and how they stand.
 
@@ -431,7 +448,7 @@ def find(timer_id: str, bootstrap: str, topic_prefix: str, as_json: bool) -> Non
     from kafka_timers.find import find as found_of
     from kafka_timers.history import states_of
 
-    found = _wait_for(found_of(bootstrap, topic_prefix, timer_id))
+    found = _wait_for(found_of(kafka, topic_prefix, timer_id))
     rows = list(zip(found.asked, states_of(found.asked, found.seal), strict=True))
     sealed = found.seal.last if found.seal else None
     if as_json:
@@ -478,11 +495,11 @@ def answer_line(timer_id: str, answer: "Answer") -> str:
 
 @program.command()
 @click.argument("topic")
-@options_of(WorkerSettings, "bootstrap")
+@_on_kafka
 @click.option("--from-beginning", is_flag=True, help="also show what the topic holds already")
 @click.option("--count", type=click.IntRange(min=1), help="stop after so many  [default: go on until Ctrl-C]")
 @_json
-def watch(topic: str, bootstrap: str, from_beginning: bool, count: int | None, as_json: bool) -> None:
+def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_json: bool) -> None:
     """
     Show callbacks on TOPIC as they come.
 
@@ -494,7 +511,7 @@ def watch(topic: str, bootstrap: str, from_beginning: bool, count: int | None, a
 
     async def show() -> None:
         clock, shown = HostClock(), 0
-        async with aclosing(_records(bootstrap, topic, from_beginning)) as records:
+        async with aclosing(_records(kafka, topic, from_beginning)) as records:
             async for record in records:
                 now_s = clock.wall_s()
                 click.echo(json.dumps(json_of(record, now_s)) if as_json else line_of(record, now_s, Console().width))
@@ -508,9 +525,10 @@ def watch(topic: str, bootstrap: str, from_beginning: bool, count: int | None, a
 
 
 @program.command()
-@options_of(WorkerSettings, "bootstrap", "topic_prefix", "group")
+@_on_kafka
+@options_of(WorkerSettings, "topic_prefix", "group")
 @_json
-def status(bootstrap: str, topic_prefix: str, group: str, as_json: bool) -> None:
+def status(kafka: Kafka, topic_prefix: str, group: str, as_json: bool) -> None:
     """
     Show how each partition stands, and each door.
 
@@ -521,8 +539,8 @@ def status(bootstrap: str, topic_prefix: str, group: str, as_json: bool) -> None
     from kafka_timers.seals import last_seals
     from kafka_timers.status import status_of
 
-    rows = status_of(_wait_for(last_seals(bootstrap, topic_prefix)), HostClock().wall_s())
-    doors = _wait_for(door_lags(bootstrap, group))
+    rows = status_of(_wait_for(last_seals(kafka, topic_prefix)), HostClock().wall_s())
+    doors = _wait_for(door_lags(kafka, group))
     if as_json:
         click.echo(json.dumps([*map(dataclasses.asdict, rows), *map(dataclasses.asdict, doors)]))
     else:
@@ -558,6 +576,46 @@ def capacity(as_json: bool, **given: Any) -> None:
     for need in found:
         table.add_row(need.name.replace("_", " "), _amount(need.amount, need.unit), need.why)
     Console().print(table)
+
+
+class _Principal(click.ParamType):
+    name = "process=principal"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        process, _, principal = value.partition("=")
+        if process not in PROCESSES or not principal:
+            self.fail(
+                f"{value!r}: give one of {', '.join(PROCESSES)}, = and who it is, as worker=User:timers", param, ctx
+            )
+        return process, principal
+
+
+@program.command()
+@options_of(WorkerSettings, "bootstrap", "topic_prefix", "group", "allowed_topics", "door")
+@click.option(
+    "--principal",
+    "principals",
+    type=_Principal(),
+    multiple=True,
+    help="who runs a process, as worker=User:timers; User:worker and so on without it; repeatable",
+)
+@_json
+def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, **given: str) -> None:
+    """
+    Tell what each process must be allowed to do, and no more.
+
+    Prints the calls of Kafka's own tool that allow it; asks no broker. Give it
+    the topic prefix, group, allowed topics and doors of the workers.
+    """
+    who = {process: f"User:{process}" for process in PROCESSES} | dict(principals)
+    found = acls_of(given["topic_prefix"], given["group"], given["allowed_topics"], given["door"])
+    if as_json:
+        click.echo(json.dumps([acl._asdict() | {"principal": who[acl.process]} for acl in found]))
+        return
+    for process, what in PROCESSES.items():
+        click.echo(f"# {process}: {what}")
+        for acl in (acl for acl in found if acl.process == process):
+            click.echo(shlex.join(acl.command(who[process], bootstrap)))
 
 
 def _amount(amount: float, unit: str) -> str:
@@ -673,7 +731,7 @@ def _bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncGenerator[ConsumerRecord, None]":
+async def _records(kafka: Kafka, topic: str, from_beginning: bool) -> "AsyncGenerator[ConsumerRecord, None]":
     from aiokafka.errors import UnknownTopicOrPartitionError
 
     from kafka_timers.consuming import consuming
@@ -681,11 +739,11 @@ async def _records(bootstrap: str, topic: str, from_beginning: bool) -> "AsyncGe
 
     reset = "earliest" if from_beginning else "latest"
     async with AsyncExitStack() as opened:
-        async with answering(bootstrap):
+        async with answering(kafka):
             try:
                 # The timeout is how long a topic that does not exist is waited for: some brokers make it when it is
                 # asked for.
-                reading = consuming(bootstrap, topic, auto_offset_reset=reset, request_timeout_ms=5_000)
+                reading = consuming(kafka, topic, auto_offset_reset=reset, request_timeout_ms=5_000)
                 consumer = await opened.enter_async_context(reading)
             except UnknownTopicOrPartitionError as error:
                 raise TopicsError(f"topic {topic} does not exist: create it first") from error
@@ -705,6 +763,8 @@ def log_to_stderr(level: str) -> None:
         # What they tell in the course of things is of use to their own developers.
         for library in ("aiokafka", "faust", "mode"):
             logging.getLogger(library).setLevel(logging.WARNING)
+    # At debug it writes down each request as it goes out, that with the password too.
+    logging.getLogger("aiokafka.conn").setLevel(logging.WARNING)
 
 
 def _wait_for(work: Coroutine[Any, Any, _T]) -> _T:

@@ -29,6 +29,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
+from kafka_timers.kafka import Kafka
 from kafka_timers.producing import stop
 from kafka_timers.replies import Replies
 from kafka_timers.request import (
@@ -54,7 +55,6 @@ _BATCH_BYTES = 64 << 10
 _TOPIC_WAIT_S = 5.0
 
 _CONNECTION = (
-    "bootstrap_servers",
     "security_protocol",
     "ssl_context",
     "sasl_mechanism",
@@ -75,7 +75,8 @@ class TimerClient:
     accepted in the order of the calls.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated; not used when *producer* is given.
+        bootstrap: Kafka brokers, host:port, comma separated, or a `Kafka` that says how to log in; not used when
+            *producer* is given.
         topic_prefix: put before the names of the service's own topics, as its workers have it.
         producer: a started producer without serializers to publish through: one with TLS or SASL, or a transactional
             one, to schedule inside your own transaction. It stays yours to stop. By default the client has its own,
@@ -90,7 +91,7 @@ class TimerClient:
 
     def __init__(
         self,
-        bootstrap: str = "127.0.0.1:9092",
+        bootstrap: str | Kafka = "127.0.0.1:9092",
         *,
         topic_prefix: str = "",
         producer: AIOKafkaProducer | None = None,
@@ -101,7 +102,7 @@ class TimerClient:
         topics = Topics.of(topic_prefix)
         self._topic = topics.requests
         self._reserved = frozenset(dataclasses.astuple(topics))
-        self._link = _Link(bootstrap, producer, timeout_s)
+        self._link = _Link(Kafka(bootstrap) if isinstance(bootstrap, str) else bootstrap, producer, timeout_s)
         self._timeout_s = timeout_s
         self._clock = clock or HostClock()
         self._lanes: list[_Lane] = []
@@ -294,12 +295,12 @@ class TimerClient:
         async with self._opening:
             self._started_lanes()
             if self._replies is None or self._replies.failed:
-                connection = self._link.connection
+                kafka, options = self._link.connection
                 if self._replies is not None:
                     await self._replies.close()
                     self._replies = None
                 partitions = await _partition_count(self._link.producer, self._reply_topic)
-                self._replies = await Replies.open(self._reply_topic, partitions, connection, self._timeout_s)
+                self._replies = await Replies.open(self._reply_topic, partitions, kafka, options, self._timeout_s)
             return self._replies
 
     async def _ask(
@@ -364,8 +365,8 @@ class _Link:
     used up sequence numbers, and the broker refuses all that come after as out of order. A given one stays.
     """
 
-    def __init__(self, bootstrap: str, given: AIOKafkaProducer | None, timeout_s: float) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, kafka: Kafka, given: AIOKafkaProducer | None, timeout_s: float) -> None:
+        self._kafka = kafka
         self._given = given
         self._timeout_s = timeout_s
         self._own: AIOKafkaProducer | None = None
@@ -377,23 +378,25 @@ class _Link:
         return self._given or self._own
 
     @property
-    def connection(self) -> dict[str, Any]:
+    def connection(self) -> tuple[Kafka, dict[str, Any]]:
         """
-        What a consumer needs to connect as the producer does.
+        What a consumer needs to connect as the producer does: where to, and options that go over those of the Kafka.
 
         Raises:
             RequestError: the producer is transactional, so that nothing it sends is answered before its commit.
         """
         given = self._given
         if given is None:
-            return {"bootstrap_servers": self._bootstrap}
+            return self._kafka, {}
         # aiokafka has no names for them outside of itself. Held by test_answers_are_read_as_the_producer_connects.
         if given._txn_manager is not None and given._txn_manager.transactional_id is not None:
             raise RequestError(
                 "no answer to a cancel or a move comes before the transaction of its producer commits: use a client "
                 "whose producer is not transactional"
             )
-        return {name: getattr(given.client, "_" + name) for name in _CONNECTION}
+        servers = given.client._bootstrap_servers
+        where = servers if isinstance(servers, str) else ",".join(servers)
+        return Kafka(where), {name: getattr(given.client, "_" + name) for name in _CONNECTION}
 
     async def start(self) -> None:
         if self._given is None:
@@ -415,9 +418,9 @@ class _Link:
             await stop(own)
 
     async def _started(self) -> AIOKafkaProducer:
-        async with answering(self._bootstrap, timeout_s=self._timeout_s):
+        async with answering(self._kafka, timeout_s=self._timeout_s):
             producer = AIOKafkaProducer(
-                bootstrap_servers=self._bootstrap,
+                **self._kafka.client_options(),
                 enable_idempotence=True,
                 acks="all",
                 max_batch_size=_BATCH_BYTES,

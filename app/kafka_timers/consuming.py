@@ -11,25 +11,27 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 
+from kafka_timers.kafka import Kafka
+
 _SETTLE_S = 0.05
 _STOP_S = 2.0
 
 
 @asynccontextmanager
-async def consuming(bootstrap: str, *topics: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+async def consuming(kafka: Kafka, *topics: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
     """
     Yield a started consumer, and stop it at the end, also while the broker is away.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated.
+        kafka: to talk to.
         topics: subscribed to as a whole; without any, the caller assigns partitions.
-        options: of aiokafka's consumer, over the ones that the module's docstring names.
+        options: of aiokafka's consumer, over those of *kafka* and the ones that the module's docstring names.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers.
     """
     fixed = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "none"}
-    consumer = AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, **(fixed | options))
+    consumer = AIOKafkaConsumer(*topics, **(kafka.client_options() | fixed | options))
     try:
         await consumer.start()
         yield consumer

@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.consuming import consuming
 from kafka_timers.errors import BrokerError
 from kafka_timers.history import Asked, asked_in
+from kafka_timers.kafka import Kafka
 from kafka_timers.request import partition_of
 from kafka_timers.seals import last_seals, latest
 from kafka_timers.topics import answering
@@ -45,12 +46,12 @@ class Found:
     asked: list[Asked]
 
 
-async def find(bootstrap: str, prefix: str, timer_id: str) -> Found:
+async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
     """
     Return what the request log has of *timer_id*, from the oldest request of its partition on that may still wait.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated.
+        kafka: to talk to.
         prefix: put before the topics' names.
         timer_id: as it was given to the request.
 
@@ -58,14 +59,14 @@ async def find(bootstrap: str, prefix: str, timer_id: str) -> Found:
         TopicsError: a topic of the service does not exist.
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
-    tails = await last_seals(bootstrap, prefix)
+    tails = await last_seals(kafka, prefix)
     partition = partition_of(timer_id, len(tails))
     seal = latest(tails[partition])
     where = TopicPartition(Topics.of(prefix).requests, partition)
     async with AsyncExitStack() as opened:
-        async with answering(bootstrap):
+        async with answering(kafka):
             consumer = await opened.enter_async_context(
-                consuming(bootstrap, max_partition_fetch_bytes=_FETCH_BYTES, fetch_max_wait_ms=50)
+                consuming(kafka, max_partition_fetch_bytes=_FETCH_BYTES, fetch_max_wait_ms=50)
             )
             end = (await consumer.end_offsets([where]))[where]
             start = max((await consumer.beginning_offsets([where]))[where], seal.restore_from if seal else 0)

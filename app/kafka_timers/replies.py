@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.consuming import consuming
 from kafka_timers.errors import AnswerError
+from kafka_timers.kafka import Kafka
 from kafka_timers.request import Answer, Outcome
 from kafka_timers.topics import answering
 from kafka_timers.wire import Future, Reply
@@ -59,27 +60,27 @@ class Replies:
         self._stack = AsyncExitStack()
 
     @classmethod
-    async def open(cls, topic: str, partitions: int, connection: Mapping[str, Any], timeout_s: float) -> Self:
+    async def open(
+        cls, topic: str, partitions: int, kafka: Kafka, options: Mapping[str, Any], timeout_s: float
+    ) -> Self:
         """
         Return a reader that has every answer to what is asked from now on.
 
         Args:
             topic: for replies.
             partitions: how many it has.
-            connection: `bootstrap_servers`, and what else the consumer needs to connect.
+            kafka: to read from.
+            options: of the consumer, over those of *kafka*.
             timeout_s: longest wait for the broker.
 
         Raises:
             BrokerError: no broker answers within *timeout_s*, or it refuses.
         """
-        given = connection["bootstrap_servers"]
-        bootstrap = given if isinstance(given, str) else ",".join(given)
         where = [TopicPartition(topic, partition) for partition in range(partitions)]
         replies = cls()
         async with AsyncExitStack() as stack:
-            async with answering(bootstrap, timeout_s=timeout_s):
-                options = {name: value for name, value in connection.items() if name != "bootstrap_servers"}
-                consumer = await stack.enter_async_context(consuming(bootstrap, **options))
+            async with answering(kafka, timeout_s=timeout_s):
+                consumer = await stack.enter_async_context(consuming(kafka, **options))
                 ends = await consumer.end_offsets(where)
             consumer.assign(where)
             for tp, end in ends.items():

@@ -19,6 +19,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.consuming import consuming
 from kafka_timers.errors import BrokerError, TopicsError, WireError
+from kafka_timers.kafka import Kafka
 from kafka_timers.topics import answering, counts
 from kafka_timers.wire import Sealed, Topics, is_complete, latest, sealed_from
 
@@ -80,12 +81,12 @@ async def read_tails(
     return tails
 
 
-async def last_seals(bootstrap: str, prefix: str) -> dict[int, list[Sealed]]:
+async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
     """
     Return the last seals of every partition, read over a connection of its own.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated.
+        kafka: to talk to.
         prefix: put before the topics' names.
 
     Returns:
@@ -96,12 +97,12 @@ async def last_seals(bootstrap: str, prefix: str) -> dict[int, list[Sealed]]:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
     topic = Topics.of(prefix).sealed
-    count = (await counts(bootstrap, prefix)).get(topic)
+    count = (await counts(kafka, prefix)).get(topic)
     if count is None:
         raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
     async with AsyncExitStack() as opened:
-        async with answering(bootstrap):
-            consumer = await opened.enter_async_context(consuming(bootstrap, fetch_max_wait_ms=_POLL_MS))
+        async with answering(kafka):
+            consumer = await opened.enter_async_context(consuming(kafka, fetch_max_wait_ms=_POLL_MS))
         return await read_tails(consumer, topic, range(count))
 
 

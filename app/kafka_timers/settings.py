@@ -10,10 +10,12 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from kafka_timers.doors import DOORS, door_topics
 from kafka_timers.errors import SettingsError
+from kafka_timers.kafka import Kafka
 
 ENV_PREFIX = "KAFKA_TIMERS_"
 
@@ -28,21 +30,6 @@ def setting(default: object, help: str, **more: object) -> Any:
 def env_name(field: str) -> str:
     """Return the environment variable that sets *field*."""
     return ENV_PREFIX + field.upper()
-
-
-def is_address_list(text: str) -> bool:
-    """Tell whether *text* can be the addresses of Kafka brokers: host:port, comma separated."""
-    for address in text.split(","):
-        port = address.strip().rpartition(":")[2]
-        if not address.strip() or (":" in address and not (port.isdecimal() and 0 < int(port) < 65536)):
-            return False
-    return True
-
-
-def _check_bootstrap(bootstrap: str) -> None:
-    # A process waits for a broker that does not answer, and would wait for this one for ever.
-    if not is_address_list(bootstrap):
-        raise SettingsError(f"bootstrap {bootstrap!r} is not a list of Kafka brokers: give host:port, comma separated")
 
 
 def _flag(text: str) -> bool:
@@ -90,11 +77,37 @@ class _Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OscillatorSettings(_Settings):
-    """Settings of one oscillator replica."""
+class KafkaSettings(_Settings):
+    """Settings of whatever talks to an instance of the service."""
 
     bootstrap: str = setting("127.0.0.1:9092", "Kafka brokers, host:port, comma separated")
+    kafka_config: str = setting("", "file that says how to connect: TLS, SASL and client id; empty is plain text")
     topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
+
+    @cached_property
+    def kafka(self) -> Kafka:
+        """
+        Where Kafka is, and how to log in; read once.
+
+        Raises:
+            SettingsError: the file cannot be read, or it or the environment does not fit.
+        """
+        return Kafka.of(self.bootstrap, self.kafka_config)
+
+    def validate(self) -> None:
+        """
+        Check fields against each other.
+
+        Raises:
+            SettingsError: names the clash.
+        """
+        self.kafka  # noqa: B018  # tells what is wrong with it
+
+
+@dataclass(frozen=True, kw_only=True)
+class OscillatorSettings(KafkaSettings):
+    """Settings of one oscillator replica."""
+
     replica: int = setting(0, "rank of this replica; replica r waits r x 250 ms for a tick before it emits it")
     host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on")
     port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none")
@@ -109,7 +122,7 @@ class OscillatorSettings(_Settings):
         Raises:
             SettingsError: names the clash.
         """
-        _check_bootstrap(self.bootstrap)
+        super().validate()
         if not 0 <= self.replica <= 3:
             raise SettingsError(f"replica {self.replica}: give 0 to 3; a later one could not emit within its second")
         if self.catch_up_s < 1:
@@ -119,11 +132,9 @@ class OscillatorSettings(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerSettings(_Settings):
+class WorkerSettings(KafkaSettings):
     """Settings of one worker process."""
 
-    bootstrap: str = setting("127.0.0.1:9092", "Kafka brokers, host:port, comma separated")
-    topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
     group: str = setting("kafka-timers", "consumer group of all workers of this service")
     data_dir: str = setting("kafka-timers-data", "folder of this worker's stores; no two workers share one")
     host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on")
@@ -174,7 +185,7 @@ class WorkerSettings(_Settings):
         Raises:
             SettingsError: names the clash.
         """
-        _check_bootstrap(self.bootstrap)
+        super().validate()
         if self.guarantee not in ("exactly-once", "at-least-once"):
             raise SettingsError(f"guarantee {self.guarantee!r}: give exactly-once or at-least-once")
         if not 1 <= self.processes <= 256:
@@ -197,11 +208,9 @@ class WorkerSettings(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LakeSettings(_Settings):
+class LakeSettings(KafkaSettings):
     """Settings of a lake job."""
 
-    bootstrap: str = setting("127.0.0.1:9092", "Kafka brokers, host:port, comma separated")
-    topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
     lake: str = setting("kafka-timers-lake", "where the tables lie: a folder, or a URI such as s3a://bucket/timers")
     horizon_s: int = setting(86_400, "the --horizon-s of the workers, or less: what is due later is promoted to them")
     master: str = setting(
@@ -219,7 +228,7 @@ class LakeSettings(_Settings):
         Raises:
             SettingsError: names the clash.
         """
-        _check_bootstrap(self.bootstrap)
+        super().validate()
         if not self.lake:
             raise SettingsError("lake is empty: give a folder or a URI for its tables")
         if self.horizon_s < 1:
@@ -227,11 +236,10 @@ class LakeSettings(_Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DevSettings(_Settings):
+class DevSettings(KafkaSettings):
     """Settings of `kafka-timers dev`, which runs everything on this machine."""
 
     bootstrap: str = setting("", "Kafka brokers to use, host:port, comma separated; empty brings a Kafka along")
-    topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
     folder: str = setting(".kafka-timers", "folder of Kafka's data, the worker's stores and all logs")
     fresh: bool = setting(False, "delete first what earlier runs left in the folder")
     partitions: int = setting(4, "partitions of topics that do not exist yet; existing ones keep theirs")
@@ -247,6 +255,10 @@ class DevSettings(_Settings):
         Raises:
             SettingsError: names the clash.
         """
+        if self.bootstrap:
+            super().validate()
+        elif self.kafka_config:
+            raise SettingsError("kafka_config is for a Kafka that is there: give bootstrap too")
         if self.partitions < 1:
             raise SettingsError(f"partitions {self.partitions}: give at least 1")
         ports = {

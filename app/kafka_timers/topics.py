@@ -18,15 +18,23 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, for_code
 
 from kafka_timers.errors import BrokerError, TopicsError
-from kafka_timers.settings import is_address_list
+from kafka_timers.kafka import Kafka
 from kafka_timers.wire import Topics
 
-__all__ = ["Examined", "answering", "check", "counts", "create", "examine", "problems"]
+__all__ = ["GRACE_S", "Examined", "answering", "check", "counts", "create", "examine", "problems"]
 
 _DAY_MS = 86_400_000
 _FOR_EVER = -1
 # What the request log keeps beyond the horizon: a time without workers, or without a landing, is no loss.
-_GRACE_S = 7 * 86_400
+GRACE_S = 7 * 86_400
+
+# A broker that does not like how a client comes says nothing and hangs up.
+_REFUSED = {
+    "PLAINTEXT": "or not in plain text: start it, give another address, or say with --kafka-config how to log in",
+    "SSL": "or not to this client: check the address and the certificates",
+    "SASL_PLAINTEXT": "or not to this user: check the address, the user and what it logs in with",
+    "SASL_SSL": "or not to this user: check the address, the certificates, the user and what it logs in with",
+}
 
 # Settings of which more is as good; all others must be equal.
 _RETENTION = "retention.ms"
@@ -55,7 +63,7 @@ class Examined(NamedTuple):
 
 
 def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
-    kept_ms = (horizon_s + _GRACE_S) * 1000 if horizon_s else _FOR_EVER
+    kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
     append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
     # A day's segment, where seven days are kept: the broker drops and compacts closed segments only, and its own
     # default of seven days a segment would double what is kept.
@@ -100,35 +108,32 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
 
 
 @asynccontextmanager
-async def answering(bootstrap: str, *, timeout_s: float = 10.0) -> AsyncIterator[None]:
+async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[None]:
     """
-    Bound and translate what happens inside: a block that talks to the brokers at *bootstrap*.
+    Bound and translate what happens inside: a block that talks to *kafka*.
 
     Raises:
-        BrokerError: *bootstrap* is not an address, the block took longer than *timeout_s*, or Kafka's client raised.
+        BrokerError: the block took longer than *timeout_s*, or Kafka's client raised.
     """
-    if not is_address_list(bootstrap):
-        # Kafka's client raises whatever int() and the socket raise.
-        raise BrokerError(f"{bootstrap!r} is not a list of Kafka brokers: give host:port, comma separated")
     try:
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError as error:
-        raise BrokerError(f"no answer from Kafka at {bootstrap} within {timeout_s:g} s") from error
+        raise BrokerError(f"no answer from Kafka at {kafka} within {timeout_s:g} s") from error
     except KafkaConnectionError as error:
-        raise BrokerError(f"no Kafka answers at {bootstrap}: start it, or give another address") from error
+        raise BrokerError(f"no Kafka answers at {kafka}, {_REFUSED[kafka.protocol]}") from error
     except KafkaError as error:
-        raise BrokerError(f"Kafka at {bootstrap}: {error}") from error
+        raise BrokerError(f"Kafka at {kafka}: {error}") from error
 
 
-async def create(bootstrap: str, prefix: str, partitions: int) -> list[str]:
+async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
     """
     Make the service's topics that do not exist yet, and return their names once they can be used.
 
     Existing ones stay as they are, so a second call returns an empty list; whether they fit is told by `check`.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated.
+        kafka: to talk to.
         prefix: put before the topics' names.
         partitions: of each topic; fixed for life, because timer ids are routed by it.
 
@@ -138,7 +143,7 @@ async def create(bootstrap: str, prefix: str, partitions: int) -> list[str]:
     """
     topics = Topics.of(prefix)
     wanted = _wanted(topics)
-    async with _admin(bootstrap) as admin:
+    async with _admin(kafka) as admin:
         existing = await _partition_counts(admin, topics)
         missing = [name for name in wanted if name not in existing]
         for name in _aligned(topics):
@@ -150,12 +155,12 @@ async def create(bootstrap: str, prefix: str, partitions: int) -> list[str]:
         return await _make(admin, wanted, missing, partitions) if missing else []
 
 
-async def check(bootstrap: str, prefix: str, horizon_s: int = 0) -> list[str]:
+async def check(kafka: Kafka, prefix: str, horizon_s: int = 0) -> list[str]:
     """
     Return what is wrong with the service's topics, each as a sentence that says what to do; empty when all is well.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated.
+        kafka: to talk to.
         prefix: put before the topics' names.
         horizon_s: of the workers; what is due later lies in the lake, and so may expire here. 0 without a lake.
 
@@ -163,7 +168,7 @@ async def check(bootstrap: str, prefix: str, horizon_s: int = 0) -> list[str]:
         BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
     """
     topics = Topics.of(prefix)
-    async with _admin(bootstrap) as admin:
+    async with _admin(kafka) as admin:
         return (await examine(admin, topics, await _partition_counts(admin, topics), horizon_s)).problems
 
 
@@ -189,14 +194,14 @@ async def examine(
     return Examined(problems(topics, existing, configs, horizon_s), retention_s)
 
 
-async def counts(bootstrap: str, prefix: str) -> dict[str, int]:
+async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
     """
     Return the number of partitions of each of the service's topics that exists, by name.
 
     Raises:
         BrokerError: no broker answers within 10 s.
     """
-    async with _admin(bootstrap) as admin:
+    async with _admin(kafka) as admin:
         return await _partition_counts(admin, Topics.of(prefix))
 
 
@@ -250,9 +255,9 @@ def _suffices(key: str, actual: str, wanted: str) -> bool:
 
 
 @asynccontextmanager
-async def _admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    async with answering(bootstrap):
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=10_000)
+async def _admin(kafka: Kafka) -> AsyncIterator[AIOKafkaAdminClient]:
+    async with answering(kafka):
+        admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=10_000)
         try:
             await admin.start()
             yield admin

@@ -34,7 +34,7 @@ async def _run(settings: OscillatorSettings) -> None:
     replica = Replica(settings, registry)
     probes = Probes(settings.host, settings.port, registry, replica.health.live, replica.health.ready)
     await probes.start()
-    log.info("oscillator replica %d on %s; %s", settings.replica, settings.bootstrap, probes.url or "no metrics served")
+    log.info("oscillator replica %d on %s; %s", settings.replica, settings.kafka, probes.url or "no metrics served")
     running = asyncio.create_task(replica.run())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)

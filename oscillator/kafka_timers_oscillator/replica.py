@@ -48,16 +48,16 @@ class Replica:
         Raises:
             TopicsError: the broker does not stamp the topic's records with its own time.
         """
-        bootstrap, topic = self._settings.bootstrap, Topics.of(self._settings.topic_prefix).oscillator
+        kafka, topic = self._settings.kafka, Topics.of(self._settings.topic_prefix).oscillator
         retry_s = RETRY_S_MIN
         while True:
             self.health.turned()
             answered_before_s = self.health.answered_elapsed_s
             try:
-                async with TickLog.open(bootstrap, topic) as ticks:
+                async with TickLog.open(kafka, topic) as ticks:
                     await self._session(ticks)
             except (BrokerError, KafkaError, OSError) as error:
-                self.health.trouble(str(error) or f"the broker at {bootstrap} does not answer in time")
+                self.health.trouble(str(error) or f"the broker at {kafka} does not answer in time")
             if self.health.answered_elapsed_s > answered_before_s:
                 retry_s = RETRY_S_MIN
             await asyncio.sleep(retry_s)

@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.consuming import consuming
 from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.kafka import Kafka
 from kafka_timers.wire import SECOND_LIMIT, TICK
 
 # A tick that was not acknowledged after this is taken for lost. It bounds how long a late one can be on its way.
@@ -56,7 +57,7 @@ class TickLog:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, bootstrap: str, topic: str) -> AsyncIterator[Self]:
+    async def open(cls, kafka: Kafka, topic: str) -> AsyncIterator[Self]:
         """
         Connect, and be ready to read from just before the end of each partition.
 
@@ -66,17 +67,15 @@ class TickLog:
         """
         async with AsyncExitStack() as opened:
             try:
-                partitions = await _partitions(bootstrap, topic)
+                partitions = await _partitions(kafka, topic)
                 # Without idempotence: a tick that is there twice does no harm, and a producer that cannot fall into a
                 # fatal state need not be replaced.
-                producer = AIOKafkaProducer(
-                    bootstrap_servers=bootstrap, acks="all", request_timeout_ms=REQUEST_TIMEOUT_MS
-                )
+                producer = AIOKafkaProducer(**kafka.client_options(), acks="all", request_timeout_ms=REQUEST_TIMEOUT_MS)
                 opened.push_async_callback(producer.stop)
                 await producer.start()
                 await producer.partitions_for(topic)
                 reading = consuming(
-                    bootstrap,
+                    kafka,
                     # Ticks are sent outside of transactions, and somebody else's open one must not hide them.
                     isolation_level="read_uncommitted",
                     auto_offset_reset="latest",
@@ -86,7 +85,7 @@ class TickLog:
                 of = [TopicPartition(topic, partition) for partition in partitions]
                 first, end = await consumer.beginning_offsets(of), await consumer.end_offsets(of)
             except (KafkaError, OSError) as error:
-                raise BrokerError(f"no broker at {bootstrap} serves {topic}: {_in_words(error)}") from error
+                raise BrokerError(f"no broker at {kafka} serves {topic}: {_in_words(error)}") from error
             consumer.assign(of)
             for partition in of:
                 consumer.seek(partition, max(first[partition], end[partition] - TAIL))
@@ -154,8 +153,8 @@ class TickLog:
         return float(acknowledged.timestamp / 1000)
 
 
-async def _partitions(bootstrap: str, topic: str) -> list[int]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS)
+async def _partitions(kafka: Kafka, topic: str) -> list[int]:
+    admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=REQUEST_TIMEOUT_MS)
     try:
         await admin.start()
         # Asked for by its name a missing topic might be created, with settings that do not fit; so all are asked for.
@@ -165,7 +164,7 @@ async def _partitions(bootstrap: str, topic: str) -> list[int]:
     finally:
         await admin.close()
     if not found or not found[0]["partitions"]:
-        raise BrokerError(f"topic {topic} is not there at {bootstrap}; create it with `kafka-timers topics create`")
+        raise BrokerError(f"topic {topic} is not there at {kafka}; create it with `kafka-timers topics create`")
     # Without the right to read settings there are no entries; then the first acknowledgement tells.
     for entry in (entry for resource in described for entry in resource["config_entries"]):
         if entry["config_value"] != "LogAppendTime":

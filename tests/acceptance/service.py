@@ -12,12 +12,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from brokers import make_topic
 
@@ -25,6 +26,7 @@ from kafka_timers import topics
 from kafka_timers.consuming import consuming
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
+from kafka_timers.kafka import Kafka
 from kafka_timers.request import partition_of
 from kafka_timers.seals import last_seals
 from kafka_timers.wire import Future, Sealed, Topics
@@ -89,7 +91,7 @@ class Service:
 
     async def __aenter__(self) -> Self:
         """Make the topics and connect."""
-        await topics.create(self.bootstrap, self.prefix, self.partitions)
+        await topics.create(Kafka(self.bootstrap), self.prefix, self.partitions)
         await self.create_topic(self.callbacks)
         self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, acks="all", max_request_size=8 << 20)
         await self._producer.start()
@@ -190,7 +192,7 @@ class Service:
         """Yield a consumer of all of a topic, from its beginning."""
         level = "read_committed" if committed else "read_uncommitted"
         options = {"isolation_level": level, "auto_offset_reset": "earliest", "fetch_max_wait_ms": 50}
-        async with consuming(self.bootstrap, **options) as consumer:
+        async with consuming(Kafka(self.bootstrap), **options) as consumer:
             where = [TopicPartition(topic, number) for number in range(self.partitions)]
             consumer.assign(where)
             await consumer.seek_to_beginning(*where)
@@ -205,7 +207,7 @@ class Service:
 
     async def seals(self) -> dict[int, list[Sealed]]:
         """Return the last seals of each partition."""
-        return await last_seals(self.bootstrap, self.prefix)
+        return await last_seals(Kafka(self.bootstrap), self.prefix)
 
     async def until_sealed(self, second: int, limit_s: float = LIMIT_S) -> dict[int, list[Sealed]]:
         """Wait until every partition is sealed completely up to *second*; its tick is written until then."""
@@ -221,6 +223,13 @@ class Service:
                 words = [process.child.last_words() for process in self._running]
                 raise AssertionError(f"sealed up to {told} instead of {second} after {limit_s:g} s; {words}")
             await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+async def service(bootstrap: str, prefix: str, tmp_path: Path) -> AsyncIterator[Service]:
+    """The service without any process yet, on topics of its own; its processes end with the test."""
+    async with Service(bootstrap, prefix, tmp_path) as opened:
+        yield opened
 
 
 async def take(consumer: AIOKafkaConsumer, count: int, limit_s: float) -> list[ConsumerRecord]:

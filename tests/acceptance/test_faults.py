@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -124,6 +125,25 @@ async def test_workers_join_and_leave_without_loss_or_double(service: Service) -
     await service.until_sealed(last + 10)
     assert first.child.returncode == 0
     assert fired(await service.callback_names(names), names) == ([], [])
+
+
+async def owned_by(worker: Process, count: int) -> set[str]:
+    """Return the partitions of *worker*, once it has *count*."""
+    pattern = re.compile(r'^kafka_timers_pending{partition="(\d+)"}', re.MULTILINE)
+    return set(pattern.findall(await worker.until("/metrics", lambda _, body: len(pattern.findall(body)) == count)))
+
+
+async def test_a_worker_that_comes_back_gets_the_partitions_of_which_it_has_the_stores(service: Service) -> None:
+    """As in a rolling restart: the other one has all of them meanwhile, and gives up those."""
+    first, second = await service.worker(), await service.worker()
+    was = await owned_by(first, 2), await owned_by(second, 2)
+    for number in (0, 1, 0):
+        worker, other = (first, second) if number == 0 else (second, first)
+        await worker.child.stop(20)
+        await owned_by(other, 4)
+        worker = await service.worker(data_dir=worker.data_dir)
+        first, second = (worker, other) if number == 0 else (other, worker)
+        assert (await owned_by(first, 2), await owned_by(second, 2)) == was
 
 
 async def test_seconds_missed_without_oscillators_fire_when_one_is_back(service: Service) -> None:

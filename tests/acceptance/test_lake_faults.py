@@ -12,7 +12,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
-from service import Service, take
+from service import Service
 
 from kafka_timers.cli import program
 from kafka_timers.lake import commands
@@ -29,11 +29,6 @@ async def audited(service: Service, lake: Path, first: int, *options: str) -> Re
     where = ["--bootstrap", service.bootstrap, "--topic-prefix", service.prefix, "--lake", str(lake)]
     command = ["lake", "audit", *where, "--from", str(first), "--callbacks", *options]
     return await asyncio.to_thread(CliRunner().invoke, program, command)
-
-
-async def callbacks(service: Service, count: int) -> list[ConsumerRecord]:
-    async with service.reading(service.callbacks) as consumer:
-        return await take(consumer, count, 60)
 
 
 def request_of(record: ConsumerRecord) -> str:
@@ -86,7 +81,7 @@ async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else
     await service.until_sealed(later + 6)
     await asyncio.to_thread(land_once, spark, settings)
 
-    records = [record for record in await callbacks(service, TIMERS + 2) if record.value != b"v"]
+    records = [record for record in await service.read(service.callbacks, TIMERS + 2) if record.value != b"v"]
     by_partition = [[record for record in records if record.partition == number] for number in (1, 2)]
     dropped = await drop_first(service, by_partition[0])
     doubled = request_of(by_partition[1][0])

@@ -42,6 +42,7 @@ from rich.table import Table
 from kafka_timers import topics
 from kafka_timers.clock import HostClock
 from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.kafka import Kafka
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.maintain import optimize
 from kafka_timers.lake.promote import Bucket, Promoter
@@ -120,7 +121,7 @@ class Bench:
 
     async def publish(self, prefix: str, requests: Iterator[Outgoing]) -> None:
         """Make topics and publish to them, unless they are there from another step."""
-        if await topics.create(self.bootstrap, prefix, PARTITIONS):
+        if await topics.create(Kafka(self.bootstrap), prefix, PARTITIONS):
             async with producer(self.bootstrap) as sender:
                 await publish(sender, Topics.of(prefix).requests, requests)
 
@@ -201,7 +202,7 @@ async def promote(bench: Bench) -> None:
         for number in range(WARM_UPS + RUNS):
             # A new topic each time, so nothing of the bucket is there.
             prefix = f"promote-{count}-{number}-"
-            await topics.create(bench.bootstrap, prefix, PARTITIONS)
+            await topics.create(Kafka(bench.bootstrap), prefix, PARTITIONS)
             async with producer(bench.bootstrap) as sender:
                 ticks = [(partition, b"%d" % now, b"1", []) for partition in range(PARTITIONS)]
                 await publish(sender, Topics.of(prefix).oscillator, ticks)

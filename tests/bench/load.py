@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from service import Process
 
 from kafka_timers.consuming import consuming
+from kafka_timers.kafka import Kafka
 from kafka_timers.service.fetching import Fetched, Fetcher
 from kafka_timers.wire import Future
 
@@ -89,9 +90,9 @@ async def received(bootstrap: str, topic: str, partitions: int, take: Callable[[
         take: called with UNIX time and records whenever some come.
     """
     where = [TopicPartition(topic, number) for number in range(partitions)]
-    async with consuming(bootstrap) as consumer:
+    async with consuming(Kafka(bootstrap)) as consumer:
         positions = {at.partition: end for at, end in (await consumer.end_offsets(where)).items()}
-    async with Fetcher.open(bootstrap, topic) as fetcher:
+    async with Fetcher.open(Kafka(bootstrap), topic) as fetcher:
         [node] = fetcher.leaders(positions)
 
         async def read() -> None:

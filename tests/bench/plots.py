@@ -42,7 +42,7 @@ def draw_soak(measured: dict[str, Any], folder: Path) -> None:
     for name, label, color in (("rss_mb", "RSS", BLUE), ("disk_mb", "disk of the stores", GREY)):
         axes.plot(minutes, [sample[name] for sample in measured["samples"]], color=color, label=label)
     axes.set_ylim(bottom=0)
-    _kills(axes, measured["kills_s"])
+    _kills(axes, measured["gone_s"])
     _save(axes, folder / "soak-memory.svg")
 
     axes = _axes("Soak: lateness of callbacks", "minutes", "ms")
@@ -54,7 +54,7 @@ def draw_soak(measured: dict[str, Any], folder: Path) -> None:
             [s["s"] / 60 for s in measured["seconds"]], [s[name] for s in measured["seconds"]], color=color, label=label
         )
     axes.set_yscale("log")
-    _kills(axes, measured["kills_s"])
+    _kills(axes, measured["gone_s"])
     _save(axes, folder / "soak-lateness.svg")
 
 

@@ -1,11 +1,14 @@
 """
-Twenty minutes at 5,000 timers a second, and every minute one of two workers is killed: `make soak`.
+5,000 timers a second, while one of two workers after the other goes away.
+
+Either it is killed (`make soak`), or ended as by an upgrade (`make rolling`).
 
 Requests are due 2 to 30 s after they are published. A reader of committed records counts the callbacks of each; at the
 end every request must have come back exactly once. What the workers take in memory and on disk is sampled, and whoever
-is killed is started again at once with the store that it had.
+has gone is started again at once with the store that it had.
 
-    soak.py [FILE [MINUTES]]     FILE gets all figures as JSON, and the folder around it the plots
+    soak.py kill FILE [MINUTES]        one a minute, for 20 minutes; FILE gets all figures as JSON, its folder the plots
+    soak.py restart FILE [MINUTES]     each once, the second when the first is ready again, for 3 minutes
 """
 
 import asyncio
@@ -16,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ DELAYS_S = (2, 30)
 KILL_EVERY_S = 60
 SAMPLE_EVERY_S = 2
 SESSION_S = 6
+RESTART_AFTER_S = 60
 CALM_S = 40
 
 
@@ -46,7 +50,8 @@ class Soak:
         self.came = bytearray(int(self.run_s * RATE))
         self.late_ms: defaultdict[int, list[float]] = defaultdict(list)
         self.samples: list[dict[str, float]] = []
-        self.kills_s: list[float] = []
+        self.gone_s: list[float] = []
+        self.back_s: list[float] = []
         self._workers: list[Process] = []
         self._start_s = 0.0
 
@@ -86,8 +91,18 @@ class Soak:
             victim = self._workers.pop(0)
             victim.child.kill()
             await victim.child.wait()
-            self.kills_s.append(self.now_s)
+            self.gone_s.append(self.now_s)
             self._workers.append(await self.start_worker(victim.data_dir))
+
+    async def restart(self) -> None:
+        """End each worker as Kubernetes does, and go on to the next one when it is ready again."""
+        await asyncio.sleep(RESTART_AFTER_S)
+        for number, worker in enumerate(self._workers):
+            self.gone_s.append(self.now_s)
+            await worker.child.stop(30)
+            self._workers[number] = await self.start_worker(worker.data_dir)
+            await self._workers[number].until("/readyz", lambda status, _: status == 200)
+            self.back_s.append(self.now_s)
 
     async def sample(self) -> None:
         """Look at memory and disk until cancelled."""
@@ -97,7 +112,7 @@ class Soak:
             self.samples.append({"s": round(self.now_s, 1)} | {name: round(mb, 1) for name, mb in sizes.items()})
             await asyncio.sleep(SAMPLE_EVERY_S)
 
-    async def run(self) -> dict[str, Any]:
+    async def run(self, disturb: Callable[[], Awaitable[None]]) -> dict[str, Any]:
         """Run it, and return what was seen."""
         service = self.service
         for replica in (0, 1):
@@ -110,7 +125,7 @@ class Soak:
             sampling = asyncio.create_task(self.sample())
             with Progress(transient=True) as progress:
                 bar = progress.add_task("soaking", total=self.run_s)
-                chores = asyncio.gather(self.load(), self.kill())
+                chores = asyncio.gather(self.load(), disturb())
                 while not chores.done():
                     progress.update(bar, completed=self.now_s)
                     await asyncio.wait([chores], timeout=1)
@@ -123,6 +138,8 @@ class Soak:
     def seen(self) -> dict[str, Any]:
         """Return all figures."""
         late_ms = sorted(late for of_second in self.late_ms.values() for late in of_second)
+        window = range(int(self._start_s + self.gone_s[0]), int(self._start_s + (self.back_s or self.gone_s)[-1]) + 2)
+        then_ms = sorted(late for second in window for late in self.late_ms[second])
         seconds = [
             {
                 "s": second - int(self._start_s),
@@ -144,33 +161,45 @@ class Soak:
             "requests": len(self.came),
             "lost": self.came.count(0),
             "doubled": len(self.came) - self.came.count(0) - self.came.count(1),
-            "late_ms": {f"p{share}": round(late_ms[len(late_ms) * share // 100]) for share in (50, 90, 99)}
-            | {"max": round(late_ms[-1])},
+            "late_ms": percentiles(late_ms),
+            "late_meanwhile_ms": percentiles(then_ms),
+            "requests_meanwhile": len(then_ms),
             "early": sum(late < 0 for late in late_ms),
             **medians,
-            "kills_s": [round(at_s, 1) for at_s in self.kills_s],
+            "gone_s": [round(at_s, 1) for at_s in self.gone_s],
+            "back_s": [round(at_s, 1) for at_s in self.back_s],
             "samples": self.samples,
             "seconds": seconds,
         }
 
 
-async def main(minutes: float) -> dict[str, Any]:
-    """Run a soak on a Kafka of its own."""
+def percentiles(late_ms: Sequence[float]) -> dict[str, int]:
+    """Return some of *late_ms*, which ascend."""
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    return {name: round(late_ms[int(len(late_ms) * share)]) for name, share in shares.items()} | {
+        "max": round(late_ms[-1])
+    }
+
+
+async def main(how: str, minutes: float) -> dict[str, Any]:
+    """Run it on a Kafka of its own."""
     with tempfile.TemporaryDirectory() as folder:
         async with (
             EmbeddedKafka(Path(folder) / "kafka") as kafka,
             Service(kafka.bootstrap, "soak-", Path(folder)) as service,
         ):
-            return await Soak(service, minutes).run()
+            soak = Soak(service, minutes)
+            return await soak.run({"kill": soak.kill, "restart": soak.restart}[how])
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1]) if sys.argv[1:] else None
-    seen = asyncio.run(main(float(sys.argv[2]) if sys.argv[2:] else 20))
+    how, file = sys.argv[1], Path(sys.argv[2])
+    minutes = float(sys.argv[3]) if sys.argv[3:] else {"kill": 20, "restart": 3}[how]
+    seen = asyncio.run(main(how, minutes))
     Console().print({name: value for name, value in seen.items() if name not in ("samples", "seconds")})
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(seen) + "\n")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(seen) + "\n")
+    if how == "kill":
         plots.draw_soak(seen, file.parent)
     if seen["lost"] or seen["doubled"] or seen["early"]:
         sys.exit("requests were lost, doubled or early")

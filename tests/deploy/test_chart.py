@@ -14,6 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from kafka_timers.kafka import PROPERTIES, Kafka
 from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings, env_name
 
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
@@ -22,6 +23,8 @@ SCENARIOS = sorted(path.name for path in (CHART / "ci").glob("*-values.yaml"))
 FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScheduledSparkApplication"}
 KUBERNETES = "1.33"
 HELM = os.environ.get("HELM", "helm")
+KAFKA = {"bootstrap", "kafka_config", "topic_prefix"}
+PROPERTY_NAMES = {env_name(name.replace(".", "_")) for name in PROPERTIES}
 
 Manifest = dict[str, Any]
 
@@ -84,6 +87,7 @@ def test_helm_and_kubernetes_have_nothing_to_say(scenario: str) -> None:
         (["--set", "kafka.bootstrap=k:1", "--set", "worker.settings.slice_row=5"], "slice_row"),
         (["--set", "kafka.bootstrap=k:1", "--set", "worker.setings.slice_rows=5"], "setings"),
         (["--set", "kafka.bootstrap=k:1", "--set", "lake.enabled=true"], "lake.path is needed"),
+        (["--set", "kafka.bootstrap=k:1", "--set", r"worker.kafka.config.sasl\.password=p"], "sasl.password"),
     ],
 )
 def test_wrong_values_are_named(given: list[str], words: str) -> None:
@@ -95,10 +99,10 @@ def test_wrong_values_are_named(given: list[str], words: str) -> None:
 def test_settings_are_the_options_of_the_processes() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
     known = {
-        "oscillator": (OscillatorSettings, {"bootstrap", "topic_prefix", "replica", "host", "port"}),
+        "oscillator": (OscillatorSettings, {*KAFKA, "replica", "host", "port"}),
         "worker": (
             WorkerSettings,
-            {"bootstrap", "topic_prefix", "group", "data_dir", "host", "port", "processes"},
+            {*KAFKA, "group", "data_dir", "host", "port", "processes"},
         ),
     }
     for part, (settings, given) in known.items():
@@ -116,7 +120,7 @@ def test_each_variable_is_an_option_of_its_process(scenario: str) -> None:
         part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
         fields = dataclasses.fields(of_process.get(part, LakeSettings))
         names = {name for name in env_of(pod) if name.startswith("KAFKA_TIMERS_")}
-        assert names <= {env_name(field.name) for field in fields}, part
+        assert names <= {env_name(field.name) for field in fields} | PROPERTY_NAMES, part
         assert env_name("bootstrap") in names
 
 
@@ -145,6 +149,23 @@ def test_values_reach_the_processes() -> None:
     [claim] = worker["volumeClaimTemplates"]
     assert claim["spec"]["resources"]["requests"]["storage"] == "50Gi"
     assert worker["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_each_process_logs_in_as_its_own_user() -> None:
+    """What its environment says is how a Kafka is logged in to; the password is in no manifest."""
+    for name, pod in pods("secured-values.yaml"):
+        part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+        user, [container] = f"timers-{part}", pod["spec"]["containers"]
+        secret = {each["name"]: each["valueFrom"] for each in container["env"] if "valueFrom" in each}
+        taken = {"name": user, "key": "password", "optional": True}
+        assert secret[env_name("sasl_password")] == {"secretKeyRef": taken}, name
+        env = {key: value for key, value in env_of(pod).items() if value is not None}
+        kafka = Kafka.of(env[env_name("bootstrap")], env=env | {env_name("sasl_password"): "from the Secret"})
+        assert str(kafka) == f"kafka-bootstrap:9093 (SASL_SSL, SCRAM-SHA-512 as {user})"
+        mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        volumes = {each["name"]: each.get("secret", {}).get("secretName") for each in pod["spec"]["volumes"]}
+        assert volumes[mounted[str(Path(kafka.properties["ssl.ca.location"]).parent)]] == "cluster-ca"
+        assert volumes[mounted["/etc/kafka/user"]] == user
 
 
 def test_workers_leave_to_the_lake_what_it_promotes() -> None:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from kafka_timers import topics
 from kafka_timers.clock import HostClock
 from kafka_timers.consuming import consuming
+from kafka_timers.kafka import Kafka
 from kafka_timers.lake import tables
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.promote import Closed, Promoter
@@ -46,7 +47,7 @@ class Lake:
         lake = cls(spark, bootstrap, prefix, folder)
         configs = {"message.timestamp.type": "CreateTime", "max.message.bytes": str(MESSAGE_BYTES_MAX)}
         await make_topic(bootstrap, lake.topics.requests, PARTITIONS, configs)
-        await topics.create(bootstrap, prefix, PARTITIONS)
+        await topics.create(Kafka(bootstrap), prefix, PARTITIONS)
         await lake.producer.start()
         try:
             for number in range(PARTITIONS):
@@ -84,7 +85,7 @@ class Lake:
         """Return all there is on the topic of requests."""
         where = [TopicPartition(self.topics.requests, number) for number in range(PARTITIONS)]
         records = []
-        async with consuming(self.settings.bootstrap, isolation_level="read_uncommitted") as consumer:
+        async with consuming(self.settings.kafka, isolation_level="read_uncommitted") as consumer:
             consumer.assign(where)
             for partition in where:
                 consumer.seek(partition, 0)

@@ -14,6 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
 from kafka_timers import Outcome, topics
+from kafka_timers.kafka import Kafka
 from kafka_timers.request import partition_of
 from kafka_timers.wire import Future, Reply, Sealed, future_from
 
@@ -66,7 +67,7 @@ def where(bootstrap: str, prefix: str) -> list[str]:
 @pytest.fixture
 async def callbacks(bootstrap: str, prefix: str) -> str:
     """A topic for callbacks, with one partition."""
-    await topics.create(bootstrap, prefix, 1)
+    await topics.create(Kafka(bootstrap), prefix, 1)
     # Any topic with one partition will do.
     return prefix + "timer-rejected"
 
@@ -94,7 +95,7 @@ async def test_topics_as_json(where: list[str], prefix: str) -> None:
 
 
 async def test_send_publishes_what_its_options_say(bootstrap: str, where: list[str], prefix: str) -> None:
-    await topics.create(bootstrap, prefix, 1)
+    await topics.create(Kafka(bootstrap), prefix, 1)
     at = ["--at", "2030-03-17T18:46:40+01:00", "--topic", "calls", "--key", "k", "--value", "v"]
     more = ["--timer-id", "id", "--token", "t", "--header", "a=b=c", "--header", "a="]
     code, output, errors = await ended("send", *where, *at, *more, "--json")
@@ -121,7 +122,7 @@ async def test_send_publishes_what_its_options_say(bootstrap: str, where: list[s
 
 
 async def test_send_reads_the_value_from_standard_input(bootstrap: str, where: list[str], prefix: str) -> None:
-    await topics.create(bootstrap, prefix, 1)
+    await topics.create(Kafka(bootstrap), prefix, 1)
     before_s = time.time()
     code, output, _ = await ended("send", *where, "--in", "1h", "--topic", "calls", "--value", "-", stdin=b"\x00\xff\n")
     assert code == 0
@@ -157,7 +158,7 @@ async def answered(bootstrap: str, prefix: str) -> AsyncIterator[list[ConsumerRe
                     reply.second, reply.request = 1_900_000_000, "0:17"
                 await producer.send_and_wait(future.replyTopic, reply.SerializeToString(), future.timerId.encode())
 
-    await topics.create(bootstrap, prefix, 1)
+    await topics.create(Kafka(bootstrap), prefix, 1)
     requests = AIOKafkaConsumer(
         prefix + "timer-request", bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=50
     )
@@ -240,7 +241,7 @@ async def test_move_asks_for_what_its_options_say_and_tells_what_it_replaced(
 
 
 async def test_find_shows_how_the_timers_of_an_id_stand(bootstrap: str, where: list[str], prefix: str) -> None:
-    await topics.create(bootstrap, prefix, 4)
+    await topics.create(Kafka(bootstrap), prefix, 4)
     partition, requests = partition_of("größe", 4), prefix + "timer-request"
     now_s = int(time.time())
 
@@ -297,7 +298,7 @@ async def until_ended(bootstrap: str, where: TopicPartition, end: int) -> None:
 async def test_find_of_what_nobody_asked_for_says_so(bootstrap: str, where: list[str], prefix: str) -> None:
     code, _, errors = await ended("find", "id", *where)
     assert (code, errors.startswith(f"Error: topic {prefix}timer-sealed is missing")) == (1, True)
-    await topics.create(bootstrap, prefix, 2)
+    await topics.create(Kafka(bootstrap), prefix, 2)
     partition = partition_of("\x1b[31m", 2)
     assert await ended("find", "\x1b[31m", *where) == (
         4,
@@ -375,7 +376,7 @@ async def test_watch_ends_when_nobody_reads_its_output(bootstrap: str, callbacks
 
 
 async def test_status_tells_what_the_seals_tell(bootstrap: str, where: list[str], prefix: str) -> None:
-    await topics.create(bootstrap, prefix, 2)
+    await topics.create(Kafka(bootstrap), prefix, 2)
     second = int(time.time()) - 100
     seal = Sealed(partition=1, last=second, fired=2, pending=7, lateness_p50_ms=3, lateness_p99_ms=4, lateness_max_ms=5)
     seal.worker = "http://10.0.0.1:8070 w1"

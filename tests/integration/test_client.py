@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from kafka_timers import BrokerError, PublishError, Timer, TimerClient, TopicsError
+from kafka_timers.kafka import Kafka
 from kafka_timers.topics import create
 from kafka_timers.wire import callback_headers, future_from
 
@@ -34,7 +35,7 @@ FAR = 4_000_000_000
 @pytest.fixture
 async def topics(bootstrap: str, prefix: str) -> str:
     """The prefix of topics that exist."""
-    await create(bootstrap, prefix, PARTITIONS)
+    await create(Kafka(bootstrap), prefix, PARTITIONS)
     return prefix
 
 
@@ -224,7 +225,7 @@ async def test_broker_that_goes_away_fails_the_call_in_time_and_serves_the_next_
     start_kafka: Callable[..., Awaitable[Any]], prefix: str
 ) -> None:
     broker = await start_kafka()
-    await create(broker.bootstrap, prefix, PARTITIONS)
+    await create(Kafka(broker.bootstrap), prefix, PARTITIONS)
     async with TimerClient(broker.bootstrap, topic_prefix=prefix, timeout_s=2.0) as client:
         await client.at(FAR, topic="reminders", key="k")
         await broker.stop()
@@ -249,7 +250,7 @@ async def test_client_without_the_right_to_write_is_told_so(
             "allow.everyone.if.no.acl.found": "true",
         }
     )
-    await create(broker.bootstrap, prefix, PARTITIONS)
+    await create(Kafka(broker.bootstrap), prefix, PARTITIONS)
     denied = AclBinding(
         ResourceType.TOPIC,
         prefix + "timer-request",

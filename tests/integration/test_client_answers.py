@@ -12,6 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from brokers import StartKafka, make_topic
 
 from kafka_timers import Answer, AnswerError, Outcome, PublishError, RequestError, TimerClient, TopicsError, WhenError
+from kafka_timers.kafka import Kafka
 from kafka_timers.request import partition_of
 from kafka_timers.topics import create
 from kafka_timers.wire import Reply, future_from
@@ -26,7 +27,7 @@ Record = ConsumerRecord[bytes, bytes]
 @pytest.fixture
 async def topics(bootstrap: str, prefix: str) -> str:
     """The prefix of topics that exist."""
-    await create(bootstrap, prefix, PARTITIONS)
+    await create(Kafka(bootstrap), prefix, PARTITIONS)
     return prefix
 
 
@@ -322,7 +323,7 @@ async def test_answers_are_read_anew_after_the_reply_topic_was(
 
 async def test_broker_that_was_away_brings_answers_again(start_kafka: StartKafka, prefix: str) -> None:
     broker = await start_kafka()
-    await create(broker.bootstrap, prefix, 1)
+    await create(Kafka(broker.bootstrap), prefix, 1)
     async with TimerClient(broker.bootstrap, topic_prefix=prefix, timeout_s=2.0) as client:
         async with (
             AIOKafkaConsumer(prefix + "timer-request", bootstrap_servers=broker.bootstrap) as requests,

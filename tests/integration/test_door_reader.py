@@ -23,6 +23,7 @@ from kafka_timers.clock import HostClock
 from kafka_timers.consuming import consuming
 from kafka_timers.doors.lag import DoorLag, door_lags
 from kafka_timers.doors.reader import DoorReader, Outlet
+from kafka_timers.kafka import Kafka
 from kafka_timers.request import partition_of
 from kafka_timers.service.metrics import WorkerMetrics
 from kafka_timers.service.requests import Target
@@ -81,7 +82,7 @@ class Doors:
     async def read(self, topic: str, count: int, quiet_s: float = 0.7) -> list[ConsumerRecord]:
         """Return the committed records of *topic*, once *count* are there and nothing more comes for a moment."""
         records: list[ConsumerRecord] = []
-        async with consuming(self.bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer:
+        async with consuming(Kafka(self.bootstrap), auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer:
             where = [TopicPartition(topic, number) for number in range(PARTITIONS)]
             consumer.assign(where)
             await consumer.seek_to_beginning(*where)
@@ -110,7 +111,7 @@ class Doors:
 @pytest.fixture
 async def doors(bootstrap: str, prefix: str) -> Doors:
     """The service's topics, and `theirs` with two partitions."""
-    await create(bootstrap, prefix, PARTITIONS)
+    await create(Kafka(bootstrap), prefix, PARTITIONS)
     await make_topic(bootstrap, prefix + "theirs", 2)
     return Doors(bootstrap, prefix)
 
@@ -244,7 +245,7 @@ async def test_our_own_tombstones_are_passed_over(doors: Doors) -> None:
 
 async def test_status_tells_how_far_each_door_is_behind(doors: Doors) -> None:
     """Also of a partition in which nothing was read yet, and after a marker of a transaction, which is no record."""
-    assert await door_lags(doors.bootstrap, doors.prefix + "g") == []
+    assert await door_lags(Kafka(doors.bootstrap), doors.prefix + "g") == []
     producer = Producer({"bootstrap.servers": doors.bootstrap, "transactional.id": doors.prefix + "theirs"})
     producer.init_transactions(10)
     producer.begin_transaction()
@@ -256,10 +257,10 @@ async def test_status_tells_how_far_each_door_is_behind(doors: Doors) -> None:
             while await doors.committed() != {0: 2}:  # noqa: ASYNC110  # a broker has to be asked
                 await asyncio.sleep(0.05)
     read = DoorLag("etf1", doors.prefix + "theirs", 0)
-    assert await door_lags(doors.bootstrap, doors.prefix + "g") == [read]
+    assert await door_lags(Kafka(doors.bootstrap), doors.prefix + "g") == [read]
     doors.write([(b"k", b"v", schedule())] * 3, partition=0)
     doors.write([(b"k", b"v", schedule())] * 4, partition=1)
-    assert await door_lags(doors.bootstrap, doors.prefix + "g") == [dataclasses.replace(read, lag=7)]
+    assert await door_lags(Kafka(doors.bootstrap), doors.prefix + "g") == [dataclasses.replace(read, lag=7)]
     command = ["status", "--bootstrap", doors.bootstrap, "--topic-prefix", doors.prefix, "--group", doors.prefix + "g"]
     told = await asyncio.to_thread(CliRunner().invoke, program, command)
     assert f"door etf1: 7 records of {doors.prefix}theirs not read yet" in told.output
@@ -284,7 +285,10 @@ async def test_a_takeover_in_mid_batch_neither_loses_nor_doubles(doors: Doors) -
     count = 40_000
     doors.write([(b"s%d" % n, b"v", schedule()) for n in range(count)])
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    async with consuming(doors.bootstrap) as stable, consuming(doors.bootstrap, isolation_level=ALL) as everything:
+    async with (
+        consuming(Kafka(doors.bootstrap)) as stable,
+        consuming(Kafka(doors.bootstrap), isolation_level=ALL) as everything,
+    ):
         where = [TopicPartition(doors.topics.requests, number) for number in range(PARTITIONS)]
 
         async def end_of(consumer: AIOKafkaConsumer) -> int:
@@ -335,7 +339,7 @@ async def test_one_that_was_shut_out_makes_nothing_visible_and_starts_anew(doors
         for at in range(2):
             # What another worker does that takes over while this one is paused.
             rival = doors.reader()
-            async with consuming(doors.bootstrap, group_id=rival._group) as consumer:
+            async with consuming(Kafka(doors.bootstrap), group_id=rival._group) as consumer:
                 rival._assigned = frozenset([TopicPartition(doors.prefix + "theirs", at)])
                 consumer.seek = lambda *_: None
                 await rival._take_over(consumer, TopicPartition(doors.prefix + "theirs", at))

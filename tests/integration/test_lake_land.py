@@ -22,6 +22,7 @@ from kafka_timers.consuming import consuming
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, LakeError
+from kafka_timers.kafka import Kafka
 from kafka_timers.lake.land import land, land_once
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.tables import read, read_positions, root_of
@@ -66,7 +67,7 @@ class Lake:
         """Check that *count* requests are in the table, none twice, and that positions are at the topics' ends."""
         rows = read(self.spark, self.root, REQUESTS)
         assert (rows.count(), rows.select("partition", "offset").distinct().count()) == (count, count)
-        async with consuming(self.settings.bootstrap) as consumer:
+        async with consuming(self.settings.kafka) as consumer:
             for topic in (self.names.requests, self.names.sealed, self.names.rejected):
                 where = [TopicPartition(topic, number) for number in range(PARTITIONS)]
                 ends = {tp.partition: end for tp, end in (await consumer.end_offsets(where)).items() if end}
@@ -76,7 +77,7 @@ class Lake:
 
 @pytest.fixture
 async def lake(spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path) -> AsyncIterator[Lake]:
-    await topics.create(bootstrap, prefix, PARTITIONS)
+    await topics.create(Kafka(bootstrap), prefix, PARTITIONS)
     settings = LakeSettings(bootstrap=bootstrap, topic_prefix=prefix, lake=str(tmp_path / "lake"), master="local[2]")
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
     await producer.start()

@@ -28,6 +28,7 @@ from kafka_timers.clock import HostClock
 from kafka_timers.consuming import consuming
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import LakeError
+from kafka_timers.kafka import Kafka
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.settings import LakeSettings
@@ -253,7 +254,7 @@ async def test_many_are_promoted_to_a_topic_that_takes_small_messages_only(lake:
 async def test_without_a_tick_nobody_knows_what_time_it_is(
     spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path
 ) -> None:
-    await topics.create(bootstrap, prefix, PARTITIONS)
+    await topics.create(Kafka(bootstrap), prefix, PARTITIONS)
     lake = Lake(spark, bootstrap, prefix, tmp_path)
     with pytest.raises(LakeError, match="is an oscillator running"):
         await asyncio.to_thread(lake.promoter(lands=False).catch_up)
@@ -290,7 +291,7 @@ async def test_killed_while_it_publishes_it_goes_on(lake: Lake, tmp_path: Path) 
     command = [sys.executable, "-m", "kafka_timers", "lake", "promote", "--once", "--land", *given]
     child = await Child.start("promote", command, tmp_path / "promote.log")
     try:
-        async with asyncio.timeout(400), consuming(lake.settings.bootstrap) as consumer:
+        async with asyncio.timeout(400), consuming(lake.settings.kafka) as consumer:
             while sum((await consumer.end_offsets(where)).values()) == count:
                 await asyncio.sleep(0.01)
                 assert child.returncode is None, child.last_words()

@@ -10,6 +10,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 from brokers import make_topic
 
 from kafka_timers.consuming import consuming
+from kafka_timers.kafka import Kafka
 from kafka_timers.service.fetching import Fetcher
 from kafka_timers.service.partition import Partition
 from kafka_timers.service.reader import RequestReader
@@ -60,7 +61,7 @@ async def topic(bootstrap: str, prefix: str) -> str:
 @pytest.fixture
 async def reader(bootstrap: str, topic: str) -> AsyncIterator[RequestReader]:
     """A reader that runs."""
-    async with Fetcher.open(bootstrap, topic) as fetcher:
+    async with Fetcher.open(Kafka(bootstrap), topic) as fetcher:
         reading = RequestReader(fetcher, Rush())
         task = asyncio.create_task(reading.run())
         yield reading
@@ -161,7 +162,7 @@ async def test_aborted_records_and_markers_are_passed_when_somebody_waits(
         assert feed.values == [b"committed"]
         await user.begin_transaction()
         await put(user, topic, 0, b"open")
-        async with consuming(bootstrap) as asking:
+        async with consuming(Kafka(bootstrap)) as asking:
             assert await asking.end_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 4}
         await user.commit_transaction()
     await feed.reached(6)

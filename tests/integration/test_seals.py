@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from kafka_timers import topics
 from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.kafka import Kafka
 from kafka_timers.seals import last_seals, latest, read_tail, read_tails
 from kafka_timers.wire import Sealed
 
@@ -48,7 +49,7 @@ class Ledger:
 
 @pytest.fixture
 async def ledger(bootstrap: str, prefix: str) -> AsyncIterator[Ledger]:
-    await topics.create(bootstrap, prefix, 2)
+    await topics.create(Kafka(bootstrap), prefix, 2)
     ledger = Ledger(bootstrap, prefix)
     await ledger.take_over()
     yield ledger
@@ -150,7 +151,7 @@ async def test_tails_of_all_partitions_are_read_at_once(bootstrap: str, prefix: 
     await ledger.seal(Sealed(last=5))
     async with reading(bootstrap) as consumer:
         assert await read_tails(consumer, ledger.topic, [0, 1]) == {0: [Sealed(last=5)], 1: []}
-    assert await last_seals(bootstrap, prefix) == {0: [Sealed(last=5)], 1: []}
+    assert await last_seals(Kafka(bootstrap), prefix) == {0: [Sealed(last=5)], 1: []}
 
 
 async def test_an_end_that_cannot_be_reached_is_given_up(bootstrap: str, ledger: Ledger) -> None:
@@ -162,4 +163,4 @@ async def test_an_end_that_cannot_be_reached_is_given_up(bootstrap: str, ledger:
 
 async def test_without_the_topic_it_says_how_to_make_it(bootstrap: str, prefix: str) -> None:
     with pytest.raises(TopicsError, match=f"{prefix}timer-sealed is missing: create it with kafka-timers topics"):
-        await last_seals(bootstrap, prefix)
+        await last_seals(Kafka(bootstrap), prefix)

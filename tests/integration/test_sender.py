@@ -9,6 +9,7 @@ from aiokafka import TopicPartition
 from brokers import make_topic
 
 from kafka_timers.consuming import consuming
+from kafka_timers.kafka import Kafka
 from kafka_timers.seals import last_seals
 from kafka_timers.service.requests import Reason
 from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
@@ -23,7 +24,7 @@ GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-onc
 @pytest.fixture
 async def start(bootstrap: str, prefix: str) -> AsyncIterator[Start]:
     """Start a sender of partition 0; there are the topics of the service, `callbacks`, and `small`."""
-    await create(bootstrap, prefix, 2)
+    await create(Kafka(bootstrap), prefix, 2)
     await make_topic(bootstrap, prefix + "callbacks", 2)
     await make_topic(bootstrap, prefix + "small", configs={"max.message.bytes": "1000"})
     started: list[Sender] = []
@@ -51,7 +52,7 @@ async def visible(bootstrap: str, topic: str, level: str = "read_committed") -> 
     """Return what partition 0 of *topic* has for readers of *level*."""
     at = TopicPartition(topic, 0)
     values: list[bytes | None] = []
-    async with consuming(bootstrap, isolation_level=level, fetch_max_wait_ms=50) as consumer:
+    async with consuming(Kafka(bootstrap), isolation_level=level, fetch_max_wait_ms=50) as consumer:
         consumer.assign([at])
         consumer.seek(at, 0)
         end = (await consumer.end_offsets([at]))[at]
@@ -62,7 +63,7 @@ async def visible(bootstrap: str, topic: str, level: str = "read_committed") -> 
 
 
 async def sealed_seconds(bootstrap: str, prefix: str) -> list[int]:
-    return [seal.last for seal in (await last_seals(bootstrap, prefix))[0]]
+    return [seal.last for seal in (await last_seals(Kafka(bootstrap), prefix))[0]]
 
 
 @GUARANTEES
@@ -84,7 +85,7 @@ async def test_what_an_owner_left_open_is_never_visible(start: Start, bootstrap:
     first = await start()
     await first.begin()
     await send(first, prefix + "callbacks", b"lost")
-    async with consuming(bootstrap, isolation_level="read_uncommitted") as consumer:
+    async with consuming(Kafka(bootstrap), isolation_level="read_uncommitted") as consumer:
         at = TopicPartition(prefix + "callbacks", 0)
         consumer.assign([at])
         consumer.seek(at, 0)

@@ -10,6 +10,7 @@ from brokers import make_topic
 
 from kafka_timers import topics
 from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.kafka import Kafka
 from kafka_timers.service.worker import Worker
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.wire import Topics
@@ -30,29 +31,29 @@ async def settings_of(bootstrap: str, name: str) -> dict[str, str]:
 
 async def test_topics_are_made_once_and_are_then_as_they_should_be(bootstrap: str, prefix: str) -> None:
     names = [prefix + name for name in OWN]
-    assert await topics.create(bootstrap, prefix, 3) == names
-    assert await topics.create(bootstrap, prefix, 3) == []
-    assert await topics.check(bootstrap, prefix) == []
-    assert await topics.counts(bootstrap, prefix) == dict.fromkeys(names, 3)
+    assert await topics.create(Kafka(bootstrap), prefix, 3) == names
+    assert await topics.create(Kafka(bootstrap), prefix, 3) == []
+    assert await topics.check(Kafka(bootstrap), prefix) == []
+    assert await topics.counts(Kafka(bootstrap), prefix) == dict.fromkeys(names, 3)
 
 
 async def test_topics_that_exist_stay_as_they_are(bootstrap: str, prefix: str) -> None:
-    await topics.create(bootstrap, prefix, 3)
-    assert await topics.create(bootstrap, prefix, 5) == []
-    assert set((await topics.counts(bootstrap, prefix)).values()) == {3}
+    await topics.create(Kafka(bootstrap), prefix, 3)
+    assert await topics.create(Kafka(bootstrap), prefix, 5) == []
+    assert set((await topics.counts(Kafka(bootstrap), prefix)).values()) == {3}
 
 
 async def test_two_that_create_at_the_same_time_share_the_work(bootstrap: str, prefix: str) -> None:
-    made = await asyncio.gather(*(topics.create(bootstrap, prefix, 2) for _ in range(3)))
-    assert sorted(name for names in made for name in names) == sorted(await topics.counts(bootstrap, prefix))
-    assert await topics.check(bootstrap, prefix) == []
+    made = await asyncio.gather(*(topics.create(Kafka(bootstrap), prefix, 2) for _ in range(3)))
+    assert sorted(name for names in made for name in names) == sorted(await topics.counts(Kafka(bootstrap), prefix))
+    assert await topics.check(Kafka(bootstrap), prefix) == []
 
 
 async def test_missing_topics_are_not_made_with_another_count_than_the_others_have(bootstrap: str, prefix: str) -> None:
     await make_topic(bootstrap, prefix + "timer-request", 2)
     with pytest.raises(TopicsError, match=f"{prefix}timer-request has 2 partitions: create the missing"):
-        await topics.create(bootstrap, prefix, 4)
-    assert await topics.counts(bootstrap, prefix) == {prefix + "timer-request": 2}
+        await topics.create(Kafka(bootstrap), prefix, 4)
+    assert await topics.counts(Kafka(bootstrap), prefix) == {prefix + "timer-request": 2}
 
 
 @pytest.mark.parametrize(
@@ -100,13 +101,13 @@ async def test_missing_topics_are_not_made_with_another_count_than_the_others_ha
 async def test_each_topic_is_made_for_what_it_holds(
     bootstrap: str, prefix: str, name: str, expected: dict[str, str]
 ) -> None:
-    await topics.create(bootstrap, prefix, 1)
+    await topics.create(Kafka(bootstrap), prefix, 1)
     assert (await settings_of(bootstrap, prefix + name)).items() >= expected.items()
 
 
 async def test_check_names_each_missing_topic_and_makes_none(bootstrap: str, prefix: str) -> None:
     for _ in range(2):
-        problems = await topics.check(bootstrap, prefix)
+        problems = await topics.check(Kafka(bootstrap), prefix)
         assert [problem.split(": create it with kafka-timers topics create")[0] for problem in problems] == [
             f"topic {prefix}{name} is missing" for name in OWN
         ]
@@ -149,7 +150,7 @@ async def test_check_tells_a_wrong_setting_and_what_it_must_be(
 ) -> None:
     for topic, sound in SOUND.items():
         await make_topic(bootstrap, prefix + topic, 1, sound | (configs if topic == name else {}))
-    (problem,) = await topics.check(bootstrap, prefix)
+    (problem,) = await topics.check(Kafka(bootstrap), prefix)
     ((key, value),) = configs.items()
     assert problem.startswith(f"topic {prefix}{name} has {key}={value}: set it to ")
     assert ", because " in problem
@@ -158,7 +159,7 @@ async def test_check_tells_a_wrong_setting_and_what_it_must_be(
 async def test_check_finds_nothing_wrong_with_what_an_operator_may_choose(bootstrap: str, prefix: str) -> None:
     for topic, sound in SOUND.items():
         await make_topic(bootstrap, prefix + topic, 5 if topic in ("timer-rejected", "timer-reply") else 2, sound)
-    assert await topics.check(bootstrap, prefix) == []
+    assert await topics.check(Kafka(bootstrap), prefix) == []
 
 
 async def test_with_a_horizon_the_request_log_may_expire_a_week_behind_it(bootstrap: str, prefix: str) -> None:
@@ -166,16 +167,16 @@ async def test_with_a_horizon_the_request_log_may_expire_a_week_behind_it(bootst
     for topic, sound in SOUND.items():
         expires = {"retention.ms": str(eight_days_ms)} if topic == "timer-request" else {}
         await make_topic(bootstrap, prefix + topic, 1, sound | expires)
-    assert await topics.check(bootstrap, prefix, horizon_s=86_400) == []
+    assert await topics.check(Kafka(bootstrap), prefix, horizon_s=86_400) == []
     for horizon_s in (0, 86_401):
-        (problem,) = await topics.check(bootstrap, prefix, horizon_s)
+        (problem,) = await topics.check(Kafka(bootstrap), prefix, horizon_s)
         assert problem.startswith(f"topic {prefix}timer-request has retention.ms={eight_days_ms}: set it to ")
 
 
 async def test_check_tells_partition_counts_that_differ(bootstrap: str, prefix: str) -> None:
     for topic, sound in SOUND.items():
         await make_topic(bootstrap, prefix + topic, 3 if topic == "oscillator" else 2, sound)
-    (problem,) = await topics.check(bootstrap, prefix)
+    (problem,) = await topics.check(Kafka(bootstrap), prefix)
     assert problem.startswith(
         f"partition counts differ ({prefix}timer-request 2, {prefix}oscillator 3, {prefix}timer-sealed 2)"
     )
@@ -185,13 +186,13 @@ async def test_a_broker_that_accepts_and_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(BrokerError, match=f"no answer from Kafka at {address} within 0.3 s"):
-            async with topics.answering(address, timeout_s=0.3):
-                await topics.check(address, "")
+            async with topics.answering(Kafka(address), timeout_s=0.3):
+                await topics.check(Kafka(address), "")
 
 
 async def test_a_topic_that_the_broker_refuses_is_said_with_its_reason(bootstrap: str) -> None:
     with pytest.raises(BrokerError, match="cannot create no good-timer-request"):
-        await topics.create(bootstrap, "no good-", 1)
+        await topics.create(Kafka(bootstrap), "no good-", 1)
 
 
 # --- what the worker tells of them -----------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ async def test_a_worker_tells_what_is_wrong_with_the_topics(
     bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await make_topic(bootstrap, Topics.of(prefix).requests, 2, {"retention.ms": "3600000"})
-    await topics.create(bootstrap, prefix, 2)
+    await topics.create(Kafka(bootstrap), prefix, 2)
     worker = Worker(WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix))
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()

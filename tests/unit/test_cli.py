@@ -157,7 +157,8 @@ def test_a_broker_that_is_away_is_one_sentence_and_exit_code_1(command: list[str
     arguments = [sys.executable, "-m", "kafka_timers", *command, "--bootstrap", unused_address]
     ended = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 1
-    assert ended.stderr == f"Error: no Kafka answers at {unused_address}: start it, or give another address\n"
+    assert ended.stderr.startswith(f"Error: no Kafka answers at {unused_address}, or not in plain text: start it")
+    assert ended.stderr.count("\n") == 1
 
 
 def test_an_address_that_is_none_is_said_plainly() -> None:
@@ -165,7 +166,7 @@ def test_an_address_that_is_none_is_said_plainly() -> None:
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
     assert ended.returncode == 1
     assert ended.stderr == (
-        "Error: 'localhost:kafka' is not a list of Kafka brokers: give host:port, comma separated\n"
+        "Error: bootstrap 'localhost:kafka' is not a list of Kafka brokers: give host:port, comma separated\n"
     )
 
 

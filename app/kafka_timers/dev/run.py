@@ -27,6 +27,7 @@ from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError
+from kafka_timers.kafka import Kafka
 from kafka_timers.settings import DevSettings, WorkerSettings
 
 __all__ = ["run"]
@@ -135,10 +136,10 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
 
         if not bootstrap:
             with console.status("Starting Kafka"):
-                kafka = await stack.enter_async_context(EmbeddedKafka(folder / "kafka", settings.port))
-            watch(kafka.obituary())
-            bootstrap = kafka.bootstrap
-        await _prepare_topics(settings, bootstrap)
+                broker = await stack.enter_async_context(EmbeddedKafka(folder / "kafka", settings.port))
+            watch(broker.obituary())
+            bootstrap = broker.bootstrap
+        await _prepare_topics(settings, settings.kafka if settings.bootstrap else Kafka(bootstrap))
         for name, command in commands(settings, bootstrap, folder).items():
             child = await Child.start(name, command, folder / "log" / f"{name}.log")
             stack.push_async_callback(child.stop)
@@ -164,7 +165,8 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
     """Return the command of each process beside Kafka, by the process's name, in the order of starting."""
     program = [sys.executable, "-m", "kafka_timers"]
     # Also what has a default: otherwise a variable in the environment of this process would decide.
-    common = ["--bootstrap", bootstrap, "--topic-prefix", settings.topic_prefix, "--host", _HOST]
+    instance = _instance(settings, bootstrap)
+    common = [*instance, "--host", _HOST]
     oscillators = {
         f"oscillator-{replica}": [
             *(*program, "oscillator", *common, "--replica", str(replica)),
@@ -177,13 +179,18 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
         *("--port", str(settings.worker_port)),
         *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
     ]
-    where = ["--bootstrap", bootstrap, "--topic-prefix", settings.topic_prefix, *_lake(folder), "--master", "local[2]"]
+    where = [*instance, *_lake(folder), "--master", "local[2]"]
     # Lands as well: two Sparks that start side by side take twice as long, and twice the memory.
     lake = [
         *(*program, "lake", "promote", "--land", *where),
         *("--every-s", str(_EVERY_S), "--bucket-s", str(_BUCKET_S)),
     ]
     return {**oscillators, "worker": worker} | ({"lake": lake} if settings.lake else {})
+
+
+def _instance(settings: DevSettings, bootstrap: str) -> list[str]:
+    where = ["--bootstrap", bootstrap, "--topic-prefix", settings.topic_prefix]
+    return [*where, "--kafka-config", str(Path(settings.kafka_config).absolute())] if settings.kafka_config else where
 
 
 def _lake(folder: Path) -> list[str]:
@@ -193,6 +200,8 @@ def _lake(folder: Path) -> list[str]:
 def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
     """Return what to try next, in a second terminal, and where to look: what each is for, and its lines."""
     where = f" --bootstrap {bootstrap}" if bootstrap != WorkerSettings.bootstrap else ""
+    if settings.kafka_config:
+        where += f" --kafka-config {shlex.quote(settings.kafka_config)}"
     prefixed = f"{where} --topic-prefix {settings.topic_prefix}" if settings.topic_prefix else where
     ports = [settings.worker_port, *(settings.oscillator_port + replica for replica in range(_OSCILLATORS))]
     send = f"kafka-timers send --in {{}} --topic {CALLBACK_TOPIC} --key order-1 --value hello{prefixed}"
@@ -221,12 +230,12 @@ def _print_hints(settings: DevSettings, bootstrap: str, folder: Path, console: C
             purpose = ""
 
 
-async def _prepare_topics(settings: DevSettings, bootstrap: str) -> None:
-    await topics.create(bootstrap, settings.topic_prefix, settings.partitions)
-    if problems := await topics.check(bootstrap, settings.topic_prefix):
+async def _prepare_topics(settings: DevSettings, kafka: Kafka) -> None:
+    await topics.create(kafka, settings.topic_prefix, settings.partitions)
+    if problems := await topics.check(kafka, settings.topic_prefix):
         raise TopicsError("\n".join(problems))
-    async with topics.answering(bootstrap):
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    async with topics.answering(kafka):
+        admin = AIOKafkaAdminClient(**kafka.client_options())
         try:
             await admin.start()
             # Stamped by the broker, so that `watch` shows when a callback was written and not when it was built.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from kafka_timers.doors import countdown, etf1, headers, karafka, timebridge
 from kafka_timers.doors.asks import Asked, Record
 
-__all__ = ["DOORS", "WITH_IDS", "door_topics"]
+__all__ = ["DOORS", "WITH_IDS", "door_group", "door_topics"]
 
 DOORS: dict[str, Callable[[Record], Asked]] = {
     "etf1": etf1.ask,
@@ -26,6 +26,11 @@ DOORS: dict[str, Callable[[Record], Asked]] = {
 
 # Where a record may take the place of an earlier one, or take it back.
 WITH_IDS = frozenset(("etf1", "headers", "karafka"))
+
+
+def door_group(group: str, name: str) -> str:
+    """Return the consumer group of door *name* of the workers in *group*; its transactional ids begin so too."""
+    return f"{group}.door.{name}"
 
 
 def door_topics(text: str) -> list[tuple[str, str]]:

@@ -9,6 +9,8 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from kafka_timers.consuming import consuming
+from kafka_timers.doors import door_group
+from kafka_timers.kafka import Kafka
 from kafka_timers.topics import answering
 
 __all__ = ["DoorLag", "door_lags"]
@@ -23,23 +25,23 @@ class DoorLag:
     lag: int
 
 
-async def door_lags(bootstrap: str, group: str) -> list[DoorLag]:
+async def door_lags(kafka: Kafka, group: str) -> list[DoorLag]:
     """
     Return how far each door that has read anything is behind.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated.
+        kafka: to talk to.
         group: of the workers.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
-    start = f"{group}.door."
-    async with answering(bootstrap), AsyncExitStack() as opened:
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    start = door_group(group, "")
+    async with answering(kafka), AsyncExitStack() as opened:
+        admin = AIOKafkaAdminClient(**kafka.client_options())
         opened.push_async_callback(admin.close)
         await admin.start()
-        consumer = await opened.enter_async_context(consuming(bootstrap))
+        consumer = await opened.enter_async_context(consuming(kafka))
         lags = []
         for name in sorted(name for name, _, *_ in await admin.list_consumer_groups() if name.startswith(start)):
             offsets = await admin.list_consumer_group_offsets(name)

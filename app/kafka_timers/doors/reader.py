@@ -26,7 +26,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 
 from kafka_timers.clock import Clock
 from kafka_timers.consuming import consuming
-from kafka_timers.doors import DOORS, WITH_IDS
+from kafka_timers.doors import DOORS, WITH_IDS, door_group
 from kafka_timers.doors.asks import Ask, Asked, Reason, Record
 from kafka_timers.doors.countdown import Callers
 from kafka_timers.errors import TopicsError
@@ -126,7 +126,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         self._metrics = metrics
         self._clock = clock
         self._ask = DOORS[name]
-        self._group = f"{settings.group}.door.{name}"
+        self._group = door_group(settings.group, name)
         self._sources: dict[TopicPartition, _Source] = {}
         self._changed = asyncio.Event()
         self._assigned: frozenset[TopicPartition] = frozenset()
@@ -159,7 +159,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         async with AsyncExitStack() as stack:
             consumer: AIOKafkaConsumer = await stack.enter_async_context(
                 consuming(
-                    self._settings.bootstrap,
+                    self._settings.kafka,
                     group_id=self._group,
                     auto_offset_reset="earliest",
                     max_partition_fetch_bytes=_FETCH_BYTES,
@@ -195,7 +195,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         """Shut out who owned the partition before, and read on where that one has come to."""
         assigned, settings = self._assigned, self._settings
         producer = AIOKafkaProducer(
-            bootstrap_servers=settings.bootstrap,
+            **settings.kafka.client_options(),
             acks="all",
             max_batch_size=self._outlet.batch_bytes,
             transactional_id=f"{self._group}.{settings.topic_prefix}{at.topic}.{at.partition}",
@@ -229,7 +229,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         """Return the last offset from *position* to *end* of each timer that may be due before *end* is passed on."""
         due_s = self._clock.wall_s() + _AHEAD_S
         latest: dict[bytes, int] = {}
-        async with consuming(self._settings.bootstrap) as consumer:
+        async with consuming(self._settings.kafka) as consumer:
             consumer.assign([at])
             consumer.seek(at, position)
             while await consumer.position(at) < end:

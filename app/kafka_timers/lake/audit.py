@@ -23,6 +23,7 @@ from kafka_timers.lake.findings import (
     unpromoted,
 )
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, due_of
+from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.span import Span, span_of
 from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
@@ -174,7 +175,7 @@ def _received(spark: SparkSession, settings: LakeSettings, fated: DataFrame, fro
         return constant(spark, [], _CALLBACKS)
     records = spark.read.format("kafka").options(
         **{
-            "kafka.bootstrap.servers": settings.bootstrap,
+            **kafka_options(settings.kafka),
             "kafka.isolation.level": "read_committed",
             # A topic that is named and is not there any more is passed over: its callbacks are missing.
             "subscribePattern": "|".join(re.escape(topic) for topic in topics),

@@ -42,7 +42,9 @@ class _Second(When):
 
 def _reads(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give *command* the settings of a job that reads the lake and takes horizons from seals."""
-    return options_of(LakeSettings, "lake", "bootstrap", "topic_prefix", "master", "packages", "log_level")(command)
+    return options_of(
+        LakeSettings, "lake", "bootstrap", "kafka_config", "topic_prefix", "master", "packages", "log_level"
+    )(command)
 
 
 def _span(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -36,6 +36,7 @@ from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.lake.session import kafka_options
 from kafka_timers.settings import LakeSettings
 from kafka_timers.wire import Topics
 
@@ -119,7 +120,7 @@ def land(
 
 def _sources(settings: LakeSettings) -> list[_Source]:
     names = Topics.of(settings.topic_prefix)
-    counts = asyncio.run(topics.counts(settings.bootstrap, settings.topic_prefix))
+    counts = asyncio.run(topics.counts(settings.kafka, settings.topic_prefix))
     missing = [name for name in (names.requests, names.sealed, names.rejected) if name not in counts]
     if missing:
         raise LakeError(f"topic {missing[0]} is missing: create it with kafka-timers topics create")
@@ -164,7 +165,7 @@ def _records(
     spark: SparkSession, settings: LakeSettings, topic: str, starting_offsets: str, *, skip_lost: bool
 ) -> DataFrame:
     options = {
-        "kafka.bootstrap.servers": settings.bootstrap,
+        **kafka_options(settings.kafka),
         "kafka.isolation.level": "read_committed",
         "kafka.max.partition.fetch.bytes": str(_FETCH_BYTES),
         "subscribe": topic,
@@ -287,6 +288,6 @@ def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, source
 
 async def _limits(settings: LakeSettings, sources: list[_Source]) -> dict[TopicPartition, tuple[int, int]]:
     where = [TopicPartition(source.topic, number) for source in sources for number in range(source.partitions)]
-    async with topics.answering(settings.bootstrap), consuming(settings.bootstrap) as consumer:
+    async with topics.answering(settings.kafka), consuming(settings.kafka) as consumer:
         starts, ends = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
     return {tp: (starts[tp], ends[tp]) for tp in where}

@@ -16,6 +16,8 @@ from pyspark.sql import DataFrame
 
 from kafka_timers.consuming import consuming
 from kafka_timers.errors import BrokerError, LakeError, TopicsError
+from kafka_timers.kafka import Kafka
+from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import words_of
 from kafka_timers.seals import last_seals, latest
 from kafka_timers.settings import LakeSettings
@@ -63,7 +65,7 @@ class Live:
     message_bytes_max: int
 
 
-async def look(bootstrap: str, prefix: str) -> Live:
+async def look(kafka: Kafka, prefix: str) -> Live:
     """
     Return how the live part stands now.
 
@@ -73,23 +75,23 @@ async def look(bootstrap: str, prefix: str) -> Live:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
     topics = Topics.of(prefix)
-    partitions = await counts(bootstrap, prefix)
+    partitions = await counts(kafka, prefix)
     for topic in (topics.oscillator, topics.requests):
         if topic not in partitions:
             raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
     async with AsyncExitStack() as opened:
-        async with answering(bootstrap):
+        async with answering(kafka):
             # Ticks are sent outside of transactions. And a far request in a transaction that is still open may be of a
             # bucket that is about to be closed, so the ends are those of the log and not of what can be read.
-            reading = consuming(bootstrap, isolation_level="read_uncommitted", fetch_max_wait_ms=50)
+            reading = consuming(kafka, isolation_level="read_uncommitted", fetch_max_wait_ms=50)
             consumer = await opened.enter_async_context(reading)
-        async with answering(bootstrap):
+        async with answering(kafka):
             now = await _last_tick(consumer, topics.oscillator, partitions[topics.oscillator])
             requests = [TopicPartition(topics.requests, number) for number in range(partitions[topics.requests])]
             ends = {where.partition: end for where, end in (await consumer.end_offsets(requests)).items()}
-    tails = await last_seals(bootstrap, prefix)
+    tails = await last_seals(kafka, prefix)
     seals = {number: seal for number, tail in tails.items() if (seal := latest(tail))}
-    return Live(now, ends, seals, await _message_bytes_max(bootstrap, topics.requests))
+    return Live(now, ends, seals, await _message_bytes_max(kafka, topics.requests))
 
 
 def publish(records: DataFrame, settings: LakeSettings) -> None:
@@ -106,9 +108,9 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
     """
     topic = Topics.of(settings.topic_prefix).requests
     # A batch that is larger than the topic takes would be split by this size, and so sent again as it is, without end.
-    batch_bytes = min(_BATCH_BYTES, asyncio.run(_message_bytes_max(settings.bootstrap, topic)))
+    batch_bytes = min(_BATCH_BYTES, asyncio.run(_message_bytes_max(settings.kafka, topic)))
     sink = {
-        "kafka.bootstrap.servers": settings.bootstrap,
+        **kafka_options(settings.kafka),
         "topic": topic,
         "kafka.batch.size": str(batch_bytes),
     }
@@ -178,9 +180,9 @@ async def _read_ticks(
     return last
 
 
-async def _message_bytes_max(bootstrap: str, topic: str) -> int:
-    async with answering(bootstrap):
-        admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+async def _message_bytes_max(kafka: Kafka, topic: str) -> int:
+    async with answering(kafka):
+        admin = AIOKafkaAdminClient(**kafka.client_options())
         try:
             await admin.start()
             wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {_MAX_MESSAGE: None})

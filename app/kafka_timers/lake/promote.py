@@ -403,7 +403,7 @@ class Promoter:
         )
 
     def _look(self) -> Live:
-        live = asyncio.run(look(self._settings.bootstrap, self._settings.topic_prefix))
+        live = asyncio.run(look(self._settings.kafka, self._settings.topic_prefix))
         horizons_s = {number: seal.horizon_s for number, seal in live.seals.items()}
         for number, horizon_s in horizons_s.items():
             if 0 < horizon_s < self._settings.horizon_s:

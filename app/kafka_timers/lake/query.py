@@ -246,7 +246,7 @@ class Bulk:
             BrokerError: no broker answers.
         """
         spark, topic = self._meant.sparkSession, Topics.of(self._settings.topic_prefix).requests
-        partitions = asyncio.run(counts(self._settings.bootstrap, self._settings.topic_prefix))
+        partitions = asyncio.run(counts(self._settings.kafka, self._settings.topic_prefix))
         landed = tables.read_positions(spark, tables.root_of(self._settings), topic)
         refuse_other_topic(landed, topic, partitions.get(topic, 0))
         with tables.translated(tables.root_of(self._settings)):

@@ -21,9 +21,10 @@ from pyspark.sql import SparkSession
 
 from kafka_timers.dev import java
 from kafka_timers.errors import KafkaSetupError, LakeError
+from kafka_timers.kafka import Kafka
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["open_session"]
+__all__ = ["kafka_options", "open_session"]
 
 # Minor of pyspark → connector and Delta that were tested with it. Those of 4.1 and 4.2 did not resolve completely.
 PACKAGES = {
@@ -53,6 +54,8 @@ _CONF = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(64 << 20),
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
+    # Spark's own, and what carries a password or a key to Kafka: none of it is to be read in plans, logs or its pages.
+    "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore",
 }
 # Of a Spark that this process starts; one that spark-submit has started is its operator's.
 _OWN = {
@@ -118,6 +121,11 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
         spark.conf.set(_PARTITIONS, context.defaultParallelism * _PARTITIONS_PER_CORE)
     _check_jars(spark)
     return spark
+
+
+def kafka_options(kafka: Kafka) -> dict[str, str]:
+    """Return what Spark's readers and writers of Kafka need to connect."""
+    return {f"kafka.{name}": value for name, value in kafka.java_options().items()}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
+from kafka_timers.kafka import Kafka
 from kafka_timers.wire import Record
 
 _READ_COMMITTED = 1
@@ -58,14 +59,14 @@ class Fetcher:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, bootstrap: str, topic: str) -> AsyncIterator["Fetcher"]:
+    async def open(cls, kafka: Kafka, topic: str) -> AsyncIterator["Fetcher"]:
         """
         Connect.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
         """
-        client = AIOKafkaClient(bootstrap_servers=bootstrap)
+        client = AIOKafkaClient(**kafka.client_options())
         try:
             await client.bootstrap()
             await client.set_topics([topic])

@@ -46,7 +46,8 @@ async def run_all(settings: WorkerSettings, stop: asyncio.Event) -> int:
 
 async def _keep(number: int, settings: WorkerSettings, stop: asyncio.Event) -> int:
     """Keep one worker running, and return its exit code once it gives up or is stopped."""
-    env = os.environ | {env_name(name): str(value) for name, value in vars(settings_of(settings, number)).items()}
+    own = dataclasses.asdict(settings_of(settings, number))
+    env = os.environ | {env_name(name): str(value) for name, value in own.items()}
     command = [sys.executable, "-m", "kafka_timers", "worker"]
     stopping = asyncio.create_task(stop.wait())
     while not stop.is_set():

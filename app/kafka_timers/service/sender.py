@@ -79,7 +79,7 @@ class Sender:
                 "transaction_timeout_ms": int(settings.transaction_timeout_s * 1000),
             }
         self._producer = AIOKafkaProducer(
-            bootstrap_servers=settings.bootstrap,
+            **settings.kafka.client_options(),
             acks="all",
             max_batch_size=BATCH_BYTES,
             request_timeout_ms=int(settings.transaction_timeout_s * 1000),

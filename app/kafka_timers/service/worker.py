@@ -30,6 +30,7 @@ from kafka_timers.consuming import consuming
 from kafka_timers.doors import door_topics
 from kafka_timers.doors.reader import DoorReader, Outlet
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError
+from kafka_timers.kafka import Kafka
 from kafka_timers.probes import Probes
 from kafka_timers.service.agents import make_app
 from kafka_timers.service.arming import Room
@@ -103,9 +104,9 @@ class Worker:
             stack.enter_context(_locked(Path(self._settings.data_dir)))
             await self.probes.start()
             stack.push_async_callback(self.probes.stop)
-            if not await _answers(self._settings.bootstrap, stop):
+            if not await _answers(self._settings.kafka, stop):
                 return
-            admin = AIOKafkaAdminClient(bootstrap_servers=self._settings.bootstrap)
+            admin = AIOKafkaAdminClient(**self._settings.kafka.client_options())
             await admin.start()
             stack.push_async_callback(admin.close)
             self._shared = shared = await self._connect(admin, stack)
@@ -173,7 +174,7 @@ class Worker:
 
     def _unready(self) -> list[str]:
         if self._shared is None:
-            return [f"no broker answers at {self._settings.bootstrap} yet"]
+            return [f"no broker answers at {self._settings.kafka} yet"]
         if not self._joined:
             return ["has not joined the group yet"]
         reasons = [problem for owner in self._owners.values() if (problem := owner.problem())]
@@ -190,7 +191,7 @@ class Worker:
 
     def _dead(self) -> list[str]:
         limit_s = self._settings.stalled_after_s * _DEAD_FACTOR
-        if self._ticked_s is None or self._clock.elapsed_s() - self._ticked_s > _NO_TICK_S:
+        if self._silent_s() > _NO_TICK_S:
             # Without ticks nothing moves, and no restart of a worker mends that.
             return []
         idle = [owner for owner in self._owners.values() if owner.idle_s > limit_s]
@@ -200,12 +201,12 @@ class Worker:
 
     async def _connect(self, admin: AIOKafkaAdminClient, stack: AsyncExitStack) -> Shared:
         settings, topics = self._settings, self._topics
-        found = await counts(settings.bootstrap, settings.topic_prefix)
+        found = await counts(settings.kafka, settings.topic_prefix)
         partitions = _agreed(found, topics)
         self.metrics.partitions.set(partitions)
-        fetcher = await stack.enter_async_context(Fetcher.open(settings.bootstrap, topics.requests))
-        asking = await stack.enter_async_context(consuming(settings.bootstrap))
-        sealing = await stack.enter_async_context(consuming(settings.bootstrap, fetch_max_wait_ms=50))
+        fetcher = await stack.enter_async_context(Fetcher.open(settings.kafka, topics.requests))
+        asking = await stack.enter_async_context(consuming(settings.kafka))
+        sealing = await stack.enter_async_context(consuming(settings.kafka, fetch_max_wait_ms=50))
         targets = CallbackTopics(admin, topics, settings.allowed_topics, self._clock)
         rush = Rush()
         reader = RequestReader(fetcher, rush)
@@ -216,7 +217,7 @@ class Worker:
             if not isinstance(found_as, Target):
                 raise TopicsError(f"topic {name} cannot be written to: {found_as}")
             own[name] = found_as
-        replying = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, acks="all", request_timeout_ms=_REPLY_MS)
+        replying = AIOKafkaProducer(**settings.kafka.client_options(), acks="all", request_timeout_ms=_REPLY_MS)
         stack.push_async_callback(producing.stop, replying)
         await replying.start()
         cluster = (await admin.describe_cluster())["cluster_id"] or ""
@@ -327,13 +328,13 @@ def _keep_memory() -> None:
             set_option(option, size)
 
 
-async def _answers(bootstrap: str, stop: asyncio.Event) -> bool:
+async def _answers(kafka: Kafka, stop: asyncio.Event) -> bool:
     """Wait until a broker answers; False when *stop* came first."""
     told = False
     while not stop.is_set():
         try:
-            async with answering(bootstrap):
-                admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+            async with answering(kafka):
+                admin = AIOKafkaAdminClient(**kafka.client_options())
                 try:
                     await admin.start()
                 finally:

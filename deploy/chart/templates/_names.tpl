@@ -38,16 +38,46 @@ imagePullPolicy: {{ (merge (dict) (index . 1) $root.Values.image).pullPolicy }}
 {{- else }}{{ default "default" .Values.serviceAccount.name }}{{ end -}}
 {{- end }}
 
-{{/* Options of a process as its environment: a map of names to values. */}}
+{{/* Of a list of the root, options of a process by their names, and how it logs in: its environment. */}}
 {{- define "kafka-timers.env" -}}
 {{- $root := index . 0 -}}
+{{- $login := index . 2 -}}
 - {name: KAFKA_TIMERS_BOOTSTRAP, value: {{ required "kafka.bootstrap is needed: host:port of some brokers" $root.Values.kafka.bootstrap | quote }}}
 - {name: KAFKA_TIMERS_TOPIC_PREFIX, value: {{ $root.Values.kafka.topicPrefix | quote }}}
 {{- range $name, $value := index . 1 }}
 - {name: KAFKA_TIMERS_{{ upper $name }}, value: {{ include "kafka-timers.text" $value | quote }}}
 {{- end }}
+{{- range $name, $value := merge (dict) $login.config $root.Values.kafka.config }}
+- {name: KAFKA_TIMERS_{{ $name | replace "." "_" | upper }}, value: {{ $value | quote }}}
+{{- end }}
+{{- with $login.secret }}
+{{- $secret := . }}
+{{- range $key, $name := dict "password" "SASL_PASSWORD" "client-secret" "SASL_OAUTHBEARER_CLIENT_SECRET" "key-password" "SSL_KEY_PASSWORD" }}
+- name: KAFKA_TIMERS_{{ $name }}
+  valueFrom: {secretKeyRef: {name: {{ $secret }}, key: {{ $key }}, optional: true}}
+{{- end }}
+{{- end }}
 {{- with $root.Values.extraEnv }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Of a list of the root and how a process logs in: where the files for it are, as volumeMounts and as volumes. */}}
+{{- define "kafka-timers.loginMounts" -}}
+{{- with (index . 0).Values.kafka.caSecret }}
+- {name: kafka-ca, mountPath: /etc/kafka/ca, readOnly: true}
+{{- end }}
+{{- with (index . 1).secret }}
+- {name: kafka-user, mountPath: /etc/kafka/user, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "kafka-timers.loginVolumes" -}}
+{{- with (index . 0).Values.kafka.caSecret }}
+- {name: kafka-ca, secret: {secretName: {{ . }}}}
+{{- end }}
+{{- with (index . 1).secret }}
+- {name: kafka-user, secret: {secretName: {{ . }}}}
 {{- end }}
 {{- end }}
 

@@ -1,0 +1,257 @@
+"""The service on a Kafka with TLS, SASL and an authorizer: all of the live path, each way to log in, and no leak."""
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs
+
+import pytest
+import test_live_path
+import trustme
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+from secured import Right, SecuredKafka, SecuredService, token_for
+
+from kafka_timers import BrokerError, TimerClient, topics
+from kafka_timers.acls import acls_of
+from kafka_timers.cli import program
+from kafka_timers.kafka import Kafka
+from kafka_timers.lake import tables
+from kafka_timers.lake.land import land_once
+from kafka_timers.lake.live import look, publish
+from kafka_timers.lake.schema import REQUESTS
+from kafka_timers.settings import LakeSettings
+from kafka_timers.wire import Future
+
+TOKEN_URL = "sasl_oauthbearer_token_endpoint_url"
+CLIENT_ID, CLIENT_SECRET = "sasl_oauthbearer_client_id", "sasl_oauthbearer_client_secret"
+SCOPE = "sasl_oauthbearer_scope"
+
+# All of them once more, with the fixture `service` of this module.
+globals().update({name: test for name, test in vars(test_live_path).items() if name.startswith("test_")})
+
+
+@pytest.fixture(scope="module")
+async def secured(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SecuredKafka]:
+    """A broker for all tests of this module."""
+    async with SecuredKafka(tmp_path_factory.mktemp("secured")) as started:
+        yield started
+
+
+@pytest.fixture
+async def service(secured: SecuredKafka, prefix: str, tmp_path: Path) -> AsyncIterator[SecuredService]:
+    """A service whose users may do what they must, and write to this test's own callback topics."""
+    secured.allow(prefix, "--allowed-topics", f"{prefix}callbacks*")
+    async with SecuredService(secured, prefix, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture
+def token_endpoint() -> Iterator[tuple[str, list[dict[str, list[str]]]]]:
+    """An endpoint that gives tokens for whoever has the secret, and what it was asked."""
+    asked: list[dict[str, list[str]]] = []
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # the library's name
+            form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            asked.append(form)
+            user, _, secret = base64.b64decode(self.headers["Authorization"].split()[1]).decode().partition(":")
+            known = secret == "s3cret" and form["grant_type"] == ["client_credentials"]
+            body = json.dumps({"access_token": token_for(user), "expires_in": 600} if known else {}).encode()
+            self.send_response(200 if known else 401)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}/token", asked
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "token file", "token endpoint", "certificate"])
+async def test_whoever_asks_and_whoever_fires_may_log_in_in_any_way(
+    way: str, service: SecuredService, token_endpoint: tuple[str, list[dict[str, list[str]]]], tmp_path: Path
+) -> None:
+    """Oscillator, worker and client; a cancel too, whose answer is read over a connection of its own."""
+    secured, url = service.kafka, token_endpoint[0]
+
+    def login(user: str) -> tuple[str, Path]:
+        if way == "certificate":
+            return secured.tls, secured.certified(user)
+        if way == "token file":
+            token = tmp_path / f"{user}.token"
+            token.write_text(token_for(user))
+            return secured.sasl, secured.config(user, "OAUTHBEARER", **{TOKEN_URL: token.as_uri()})
+        if way == "token endpoint":
+            more = {TOKEN_URL: url, CLIENT_ID: user, CLIENT_SECRET: "s3cret", SCOPE: "timers"}
+            return secured.sasl, secured.config(user, "OAUTHBEARER", **more)
+        return secured.sasl, secured.config(user, way)
+
+    for process in ("oscillator", "worker"):
+        await service.start_as(process, *login(process))
+    where, config = login("client")
+    async with TimerClient(Kafka.of(where, str(config)), topic_prefix=service.prefix) as client:
+        await client.after(0, topic=service.callbacks, value=b"fires")
+        await client.after(3600, topic=service.callbacks, value=b"does not", timer_id="t-1")
+        answer = await client.cancel("t-1")
+    assert answer.outcome == "CANCELLED"
+    [callback] = await service.read(service.callbacks, 1)
+    assert callback.value == b"fires"
+    if way == "token endpoint":
+        assert token_endpoint[1][0]["scope"] == ["timers"]
+
+
+async def test_a_topic_that_the_worker_may_not_write_to_is_refused_and_stops_nothing(service: SecuredService) -> None:
+    foreign = service.prefix + "foreign"
+    await service.create_topic(foreign)
+    await service.worker()
+    second = int(time.time()) - 100
+    refused = await service.request(second, Future(callBackTopic=foreign, callBack=b"not for you"), 1)
+    await service.requests(second, ["fires"], 1)
+    await service.tick(second)
+    [callback] = await service.read(service.callbacks, 1)
+    assert callback.value == b"fires"
+    [rejected] = await service.read(service.topics.rejected, 1)
+    headers = {name: value.decode() for name, value in rejected.headers}
+    at = f"{headers['timer-rejected-partition']}:{headers['timer-rejected-offset']}"
+    assert (at, headers["timer-rejected-reason"]) == (refused, "topic-refused")
+    assert await service.read(foreign, 1, limit_s=1) == []
+
+
+async def test_no_password_is_in_logs_command_lines_metrics_or_what_is_printed(
+    service: SecuredService, tmp_path: Path
+) -> None:
+    """Also with --log-level debug, and when a login fails; the password comes by the environment."""
+    secured = service.kafka
+    config = secured.write(
+        {"security.protocol": "SASL_SSL", "ssl.ca.location": str(secured.ca), "sasl.mechanism": "PLAIN"}
+    )
+    shown = []
+    processes = []
+    for user in ("worker", "oscillator"):
+        env = {"KAFKA_TIMERS_SASL_USERNAME": user, "KAFKA_TIMERS_SASL_PASSWORD": secured.passwords[user]}
+        processes.append(await service.start_as(user, secured.sasl, config, "--log-level", "debug", env=env))
+    await service.until_serving(processes[0])
+    second = int(time.time()) - 100
+    await service.requests(second, ["fires"])
+    await service.callback_names(["fires"])
+    for process in processes:
+        shown += [process.get(path)[1] for path in ("/metrics", "/readyz", "/livez")]
+        shown.append(command_line(process.child.pid))
+        await process.child.stop(20)
+        shown.append(process.child.log.read_text())
+    wrong = {"KAFKA_TIMERS_SASL_USERNAME": "observer", "KAFKA_TIMERS_SASL_PASSWORD": "wr0ng-passw0rd"}
+    where = ["--bootstrap", secured.sasl, "--kafka-config", str(config), "--topic-prefix", service.prefix]
+    right = wrong | {"KAFKA_TIMERS_SASL_PASSWORD": secured.passwords["observer"]}
+    for env, code in ((right, 0), (wrong, 1)):
+        for command in ("status", "topics check"):
+            told = await asyncio.to_thread(
+                CliRunner().invoke, program, [*command.split(), *where], env=env, catch_exceptions=False
+            )
+            assert told.exit_code == code, told.output
+            shown.append(told.output)
+    assert "SASL_SSL, PLAIN as observer" in shown[-1]
+    secrets = ["wr0ng-passw0rd", *secured.passwords.values()]
+    assert not [(secret, text) for secret in secrets for text in shown if secret in text]
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+
+
+async def test_what_does_not_log_in_says_so(service: SecuredService) -> None:
+    """In plain text against TLS, with a certificate of nobody, with a password that is wrong."""
+    secured = service.kafka
+    strangers = trustme.CA()
+    ca = secured.folder / "strangers.pem"
+    strangers.cert_pem.write_to_path(str(ca))
+    plain, scram = secured.write({}), {"sasl.username": "client", "sasl.password": "no"}
+    tls = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(secured.ca), "sasl.mechanism": "SCRAM-SHA-512"}
+    for config in (plain, secured.write(tls | scram), secured.write(tls | scram | {"ssl.ca.location": str(ca)})):
+        kafka = Kafka.of(secured.sasl, str(config))
+        with pytest.raises(BrokerError) as raised:
+            await topics.counts(kafka, service.prefix)
+        assert str(kafka) in str(raised.value)
+
+
+async def test_the_lake_logs_in_too(spark: SparkSession, service: SecuredService, tmp_path: Path) -> None:
+    """It reads through Spark, looks through Python, and publishes through Spark."""
+    secured = service.kafka
+    login = {"bootstrap": secured.sasl, "kafka_config": str(secured.config("lake")), "topic_prefix": service.prefix}
+    settings = LakeSettings(lake=str(tmp_path / "lake"), **login)
+    await service.worker()
+    second = int(time.time()) - 100
+    await service.requests(second, ["landed"], 1)
+    await service.until_sealed(second)
+    await asyncio.to_thread(land_once, spark, settings)
+    landed = await asyncio.to_thread(tables.read(spark, tables.root_of(settings), REQUESTS).collect)
+    assert [(row.partition, row.second) for row in landed] == [(1, second)]
+    live = await look(settings.kafka, service.prefix)
+    assert (live.now, live.ends[1]) == (second, 1)
+    future = Future(callBackTopic=service.callbacks, callBack=b"published")
+    records = spark.createDataFrame(
+        [(1, b"%d" % second, future.SerializeToString())], "partition int, key binary, value binary"
+    )
+    await asyncio.to_thread(publish, records, settings)
+    await service.tick(second + 1)
+    assert sorted(await service.callback_names(["landed", "published"])) == ["landed", "published"]
+
+
+async def test_brokers_know_a_process_by_its_client_id(service: SecuredService) -> None:
+    """Quotas are by it."""
+    secured = service.kafka
+    process = await service.start_as("worker", secured.sasl, secured.config("worker", client_id="orders-timers"))
+    await service.until_serving(process)
+    group = f"{service.prefix}workers"
+    told = secured.admin.describe_consumer_groups([group])[group].result(30)
+    assert [member.client_id.startswith("orders-timers") for member in told.members] == [True]
+
+
+NEEDED = [
+    (acl.process, operation, acl.why)
+    for acl in acls_of("", "kafka-timers", "callbacks*")
+    for operation in acl.operations
+    # Of its own topics it tells what is wrong with them, of callback topics how much they take at once.
+    if acl.process in ("oscillator", "worker") and operation != "DescribeConfigs"
+]
+
+
+async def works(service: SecuredService) -> bool:
+    """
+    Tell whether timers fire, a cancel is answered and what cannot fire is rejected, each within some seconds.
+
+    The second timer fires by a worker that took over what the first one has sealed.
+    """
+    await service.start("oscillator")
+    worker = await service.start("worker")
+    second = int(time.time()) + 2
+    await service.request(second, Future(callBackTopic=service.callbacks, callBack=b"v"), 1)
+    await service.request(second, Future(callBackTopic=service.topics.sealed), 1)
+    await service.request(0, Future(timerId="a", cancel=True, replyTopic=service.topics.replies))
+    for topic, limit_s in ((service.callbacks, 12), (service.topics.rejected, 3), (service.topics.replies, 3)):
+        if not await service.read(topic, 1, limit_s=limit_s):
+            return False
+    await worker.child.stop(20)
+    await service.start("worker")
+    await service.request(int(time.time()), Future(callBackTopic=service.callbacks, callBack=b"v"), 1)
+    return len(await service.read(service.callbacks, 2, limit_s=12)) == 2
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("but", [None, *NEEDED], ids=str)
+async def test_no_right_is_given_that_is_not_needed(
+    but: Right | None, secured: SecuredKafka, prefix: str, tmp_path: Path
+) -> None:
+    secured.allow(prefix, "--allowed-topics", f"{prefix}callbacks*", but=but)
+    async with SecuredService(secured, prefix, tmp_path) as service:
+        assert await works(service) is (but is None)

@@ -1,0 +1,63 @@
+"""What `kafka-timers acls` prints; that it is enough and what it is for is shown by the secured service."""
+
+import json
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from kafka_timers.acls import PROCESSES, acls_of
+from kafka_timers.cli import program
+from kafka_timers.errors import SettingsError
+
+
+def acls(*options: str) -> str:
+    told = CliRunner().invoke(program, ["acls", *options], catch_exceptions=False)
+    assert told.exit_code == 0
+    return told.stdout
+
+
+def test_it_prints_the_calls_of_kafkas_tool_for_each_process() -> None:
+    lines = acls("--bootstrap", "k:1", "--topic-prefix", "a-", "--principal", "worker=User:CN=w x").splitlines()
+    assert [line.split(":")[0] for line in lines if line.startswith("# ")] == [f"# {name}" for name in PROCESSES]
+    calls = [shlex.split(line) for line in lines if not line.startswith("# ")]
+    assert all(call[:4] == ["kafka-acls.sh", "--bootstrap-server", "k:1", "--add"] for call in calls)
+    assert {call[call.index("--allow-principal") + 1] for call in calls} >= {"User:CN=w x", "User:oscillator"}
+    names = [call[call.index("--topic") + 1] for call in calls if "--topic" in call]
+    assert [name for name in names if not name.startswith("a-") and name != "*"] == []
+
+
+def test_callback_topics_are_those_that_workers_allow() -> None:
+    found = acls_of("", "g", "orders-*, mails")
+    written = [(acl.name, acl.is_prefix) for acl in found if acl.why == "callbacks"]
+    assert written == [("orders-", True), ("mails", False)]
+    for glob in ("*-orders", "a*b", "order?", "[ab]*"):
+        with pytest.raises(SettingsError, match="Kafka allows one topic, or all that begin alike"):
+            acls_of("", "g", glob)
+
+
+def test_doors_are_read_and_their_requests_written() -> None:
+    without, with_door = (json.loads(acls("--json", *more)) for more in ((), ("--door", "etf1=schedules")))
+    more = [acl for acl in with_door if acl not in without]
+    assert {(acl["resource"], acl["name"], *acl["operations"]) for acl in more} == {
+        ("topic", "timer-request", "Read", "DescribeConfigs", "Write"),
+        ("topic", "schedules", "Read", "DescribeConfigs"),
+        ("group", "kafka-timers.door.etf1", "Read"),
+        ("transactional-id", "kafka-timers.door.etf1.", "Write"),
+    }
+    assert {acl["principal"] for acl in more} == {"User:worker"}
+
+
+def test_nobody_may_more_than_read_what_others_write() -> None:
+    """Only workers seal, only oscillators tick."""
+    found = acls_of("", "kafka-timers", "orders-*")
+    writers = {(acl.name, acl.process) for acl in found if acl.resource == "topic" and "Write" in acl.operations}
+    assert writers == {
+        ("oscillator", "oscillator"),
+        ("timer-sealed", "worker"),
+        ("timer-rejected", "worker"),
+        ("timer-reply", "worker"),
+        ("orders-", "worker"),
+        ("timer-request", "lake"),
+        ("timer-request", "client"),
+    }
