@@ -122,10 +122,9 @@ class Session:
             elif (wait_s := self._schedule.next_s() - turned_s) > 0:
                 await asyncio.sleep(min(wait_s, NAP_S))
             else:
-                await self._round(tasks)
+                await self._round(tasks, turned_s)
 
-    async def _round(self, tasks: asyncio.TaskGroup) -> None:
-        now_s = self._broker_s()
+    async def _round(self, tasks: asyncio.TaskGroup, now_s: float) -> None:
         if skipped := self._schedule.skip(now_s):
             log.warning("%d ticks further back than the catch-up limit are left out", skipped)
             self._metrics.skipped.inc(skipped)
@@ -139,14 +138,15 @@ class Session:
             log.warning("no tick of the replicas before this one: stand in from second %d", last)
             self._stands_in = True
         sent_elapsed_s = self._clock.elapsed_s()
-        sendings = {tasks.create_task(self._send(partition, seconds)) for partition, seconds in due.items()}
+        sendings = {tasks.create_task(self._send(partition, seconds, now_s)) for partition, seconds in due.items()}
         done, _ = await asyncio.wait(sendings, timeout=ROUND_LIMIT_S)
         if stamps := [append_s for sending in done if (append_s := _outcome(sending)) is not None]:
             self._broker_time.acknowledged(sent_elapsed_s, self._clock.elapsed_s(), min(stamps))
 
-    async def _send(self, partition: int, seconds: range) -> float | None:
-        """Return the append time of *seconds*, or None when they were not acknowledged."""
+    async def _send(self, partition: int, seconds: range, now_s: float) -> float | None:
+        """Return the append time of *seconds*, due at *now_s*, or None when they were not acknowledged."""
         self._schedule.sent(partition, seconds)
+        append_s: float | None = None
         try:
             append_s = await self._ticks.append(partition, seconds)
             self._saw(partition, seconds[-1], append_s)
@@ -154,12 +154,14 @@ class Session:
             self._health.trouble(
                 f"partition {partition} does not take ticks: {str(error) or type(error).__name__}", partition
             )
-            # Whether they are in the log is not known, and another replica may have emitted them since.
+        # Without an answer it is not known whether they are in the log. With a late one another replica may have
+        # emitted what came due meanwhile: after a stall `emit` reads up the partitions that are idle, this one was not.
+        if append_s is None or self._broker_s() - now_s > STALL_S:
             with suppress(KafkaError, TimeoutError):
                 await self._ticks.reach_end([partition], READ_LIMIT_S)
+        self._schedule.landed(partition)
+        if append_s is None:
             return None
-        finally:
-            self._schedule.landed(partition)
         for second in seconds:
             if append_s < second:
                 self._metrics.early.inc()
