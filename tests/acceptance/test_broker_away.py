@@ -174,7 +174,7 @@ async def test_requests_deleted_while_they_were_pending_are_told_and_the_rest_fi
 
 
 async def test_requests_deleted_under_a_worker_fire_from_its_disk_and_are_told(service: Service) -> None:
-    """Nothing is lost yet, but a takeover with an empty disk would lose it."""
+    """Nothing is lost yet, but a takeover with an empty disk would lose it; once it has fired, all is well again."""
     second = int(time.time()) - 1000
     worker = await service.worker()
     # What is pending is known to a run of 16,384 offsets; the alarm comes once all of a run is gone.
@@ -189,6 +189,8 @@ async def test_requests_deleted_under_a_worker_fire_from_its_disk_and_are_told(s
     assert worker.metric("kafka_timers_request_log_gap") == 1
     await service.until_sealed(second)
     assert sorted(await service.callback_names(names)) == sorted(names)
+    await worker.until("/readyz", lambda _, body: "its request log starts above" not in body)
+    assert worker.metric("kafka_timers_request_log_gap") == 0
 
 
 # --- what keeps a worker from starting -------------------------------------------------------------------------------

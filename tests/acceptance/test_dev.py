@@ -3,22 +3,13 @@
 import asyncio
 import json
 import os
-import re
-import shlex
-import signal
 import socket
-import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from kafka_timers.dev.broker import free_port
-
-PROGRAM = (sys.executable, "-m", "kafka_timers")
+from devs import PROGRAM, Dev, dev, dev_ports
 
 pytestmark = pytest.mark.usefixtures("needs_java")
 
@@ -37,57 +28,9 @@ async def said_by(*arguments: str, limit_s: float = 30) -> str:
     return output.decode()
 
 
-class Dev:
-    """A running `kafka-timers dev`."""
-
-    def __init__(self, process: asyncio.subprocess.Process, ports: list[int], hints: dict[str, list[str]]) -> None:
-        self.process = process
-        self.ports = ports
-        self.children = children_of(process.pid)
-        self.hints = hints
-
-    async def end(self) -> str:
-        """Press Ctrl-C, and return what is said until the end."""
-        self.process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(30):
-            output, _ = await self.process.communicate()
-        return output.decode()
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the ids of the processes that *pid* has started."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
-
-@asynccontextmanager
-async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
-    """Run the command in *folder* until it says what to try next; its end is left to the test, or forced."""
-    kafka, worker, oscillator = ports[:3]
-    options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
-    process = await asyncio.create_subprocess_exec(
-        *(*PROGRAM, "dev", *options, *more),
-        cwd=folder,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        assert process.stdout
-        async with asyncio.timeout(90):
-            said = (await process.stdout.readuntil(b"  logs ")).decode()
-            said += (await process.stdout.readline()).decode()
-        lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in said.splitlines() if line.startswith("  ")]
-        yield Dev(process, ports, {line[0]: shlex.split(line[1]) for line in lines if len(line) == 2})
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
 async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Path) -> None:
     """Start, send, watch, Ctrl-C; and a second start goes on where the first one was."""
-    oscillator = free_port()
-    ports = [free_port(), free_port(), oscillator, oscillator + 1]
+    ports = dev_ports()
     async with dev(tmp_path, ports) as first:
         send, watch, status = (first.hints[name][1:] for name in ("send a timer", "watch callbacks", "see how it goes"))
         callback = await seen_after(send, watch, seconds=2)
@@ -122,8 +65,7 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
 @pytest.mark.chaos
 async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
     """A worker that has a horizon does not keep it: it fires because it was landed and promoted."""
-    oscillator = free_port()
-    ports = [free_port(), free_port(), oscillator, oscillator + 1]
+    ports = dev_ports()
     async with dev(tmp_path, ports, "--lake") as running:
         send, watch, ask = (running.hints[name][1:] for name in ("one to the lake", "watch callbacks", "ask the lake"))
         sent = json.loads(await said_by(*send, "--json"))

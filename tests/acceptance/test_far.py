@@ -48,7 +48,8 @@ async def test_far_requests_fire_once_by_their_copies_and_under_their_own_names(
 
         await promote()
         await service.until_sealed(appended_s)
-        assert worker.metric("kafka_timers_pending") == 20
+        # Shown with the next housekeeping.
+        await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_pending") == 20)
         worker.child.kill()
         await worker.child.wait()
         worker = await service.worker("--horizon-s", str(HORIZON_S))  # with an empty folder

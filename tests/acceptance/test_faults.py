@@ -306,7 +306,7 @@ async def test_requests_in_a_transaction_fire_when_it_is_committed_and_never_hol
     """A producer may schedule inside its own transaction; an open or aborted one delays nothing but itself."""
     from aiokafka import AIOKafkaProducer
 
-    await service.worker()
+    worker = await service.worker()
     second = int(time.time()) - 100
     async with AIOKafkaProducer(
         bootstrap_servers=service.bootstrap, transactional_id=service.prefix + "user"
@@ -322,7 +322,12 @@ async def test_requests_in_a_transaction_fire_when_it_is_committed_and_never_hol
         await service.tick(second)
         await service.until_sealed(second)
         assert [r.value for r in await service.read(service.callbacks, 1)] == [b"other"]
+        # The operator sees how long it has been open.
+        blocked = "kafka_timers_requests_blocked_seconds"
+        await worker.until("/metrics", lambda *_: worker.metric(blocked) > 1)
+        assert f'{blocked}{{partition="1"}} 0.0' in worker.get("/metrics")[1]
         await producer.commit_transaction()
+    await worker.until("/metrics", lambda *_: worker.metric(blocked) == 0)
     await service.tick(second + 1)
     assert {r.value for r in await service.read(service.callbacks, 2)} == {b"other", b"committed"}
     assert len(await service.read(service.callbacks, 3, limit_s=0.5)) == 2

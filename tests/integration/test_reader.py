@@ -27,6 +27,7 @@ class Collected:
         self.awaited = 0
         self.values: list[bytes | None] = []
         self.fetches = 0
+        self.unreadable = 0
         self.error: Exception | None = None
         self._fed = asyncio.Event()
 
@@ -37,6 +38,9 @@ class Collected:
         self._fed.set()
         if b"poison" in self.values:
             raise ValueError("poison")
+
+    def blocked(self, stable: int, end: int) -> None:
+        self.unreadable = end - stable
 
     def fail(self, error: Exception) -> None:
         self.error = error

@@ -37,11 +37,15 @@ class Fetched:
         records: the committed ones, offsets ascending; to be taken once.
         position: the offset behind them, and behind aborted and control records.
         is_large: there is likely to be more already.
+        stable: the offset up to which records can be read: no transaction is open below it.
+        end: the offset behind the last record, which lies above it while one is.
     """
 
     records: Iterator[Record]
     position: int
     is_large: bool
+    stable: int
+    end: int
 
 
 class Fetcher:
@@ -104,13 +108,13 @@ class Fetcher:
         answer = await self._client.send(node, request)
         came: dict[int, Fetched | KafkaError] = {}
         for _, partitions in answer.topics:
-            for number, code, _, *fields in partitions:
+            for number, code, end, *fields in partitions:
                 position = positions[number]
                 if code:
                     came[number] = _failure(code, TopicPartition(self._topic, number), position)
                     continue
                 aborted = fields[-3 if answer.API_VERSION >= _WITH_REPLICA else -2]
-                came[number] = _parsed(fields[-1] or b"", aborted or (), position)
+                came[number] = _parsed(fields[-1] or b"", aborted or (), position, fields[0], end)
         return came
 
 
@@ -121,18 +125,20 @@ def _failure(code: int, at: TopicPartition, position: int) -> KafkaError:
     return kind(f"{at.topic} partition {at.partition} cannot be read at offset {position}")
 
 
-def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int) -> Fetched:
-    batches, parser, end = [], MemoryRecords(data), position
+def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int) -> Fetched:
+    batches, parser, behind = [], MemoryRecords(data), position
     while parser.has_next():
         batch = parser.next_batch()
         batches.append(batch)
-        end = batch.next_offset
+        behind = batch.next_offset
     records = chain.from_iterable(_committed(batches, aborted))
     return Fetched(
         # A batch is sent whole, also when it begins before the offset that was asked for.
         dropwhile(lambda record: record.offset < position, records),
-        max(end, position),
+        max(behind, position),
         len(data) >= _PARTITION_BYTES_MAX // 2,
+        stable,
+        end,
     )
 
 

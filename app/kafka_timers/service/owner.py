@@ -156,7 +156,11 @@ class Owner:
         self._outbox = Outbox(number, shared.replies, None)
         self._chores: list[asyncio.Task[None]] = []
         self._answered = 0
-        self._gap = False
+        # Whether requests had left the log before the takeover could read them, and whether some that wait have since.
+        self._gap = self._unrestorable = False
+        # Where a transaction that is open keeps the log from being read on, and since when.
+        self._stable = 0
+        self._blocked_since_s: float | None = None
         self._serving = False
         self._trouble = "is being taken over"
         self._looked_at_s = shared.clock.elapsed_s()
@@ -186,7 +190,7 @@ class Owner:
 
     def problem(self) -> str | None:
         """Return why this partition does not fire; None when it does."""
-        if self._gap:
+        if self._gap or self._unrestorable:
             return f"partition {self.number}: its request log starts above the oldest pending request"
         if self.idle_s > self._shared.settings.stalled_after_s:
             return f"partition {self.number} {self._trouble}: no progress for {self.idle_s:.0f} s"
@@ -238,6 +242,14 @@ class Owner:
         partition.removed([each.counted for each in decided.taken_back])
         for offset, second in decided.remember:
             partition.remember(offset, second)
+
+    def blocked(self, stable: int, end: int) -> None:
+        """Take note that nothing between *stable* and the log's *end* can be read before a transaction has ended."""
+        if end <= stable:
+            self._blocked_since_s = None
+        elif self._blocked_since_s is None or stable != self._stable:
+            self._blocked_since_s = self._shared.clock.elapsed_s()
+        self._stable = stable
 
     def fail(self, error: Exception) -> None:
         """Take note that the partition cannot be read, or that its answers cannot be sent."""
@@ -566,9 +578,11 @@ class Owner:
 
     def watch_log(self, start: int) -> None:
         """Take note that the request log starts at *start* by now: what is gone from it cannot be restored."""
-        if self._serving and start > self.partition.restorable_from and not self._gap:
-            self._gap = True
-            self._shared.metrics.log_gap.labels(self.number).set(1)
+        if not self._serving:
+            return
+        told, self._unrestorable = self._unrestorable, start > self.partition.restorable_from
+        self._shared.metrics.log_gap.labels(self.number).set(self._gap or self._unrestorable)
+        if self._unrestorable and not told:
             log.error(
                 "partition %d: %s starts at %d, above requests that still wait: its retention is too short",
                 *(self.number, self._shared.topics.requests, start),
@@ -585,6 +599,8 @@ class Owner:
         metrics.store_bytes.labels(self.number).set(self._opened.bytes_on_disk)
         metrics.seconds_behind.labels(self.number).set(max(self._tick - self._fired_up_to, 0))
         metrics.ingest_lag.labels(self.number).set(max(self.awaited - partition.position, 0))
+        since_s = self._blocked_since_s
+        metrics.blocked.labels(self.number).set(0 if since_s is None else self._shared.clock.elapsed_s() - since_s)
 
 
 def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:

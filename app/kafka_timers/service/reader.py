@@ -41,6 +41,9 @@ class Feed(Protocol):
     def ingest(self, records: Sequence[Record], position: int) -> None:
         """Take *records*, after which the log has been read up to *position*."""
 
+    def blocked(self, stable: int, end: int) -> None:
+        """Take note that nothing between *stable* and the log's *end* can be read before a transaction has ended."""
+
     def fail(self, error: Exception) -> None:
         """Take note that the partition cannot be read; nothing more is fed."""
 
@@ -153,6 +156,7 @@ class RequestReader:
     async def _feed(self, feed: Feed, fetched: Fetched) -> int:
         """Hand over what came, and return how many records that were."""
         count, more = 0, True
+        feed.blocked(fetched.stable, fetched.end)
         try:
             while more:
                 await self._rush.over(unless=self._is_awaited)

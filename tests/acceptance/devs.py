@@ -1,0 +1,75 @@
+"""`kafka-timers dev` for tests: started, and ended whatever becomes of the test."""
+
+import asyncio
+import re
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from kafka_timers.dev.broker import free_port
+
+PROGRAM = (sys.executable, "-m", "kafka_timers")
+
+
+class Dev:
+    """
+    A running `kafka-timers dev`.
+
+    Attributes:
+        process: the command itself.
+        ports: as `dev_ports` gives them.
+        children: the ids of its processes: Kafka, the two oscillators, the worker.
+        hints: what it says to try next, in words of a command line, by what it is for.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, ports: list[int], hints: dict[str, list[str]]) -> None:
+        self.process = process
+        self.ports = ports
+        self.children = children_of(process.pid)
+        self.hints = hints
+
+    async def end(self) -> str:
+        """Press Ctrl-C, and return what is said until the end."""
+        self.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(30):
+            output, _ = await self.process.communicate()
+        return output.decode()
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the ids of the processes that *pid* has started."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def dev_ports() -> list[int]:
+    """Return free ports for Kafka, the worker, and the two oscillators."""
+    oscillator = free_port()
+    return [free_port(), free_port(), oscillator, oscillator + 1]
+
+
+@asynccontextmanager
+async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
+    """Run the command in *folder* until it says what to try next; its end is left to the test, or forced."""
+    kafka, worker, oscillator = ports[:3]
+    options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
+    process = await asyncio.create_subprocess_exec(
+        *(*PROGRAM, "dev", *options, *more),
+        cwd=folder,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        assert process.stdout
+        async with asyncio.timeout(90):
+            said = (await process.stdout.readuntil(b"  logs ")).decode()
+            said += (await process.stdout.readline()).decode()
+        lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in said.splitlines() if line.startswith("  ")]
+        yield Dev(process, ports, {line[0]: shlex.split(line[1]) for line in lines if len(line) == 2})
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
