@@ -102,6 +102,15 @@ async def assert_balanced(service: Service, due: int, fired: int) -> None:
     assert (sum(seal.due for seal in seals), sum(seal.fired for seal in seals)) == (due, fired)
 
 
+async def set_limit(service: Service, topic: str, bytes_max: int) -> None:
+    """Have the broker take records of at most so many bytes on *topic*."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
+    await admin.start()
+    configs = {"max.message.bytes": str(bytes_max), "message.timestamp.type": "LogAppendTime"}
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
+    await admin.close()
+
+
 async def test_each_bad_request_is_rejected_once_with_its_reason_and_stops_no_other(service: Service) -> None:
     """Whatever happens to the workers, one record tells of each; the timers of the same second fire."""
     await service.create_topic(service.prefix + "small", max_message_bytes="2000")
@@ -204,15 +213,31 @@ async def test_topic_that_takes_less_than_before_refuses_only_what_is_too_large(
     good = [f"good-{n}" for n in range(40)]
     await service.requests(second, good)
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_requests_total") == 44)
-    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
-    await admin.start()
-    limits = {"max.message.bytes": "2000", "message.timestamp.type": "LogAppendTime"}
-    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, service.callbacks, limits)])
-    await admin.close()
+    await set_limit(service, service.callbacks, 2_000)
     await service.until_sealed(second)
     told = by_request(service, await rejected(service, 4))
     assert {at: reason for at, (reason, _, _) in told.items()} == dict.fromkeys(requests, "too-large")
     assert sorted(await service.callback_names(good)) == sorted(good)
+
+
+async def test_partitions_whose_seals_are_not_taken_fall_behind_for_all_to_see_and_go_on_after_it(
+    service: Service,
+) -> None:
+    worker = await service.worker()
+    second = int(time.time()) - 1000
+    await service.until_sealed(second)
+    # Less than a seal, and more than the markers of transactions, which a broker never writes again.
+    await set_limit(service, service.topics.sealed, 100)
+    names = [f"t-{n}" for n in range(40)]
+    await service.requests(second + 5, names)
+    await service.tick(second + 60)
+    behind = "kafka_timers_seconds_behind"
+    await worker.until("/metrics", lambda *_: worker.metric(behind) == 60 * service.partitions)
+    assert worker.get("/readyz")[1].count("timer-sealed: too-large") == service.partitions
+    await set_limit(service, service.topics.sealed, 1 << 20)
+    await service.until_sealed(second + 60)
+    await worker.until("/metrics", lambda *_: worker.metric(behind) == 0)
+    assert sorted(await service.callback_names(names)) == sorted(names)
 
 
 async def test_topic_created_after_a_rejection_is_used_soon(service: Service) -> None:

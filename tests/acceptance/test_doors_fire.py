@@ -105,7 +105,7 @@ async def test_a_record_of_each_door_fires_its_callback(service: Service) -> Non
 
 async def test_schedules_of_etf1_are_moved_deleted_and_marked_as_done_where_they_lie(service: Service) -> None:
     """By librdkafka's own partitioner, which puts keys elsewhere than Kafka's."""
-    topic, due = service.prefix + "schedules", int(time.time()) + 4
+    topic = service.prefix + "schedules"
     await service.create_topic(topic, cleanup_policy="compact")
     await service.start("oscillator")
     worker = await service.worker("--door", f"etf1={topic}")
@@ -119,6 +119,7 @@ async def test_schedules_of_etf1_are_moved_deleted_and_marked_as_done_where_they
         headers = [("scheduler-epoch", b"%d" % second), *target]
         producer.produce(topic, value, key, headers=headers, on_delivery=accepted)
 
+    due = int(time.time()) + 4
     for key in ("stays", "moves", "goes", "moves too", *"abcdef"):
         write(key, "v1", due)
     write("moves", "v2", due + 1)

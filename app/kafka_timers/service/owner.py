@@ -590,14 +590,17 @@ class Owner:
 
     def show(self) -> None:
         """Bring the gauges of this partition up to date."""
+        metrics, partition = self._shared.metrics, self.partition
+        if self._fired_up_to or self._serving:
+            # Also while it fails and is taken over anew.
+            behind_s = self._tick - self._fired_up_to if self._fired_up_to else 0
+            metrics.seconds_behind.labels(self.number).set(max(behind_s, 0))
         if not self._serving:
             return
-        metrics, partition = self._shared.metrics, self.partition
         metrics.pending.labels(self.number).set(partition.pending)
         metrics.pending_until.labels(self.number).set(self._opened.last_second() if partition.pending else 0)
         metrics.armed.labels(self.number).set(self._ahead.requests)
         metrics.store_bytes.labels(self.number).set(self._opened.bytes_on_disk)
-        metrics.seconds_behind.labels(self.number).set(max(self._tick - self._fired_up_to, 0))
         metrics.ingest_lag.labels(self.number).set(max(self.awaited - partition.position, 0))
         since_s = self._blocked_since_s
         metrics.blocked.labels(self.number).set(0 if since_s is None else self._shared.clock.elapsed_s() - since_s)
