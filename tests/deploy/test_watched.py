@@ -1,44 +1,50 @@
-"""A real Prometheus beside a running instance: the dashboard has data, and alarms ring and fall silent."""
+"""A real Prometheus beside a running instance: the dashboard has data, and every alarm rings and falls silent."""
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import yaml
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from devs import dev, dev_ports
 from service import Process, Service
 from test_dashboard import CHART, queries
 
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
-from kafka_timers.wire import Future
+from kafka_timers.service.tasks import cancel
+from kafka_timers.wire import Copy, Future
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is missing")
-LIMIT_S = 420
+LIMIT_S = 1_000
 FAKE_TIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 
 @dataclass
 class Prometheus:
-    """One that scrapes what the file *targets* lists, every second."""
+    """One that scrapes what the file *targets* lists, every two seconds."""
 
     url: str
     targets: Path
 
-    def scrape(self, *processes: Process) -> None:
-        """Scrape these from now on."""
-        told = [{"targets": [f"127.0.0.1:{each.port}" for each in processes]}]
+    def scrape(self, *processes: Process | int) -> None:
+        """Scrape these from now on, given as such or by their ports."""
+        ports = [each if isinstance(each, int) else each.port for each in processes]
+        told = [{"targets": [f"127.0.0.1:{port}" for port in ports]}]
         # At once, since half a file would be read too.
         new = self.targets.with_suffix(".new")
         new.write_text(json.dumps(told))
@@ -81,7 +87,7 @@ async def prometheus(tmp_path: Path) -> AsyncIterator[Prometheus]:
     port, targets = free_port(), tmp_path / "targets.json"
     targets.write_text("[]")
     config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "2s", "evaluation_interval": "1s"},
         "rule_files": [str(CHART / "alarms.yaml")],
         "scrape_configs": [
             {"job_name": "kafka-timers", "file_sd_configs": [{"files": [str(targets)], "refresh_interval": "1s"}]}
@@ -114,38 +120,106 @@ async def stopped(process: Process) -> None:
     await process.child.wait()
 
 
-async def ask(service: Service, waits_s: int, topic: str | None = None) -> None:
-    """Ask for one timer."""
-    await service.request(int(time.time()) + waits_s, Future(callBackTopic=topic or service.callbacks, callBack=b"v"))
-
-
-@asynccontextmanager
-async def asking(service: Service, topic: str | None = None) -> AsyncIterator[None]:
-    """Ask for five timers a second meanwhile."""
-
-    async def run() -> None:
-        while True:
-            await ask(service, 2, topic)
-            await asyncio.sleep(0.2)
-
-    task = asyncio.create_task(run())
+@contextmanager
+def held(*pids: int) -> Iterator[None]:
+    """Keep processes from going on, as a host that hangs does."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        task.cancel()
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def slowed(*pids: int) -> NoReturn:
+    """Have processes run for a small part of the time."""
+    while True:
+        with held(*pids):
+            await asyncio.sleep(0.46)
+        await asyncio.sleep(0.04)
+
+
+async def ask(
+    service: Service, waits_s: int, topic: str | None = None, partitions: Iterable[int] = range(4), **more: Any
+) -> None:
+    """Ask for one timer in each of *partitions*."""
+    future = Future(callBackTopic=topic or service.callbacks, callBack=b"v", **more)
+    for number in partitions:
+        await service.request(int(time.time()) + waits_s, future, number)
+
+
+async def ticks_late(service: Service) -> NoReturn:
+    """Be an oscillator that is slow."""
+    while True:
+        await asyncio.sleep(1)
+        await service.tick(int(time.time() - 2.5))
+
+
+@asynccontextmanager
+async def meanwhile(work: Coroutine[Any, Any, NoReturn]) -> AsyncIterator[None]:
+    """Have *work* done until the block ends."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        await cancel([task])
+
+
+async def asks(service: Service, topic: str | None = None) -> NoReturn:
+    """Ask for twenty timers a second."""
+    while True:
+        await ask(service, 2, topic)
+        await asyncio.sleep(0.2)
+
+
+async def asks_for_much(service: Service, partition: int) -> NoReturn:
+    """Ask for tens of thousands of timers a second, due within the hour."""
+    while True:
+        await service.requests(int(time.time()) + 3_000, map(str, range(10_000)), partition)
+        await asyncio.sleep(0.1)
+
+
+async def set_topic(service: Service, topic: str, **configs: str) -> None:
+    """Give a topic these settings, with `_` for the dot, and the broker's default for all others."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
+    await admin.start()
+    told = {name.replace("_", "."): value for name, value in configs.items()}
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, told)])
+    await admin.close()
 
 
 async def set_retention(service: Service, retention_ms: int) -> None:
+    others = {"retention_bytes": "-1", "cleanup_policy": "delete", "message_timestamp_type": "LogAppendTime"}
+    await set_topic(service, service.topics.requests, retention_ms=str(retention_ms), **others)
+
+
+async def set_seals(service: Service, max_bytes: int) -> None:
+    """Have the broker take seals of at most so many bytes."""
+    others = {"cleanup_policy": "compact", "message_timestamp_type": "LogAppendTime"}
+    lag = {"min_compaction_lag_ms": str(7 * 86_400_000), "segment_ms": str(86_400_000)}
+    await set_topic(service, service.topics.sealed, max_message_bytes=str(max_bytes), **others, **lag)
+
+
+async def delete_requests(service: Service, partition: int, before: int) -> None:
+    """Delete what lies below the offset *before*."""
     admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
     await admin.start()
-    configs = {
-        "retention.ms": str(retention_ms),
-        "retention.bytes": "-1",
-        "cleanup.policy": "delete",
-        "message.timestamp.type": "LogAppendTime",
-    }
-    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, service.topics.requests, configs)])
+    await admin.delete_records({TopicPartition(service.topics.requests, partition): RecordsToDelete(before)})
     await admin.close()
+
+
+@asynccontextmanager
+async def open_transaction(service: Service, partition: int) -> AsyncIterator[None]:
+    """Have somebody's transaction open on a partition of requests."""
+    options = {"transactional_id": f"{service.prefix}hangs", "transaction_timeout_ms": 900_000}
+    async with AIOKafkaProducer(bootstrap_servers=service.bootstrap, **options) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(service.topics.requests, b"", partition=partition)
+        try:
+            yield
+        finally:
+            await producer.abort_transaction()
 
 
 @contextmanager
@@ -167,7 +241,7 @@ async def test_each_panel_of_the_dashboard_has_data(service: Service, prometheus
     await ask(service, 7_200)  # is left to the lake
     end_s = time.monotonic() + LIMIT_S
     empty = dict(queries())
-    async with asking(service), asking(service, "missing"):
+    async with meanwhile(asks(service)), meanwhile(asks(service, "missing")):
         while empty:
             assert time.monotonic() < end_s, empty
             for title, query in queries():
@@ -177,25 +251,30 @@ async def test_each_panel_of_the_dashboard_has_data(service: Service, prometheus
     assert not await prometheus.ringing() - {"TimersRejected"}
 
 
-async def test_alarms_ring_and_fall_silent(service: Service, prometheus: Prometheus, tmp_path: Path) -> None:
+async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_path: Path) -> None:
+    """On all that `kafka-timers dev` starts, and with what joins it."""
     assert FAKE_TIME, "install libfaketime"
-    oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
-    worker = await service.worker()
-    prometheus.scrape(*oscillators, worker)
-    await ask(service, 7_200)
-    await asyncio.sleep(10)
-    assert await prometheus.ringing() == set()
+    ports = dev_ports()
+    kafka, *watched = ports
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(dev(tmp_path, ports))
+        _, *oscillators, own_worker = running.children
+        service = Service(f"127.0.0.1:{kafka}", "", tmp_path)
+        service.callbacks = "fired"
+        await stack.enter_async_context(service)
+        group = ("--group", "kafka-timers")
+        far = await service.worker(*group, "--horizon-s", "3600")
+        prometheus.scrape(*watched, far)
+        await ask(service, 7_200, partitions=[3])
+        await asyncio.sleep(10)
+        assert await prometheus.ringing() == set()
 
-    async with AsyncExitStack() as meanwhile:
-        disk = meanwhile.enter_context(small_disk(tmp_path / "small"))
-        cramped = await service.worker(data_dir=disk / "store")
-        skewed = await service.start(
-            "oscillator", "--replica", "2", env={"LD_PRELOAD": str(FAKE_TIME[0]), "FAKETIME": "+3s"}
-        )
-        prometheus.scrape(*oscillators, worker, cramped, skewed)
-        await meanwhile.enter_async_context(asking(service, "missing"))
-        await set_retention(service, 3_600_000)
-        await stopped(oscillators[1])
+        # --- what is set up wrongly, and what others do ---
+        disk = stack.enter_context(small_disk(tmp_path / "small"))
+        cramped = await service.worker(*group, data_dir=disk / "store")
+        fake = {"LD_PRELOAD": str(FAKE_TIME[0]), "FAKETIME": "+3s"}
+        skewed = await service.start("oscillator", "--replica", "2", env=fake)
+        prometheus.scrape(*watched, far, cramped, skewed)
         wrong = {
             "TimersDiskFull",
             "TimersClockDrift",
@@ -204,33 +283,52 @@ async def test_alarms_ring_and_fall_silent(service: Service, prometheus: Prometh
             "TimersTopicSettings",
             "TimersOneOscillator",
         }
-        await prometheus.until_ringing(wrong)
+        with held(oscillators[1]):
+            async with meanwhile(asks(service, "missing")):
+                await set_retention(service, 3_000_000)
+                await prometheus.until_ringing(wrong)
         # Once Prometheus knows all workers, or it would not see that their counters grow.
+        now_s = int(time.time())
+        await ask(service, -5, copy=Copy(offset=0, appended=now_s - 4_000, decidedOffset=1, decided=now_s))
         await service.producer.send_and_wait(service.topics.oscillator, b"1", key=b"noon", partition=0)
-        await prometheus.until_ringing({"TimersTickRefused"})
+        await prometheus.until_ringing({"TimersTickRefused", "TimersPromoteBehind"})
         await set_retention(service, -1)
         await stopped(cramped)
         await stopped(skewed)
-    oscillators[1] = await service.start("oscillator", "--replica", "1")
-    prometheus.scrape(*oscillators, worker)
-    await prometheus.until_silent({*wrong, "TimersTickRefused"})
+        prometheus.scrape(*watched, far)
 
-    # Who is thought to live for a minute more is not replaced before.
-    held = await service.worker("--session-timeout-s", "60")
-    prometheus.scrape(*oscillators, worker, held)
-    await asyncio.sleep(5)
-    await stopped(held)
-    await prometheus.until_ringing({"TimersPartitionUnowned"})
-    await prometheus.until_silent({"TimersPartitionUnowned"})
+        # --- what makes timers late ---
+        async with meanwhile(asks(service)):
+            with held(*oscillators):
+                await prometheus.until_ringing({"TimersNoTick"})
+                async with meanwhile(ticks_late(service)), open_transaction(service, 3):
+                    await prometheus.until_ringing({"TimersTickDelay", "TimersLate", "TimersRequestsBlocked"})
+            await prometheus.until_ringing({"TimersPromoteSlow"})
+            async with meanwhile(slowed(own_worker, far.child.pid)), meanwhile(asks_for_much(service, 2)):
+                await prometheus.until_ringing({"TimersIngestLag"})
+            await prometheus.until_silent({"TimersIngestLag", "TimersPartitionNotSealed"})
+            await set_seals(service, max_bytes=100)
+            await prometheus.until_ringing({"TimersPartitionNotSealed", "TimersPartitionFails"})
+            await set_seals(service, max_bytes=1 << 20)
 
-    for each in oscillators:
-        await stopped(each)
-    await prometheus.until_ringing({"TimersNoTick"})
-    oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
-    prometheus.scrape(*oscillators, worker)
-    await prometheus.until_silent({"TimersNoTick"})
+        # --- what is lost, and who is gone ---
+        await service.requests(int(time.time()) + 60, map(str, range(33_000)), partition=0)
+        end = await service.request(int(time.time()) + 60, Future(callBackTopic=service.callbacks), 0)
+        await delete_requests(service, 0, int(end.removeprefix("0:")))
+        await prometheus.until_ringing({"TimersLost"})
+        await prometheus.until_silent({"TimersLost"})
 
-    await stopped(worker)
-    await prometheus.until_ringing({"TimersNoWorker"})
-    prometheus.scrape(*oscillators, await service.worker())
-    await prometheus.until_silent({"TimersNoWorker"})
+        # Who is thought to live for a minute more is not replaced before.
+        long_lived = await service.worker(*group, "--session-timeout-s", "60")
+        prometheus.scrape(*watched, far, long_lived)
+        await asyncio.sleep(5)
+        await stopped(long_lived)
+        await prometheus.until_ringing({"TimersPartitionUnowned"})
+        await prometheus.until_silent({"TimersPartitionUnowned"})
+        await stopped(far)
+        with held(own_worker):
+            await prometheus.until_ringing({"TimersNoWorker"})
+
+        # The rates of a quarter of an hour know of all that.
+        rules = (await asyncio.to_thread(prometheus.get, "rules"))["groups"][0]["rules"]
+        await prometheus.until_silent({each["name"] for each in rules})
