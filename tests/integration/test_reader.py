@@ -27,7 +27,6 @@ class Collected:
         self.awaited = 0
         self.values: list[bytes | None] = []
         self.fetches = 0
-        self.unreadable = 0
         self.error: Exception | None = None
         self._fed = asyncio.Event()
 
@@ -40,7 +39,7 @@ class Collected:
             raise ValueError("poison")
 
     def blocked(self, stable: int, end: int) -> None:
-        self.unreadable = end - stable
+        pass
 
     def fail(self, error: Exception) -> None:
         self.error = error
