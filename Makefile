@@ -26,7 +26,7 @@ test: $(INSTALLED) java ## Run the tests, against a real Kafka that they start t
 
 # Helm comes by Go, which takes some minutes once, into the user's cache. kubernetes-validate brings the schemas of
 # Kubernetes, which nobody else needs.
-test-deploy: $(INSTALLED) java ## Check chart, images and alarms, some forty minutes; needs Go, and of Debian's packages prometheus and faketime
+test-deploy: $(INSTALLED) java ## Check chart, images and alarms, some half an hour; needs Go, and of Debian's packages prometheus and faketime
 	@if ! command -v go >/dev/null; then echo 'make test-deploy: skipped, since there is no Go to make Helm with'; exit 0; fi; \
 	test -x $(TOOLS)/helm || { echo 'Making Helm, once'; GOBIN=$(TOOLS) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION); } && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test-deploy]' && \
