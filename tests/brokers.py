@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from kafka_timers.dev.broker import EmbeddedKafka
 
@@ -20,5 +22,25 @@ async def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Ma
         async with asyncio.timeout(10):
             while name not in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
                 await asyncio.sleep(0.02)
+    finally:
+        await admin.close()
+
+
+async def set_topic(bootstrap: str, name: str, configs: Mapping[str, str]) -> None:
+    """Give a topic these settings, and the broker's defaults for all others."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, dict(configs))])
+    finally:
+        await admin.close()
+
+
+async def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> None:
+    """Delete what lies below the offset *before*."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        await admin.start()
+        await admin.delete_records({TopicPartition(topic, partition): RecordsToDelete(before)})
     finally:
         await admin.close()

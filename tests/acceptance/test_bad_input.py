@@ -7,8 +7,7 @@ from pathlib import Path
 
 from aiokafka import ConsumerRecord
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from brokers import StartKafka
+from brokers import StartKafka, set_topic
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -104,11 +103,8 @@ async def assert_balanced(service: Service, due: int, fired: int) -> None:
 
 async def set_limit(service: Service, topic: str, bytes_max: int) -> None:
     """Have the broker take records of at most so many bytes on *topic*."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
-    await admin.start()
     configs = {"max.message.bytes": str(bytes_max), "message.timestamp.type": "LogAppendTime"}
-    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs)])
-    await admin.close()
+    await set_topic(service.bootstrap, topic, configs)
 
 
 async def test_each_bad_request_is_rejected_once_with_its_reason_and_stops_no_other(service: Service) -> None:

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
-from brokers import make_topic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from brokers import delete_records, make_topic
 from service import Process, Service, take
 
 from kafka_timers.dev.broker import EmbeddedKafka
@@ -160,9 +159,7 @@ async def test_requests_deleted_while_they_were_pending_are_told_and_the_rest_fi
     await service.requests(second, lost, partition=2)
     await service.requests(second, kept, partition=2)
     await worker.child.stop()
-    admin = await admin_of(service)
-    await admin.delete_records({TopicPartition(service.topics.requests, 2): RecordsToDelete(before_offset=20)})
-    await admin.close()
+    await delete_records(service.bootstrap, service.topics.requests, 2, before=20)
     heir = await service.start("worker")
     await heir.until("/readyz", lambda _, body: "partition 2: its request log starts above" in body)
     await heir.until("/metrics", lambda _, body: 'kafka_timers_request_log_gap{partition="2"} 1.0' in body)
@@ -182,9 +179,7 @@ async def test_requests_deleted_under_a_worker_fire_from_its_disk_and_are_told(s
     await service.requests(second, names, partition=2)
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_pending") == 16_500)
     assert worker.metric("kafka_timers_request_log_gap") == 0
-    admin = await admin_of(service)
-    await admin.delete_records({TopicPartition(service.topics.requests, 2): RecordsToDelete(before_offset=16_400)})
-    await admin.close()
+    await delete_records(service.bootstrap, service.topics.requests, 2, before=16_400)
     await worker.until("/readyz", lambda _, body: "partition 2: its request log starts above" in body)
     assert worker.metric("kafka_timers_request_log_gap") == 1
     await service.until_sealed(second)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from aiokafka import ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka import ConsumerRecord
+from brokers import delete_records
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 from service import Service
@@ -44,11 +44,7 @@ async def plant(service: Service, request: str, second: int, partition: int = 0)
 async def drop_first(service: Service, records: Sequence[ConsumerRecord]) -> str:
     """Delete the first record of their partition, and return whose callback it was."""
     first = min(records, key=lambda record: record.offset)
-    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
-    await admin.start()
-    upto = RecordsToDelete(before_offset=first.offset + 1)
-    await admin.delete_records({TopicPartition(service.callbacks, first.partition): upto})
-    await admin.close()
+    await delete_records(service.bootstrap, service.callbacks, first.partition, before=first.offset + 1)
     return request_of(first)
 
 

@@ -17,9 +17,8 @@ from typing import Any, NoReturn
 
 import pytest
 import yaml
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka import AIOKafkaProducer
+from brokers import delete_records, set_topic
 from devs import dev, dev_ports
 from service import Process, Service
 from test_dashboard import CHART, queries
@@ -180,33 +179,16 @@ async def asks_for_much(service: Service, partition: int) -> NoReturn:
         await asyncio.sleep(0.1)
 
 
-async def set_topic(service: Service, topic: str, **configs: str) -> None:
-    """Give a topic these settings, with `_` for the dot, and the broker's default for all others."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
-    await admin.start()
-    told = {name.replace("_", "."): value for name, value in configs.items()}
-    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, told)])
-    await admin.close()
-
-
 async def set_retention(service: Service, retention_ms: int) -> None:
-    others = {"retention_bytes": "-1", "cleanup_policy": "delete", "message_timestamp_type": "LogAppendTime"}
-    await set_topic(service, service.topics.requests, retention_ms=str(retention_ms), **others)
+    others = {"retention.bytes": "-1", "cleanup.policy": "delete", "message.timestamp.type": "LogAppendTime"}
+    await set_topic(service.bootstrap, service.topics.requests, {"retention.ms": str(retention_ms), **others})
 
 
 async def set_seals(service: Service, max_bytes: int) -> None:
     """Have the broker take seals of at most so many bytes."""
-    others = {"cleanup_policy": "compact", "message_timestamp_type": "LogAppendTime"}
-    lag = {"min_compaction_lag_ms": str(7 * 86_400_000), "segment_ms": str(86_400_000)}
-    await set_topic(service, service.topics.sealed, max_message_bytes=str(max_bytes), **others, **lag)
-
-
-async def delete_requests(service: Service, partition: int, before: int) -> None:
-    """Delete what lies below the offset *before*."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
-    await admin.start()
-    await admin.delete_records({TopicPartition(service.topics.requests, partition): RecordsToDelete(before)})
-    await admin.close()
+    others = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+    lag = {"min.compaction.lag.ms": str(7 * 86_400_000), "segment.ms": str(86_400_000)}
+    await set_topic(service.bootstrap, service.topics.sealed, {"max.message.bytes": str(max_bytes), **others, **lag})
 
 
 @asynccontextmanager
@@ -316,7 +298,7 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
         # --- what is lost, and who is gone ---
         await service.requests(int(time.time()) + 60, map(str, range(33_000)), partition=0)
         end = await service.request(int(time.time()) + 60, Future(callBackTopic=service.callbacks), 0)
-        await delete_requests(service, 0, int(end.removeprefix("0:")))
+        await delete_records(service.bootstrap, service.topics.requests, 0, int(end.removeprefix("0:")))
         await prometheus.until_ringing({"TimersLost"})
         await prometheus.until_silent({"TimersLost"})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from brokers import delete_records
 from pyspark.sql import SparkSession
 
 from kafka_timers import topics
@@ -313,12 +313,7 @@ async def test_what_a_topic_dropped_before_it_was_landed_is_not_passed_over_in_s
 
 async def drop(lake: Lake, partition: int, before: int) -> None:
     """Let the broker forget the requests of a partition below an offset, as retention does."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=lake.settings.bootstrap)
-    await admin.start()
-    try:
-        await admin.delete_records({TopicPartition(lake.names.requests, partition): RecordsToDelete(before)})
-    finally:
-        await admin.close()
+    await delete_records(lake.settings.bootstrap, lake.names.requests, partition, before)
 
 
 async def test_missing_topics_and_a_kafka_that_is_away_are_told(

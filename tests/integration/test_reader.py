@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.errors import OffsetOutOfRangeError
-from brokers import make_topic
+from brokers import delete_records, make_topic
 
 from kafka_timers.consuming import consuming
 from kafka_timers.kafka import Kafka
@@ -176,10 +175,7 @@ async def test_a_position_that_is_not_in_the_log_fails_its_own_feed_alone(
     reader: RequestReader, producer: AIOKafkaProducer, bootstrap: str, topic: str
 ) -> None:
     await put(producer, topic, 0, b"a", b"b", b"c")
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=2)})
-    await admin.close()
+    await delete_records(bootstrap, topic, 0, before=2)
     deleted, beyond, good = Collected(0), Collected(1, position=10), Collected(2)
     for feed in (deleted, beyond, good):
         reader.add(feed)
