@@ -3,11 +3,15 @@
 import asyncio
 import base64
 import json
+import re
+import shlex
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from subprocess import check_call
 from urllib.parse import parse_qs
 
 import pytest
@@ -20,6 +24,7 @@ from secured import Right, SecuredKafka, SecuredService, token_for
 from kafka_timers import BrokerError, TimerClient, topics
 from kafka_timers.acls import acls_of
 from kafka_timers.cli import program
+from kafka_timers.dev import jars, java
 from kafka_timers.kafka import Kafka
 from kafka_timers.lake import tables
 from kafka_timers.lake.land import land_once
@@ -208,13 +213,52 @@ async def test_the_lake_logs_in_too(spark: SparkSession, service: SecuredService
 
 
 async def test_brokers_know_a_process_by_its_client_id(service: SecuredService) -> None:
-    """Quotas are by it."""
     secured = service.kafka
     process = await service.start_as("worker", secured.sasl, secured.config("worker", client_id="orders-timers"))
     await service.until_serving(process)
     group = f"{service.prefix}workers"
     told = secured.admin.describe_consumer_groups([group])[group].result(30)
     assert [member.client_id.startswith("orders-timers") for member in told.members] == [True]
+
+
+@pytest.mark.parametrize("entity", ["users", "clients"])
+async def test_a_quota_holds_back_whom_it_is_for_and_nobody_else(entity: str, service: SecuredService) -> None:
+    """By user and by client id, set as docs/security.md tells."""
+    secured, client_id = service.kafka, service.prefix + "batch"
+    login = Kafka.of(secured.sasl, str(secured.config("client", client_id=client_id)))
+    large = 300_000
+    await service.worker()
+    second = int(time.time()) - 100
+    async with (
+        quota(service.bootstrap, entity, {"users": "client", "clients": client_id}[entity], 22_000),
+        TimerClient(login, topic_prefix=service.prefix) as client,
+    ):
+        # What goes beyond the quota is taken in; what comes next waits some seconds, until it is met again.
+        await client.at(second, topic=service.callbacks, value=b"before".ljust(large))
+        waiting = asyncio.create_task(client.at(second, topic=service.callbacks, value=b"behind".ljust(large)))
+        await service.requests(second, ["from another"])
+        await service.tick(second)
+        callbacks = await service.read(service.callbacks, 2)
+        assert sorted(callback.value.strip() for callback in callbacks) == [b"before", b"from another"]
+        assert not waiting.done()
+        await waiting
+        await service.tick(second + 1)
+        assert len(await service.read(service.callbacks, 3)) == 3
+
+
+@asynccontextmanager
+async def quota(bootstrap: str, entity: str, name: str, bytes_per_s: int) -> AsyncIterator[None]:
+    """Let an entity of Kafka write so much while inside."""
+    told = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    [line] = re.findall(rf"^kafka-configs\.sh (.* --entity-type {entity} .*)$", told, re.MULTILINE)
+    words = shlex.split(line)
+    for option, value in (("--bootstrap-server", bootstrap), ("--entity-name", name)):
+        words[words.index(option) + 1] = value
+    at = words.index("--add-config")
+    tool = [str(java.find()), "-cp", jars.classpath(), "kafka.admin.ConfigCommand", *words[:at]]
+    await asyncio.to_thread(check_call, [*tool, "--add-config", f"producer_byte_rate={bytes_per_s}"])
+    yield
+    await asyncio.to_thread(check_call, [*tool, "--delete-config", "producer_byte_rate"])
 
 
 NEEDED = [
