@@ -29,9 +29,10 @@ from rich.text import Text
 from kafka_timers import __version__
 from kafka_timers.acls import PROCESSES, acls_of
 from kafka_timers.clock import HostClock
+from kafka_timers.environment import env_name
 from kafka_timers.errors import KafkaTimersError, TopicsError
 from kafka_timers.kafka import Kafka
-from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
+from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
 from kafka_timers.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SECOND_LIMIT, TOKEN_HEADER
 
 if TYPE_CHECKING:

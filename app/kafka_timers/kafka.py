@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from aiokafka.helpers import create_ssl_context
 
+from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 from kafka_timers.tokens import Tokens, tokens_of
 
@@ -108,7 +109,7 @@ class Kafka:
         """
         properties = _read(file) if file else {}
         for name in PROPERTIES:
-            value = env.get("KAFKA_TIMERS_" + name.replace(".", "_").upper())
+            value = env.get(env_name(name))
             if value is not None:
                 properties[name] = value
         return cls(bootstrap, properties)

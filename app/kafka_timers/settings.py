@@ -14,10 +14,9 @@ from functools import cached_property
 from typing import Any, Self
 
 from kafka_timers.doors import DOORS, door_topics
+from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 from kafka_timers.kafka import Kafka
-
-ENV_PREFIX = "KAFKA_TIMERS_"
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -25,11 +24,6 @@ _LOG_LEVELS = ("debug", "info", "warning", "error")
 def setting(default: object, help: str, **more: object) -> Any:
     """Declare a field with its default and its line of help; `choices` limits a string, `is_list` means many."""
     return dataclasses.field(default=default, metadata={"help": help, **more})
-
-
-def env_name(field: str) -> str:
-    """Return the environment variable that sets *field*."""
-    return ENV_PREFIX + field.upper()
 
 
 def _flag(text: str) -> bool:

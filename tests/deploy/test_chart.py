@@ -14,8 +14,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from kafka_timers.environment import env_name
 from kafka_timers.kafka import PROPERTIES, Kafka
-from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings, env_name
+from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
 SCENARIOS = sorted(path.name for path in (CHART / "ci").glob("*-values.yaml"))
@@ -24,7 +25,7 @@ FOREIGN = {"ServiceMonitor", "PrometheusRule", "ScheduledSparkApplication"}
 KUBERNETES = "1.33"
 HELM = os.environ.get("HELM", "helm")
 KAFKA = {"bootstrap", "kafka_config", "topic_prefix"}
-PROPERTY_NAMES = {env_name(name.replace(".", "_")) for name in PROPERTIES}
+PROPERTY_NAMES = {env_name(name) for name in PROPERTIES}
 
 Manifest = dict[str, Any]
 

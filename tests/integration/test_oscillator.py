@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from kafka_timers.clock import HostClock
 from kafka_timers.dev.broker import free_port
+from kafka_timers.environment import env_name
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import OscillatorSettings
 from kafka_timers_oscillator import tick_log
@@ -178,7 +179,7 @@ async def oscillator(log: Log, replica: int = 0, **settings: object) -> AsyncIte
     """Run a replica as a process; it is gone at the end."""
     port = free_port()
     given = {"bootstrap": log.bootstrap, "topic_prefix": log.prefix, "replica": replica, "port": port, **settings}
-    env = os.environ | {f"KAFKA_TIMERS_{name.upper()}": str(value) for name, value in given.items()}
+    env = os.environ | {env_name(name): str(value) for name, value in given.items()}
     started = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, env=env)
     process = Process(started, f"http://127.0.0.1:{port}")
     try:

@@ -15,7 +15,8 @@ from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
 
 from kafka_timers.cli import delay_s_of, json_of, line_of, printable, program, when_of
-from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, env_name
+from kafka_timers.environment import env_name
+from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
 
 PROCESSES = {"dev": DevSettings, "worker": WorkerSettings, "oscillator": OscillatorSettings}
 EXPIRY_S = 1_900_000_000

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from kafka_timers.cli import program
-from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings, env_name
+from kafka_timers.environment import env_name
+from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 

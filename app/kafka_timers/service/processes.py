@@ -14,7 +14,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from kafka_timers.settings import WorkerSettings, env_name
+from kafka_timers.environment import env_name
+from kafka_timers.settings import WorkerSettings
 from kafka_timers.tied import tied_to_us
 
 log = logging.getLogger(__name__)
