@@ -4,7 +4,18 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.maintain import ended_by, merged, sealed_by, still_needed, waiting_by
+from kafka_timers.errors import LakeError
+from kafka_timers.lake.maintain import (
+    ended_by,
+    expire,
+    merged,
+    optimize,
+    refuse_blind_commits,
+    sealed_by,
+    still_needed,
+    waiting_by,
+)
+from kafka_timers.settings import LakeSettings
 
 COLUMNS = (
     "partition int, offset bigint, appended_ms bigint, kind string, second bigint, timer_id string, original bigint"
@@ -119,3 +130,18 @@ def test_folders_of_what_waits_begin_by_a_second(spark: SparkSession) -> None:
     days = [(delay, due) for delay in ("1h", "1d", "32d") for due in ("2027-01-14", "2027-01-15")]
     wanted = [*days, ("1y", "2026-12"), ("1y", "2027-01"), ("more", "2026"), ("more", "2027")]
     assertDataFrameEqual(begun, spark.createDataFrame(wanted, "delay string, due string"))
+
+
+def test_on_s3_nothing_is_rewritten_until_somebody_says_that_no_landing_can_lose_by_it(spark: SparkSession) -> None:
+    lake, setting = "s3a://bucket/timers", "spark.delta.logStore.s3a.impl"
+    settings = LakeSettings(lake=lake)
+    for work in (lambda: optimize(spark, settings, 0), lambda: expire(spark, settings, 400, 0)):
+        with pytest.raises(LakeError, match=f"s3a://bucket/timers is on S3.* {setting}=io.delta.storage.S3Single"):
+            work()
+    for elsewhere in ("file:/lake", "abfss://container@account/timers", "gs://bucket/timers", "hdfs://name/timers"):
+        refuse_blind_commits(spark, elsewhere)
+    spark.conf.set(setting, "io.delta.storage.S3SingleDriverLogStore")
+    try:
+        refuse_blind_commits(spark, lake)
+    finally:
+        spark.conf.unset(setting)

@@ -2,7 +2,7 @@
 Keeps the tables small in files and in rows: `optimize` and `expire`.
 
 Both may run beside a landing, which is never disturbed: it only appends. Where two of them meet in one folder, the one
-here begins anew.
+here begins anew. Not so on S3, see `refuse_blind_commits`.
 
 How `optimize` treats requests follows from when they are read: by promote, second after second, and only what is due
 soon. So a folder is merged, cheaply and many times, while it is far off, and sorted by second when it begins soon; it
@@ -20,6 +20,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.schema import (
     BUCKETS,
@@ -34,7 +35,7 @@ from kafka_timers.lake.schema import (
 )
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["expire", "optimize"]
+__all__ = ["expire", "optimize", "refuse_blind_commits"]
 
 _DAY_S = 86_400
 # Sorted is what begins within the horizon and this, so that a run that fails is no harm.
@@ -48,7 +49,31 @@ _BY_DAY = [delay for delay in DELAYS_S if delay != _BY_MONTH]
 
 _ID = ("partition", "timer_id")
 
+_S3 = ("s3", "s3a", "s3n")
+_ONE_DRIVER = "io.delta.storage.S3SingleDriverLogStore"
+
 log = logging.getLogger(__name__)
+
+
+def refuse_blind_commits(spark: SparkSession, root: str) -> None:
+    """
+    Check that a commit here cannot replace one that a landing makes at the same moment.
+
+    Delta numbers commits, and relies on the storage to refuse a number that exists. S3 as Hadoop's client writes to it
+    does not, so Delta's own log store for it keeps the writers of one process apart and no others
+    (https://docs.delta.io/latest/delta-storage.html): the rows of a landing could vanish.
+
+    Raises:
+        LakeError: the lake is on S3, and nobody has said which log store is to be used there.
+    """
+    scheme = root.partition(":")[0].lower()
+    setting = f"spark.delta.logStore.{scheme}.impl"
+    if scheme in _S3 and not spark.conf.get(setting, None):
+        raise LakeError(
+            f"{root} is on S3, where Delta keeps apart commits of one process only: beside a landing this could lose "
+            f"what that one lands. Run it while nothing else writes to the lake, and say so with {setting}="
+            f"{_ONE_DRIVER} in Spark's configuration; or name a log store there that keeps all apart"
+        )
 
 
 # --- optimize --------------------------------------------------------------------------------------------------------
@@ -64,9 +89,10 @@ def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
         now_s: UNIX seconds.
 
     Raises:
-        LakeError: the lake cannot be read or written.
+        LakeError: the lake cannot be read or written, or a landing could lose by it.
     """
     root = tables.root_of(settings)
+    refuse_blind_commits(spark, root)
     with tables.translated(root):
         for table in (SEALS, REJECTED, POSITIONS):
             if tables.exists(spark, root, table):
@@ -141,9 +167,10 @@ def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: i
         now_s: UNIX seconds.
 
     Raises:
-        LakeError: the lake cannot be read or written.
+        LakeError: the lake cannot be read or written, or a landing could lose by it.
     """
     root, cutoff_s = tables.root_of(settings), now_s - now_s % _DAY_S - keep_days * _DAY_S
+    refuse_blind_commits(spark, root)
     with tables.translated(root):
         for expire_rows in (_expire_requests, _expire_seals, _expire_rejected, _expire_positions):
             _until_alone(partial(expire_rows, spark, root, cutoff_s))
