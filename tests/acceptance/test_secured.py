@@ -230,10 +230,10 @@ async def test_a_quota_holds_back_whom_it_is_for_and_nobody_else(entity: str, se
     await service.worker()
     second = int(time.time()) - 100
     async with (
-        quota(service.bootstrap, entity, {"users": "client", "clients": client_id}[entity], 22_000),
+        quota(service.bootstrap, entity, {"users": "client", "clients": client_id}[entity], 15_000),
         TimerClient(login, topic_prefix=service.prefix) as client,
     ):
-        # What goes beyond the quota is taken in; what comes next waits some seconds, until it is met again.
+        # What goes beyond the quota is taken in; what comes next waits, some 10 s here, until it is met again.
         await client.at(second, topic=service.callbacks, value=b"before".ljust(large))
         waiting = asyncio.create_task(client.at(second, topic=service.callbacks, value=b"behind".ljust(large)))
         await service.requests(second, ["from another"])
@@ -257,8 +257,10 @@ async def quota(bootstrap: str, entity: str, name: str, bytes_per_s: int) -> Asy
     at = words.index("--add-config")
     tool = [str(java.find()), "-cp", jars.classpath(), "kafka.admin.ConfigCommand", *words[:at]]
     await asyncio.to_thread(check_call, [*tool, "--add-config", f"producer_byte_rate={bytes_per_s}"])
-    yield
-    await asyncio.to_thread(check_call, [*tool, "--delete-config", "producer_byte_rate"])
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(check_call, [*tool, "--delete-config", "producer_byte_rate"])
 
 
 NEEDED = [
