@@ -198,11 +198,17 @@ class Service:
             await consumer.seek_to_beginning(*where)
             yield consumer
 
+    async def read_all(
+        self, topic: str, count: int, limit_s: float = LIMIT_S, committed: bool = True
+    ) -> list[ConsumerRecord]:
+        """Return the records of a topic, once *count* are there and nothing more comes for half a second."""
+        async with self.reading(topic, committed=committed) as consumer:
+            records = await take(consumer, count, limit_s)
+            return records + await take(consumer, 1, 0.5)
+
     async def callback_names(self, wanted: Sequence[str], limit_s: float = LIMIT_S) -> list[str]:
         """Return the callbacks' values, once as many as *wanted* are there and nothing more comes for half a second."""
-        async with self.reading(self.callbacks) as consumer:
-            records = await take(consumer, len(wanted), limit_s)
-            records += await take(consumer, 1, 0.5)
+        records = await self.read_all(self.callbacks, len(wanted), limit_s)
         return [record.value.decode() for record in records]
 
     async def seals(self) -> dict[int, list[Sealed]]:

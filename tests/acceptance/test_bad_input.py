@@ -70,8 +70,7 @@ async def publish(service: Service, bad: list[Bad]) -> dict[str, Bad]:
 
 async def rejected(service: Service, count: int) -> list[ConsumerRecord]:
     """Return what is in `timer-rejected`, once *count* records are there and nothing more comes for a moment."""
-    await service.read(service.topics.rejected, count, limit_s=20)
-    return await service.read(service.topics.rejected, count + 1, limit_s=0.5)
+    return await service.read_all(service.topics.rejected, count)
 
 
 def by_request(service: Service, records: list[ConsumerRecord]) -> dict[str, Bad]:

@@ -126,8 +126,7 @@ async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
     for process in (worker, *oscillators):
         await process.until("/readyz", lambda status, _: status == 200)
         assert process.child.returncode is None
-    records = await service.read(service.callbacks, len(hot) + len(seconds))
-    records += (await service.read(service.callbacks, len(records) + 1, limit_s=2))[len(records) :]
+    records = await service.read_all(service.callbacks, len(hot) + len(seconds))
     counts = Counter(record.value.decode() for record in records)
     assert counts == Counter([*hot, *seconds])
     assert all(r.timestamp >= seconds.get(r.value.decode(), now + 8) * 1000 for r in records)
@@ -172,7 +171,7 @@ async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service:
     assert f"{service.topics.requests} ends at offset 0, below 10" in told
     await service.requests(second + 5, ["new"], partition=0)
     await service.tick(second + 10)
-    assert len(await service.read(service.callbacks, 41, limit_s=1)) == 40
+    assert len(await service.read_all(service.callbacks, 40)) == 40
 
 
 async def test_requests_deleted_while_they_were_pending_are_told_and_the_rest_fires(service: Service) -> None:
