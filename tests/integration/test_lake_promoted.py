@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
@@ -29,7 +30,9 @@ from kafka_timers.consuming import consuming
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import LakeError
 from kafka_timers.kafka import Kafka
+from kafka_timers.lake import promote
 from kafka_timers.lake.land import land_once
+from kafka_timers.lake.live import publish
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.settings import LakeSettings
 from kafka_timers.wire import Copy, Future
@@ -249,6 +252,25 @@ async def test_many_are_promoted_to_a_topic_that_takes_small_messages_only(lake:
     await asyncio.gather(*(lake.request(lake.now + SOON_S, future(value=value)) for _ in range(count)))
     assert await asyncio.to_thread(lake.promoter().catch_up) == 0
     assert [closed.promoted for closed in lake.closed()] == [count]
+
+
+async def test_what_comes_due_while_it_is_published_is_late_too(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    due, loop = lake.now + 1, asyncio.get_running_loop()
+    await lake.request(due, future())
+    await lake.request(due + SOON_S, future())
+
+    async def tick() -> None:
+        for number in range(PARTITIONS):
+            await lake.producer.send_and_wait(lake.topics.oscillator, b"1", key=b"%d" % due, partition=number)
+
+    def slowly(*arguments: Any) -> None:
+        publish(*arguments)
+        asyncio.run_coroutine_threadsafe(tick(), loop).result()
+
+    monkeypatch.setattr(promote, "publish", slowly)
+    async with logged_by("kafka_timers.lake.promote") as logged:
+        assert await asyncio.to_thread(lake.promoter().catch_up) == 1
+    assert any(line.startswith("promoted late: 1 requests") and f"by second {due};" in line for line in logged)
 
 
 async def test_without_a_tick_nobody_knows_what_time_it_is(
