@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from brokers import make_topic
+from brokers import administering, make_topic
 from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -206,10 +205,8 @@ async def test_missing_topic_is_named_and_not_made_by_asking(bootstrap: str, pre
     with pytest.raises(TopicsError, match=f"{prefix}timer-request is missing.* kafka-timers topics create"):
         async with TimerClient(bootstrap, topic_prefix=prefix):
             pass
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    assert prefix + "timer-request" not in await admin.list_topics()
-    await admin.close()
+    async with administering(bootstrap) as admin:
+        assert prefix + "timer-request" not in await admin.list_topics()
 
 
 async def test_address_without_a_broker_is_said_at_the_start() -> None:

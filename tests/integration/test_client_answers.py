@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
-from aiokafka.admin import AIOKafkaAdminClient
-from brokers import StartKafka, make_topic
+from brokers import StartKafka, administering, make_topic
 
 from kafka_timers import Answer, AnswerError, Outcome, PublishError, RequestError, TimerClient, TopicsError, WhenError
 from kafka_timers.kafka import Kafka
@@ -309,11 +308,9 @@ async def test_answers_are_read_anew_after_the_reply_topic_was(
         await reply(producer, record)
         await call
     call, _ = await asked(client.cancel("id", timeout_s=600), requests)
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    await admin.delete_topics([topics + "timer-reply"])
-    await until_gone(admin.list_topics, topics + "timer-reply")
-    await admin.close()
+    async with administering(bootstrap) as admin:
+        await admin.delete_topics([topics + "timer-reply"])
+        await until_gone(admin.list_topics, topics + "timer-reply")
     await make_topic(bootstrap, topics + "timer-reply", PARTITIONS)
     with pytest.raises(AnswerError, match=r"cannot be read any more .*Offset.*and stands"):
         await asyncio.wait_for(call, LIMIT_S)

@@ -13,8 +13,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from brokers import make_topic
+from brokers import administering, make_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
@@ -99,12 +98,8 @@ class Doors:
 
     async def committed(self, name: str = "etf1", topic: str = "theirs") -> dict[int, int]:
         """Return the offsets of a door's group by partition."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-        await admin.start()
-        try:
+        async with administering(self.bootstrap) as admin:
             offsets = await admin.list_consumer_group_offsets(f"{self.prefix}g.door.{name}")
-        finally:
-            await admin.close()
         return {at.partition: offset.offset for at, offset in offsets.items() if at.topic == self.prefix + topic}
 
 

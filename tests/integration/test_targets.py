@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
-from brokers import make_topic
+from brokers import administering, make_topic
 
 from kafka_timers.service.requests import Reason, Target
 from kafka_timers.service.targets import CallbackTopics
@@ -15,10 +15,8 @@ from kafka_timers.wire import Topics
 
 @pytest.fixture
 async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await client.start()
-    yield client
-    await client.close()
+    async with administering(bootstrap) as client:
+        yield client
 
 
 async def verdict(known: CallbackTopics, name: str) -> Target | Reason:

@@ -4,9 +4,8 @@ import asyncio
 import socket
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from brokers import make_topic
+from brokers import administering, make_topic
 
 from kafka_timers import topics
 from kafka_timers.errors import BrokerError, TopicsError
@@ -20,13 +19,9 @@ OWN = ("timer-request", "oscillator", "timer-sealed", "timer-rejected", "timer-r
 
 
 async def settings_of(bootstrap: str, name: str) -> dict[str, str]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    async with administering(bootstrap) as admin:
         (response,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
-        return {entry[0]: entry[1] for entry in response.resources[0][4]}
-    finally:
-        await admin.close()
+    return {entry[0]: entry[1] for entry in response.resources[0][4]}
 
 
 async def test_topics_are_made_once_and_are_then_as_they_should_be(bootstrap: str, prefix: str) -> None:
@@ -204,14 +199,12 @@ async def test_a_worker_tells_what_is_wrong_with_the_topics(
     await make_topic(bootstrap, Topics.of(prefix).requests, 2, {"retention.ms": "3600000"})
     await topics.create(Kafka(bootstrap), prefix, 2)
     worker = Worker(WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix))
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    watching = asyncio.create_task(worker._watch_topics(admin, 2))
-    async with asyncio.timeout(30):
-        while not (problems := worker.metrics.topic_problems._value.get()):  # noqa: ASYNC110  # as Prometheus asks
-            await asyncio.sleep(0.05)
-    watching.cancel()
-    await admin.close()
+    async with administering(bootstrap) as admin:
+        watching = asyncio.create_task(worker._watch_topics(admin, 2))
+        async with asyncio.timeout(30):
+            while not (problems := worker.metrics.topic_problems._value.get()):  # noqa: ASYNC110  # as Prometheus asks
+                await asyncio.sleep(0.05)
+        watching.cancel()
     assert problems >= 2
     assert worker.metrics.retention._value.get() == 3_600
     assert "retention.ms=3600000: set it to -1" in caplog.text
