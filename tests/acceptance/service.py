@@ -199,12 +199,12 @@ class Service:
             yield consumer
 
     async def read_all(
-        self, topic: str, count: int, limit_s: float = LIMIT_S, committed: bool = True
+        self, topic: str, count: int, limit_s: float = LIMIT_S, quiet_s: float = 0.5, committed: bool = True
     ) -> list[ConsumerRecord]:
-        """Return the records of a topic, once *count* are there and nothing more comes for half a second."""
+        """Return the records of a topic, once *count* are there and nothing more comes for *quiet_s*."""
         async with self.reading(topic, committed=committed) as consumer:
             records = await take(consumer, count, limit_s)
-            return records + await take(consumer, 1, 0.5)
+            return records + await take(consumer, 1, quiet_s)
 
     async def callback_names(self, wanted: Sequence[str], limit_s: float = LIMIT_S) -> list[str]:
         """Return the callbacks' values, once as many as *wanted* are there and nothing more comes for half a second."""

@@ -6,8 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from aiokafka import ConsumerRecord
-from aiokafka.admin import AIOKafkaAdminClient
-from brokers import StartKafka, set_topic
+from brokers import StartKafka, administering, set_topic
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -70,7 +69,7 @@ async def publish(service: Service, bad: list[Bad]) -> dict[str, Bad]:
 
 async def rejected(service: Service, count: int) -> list[ConsumerRecord]:
     """Return what is in `timer-rejected`, once *count* records are there and nothing more comes for a moment."""
-    return await service.read_all(service.topics.rejected, count)
+    return await service.read_all(service.topics.rejected, count, limit_s=20)
 
 
 def by_request(service: Service, records: list[ConsumerRecord]) -> dict[str, Bad]:
@@ -186,10 +185,8 @@ async def test_topic_deleted_while_a_timer_waits_costs_that_timer_alone(service:
     good = [f"good-{n}" for n in range(400)]
     await service.requests(second, good)
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_requests_total") == 404)
-    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
-    await admin.start()
-    await admin.delete_topics([service.prefix + "gone"])
-    await admin.close()
+    async with administering(service.bootstrap) as admin:
+        await admin.delete_topics([service.prefix + "gone"])
     started_s = time.monotonic()
     await service.until_sealed(second)
     assert time.monotonic() - started_s < 10

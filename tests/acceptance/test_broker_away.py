@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
-from brokers import delete_records, make_topic
+from aiokafka.admin import NewPartitions
+from brokers import administering, delete_records, make_topic
 from service import Process, Service
 
 from kafka_timers.dev.broker import EmbeddedKafka
@@ -87,17 +87,21 @@ async def stop_in_mid_transaction(service: Service, worker: Process) -> None:
     everything, committed = service.reading(service.callbacks, committed=False), service.reading(service.callbacks)
     async with everything as written, committed as settled, asyncio.timeout(60):
         where = written.assignment()
-        seen, end = None, await written.end_offsets(where)
+
+        async def uncommitted() -> int:
+            end, settled_end = await written.end_offsets(where), await settled.end_offsets(where)
+            return sum(end.values()) - sum(settled_end.values())
+
         while True:
-            while end == seen or sum(end.values()) < 5_000:
-                end = await written.end_offsets(where)
+            while await uncommitted() < 5_000:
+                pass
             os.kill(worker.child.pid, signal.SIGSTOP)
-            # Whatever it had sent is in the log once that grows no more.
-            while seen != end:
-                seen = end
+            # Whatever it had sent is in the log, and decided, once nothing changes any more.
+            before, now = -1, await uncommitted()
+            while before != now:
                 await asyncio.sleep(0.5)
-                end = await written.end_offsets(where)
-            if await settled.end_offsets(where) != end:
+                before, now = now, await uncommitted()
+            if now >= 5_000:
                 return
             os.kill(worker.child.pid, signal.SIGCONT)
 
@@ -117,6 +121,7 @@ async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
     seconds = {f"t-{n}": now + 8 + n for n in range(8)}
     for name, second in seconds.items():
         await service.requests(second, [name], partition=second % 4)
+    assert time.time() < now + 8
     await stop_in_mid_transaction(service, worker)
     await kafka.kill()
     os.kill(worker.child.pid, signal.SIGCONT)
@@ -126,7 +131,7 @@ async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
     for process in (worker, *oscillators):
         await process.until("/readyz", lambda status, _: status == 200)
         assert process.child.returncode is None
-    records = await service.read_all(service.callbacks, len(hot) + len(seconds))
+    records = await service.read_all(service.callbacks, len(hot) + len(seconds), quiet_s=2)
     counts = Counter(record.value.decode() for record in records)
     assert counts == Counter([*hot, *seconds])
     assert all(r.timestamp >= seconds.get(r.value.decode(), now + 8) * 1000 for r in records)
@@ -149,21 +154,14 @@ async def test_worker_ends_when_asked_to_while_kafka_is_away(
 # --- Kafka is not what it was ----------------------------------------------------------------------------------------
 
 
-async def admin_of(service: Service) -> AIOKafkaAdminClient:
-    admin = AIOKafkaAdminClient(bootstrap_servers=service.bootstrap)
-    await admin.start()
-    return admin
-
-
 async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service: Service) -> None:
     """The seals name offsets that the new log has not reached: what is fired from it might be lost or repeated."""
     second = int(time.time()) - 1000
     worker = await service.worker()
     await service.requests(second, [f"old-{n}" for n in range(40)])
     await service.until_sealed(second)
-    admin = await admin_of(service)
-    await admin.delete_topics([service.topics.requests])
-    await admin.close()
+    async with administering(service.bootstrap) as admin:
+        await admin.delete_topics([service.topics.requests])
     await make_topic(service.bootstrap, service.topics.requests, 4)
     await worker.child.stop()
     heir = await service.start("worker")
@@ -171,7 +169,7 @@ async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service:
     assert f"{service.topics.requests} ends at offset 0, below 10" in told
     await service.requests(second + 5, ["new"], partition=0)
     await service.tick(second + 10)
-    assert len(await service.read_all(service.callbacks, 40)) == 40
+    assert len(await service.read_all(service.callbacks, 40, quiet_s=1)) == 40
 
 
 async def test_requests_deleted_while_they_were_pending_are_told_and_the_rest_fires(service: Service) -> None:
@@ -249,9 +247,8 @@ async def test_worker_refuses_topics_that_were_given_more_partitions(service: Se
     worker = await service.worker()
     await service.until_sealed(second)
     await worker.child.stop()
-    admin = await admin_of(service)
     aligned = (service.topics.requests, service.topics.oscillator, service.topics.sealed)
-    await admin.create_partitions({name: NewPartitions(6) for name in aligned})
-    await admin.close()
+    async with administering(service.bootstrap) as admin:
+        await admin.create_partitions({name: NewPartitions(6) for name in aligned})
     said = await ended(await service.start("worker"))
     assert "Error: the service has run with 4 partitions and finds 6 now" in said

@@ -94,7 +94,7 @@ async def test_a_record_of_each_door_fires_its_callback(service: Service) -> Non
     worker = await service.worker(*options)
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_requests_total") == len(cases))
     await service.until_sealed(second)
-    records = await service.read_all(service.callbacks, len(cases))
+    records = await service.read_all(service.callbacks, len(cases), quiet_s=3)
     assert {record.value: record.key for record in records} == {value: key for *_, key, value, _ in cases}
     by_value = {record.value: [pair for pair in record.headers if pair[0] != "timer-request"] for record in records}
     assert by_value == {value: headers for *_, value, headers in cases}

@@ -139,7 +139,7 @@ async def test_at_least_once_fires_without_transactions(service: Service) -> Non
     await service.requests(second, names)
     await service.tick(second)
     await service.until_sealed(second)
-    records = await service.read_all(service.callbacks, 200, committed=False)
+    records = await service.read_all(service.callbacks, 200, quiet_s=2, committed=False)
     assert sorted(record.value.decode() for record in records) == sorted(names)
 
 

@@ -172,7 +172,9 @@ def test_each_process_logs_in_as_its_own_user() -> None:
 def test_workers_leave_to_the_lake_what_it_promotes() -> None:
     for scenario in ("lake-cronjob-values.yaml", "lake-executors-values.yaml"):
         worker = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
-        horizons = {env_of(pod)[env_name("horizon_s")] for name, pod in pods(scenario) if "promote" in name}
+        horizons = {
+            env_of(pod)[env_name("horizon_s")] for name, pod in pods(scenario) if re.search("land|promote", name)
+        }
         assert horizons == {env_of(worker)[env_name("horizon_s")]} == {"86400"}
     jobs = [each for each in rendered("lake-operator-values.yaml") if each["kind"] == "ScheduledSparkApplication"]
     assert {each["spec"]["template"]["arguments"][1] for each in jobs} == {"land", "promote", "optimize", "expire"}
