@@ -5,7 +5,11 @@ What a service imports that asks for timers (`TimerClient`) or receives their ca
 and protobuf only; the processes of the timer service itself come with extras. For tests see `kafka_timers.testing`.
 """
 
-from kafka_timers.client import TimerClient
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.client.request import Answer, Outcome, Timer
+from kafka_timers.client.timer_client import TimerClient
+from kafka_timers.client.token_guard import TokenGuard, request_from, token_from
+from kafka_timers.core.wire import Future, Header
 from kafka_timers.errors import (
     AnswerError,
     BrokerError,
@@ -17,10 +21,6 @@ from kafka_timers.errors import (
     WhenError,
     WireError,
 )
-from kafka_timers.guard import TokenGuard, request_from, token_from
-from kafka_timers.kafka import Kafka
-from kafka_timers.request import Answer, Outcome, Timer
-from kafka_timers.wire import Future, Header
 
 __all__ = [
     "Answer",

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from kafka_timers.doors import DOORS, door_topics
+from kafka_timers.adapters import DOORS, door_topics
+from kafka_timers.broker.connection import Kafka
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
-from kafka_timers.kafka import Kafka
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from aiokafka import ConsumerRecord
 
-from kafka_timers.client import TimerClient
-from kafka_timers.request import Answer, Outcome
-from kafka_timers.wire import ID_MEMORY_S, Future, Request, callback_headers
+from kafka_timers.client.request import Answer, Outcome
+from kafka_timers.client.timer_client import TimerClient
+from kafka_timers.core.wire import ID_MEMORY_S, Future, Request, callback_headers
 
 __all__ = ["InMemoryTimers", "ManualClock"]
 

@@ -9,9 +9,9 @@ from aiokafka.errors import KafkaError
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.clock import Clock, HostClock
+from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.settings import OscillatorSettings
-from kafka_timers.wire import Topics
 from kafka_timers_oscillator.broker_time import BrokerTime
 from kafka_timers_oscillator.health import Health, Metrics
 from kafka_timers_oscillator.schedule import Schedule

@@ -14,10 +14,10 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
-from kafka_timers.consuming import consuming
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.core.wire import SECOND_LIMIT, TICK
 from kafka_timers.errors import BrokerError, TopicsError
-from kafka_timers.kafka import Kafka
-from kafka_timers.wire import SECOND_LIMIT, TICK
 
 # A tick that was not acknowledged after this is taken for lost. It bounds how long a late one can be on its way.
 REQUEST_TIMEOUT_MS = 3_000

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kafka_timers.dev.broker import free_port
-from kafka_timers.tied import tied_to_us
+from kafka_timers.die_with_parent import tied_to_us
 
 PROGRAM = (sys.executable, "-m", "kafka_timers")
 

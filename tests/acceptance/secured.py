@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from service import Process, Service
 
-from kafka_timers.cli import program
+from kafka_timers.cli.program import program
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
 
 USERS = ("oscillator", "worker", "topics", "client", "observer", "lake")

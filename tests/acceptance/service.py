@@ -22,14 +22,14 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from brokers import make_topic
 
-from kafka_timers import topics
-from kafka_timers.consuming import consuming
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.seals import last_seals
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.wire import Future, Sealed, Topics
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
-from kafka_timers.kafka import Kafka
-from kafka_timers.request import partition_of
-from kafka_timers.seals import last_seals
-from kafka_timers.wire import Future, Sealed, Topics
 
 LIMIT_S = 60.0
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 from service import Process, Service
 
-from kafka_timers.wire import Future
+from kafka_timers.core.wire import Future
 
 Bad = tuple[str, bytes | None, bytes | None]
 

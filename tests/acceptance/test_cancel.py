@@ -8,8 +8,8 @@ from collections import defaultdict
 from confluent_kafka import Producer
 from service import Process, Service
 
-from kafka_timers.request import partition_of
-from kafka_timers.wire import Future, Reply
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.wire import Future, Reply
 
 
 class Asker:

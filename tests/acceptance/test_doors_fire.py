@@ -5,7 +5,7 @@ import time
 from confluent_kafka import Producer
 from service import Service
 
-from kafka_timers.wire import Reply
+from kafka_timers.core.wire import Reply
 
 Headers = list[tuple[str, bytes]]
 

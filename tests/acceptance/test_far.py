@@ -5,8 +5,8 @@ from pathlib import Path
 
 from service import Service, take
 
-from kafka_timers.request import partition_of
-from kafka_timers.wire import Copy, Future, Reply
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.wire import Copy, Future, Reply
 
 HORIZON_S = 2
 

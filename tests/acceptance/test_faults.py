@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from service import Process, Service, take
 
-from kafka_timers.wire import Future, is_complete
+from kafka_timers.core.wire import Future, is_complete
 
 
 def fired(names: list[str], wanted: list[str]) -> tuple[list[str], list[str]]:

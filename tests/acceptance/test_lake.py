@@ -20,14 +20,14 @@ from brokers import make_topic
 from pyspark.sql import SparkSession
 from service import Process, Service, take
 
+from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
 from kafka_timers.dev.process import Child
 from kafka_timers.lake.audit import Audit, audit
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.promote import Promoter
-from kafka_timers.request import partition_of
 from kafka_timers.settings import LakeSettings
-from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
 
 HORIZON_S, BUCKET_S = 3_600, 600
 PARTITIONS = 4

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from service import Process, Service
 
-from kafka_timers.wire import Future, Header
+from kafka_timers.core.wire import Future, Header
 
 
 async def test_timer_of_any_kafka_client_fires_in_its_second(service: Service) -> None:

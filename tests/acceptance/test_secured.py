@@ -21,17 +21,18 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from secured import Right, SecuredKafka, SecuredService, token_for
 
-from kafka_timers import BrokerError, TimerClient, topics
-from kafka_timers.acls import acls_of
-from kafka_timers.cli import program
+from kafka_timers import BrokerError, TimerClient
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.cli.program import program
+from kafka_timers.core.wire import Future
 from kafka_timers.dev import jars, java
-from kafka_timers.kafka import Kafka
 from kafka_timers.lake import tables
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.live import look, publish
 from kafka_timers.lake.schema import REQUESTS
+from kafka_timers.operate.acls import acls_of
 from kafka_timers.settings import LakeSettings
-from kafka_timers.wire import Future
 
 TOKEN_URL = "sasl_oauthbearer_token_endpoint_url"
 CLIENT_ID, CLIENT_SECRET = "sasl_oauthbearer_client_id", "sasl_oauthbearer_client_secret"

@@ -45,9 +45,9 @@ from rich.table import Table
 from service import Process, Service
 
 from kafka_timers import TimerClient
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import EmbeddedKafka
-from kafka_timers.request import partition_of
-from kafka_timers.wire import Future
 
 RUNS = 3
 MANY = 200_000

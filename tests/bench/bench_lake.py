@@ -39,19 +39,19 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from kafka_timers import topics
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.wire import Future, Topics
 from kafka_timers.dev.broker import EmbeddedKafka
-from kafka_timers.kafka import Kafka
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.maintain import optimize
 from kafka_timers.lake.promote import Bucket, Promoter
 from kafka_timers.lake.schema import REQUESTS
 from kafka_timers.lake.session import open_session
 from kafka_timers.lake.tables import read, root_of
-from kafka_timers.request import partition_of
 from kafka_timers.settings import LakeSettings
-from kafka_timers.wire import Future, Topics
 
 RUNS = 3
 WARM_UPS = 2

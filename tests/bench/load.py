@@ -14,10 +14,10 @@ import psutil
 from aiokafka import AIOKafkaProducer, TopicPartition
 from service import Process
 
-from kafka_timers.consuming import consuming
-from kafka_timers.kafka import Kafka
-from kafka_timers.service.fetching import Fetched, Fetcher
-from kafka_timers.wire import Future
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.fetching import Fetched, Fetcher
+from kafka_timers.core.wire import Future
 
 PAYLOAD_BYTES = 150
 _BATCH_BYTES = 256 << 10

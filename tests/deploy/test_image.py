@@ -15,8 +15,8 @@ import yaml
 from service import Service
 from test_chart import SCENARIOS, pods
 
-from kafka_timers.cli import program
-from kafka_timers.wire import Future
+from kafka_timers.cli.program import program
+from kafka_timers.core.wire import Future
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

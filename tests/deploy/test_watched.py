@@ -23,10 +23,10 @@ from devs import dev, dev_ports
 from service import Process, Service
 from test_dashboard import CHART, queries
 
+from kafka_timers.core.wire import Copy, Future
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
-from kafka_timers.service.tasks import cancel
-from kafka_timers.wire import Copy, Future
+from kafka_timers.worker.tasks import cancel
 
 pytestmark = pytest.mark.skipif(not shutil.which("prometheus"), reason="prometheus is missing")
 LIMIT_S = 1_000

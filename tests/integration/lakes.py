@@ -9,17 +9,17 @@ from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
 from brokers import make_topic
 from pyspark.sql import SparkSession
 
-from kafka_timers import topics
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
-from kafka_timers.consuming import consuming
-from kafka_timers.kafka import Kafka
+from kafka_timers.core.wire import Future, Sealed, Topics
 from kafka_timers.lake import tables
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.promote import Closed, Promoter
 from kafka_timers.lake.schema import BUCKETS
-from kafka_timers.request import partition_of
 from kafka_timers.settings import LakeSettings
-from kafka_timers.wire import Future, Sealed, Topics
 
 PARTITIONS = 2
 HORIZON_S, BUCKET_S = 600, 100

@@ -13,10 +13,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 
-from kafka_timers import Outcome, topics
-from kafka_timers.kafka import Kafka
-from kafka_timers.request import partition_of
-from kafka_timers.wire import Future, Reply, Sealed, future_from
+from kafka_timers import Outcome
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.wire import Future, Reply, Sealed, future_from
 
 LIMIT_S = 30.0
 

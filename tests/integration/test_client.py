@@ -22,9 +22,9 @@ from confluent_kafka.admin import (
 )
 
 from kafka_timers import BrokerError, PublishError, Timer, TimerClient, TopicsError
-from kafka_timers.kafka import Kafka
-from kafka_timers.topics import create
-from kafka_timers.wire import callback_headers, future_from
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.topics import create
+from kafka_timers.core.wire import callback_headers, future_from
 
 DOCS = Path(__file__).parents[2] / "docs"
 PARTITIONS = 8

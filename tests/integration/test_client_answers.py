@@ -11,10 +11,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from brokers import StartKafka, administering, make_topic
 
 from kafka_timers import Answer, AnswerError, Outcome, PublishError, RequestError, TimerClient, TopicsError, WhenError
-from kafka_timers.kafka import Kafka
-from kafka_timers.request import partition_of
-from kafka_timers.topics import create
-from kafka_timers.wire import Reply, future_from
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.topics import create
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.wire import Reply, future_from
 
 PARTITIONS = 8
 FAR = 4_000_000_000

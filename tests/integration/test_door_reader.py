@@ -17,19 +17,19 @@ from brokers import administering, make_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
-from kafka_timers.cli import program
+from kafka_timers.adapters.lag import DoorLag, door_lags
+from kafka_timers.adapters.reader import DoorReader, Outlet
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.topics import create
+from kafka_timers.cli.program import program
+from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
-from kafka_timers.consuming import consuming
-from kafka_timers.doors.lag import DoorLag, door_lags
-from kafka_timers.doors.reader import DoorReader, Outlet
-from kafka_timers.kafka import Kafka
-from kafka_timers.request import partition_of
-from kafka_timers.service.metrics import WorkerMetrics
-from kafka_timers.service.requests import Target
-from kafka_timers.service.rush import Rush
+from kafka_timers.core.verdicts import Target
+from kafka_timers.core.wire import Future, Topics
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.topics import create
-from kafka_timers.wire import Future, Topics
+from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.worker.priority import Rush
 
 PARTITIONS = 4
 LATER = int(time.time()) + 100_000

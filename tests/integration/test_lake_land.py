@@ -17,18 +17,18 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from brokers import delete_records
 from pyspark.sql import SparkSession
 
-from kafka_timers import topics
-from kafka_timers.consuming import consuming
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.wire import Copy, Future, Sealed, Topics
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, LakeError
-from kafka_timers.kafka import Kafka
 from kafka_timers.lake.land import land, land_once
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.tables import read, read_positions, root_of
-from kafka_timers.request import partition_of
 from kafka_timers.settings import LakeSettings
-from kafka_timers.wire import Copy, Future, Sealed, Topics
 
 PARTITIONS = 2
 LIMIT_S = 300

@@ -24,18 +24,18 @@ from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
 from lakes import AGO_S, BUCKET_S, HORIZON_S, MESSAGE_BYTES_MAX, PARTITIONS, SOON_S, Lake, future
 from pyspark.sql import SparkSession
 
-from kafka_timers import topics
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
 from kafka_timers.clock import HostClock
-from kafka_timers.consuming import consuming
+from kafka_timers.core.wire import Copy, Future
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import LakeError
-from kafka_timers.kafka import Kafka
 from kafka_timers.lake import promote
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.live import publish
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.settings import LakeSettings
-from kafka_timers.wire import Copy, Future
 
 
 @asynccontextmanager

@@ -8,13 +8,13 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 from brokers import delete_records, make_topic
 
-from kafka_timers.consuming import consuming
-from kafka_timers.kafka import Kafka
-from kafka_timers.service.fetching import Fetcher
-from kafka_timers.service.partition import Partition
-from kafka_timers.service.reader import RequestReader
-from kafka_timers.service.rush import Rush
-from kafka_timers.wire import Record
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.fetching import Fetcher
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.wire import Record
+from kafka_timers.worker.priority import Rush
+from kafka_timers.worker.reader import RequestReader
 
 
 class Collected:

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from kafka_timers import topics
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.seals import last_seals, latest, read_tail, read_tails
+from kafka_timers.core.wire import Sealed
 from kafka_timers.errors import BrokerError, TopicsError
-from kafka_timers.kafka import Kafka
-from kafka_timers.seals import last_seals, latest, read_tail, read_tails
-from kafka_timers.wire import Sealed
 
 
 class Ledger:
@@ -140,7 +140,7 @@ async def test_records_that_are_no_seals_are_skipped_and_named(
 ) -> None:
     await ledger.put([Sealed(last=5).SerializeToString(), b"\xff\xff", None, b"", Sealed(last=6).SerializeToString()])
     async with reading(bootstrap) as consumer:
-        with caplog.at_level(logging.WARNING, "kafka_timers.seals"):
+        with caplog.at_level(logging.WARNING, "kafka_timers.broker.seals"):
             assert await read_tail(consumer, ledger.topic, 0) == [Sealed(last=5), Sealed(last=6)]
     assert [record.getMessage() for record in caplog.records] == [
         f"skipped: bytes are not a seal ({ledger.topic} partition 0 offset {offset})" for offset in (1, 2, 3)

@@ -8,14 +8,14 @@ import pytest
 from aiokafka import TopicPartition
 from brokers import make_topic
 
-from kafka_timers.consuming import consuming
-from kafka_timers.kafka import Kafka
-from kafka_timers.seals import last_seals
-from kafka_timers.service.requests import Reason
-from kafka_timers.service.sender import FencedError, Sender, TopicsRefusedError
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.seals import last_seals
+from kafka_timers.broker.topics import create
+from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.wire import Sealed, Topics
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.topics import create
-from kafka_timers.wire import Sealed, Topics
+from kafka_timers.worker.sender import FencedError, Sender, TopicsRefusedError
 
 Start = Callable[..., Awaitable[Sender]]
 GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_timers.errors import SettingsError
-from kafka_timers.service import runs
-from kafka_timers.service.ids import Asked, Decided, decide
-from kafka_timers.service.partition import (
+from kafka_timers.core import rows as runs
+from kafka_timers.core.partition import (
     Partition,
     Scan,
     Version,
@@ -21,8 +19,10 @@ from kafka_timers.service.partition import (
     row_key,
     run_key,
 )
-from kafka_timers.service.store import StoreMemory, TimerStore, destroy, is_damage
-from kafka_timers.wire import ID_MEMORY_S, Future, Sealed
+from kafka_timers.core.versions import Asked, Decided, decide
+from kafka_timers.core.wire import ID_MEMORY_S, Future, Sealed
+from kafka_timers.errors import SettingsError
+from kafka_timers.worker.store import StoreMemory, TimerStore, destroy, is_damage
 
 IDENTITY = b"cluster/timer-request"
 MEMORY = StoreMemory()
@@ -244,9 +244,9 @@ def test_a_store_without_one_of_its_files_is_known_as_damaged(tmp_path: Path) ->
 CRASHING = """
 import os, sys
 from pathlib import Path
-from kafka_timers.service.ids import Decided
-from kafka_timers.service.partition import Partition, Version
-from kafka_timers.service.store import StoreMemory, TimerStore
+from kafka_timers.core.versions import Decided
+from kafka_timers.core.partition import Partition, Version
+from kafka_timers.worker.store import StoreMemory, TimerStore
 
 store, partition = TimerStore(Path(sys.argv[1]), sys.argv[2].encode(), StoreMemory()), Partition(0)
 # More than is held in memory before it is written into a table.

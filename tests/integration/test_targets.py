@@ -7,10 +7,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from brokers import administering, make_topic
 
-from kafka_timers.service.requests import Reason, Target
-from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.core.verdicts import Reason, Target
+from kafka_timers.core.wire import Topics
 from kafka_timers.testing import ManualClock
-from kafka_timers.wire import Topics
+from kafka_timers.worker.targets import CallbackTopics
 
 
 @pytest.fixture

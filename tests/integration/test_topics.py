@@ -7,12 +7,12 @@ import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from brokers import administering, make_topic
 
-from kafka_timers import topics
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
-from kafka_timers.kafka import Kafka
-from kafka_timers.service.worker import Worker
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.wire import Topics
+from kafka_timers.worker.process import Worker
 
 DAY_MS = 86_400_000
 OWN = ("timer-request", "oscillator", "timer-sealed", "timer-rejected", "timer-reply")

@@ -25,12 +25,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-from kafka_timers.service import ids
-from kafka_timers.service import partition as core
-from kafka_timers.service.arming import Ahead, Armed, Room, behind
-from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.ids import Answer, Asked, CopyOf, Decided, KnownFromError, TakenBack, decide
-from kafka_timers.service.partition import (
+from kafka_timers.core import partition as core
+from kafka_timers.core import versions as ids
+from kafka_timers.core.partition import (
     REFUSED,
     Copied,
     Fate,
@@ -49,8 +46,11 @@ from kafka_timers.service.partition import (
     run_key,
     tick_second,
 )
-from kafka_timers.service.runs import pack
-from kafka_timers.wire import Reply, Sealed, is_far
+from kafka_timers.core.rows import pack
+from kafka_timers.core.versions import Answer, Asked, CopyOf, Decided, KnownFromError, TakenBack, decide
+from kafka_timers.core.wire import Reply, Sealed, is_far
+from kafka_timers.worker.prebuild import Ahead, Armed, Room, behind
+from kafka_timers.worker.slices import Slice
 
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 MAX_CLOCK_SKEW_S = 2.0

@@ -6,13 +6,13 @@ from typing import cast
 
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from kafka_timers.service.callbacks import Rejects, Slice
-from kafka_timers.service.partition import Partition, Version
-from kafka_timers.service.requests import Accepted, Reason, Target, accept
-from kafka_timers.service.sender import BATCH_BYTES
-from kafka_timers.service.targets import CallbackTopics
+from kafka_timers.core.partition import Partition, Version
+from kafka_timers.core.verdicts import Accepted, Reason, Target, accept
+from kafka_timers.core.wire import Future
 from kafka_timers.testing import ManualClock
-from kafka_timers.wire import Future
+from kafka_timers.worker.sender import BATCH_BYTES
+from kafka_timers.worker.slices import Rejects, Slice
+from kafka_timers.worker.targets import CallbackTopics
 
 SECOND = 1_800_000_000
 ROOMY = Target(partitions=7, batch_bytes_max=1_048_588)

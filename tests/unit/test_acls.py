@@ -6,9 +6,9 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from kafka_timers.acls import PROCESSES, acls_of
-from kafka_timers.cli import program
+from kafka_timers.cli.program import program
 from kafka_timers.errors import SettingsError
+from kafka_timers.operate.acls import PROCESSES, acls_of
 
 
 def acls(*options: str) -> str:

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 
 from stand_ins import ROOMY, SECOND, Known, slice_to
 
-from kafka_timers.service.arming import Ahead, Armed, Room, behind
-from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.partition import first_key, row_key, run_key
-from kafka_timers.service.runs import Row, framed, pack
-from kafka_timers.wire import Future
+from kafka_timers.core.partition import first_key, row_key, run_key
+from kafka_timers.core.rows import Row, framed, pack
+from kafka_timers.core.wire import Future
+from kafka_timers.worker.prebuild import Ahead, Armed, Room, behind
+from kafka_timers.worker.slices import Slice
 
 START, END = first_key(SECOND), first_key(SECOND + 1)
 REQUEST = Future(callBackTopic="callbacks", callBack=b"v").SerializeToString()

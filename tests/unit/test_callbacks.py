@@ -12,12 +12,12 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from stand_ins import ROOMY, SECOND, Known, slice_to
 
-from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.partition import Partition, row_key
-from kafka_timers.service.requests import Reason, Target, fits, pack_refused
-from kafka_timers.service.runs import Row
-from kafka_timers.service.sender import BATCH_BYTES, Ready
-from kafka_timers.wire import Future, Header, Request, Sealed, callback_headers
+from kafka_timers.core.partition import Partition, row_key
+from kafka_timers.core.rows import Row
+from kafka_timers.core.verdicts import Reason, Target, fits, pack_refused
+from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers
+from kafka_timers.worker.sender import BATCH_BYTES, Ready
+from kafka_timers.worker.slices import Slice
 
 
 class Outbox:

@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from kafka_timers.capacity import Load, needs
-from kafka_timers.cli import program
+from kafka_timers.cli.program import program
+from kafka_timers.operate.capacity import Load, needs
 
 DAY_S = 86_400
 

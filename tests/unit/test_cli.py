@@ -14,7 +14,7 @@ import pytest
 from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
 
-from kafka_timers.cli import delay_s_of, json_of, line_of, printable, program, when_of
+from kafka_timers.cli.program import delay_s_of, json_of, line_of, printable, program, when_of
 from kafka_timers.environment import env_name
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
 
@@ -73,7 +73,7 @@ def test_help_of_every_other_command_shows_where_its_broker_comes_from(command: 
 
 def test_help_loads_neither_faust_nor_rocksdb_nor_a_web_server() -> None:
     script = (
-        "import sys; from kafka_timers.cli import program\n"
+        "import sys; from kafka_timers.cli.program import program\n"
         "for name in program.commands: program([name, '--help'], standalone_mode=False)\n"
         "print('loaded', *{name.partition('.')[0] for name in sys.modules})"
     )

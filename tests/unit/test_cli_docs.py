@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from kafka_timers.cli import program
+from kafka_timers.cli.program import program
 from kafka_timers.environment import env_name
 from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings
 

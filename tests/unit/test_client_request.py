@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kafka_timers import RequestError, WhenError
-from kafka_timers.request import future_of, second_after, second_of
+from kafka_timers.client.request import future_of, second_after, second_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

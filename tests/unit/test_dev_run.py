@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_timers.cli import program
+from kafka_timers.cli.lake import lake
+from kafka_timers.cli.program import program
 from kafka_timers.dev.run import claimed, commands, hints
 from kafka_timers.errors import SettingsError
-from kafka_timers.lake.commands import lake
 from kafka_timers.settings import DevSettings
 
 

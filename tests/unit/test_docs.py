@@ -11,10 +11,10 @@ import pytest
 from grpc_tools import protoc
 from prometheus_client import CollectorRegistry
 
-from kafka_timers.doors import DOORS
-from kafka_timers.doors import asks as doors
-from kafka_timers.service.metrics import WorkerMetrics
-from kafka_timers.service.requests import Reason
+from kafka_timers.adapters import DOORS
+from kafka_timers.adapters import commands as doors
+from kafka_timers.core.verdicts import Reason
+from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +26,8 @@ OPERATE, WIRE, README, MIGRATE = (
 WORKER, OWNER, OSCILLATOR = (
     ROOT / name
     for name in (
-        "app/kafka_timers/service/worker.py",
-        "app/kafka_timers/service/owner.py",
+        "app/kafka_timers/worker/process.py",
+        "app/kafka_timers/worker/owner.py",
         "oscillator/kafka_timers_oscillator/health.py",
     )
 )

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from kafka_timers.doors import DOORS, door_topics
-from kafka_timers.doors.asks import Ask, Headers, Reason
-from kafka_timers.doors.countdown import Callers
-from kafka_timers.wire import Future, Header
+from kafka_timers.adapters import DOORS, door_topics
+from kafka_timers.adapters.commands import Ask, Headers, Reason
+from kafka_timers.adapters.countdown import Callers
+from kafka_timers.core.wire import Future, Header
 
 SECOND = 1_893_456_000
 TIMESTAMP_MS = 1_607_918_336_789

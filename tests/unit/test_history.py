@@ -6,9 +6,9 @@ import pytest
 from aiokafka import ConsumerRecord
 from rich.console import Console
 
-from kafka_timers.cli import history_table
-from kafka_timers.history import Asked, State, asked_in, states_of
-from kafka_timers.wire import Future, Sealed
+from kafka_timers.cli.program import history_table
+from kafka_timers.core.outcomes import Asked, State, asked_in, states_of
+from kafka_timers.core.wire import Future, Sealed
 
 PENDING, FIRED, CANCELLED, MOVED = State.PENDING, State.FIRED, State.CANCELLED, State.MOVED
 TOO_LATE, UNKNOWN, REFUSED = State.TOO_LATE, State.UNKNOWN, State.REFUSED

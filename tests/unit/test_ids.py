@@ -2,10 +2,10 @@
 
 import pytest
 
-from kafka_timers.request import partition_of
-from kafka_timers.service.ids import Answer, Asked, decide, hash_of
-from kafka_timers.service.partition import Copied, Partition, Scan, Version
-from kafka_timers.wire import ID_MEMORY_S, Reply, Sealed
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.partition import Copied, Partition, Scan, Version
+from kafka_timers.core.versions import Answer, Asked, decide, hash_of
+from kafka_timers.core.wire import ID_MEMORY_S, Reply, Sealed
 
 EARLY_MS, SECOND = 5_000, 10
 

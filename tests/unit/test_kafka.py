@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+from kafka_timers.broker.connection import PROPERTIES, Kafka
 from kafka_timers.errors import SettingsError
-from kafka_timers.kafka import PROPERTIES, Kafka
 from kafka_timers.settings import DevSettings, WorkerSettings
 
 SCRAM = {

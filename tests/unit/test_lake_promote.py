@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, when
 from pyspark.testing import assertDataFrameEqual
 
+from kafka_timers.core.wire import COPY_STALE_S, Copy, Future, is_far
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.live import refuse_other_topic, tick_of
 from kafka_timers.lake.promote import (
@@ -25,7 +26,6 @@ from kafka_timers.lake.promote import (
     settled,
 )
 from kafka_timers.lake.schema import delay_of, due_of
-from kafka_timers.wire import COPY_STALE_S, Copy, Future, is_far
 
 DAY_S = 86_400
 HORIZON_S, BUCKET_S = DAY_S, 3_600

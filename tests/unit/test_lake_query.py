@@ -7,13 +7,13 @@ from lake_rows import REJECTED, cancel, copy, of, refused, request, seal
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import expr
 
+from kafka_timers.cli.lake import json_of
+from kafka_timers.core.wire import Future
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.commands import json_of
 from kafka_timers.lake.fates import fates, steps_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.query import cancelled, cancels_of, chosen, fired, moves_of, rows_of, select, waiting
 from kafka_timers.lake.schema import REQUESTS, SEALS
-from kafka_timers.wire import Future
 
 FAR = request(20, 1, 6_000, "far")
 RECORDS = [

@@ -8,10 +8,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.wire import Copy, Future, Sealed
 from kafka_timers.lake.records import judged_at_once, judged_one_by_one, rejected_of, requests_of, seals_of
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
-from kafka_timers.request import partition_of
-from kafka_timers.wire import Copy, Future, Sealed
 
 NOW = 1_800_000_000  # 2027-01-15 08:00:00
 DAY_S = 86_400

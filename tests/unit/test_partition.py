@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from kafka_timers.service import partition as core
-from kafka_timers.service.partition import (
+from kafka_timers.core import partition as core
+from kafka_timers.core.partition import (
     REFUSED,
     Local,
     Partition,
@@ -18,7 +18,7 @@ from kafka_timers.service.partition import (
     parts_of,
     tick_second,
 )
-from kafka_timers.wire import Sealed
+from kafka_timers.core.wire import Sealed
 
 
 def sealed_up_to(second: int, fence: int) -> Partition:

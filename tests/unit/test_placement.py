@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kafka_timers.service.placement import Member, spread
+from kafka_timers.worker.placement import Member, spread
 
 
 def with_stores(*numbers: int, at: float = 1.0) -> Member:

@@ -5,12 +5,12 @@ from typing import cast
 
 import pytest
 
-from kafka_timers.service.ids import Answer
-from kafka_timers.service.lease import Lease
-from kafka_timers.service.partition import Version
-from kafka_timers.service.replies import Outbox, Replies
-from kafka_timers.service.sender import FencedError
-from kafka_timers.wire import Reply
+from kafka_timers.broker.epoch import Lease
+from kafka_timers.core.partition import Version
+from kafka_timers.core.versions import Answer
+from kafka_timers.core.wire import Reply
+from kafka_timers.worker.outbox import Outbox, Replies
+from kafka_timers.worker.sender import FencedError
 
 CANCELLED = Answer(7, b"replies", b"a", Reply.CANCELLED, Version(100, 0, 3))
 UNKNOWN = Answer(8, b"replies", b"b", Reply.UNKNOWN, None)

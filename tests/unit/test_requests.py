@@ -3,10 +3,9 @@
 import pytest
 from stand_ins import SECOND, Record, accepted, asked
 
-from kafka_timers.request import partition_of
-from kafka_timers.service.ids import CopyOf, KnownFromError
-from kafka_timers.service.partition import REFUSED, Copied, Partition, Version, copied_in, is_late, parts_of
-from kafka_timers.service.requests import (
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.partition import REFUSED, Copied, Partition, Version, copied_in, is_late, parts_of
+from kafka_timers.core.verdicts import (
     OVERHEAD_BYTES,
     Reason,
     Target,
@@ -15,7 +14,8 @@ from kafka_timers.service.requests import (
     second_of,
     unpack_refused,
 )
-from kafka_timers.wire import COPY_STALE_S, Copy, Future, Header, Request, Sealed
+from kafka_timers.core.versions import CopyOf, KnownFromError
+from kafka_timers.core.wire import COPY_STALE_S, Copy, Future, Header, Request, Sealed
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ from aiokafka.record.memory_records import MemoryRecords
 from google.protobuf.message import DecodeError
 from stand_ins import SECOND, Known, Record, accepted, slice_to
 
-from kafka_timers.service import runs
-from kafka_timers.service.callbacks import Slice
-from kafka_timers.service.partition import Partition, count_of, is_run, parts_of, row_key, run_key
-from kafka_timers.service.requests import Reason, Target
-from kafka_timers.service.runs import Row
-from kafka_timers.wire import Future, Header
+from kafka_timers.core import rows as runs
+from kafka_timers.core.partition import Partition, count_of, is_run, parts_of, row_key, run_key
+from kafka_timers.core.rows import Row
+from kafka_timers.core.verdicts import Reason, Target
+from kafka_timers.core.wire import Future, Header
+from kafka_timers.worker.slices import Slice
 
 TOPICS = ("a", "b", "small", "secret", "unknown")
 

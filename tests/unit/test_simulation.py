@@ -25,9 +25,9 @@ from simulation import (
     shortened,
 )
 
-from kafka_timers.service import partition as core
-from kafka_timers.service.ids import CopyOf
-from kafka_timers.wire import Reply
+from kafka_timers.core import partition as core
+from kafka_timers.core.versions import CopyOf
+from kafka_timers.core.wire import Reply
 
 HISTORIES = 10_000
 HISTORIES_UNTIL_MISSED = 12_000

@@ -4,10 +4,10 @@ from io import StringIO
 
 from rich.console import Console
 
-from kafka_timers.cli import status_table
-from kafka_timers.seals import latest
-from kafka_timers.status import PartitionStatus, status_of
-from kafka_timers.wire import Sealed
+from kafka_timers.broker.seals import latest
+from kafka_timers.cli.program import status_table
+from kafka_timers.core.wire import Sealed
+from kafka_timers.operate.status import PartitionStatus, status_of
 
 NOTHING = PartitionStatus(0, None, None, None, None, None, None, None)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from kafka_timers.client.request import partition_of
+from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers, future_from, sealed_from
 from kafka_timers.errors import WireError
-from kafka_timers.request import partition_of
-from kafka_timers.service.requests import Reason
-from kafka_timers.wire import Future, Header, Request, Sealed, callback_headers, future_from, sealed_from
 
 WIRE_PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 

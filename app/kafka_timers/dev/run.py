@@ -22,12 +22,12 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAlreadyExistsError
 from rich.console import Console
 
-from kafka_timers import topics
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError
-from kafka_timers.kafka import Kafka
 from kafka_timers.settings import DevSettings, WorkerSettings
 
 __all__ = ["run"]

@@ -14,14 +14,13 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
     message     protobuf fields made in SQL (pure)
     promote     far requests → timer-request, as copies, before they come due
     query       views for SQL; many cancels or moves at once
-    span        what the tables have of a span of time, and no more
+    time_range  what the tables have of a span of time, and no more
     findings    what is wrong with a span (pure)
     audit       seals against requests, callbacks against both
     replay      a span fired again on paper, also with other settings
     forecast    how many timers are due when
     report      what audit, replay and forecast tell, for a terminal and as a page
     plots       what is common to their plots
-    commands    the command line `kafka-timers lake …`
 
 What a job computes is a function DataFrame → DataFrame that knows neither Kafka nor a session; around it lies a thin
 shell that reads and writes.

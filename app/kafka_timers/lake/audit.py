@@ -24,8 +24,8 @@ from kafka_timers.lake.findings import (
 )
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, due_of
 from kafka_timers.lake.session import kafka_options
-from kafka_timers.lake.span import Span, span_of
 from kafka_timers.lake.tables import append, constant, read, root_of
+from kafka_timers.lake.time_range import Span, span_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Audit", "audit"]

@@ -11,9 +11,9 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER
 from kafka_timers.lake.fates import due_ms, figures, fires
 from kafka_timers.lake.schema import AUDIT_SECONDS
-from kafka_timers.wire import EXPIRY_HEADER, REQUEST_HEADER
 
 __all__ = [
     "ADVICE",

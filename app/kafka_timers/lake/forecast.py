@@ -17,8 +17,8 @@ from kafka_timers.lake import plots
 from kafka_timers.lake.fates import totals
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REQUESTS, SEALS
-from kafka_timers.lake.span import requests_of
 from kafka_timers.lake.tables import read, root_of
+from kafka_timers.lake.time_range import requests_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["STEPS_S", "Forecast", "counts", "forecast", "plot", "rate"]

@@ -30,15 +30,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kafka_timers import topics
-from kafka_timers.consuming import consuming
+from kafka_timers.broker import topics
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.settings import LakeSettings
-from kafka_timers.wire import Topics
 
 __all__ = ["land", "land_once"]
 

@@ -14,15 +14,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from kafka_timers.consuming import consuming
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.seals import last_seals, latest
+from kafka_timers.broker.topics import answering, counts
+from kafka_timers.core.wire import Sealed, Topics, number_in
 from kafka_timers.errors import BrokerError, LakeError, TopicsError
-from kafka_timers.kafka import Kafka
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import words_of
-from kafka_timers.seals import last_seals, latest
 from kafka_timers.settings import LakeSettings
-from kafka_timers.topics import answering, counts
-from kafka_timers.wire import Sealed, Topics, number_in
 
 __all__ = ["Live", "look", "publish", "refuse_other_topic", "tick_of"]
 

@@ -25,6 +25,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.clock import Clock, HostClock
+from kafka_timers.core.wire import Copy, Future, Topics
 from kafka_timers.errors import KafkaTimersError, LakeError
 from kafka_timers.lake import message, tables
 from kafka_timers.lake.fates import waits_longer
@@ -32,7 +33,6 @@ from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.schema import BUCKETS, CANCEL, COPY, DELAYS_S, REQUEST, REQUESTS, SEALS
 from kafka_timers.lake.versions import marks_of
 from kafka_timers.settings import LakeSettings
-from kafka_timers.wire import Copy, Future, Topics
 
 __all__ = [
     "Bucket",

@@ -16,6 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from kafka_timers.broker.topics import counts
+from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
 from kafka_timers.lake.fates import fates, fires, steps_of
@@ -23,8 +25,6 @@ from kafka_timers.lake.live import publish, refuse_other_topic
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
-from kafka_timers.topics import counts
-from kafka_timers.wire import SECOND_LIMIT, Future, Topics
 
 __all__ = [
     "Bulk",

@@ -18,6 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
+from kafka_timers.core import rows as runs
+from kafka_timers.core.verdicts import Reason, judged, second_of
+from kafka_timers.core.versions import hash_of
+from kafka_timers.core.wire import is_complete, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.schema import (
     CANCEL,
@@ -30,10 +34,6 @@ from kafka_timers.lake.schema import (
     delay_of,
     due_of,
 )
-from kafka_timers.service import runs
-from kafka_timers.service.ids import hash_of
-from kafka_timers.service.requests import Reason, judged, second_of
-from kafka_timers.wire import is_complete, sealed_from
 
 __all__ = ["rejected_of", "requests_of", "seals_of"]
 

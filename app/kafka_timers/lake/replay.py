@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.lake.fates import due_ms, fates, figures, fires, waits_longer
 from kafka_timers.lake.schema import REQUEST
-from kafka_timers.lake.span import span_of
+from kafka_timers.lake.time_range import span_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["replayed", "synthetic_steps", "with_fewer_ticks", "with_horizon"]

@@ -19,9 +19,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev import java
 from kafka_timers.errors import KafkaSetupError, LakeError
-from kafka_timers.kafka import Kafka
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["kafka_options", "open_session"]

@@ -9,8 +9,8 @@ and move"). This is used by everything in the lake that has to know what fires.
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from kafka_timers.core.wire import COPY_STALE_S
 from kafka_timers.lake.schema import CANCEL, COPY, REQUEST
-from kafka_timers.wire import COPY_STALE_S
 
 __all__ = ["marks_of"]
 

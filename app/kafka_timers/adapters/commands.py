@@ -1,0 +1,184 @@
+"""
+What a record of another system asks this one for, and what all doors share in finding it out (pure).
+"""
+
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol, cast
+
+from kafka_timers.core.wire import (
+    EXPIRY_HEADER,
+    ID_HEADER,
+    REQUEST_HEADER,
+    SECOND_LIMIT,
+    TOKEN_HEADER,
+    Future,
+    number_in,
+)
+
+__all__ = [
+    "Ask",
+    "Asked",
+    "Headers",
+    "Reason",
+    "Record",
+    "first_of",
+    "future_of",
+    "passed_on",
+    "second_of",
+    "take_back",
+]
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+_BYTES = [bytes((number,)) for number in range(128)]
+
+# Those that the service sets on each callback. A receiver that sends its callback round again sends them too, and the
+# next callback would carry the old ones beside its own.
+_OWN_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
+
+
+class Reason(StrEnum):
+    """Why a door refuses a record; the value of the header `timer-rejected-reason`."""
+
+    KEY_MISSING = "key-missing"
+    VALUE_MISSING = "value-missing"
+    VALUE_NOT_COUNTDOWN = "value-not-countdown"
+    EXPIRY_MISSING = "expiry-missing"
+    EXPIRY_NOT_A_SECOND = "expiry-not-a-second"
+    EXPIRY_IN_MILLISECONDS = "expiry-in-milliseconds"
+    EXPIRY_NOT_RFC3339 = "expiry-not-rfc3339"
+    EXPIRY_OUT_OF_RANGE = "expiry-out-of-range"
+    TOPIC_MISSING = "topic-missing"
+    NOT_UTF8 = "not-utf8"
+    CALLER_MISSING = "caller-missing"
+    CALLER_OVER_LIMIT = "caller-over-limit"
+    VERSION_UNKNOWN = "version-unknown"
+    TYPE_UNKNOWN = "type-unknown"
+    PARTITION_UNSUPPORTED = "partition-unsupported"
+    PAST_GRACE = "past-grace"
+    TOO_LARGE = "too-large"
+
+
+class Ask(NamedTuple):
+    """
+    A record for `timer-request`.
+
+    Attributes:
+        second: in which the timer fires, UNIX seconds; None takes the timer back.
+        name: chooses the partition by its hash: the timer's id if it has one, else the callback's key; None leaves it
+            to the sender.
+        future: a serialised `Future`.
+    """
+
+    second: int | None
+    name: bytes | None
+    future: bytes
+
+    @property
+    def key(self) -> bytes | None:
+        """The key of the record."""
+        return self.name if self.second is None else b"%d" % self.second
+
+
+# Nothing means that a record is none of ours to act on.
+Asked = Ask | Reason | None
+
+
+class Record(Protocol):
+    """What is used of a consumed record."""
+
+    @property
+    def topic(self) -> str:
+        """Of the other system."""
+
+    @property
+    def partition(self) -> int:
+        """Of that topic."""
+
+    @property
+    def offset(self) -> int:
+        """In that partition."""
+
+    @property
+    def timestamp(self) -> int:
+        """UNIX milliseconds."""
+
+    @property
+    def key(self) -> bytes | None:
+        """As it lies on the topic."""
+
+    @property
+    def value(self) -> bytes | None:
+        """As it lies on the topic."""
+
+    @property
+    def headers(self) -> Headers:
+        """As they lie on the topic."""
+
+
+def first_of(record: Record) -> dict[str, bytes | None]:
+    """Return the headers of *record* by name; of those that share one, the first."""
+    return dict(reversed(record.headers))
+
+
+def passed_on(record: Record, without: Collection[str] = ()) -> list[tuple[str, bytes | None]]:
+    """Return the headers of *record* for its callback, but for the service's own and those *without*."""
+    return [header for header in record.headers if header[0] not in _OWN_HEADERS and header[0] not in without]
+
+
+def second_of(text: bytes | None) -> int | Reason:
+    """Return the UNIX second that *text* names in ASCII digits, or why it names none."""
+    if not text:
+        return Reason.EXPIRY_MISSING
+    second = number_in(text)
+    if not second:
+        return Reason.EXPIRY_NOT_A_SECOND
+    return second if second < SECOND_LIMIT else Reason.EXPIRY_IN_MILLISECONDS
+
+
+def future_of(headers: Headers = (), **fields: Any) -> bytes:
+    """
+    Return a serialised `Future` of *fields*, in which text may be bytes and None is a field that is not set.
+
+    Raises:
+        UnicodeError: text is not UTF-8.
+    """
+    # Fields may come in any order. As messages of their own, headers cost more than all else that a door does.
+    try:
+        framed = [
+            b"\x3a%b%b\x12%b%b" % (_BYTES[len(key := _name_of(name)) + len(value) + 2], key, _BYTES[len(value)], value)
+            for name, value in cast("Sequence[tuple[str, bytes]]", headers)
+        ]
+    except (IndexError, TypeError):
+        # One is long or null.
+        framed = [_framed(_name_of(name), value) for name, value in headers]
+    return b"".join([Future(**fields).SerializeToString(), *framed])
+
+
+def _framed(key: bytes, value: bytes | None) -> bytes:
+    content = key if value is None else b"%b\x12%b%b" % (key, _varint(len(value)), value)
+    return b"\x3a%b%b" % (_varint(len(content)), content)
+
+
+@lru_cache(1_000)
+def _name_of(header: str) -> bytes:
+    name = header.encode()
+    return b"\x0a%b%b" % (_varint(len(name)), name)
+
+
+def _varint(number: int) -> bytes:
+    if number < 128:
+        return _BYTES[number]
+    return bytes((number & 127 | 128,)) + _varint(number >> 7)
+
+
+def take_back(timer_id: bytes, reply_topic: bytes | None = None) -> Ask:
+    """
+    Return what takes the timer *timer_id* back.
+
+    Raises:
+        UnicodeError: text is not UTF-8.
+    """
+    return Ask(None, timer_id, future_of(timerId=timer_id, cancel=True, replyTopic=reply_topic))

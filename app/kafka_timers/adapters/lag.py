@@ -1,0 +1,55 @@
+"""
+How far doors are behind, told by the offsets of their groups alone; asks no worker. `kafka-timers status` shows it.
+"""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from kafka_timers.adapters import door_group
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.topics import answering
+
+__all__ = ["DoorLag", "door_lags"]
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLag:
+    """What a door has not read yet of a topic, in offsets."""
+
+    door: str
+    topic: str
+    lag: int
+
+
+async def door_lags(kafka: Kafka, group: str) -> list[DoorLag]:
+    """
+    Return how far each door that has read anything is behind.
+
+    Args:
+        kafka: to talk to.
+        group: of the workers.
+
+    Raises:
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    start = door_group(group, "")
+    async with answering(kafka), AsyncExitStack() as opened:
+        admin = AIOKafkaAdminClient(**kafka.client_options())
+        opened.push_async_callback(admin.close)
+        await admin.start()
+        consumer = await opened.enter_async_context(consuming(kafka))
+        lags = []
+        for name in sorted(name for name, _, *_ in await admin.list_consumer_groups() if name.startswith(start)):
+            offsets = await admin.list_consumer_group_offsets(name)
+            for described in await admin.describe_topics(sorted({at.topic for at in offsets})) if offsets else ():
+                topic = described["topic"]
+                where = [TopicPartition(topic, part["partition"]) for part in described["partitions"]]
+                starts, ends = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
+                read = {at: max(offsets[at].offset if at in offsets else 0, starts[at]) for at in where}
+                lag = sum([max(ends[at] - read[at], 0) for at in where])
+                lags.append(DoorLag(name.removeprefix(start), topic, lag))
+        return lags

@@ -1,0 +1,48 @@
+"""
+The door for messages of kafka-timebridge.
+
+    X-Timebridge-When     header: when, as RFC 3339
+    X-Timebridge-Where    header: the topic
+
+Key, value and all other headers pass on to the callback.
+
+Source: https://github.com/martavoi/kafka-timebridge, README.md and timebridge/acceptor.go.
+"""
+
+import re
+from datetime import datetime
+
+from kafka_timers.adapters.commands import Ask, Asked, Reason, Record, future_of, passed_on
+from kafka_timers.client.request import second_of
+from kafka_timers.errors import WhenError
+
+_WHEN, _WHERE = "X-Timebridge-When", "X-Timebridge-Where"
+
+_rfc3339_matches = re.compile(
+    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+).fullmatch
+
+
+def ask(record: Record) -> Asked:
+    """Return what a message asks for."""
+    # Of headers that share a name, the last.
+    headers = dict(record.headers)
+    when, where = headers.get(_WHEN), headers.get(_WHERE)
+    if not when:
+        return Reason.EXPIRY_MISSING
+    if not where:
+        return Reason.TOPIC_MISSING
+    if record.value is None:
+        return Reason.VALUE_MISSING
+    if not _rfc3339_matches(when):
+        return Reason.EXPIRY_NOT_RFC3339
+    try:
+        second = second_of(datetime.fromisoformat(when.decode()))
+    except WhenError:
+        return Reason.EXPIRY_OUT_OF_RANGE
+    except ValueError:
+        # Such as the 30th of February.
+        return Reason.EXPIRY_NOT_RFC3339
+    headers_on = passed_on(record, (_WHEN, _WHERE))
+    future = future_of(callBackTopic=where, callBackKey=record.key, callBack=record.value, headers=headers_on)
+    return Ask(second, record.key or None, future)

@@ -1,0 +1,319 @@
+"""
+Create and check the service's own topics.
+
+What each topic must be follows from what the worker reads from it; docs/operate.md tells it in prose. Nothing here
+changes or deletes a topic that exists.
+"""
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, for_code
+
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.core.wire import Topics
+from kafka_timers.errors import BrokerError, TopicsError
+
+__all__ = ["GRACE_S", "Examined", "answering", "check", "counts", "create", "examine", "problems"]
+
+_DAY_MS = 86_400_000
+_FOR_EVER = -1
+# What the request log keeps beyond the horizon: a time without workers, or without a landing, is no loss.
+GRACE_S = 7 * 86_400
+
+# A broker that does not like how a client comes says nothing and hangs up.
+_REFUSED = {
+    "PLAINTEXT": "or not in plain text: start it, give another address, or say with --kafka-config how to log in",
+    "SSL": "or not to this client: check the address and the certificates",
+    "SASL_PLAINTEXT": "or not to this user: check the address, the user and what it logs in with",
+    "SASL_SSL": "or not to this user: check the address, the certificates, the user and what it logs in with",
+}
+
+# Settings of which more is as good; all others must be equal.
+_RETENTION = "retention.ms"
+_AT_LEAST = (_RETENTION, "retention.bytes", "min.compaction.lag.ms")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What one topic must be: `must` is created and checked, `also` is created and left to the operator afterwards."""
+
+    must: Mapping[str, tuple[str, str]]  # the value and the reason for it
+    also: Mapping[str, str]
+
+
+class Examined(NamedTuple):
+    """
+    What the service's topics are like.
+
+    Attributes:
+        problems: what is wrong with them, each as a sentence that says what to do.
+        retention_s: how long `timer-request` keeps a request, in seconds; infinite without a limit.
+    """
+
+    problems: list[str]
+    retention_s: float
+
+
+def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
+    kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
+    append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
+    # A day's segment, where seven days are kept: the broker drops and compacts closed segments only, and its own
+    # default of seven days a segment would double what is kept.
+    daily = {"segment.ms": str(_DAY_MS)}
+    return {
+        topics.requests: _Wanted(
+            must={
+                "cleanup.policy": ("delete", "compaction loses all but one request of a second"),
+                "message.timestamp.type": append_time,
+                _RETENTION: (str(kept_ms), "pending requests would expire before they fire"),
+                # The broker's default may have a limit in bytes.
+                "retention.bytes": (str(_FOR_EVER), "pending requests would be dropped before they fire"),
+            },
+            also={},
+        ),
+        topics.oscillator: _Wanted(
+            must={
+                "cleanup.policy": ("delete", "compaction would keep one record of every second for ever"),
+                "message.timestamp.type": append_time,
+                _RETENTION: (str(7 * _DAY_MS), "ticks must outlast a time without workers"),
+            },
+            also=daily,
+        ),
+        topics.sealed: _Wanted(
+            must={
+                "cleanup.policy": ("compact", "the last seal of a partition must never expire"),
+                "message.timestamp.type": append_time,
+                "min.compaction.lag.ms": (str(7 * _DAY_MS), "audits read the seals of the last seven days"),
+            },
+            also=daily,
+        ),
+        topics.rejected: _Wanted(
+            must={"cleanup.policy": ("delete", "a compacted topic refuses requests without a key")},
+            also={"message.timestamp.type": append_time[0], _RETENTION: str(30 * _DAY_MS)},
+        ),
+        topics.replies: _Wanted(
+            must={"cleanup.policy": ("delete", "compaction would keep an answer for every timer id for ever")},
+            # Who asked reads its answer at once, so a day is for people who look on.
+            also={"message.timestamp.type": append_time[0], _RETENTION: str(_DAY_MS)} | daily,
+        ),
+    }
+
+
+@asynccontextmanager
+async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[None]:
+    """
+    Bound and translate what happens inside: a block that talks to *kafka*.
+
+    Raises:
+        BrokerError: the block took longer than *timeout_s*, or Kafka's client raised.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise BrokerError(f"no answer from Kafka at {kafka} within {timeout_s:g} s") from error
+    except KafkaConnectionError as error:
+        raise BrokerError(f"no Kafka answers at {kafka}, {_REFUSED[kafka.protocol]}") from error
+    except KafkaError as error:
+        raise BrokerError(f"Kafka at {kafka}: {error}") from error
+
+
+async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
+    """
+    Make the service's topics that do not exist yet, and return their names once they can be used.
+
+    Existing ones stay as they are, so a second call returns an empty list; whether they fit is told by `check`.
+
+    Args:
+        kafka: to talk to.
+        prefix: put before the topics' names.
+        partitions: of each topic; fixed for life, because timer ids are routed by it.
+
+    Raises:
+        TopicsError: topics exist with another count of partitions than the missing ones would get.
+        BrokerError: no broker answers within 10 s, or it refuses to make a topic.
+    """
+    topics = Topics.of(prefix)
+    wanted = _wanted(topics)
+    async with _admin(kafka) as admin:
+        existing = await _partition_counts(admin, topics)
+        missing = [name for name in wanted if name not in existing]
+        for name in _aligned(topics):
+            if missing and existing.get(name, partitions) != partitions:
+                raise TopicsError(
+                    f"{name} has {existing[name]} partitions: create the missing {', '.join(missing)} with as many, "
+                    f"not with {partitions}"
+                )
+        return await _make(admin, wanted, missing, partitions) if missing else []
+
+
+async def check(kafka: Kafka, prefix: str, horizon_s: int = 0) -> list[str]:
+    """
+    Return what is wrong with the service's topics, each as a sentence that says what to do; empty when all is well.
+
+    Args:
+        kafka: to talk to.
+        prefix: put before the topics' names.
+        horizon_s: of the workers; what is due later lies in the lake, and so may expire here. 0 without a lake.
+
+    Raises:
+        BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
+    """
+    topics = Topics.of(prefix)
+    async with _admin(kafka) as admin:
+        return (await examine(admin, topics, await _partition_counts(admin, topics), horizon_s)).problems
+
+
+async def examine(
+    admin: AIOKafkaAdminClient, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0
+) -> Examined:
+    """
+    Return what `check` finds, and how long requests are kept.
+
+    Args:
+        admin: connected; asked for the settings of the topics alone, since who has thousands of them pays for asking
+            for all.
+        topics: names.
+        existing: partitions of each topic that exists.
+        horizon_s: as `check`.
+
+    Raises:
+        aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or one of them is gone.
+    """
+    configs = await _configs(admin, list(existing))
+    kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
+    retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
+    return Examined(problems(topics, existing, configs, horizon_s), retention_s)
+
+
+async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
+    """
+    Return the number of partitions of each of the service's topics that exists, by name.
+
+    Raises:
+        BrokerError: no broker answers within 10 s.
+    """
+    async with _admin(kafka) as admin:
+        return await _partition_counts(admin, Topics.of(prefix))
+
+
+def problems(
+    topics: Topics, existing: Mapping[str, int], configs: Mapping[str, Mapping[str, str]], horizon_s: int = 0
+) -> list[str]:
+    """
+    Return what is wrong with *topics*, as `check` does, from what the brokers say.
+
+    Args:
+        topics: names.
+        existing: partitions of each topic that exists.
+        configs: settings of each topic that exists.
+        horizon_s: of the workers, 0 without a lake.
+    """
+    found = [
+        f"topic {name} is missing: create it with kafka-timers topics create"
+        for name in dataclasses.astuple(topics)
+        if name not in existing
+    ]
+    aligned = {name: existing[name] for name in _aligned(topics) if name in existing}
+    if len(set(aligned.values())) > 1:
+        found.append(
+            f"partition counts differ ({', '.join(f'{name} {count}' for name, count in aligned.items())}): a tick must "
+            "meet the requests of its partition; delete those that hold nothing yet and create them with the count of "
+            f"{topics.requests}"
+        )
+    for name, wanted in _wanted(topics, horizon_s).items():
+        if name not in existing:
+            continue
+        for key, (value, why) in wanted.must.items():
+            actual = configs[name].get(key, "")
+            if not _suffices(key, actual, value):
+                found.append(f"topic {name} has {key}={actual}: set it to {value} with kafka-configs, because {why}")
+    return found
+
+
+def _aligned(topics: Topics) -> tuple[str, ...]:
+    return topics.requests, topics.oscillator, topics.sealed
+
+
+def _suffices(key: str, actual: str, wanted: str) -> bool:
+    if key not in _AT_LEAST:
+        # "compact, delete" and "delete,compact" are one policy.
+        return {part.strip() for part in actual.split(",")} == {wanted}
+    try:
+        number = int(actual)
+    except ValueError:
+        return False
+    return number == _FOR_EVER or (int(wanted) != _FOR_EVER and number >= int(wanted))
+
+
+@asynccontextmanager
+async def _admin(kafka: Kafka) -> AsyncIterator[AIOKafkaAdminClient]:
+    async with answering(kafka):
+        admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=10_000)
+        try:
+            await admin.start()
+            yield admin
+        finally:
+            await admin.close()
+
+
+async def _described(admin: AIOKafkaAdminClient, topics: Topics) -> list[Mapping[str, Any]]:
+    # Asks for all topics of the cluster: a question for one that is missing makes it, on brokers that allow that.
+    return [described for described in await admin.describe_topics() if described["topic"] in topics]
+
+
+async def _partition_counts(admin: AIOKafkaAdminClient, topics: Topics) -> dict[str, int]:
+    return {described["topic"]: len(described["partitions"]) for described in await _described(admin, topics)}
+
+
+def _has_leaders(described: Mapping[str, Any]) -> bool:
+    return not any(part["error_code"] for part in (described, *described["partitions"]))
+
+
+async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:
+    if not names:
+        return {}
+    configs: dict[str, dict[str, str]] = {}
+    for response in await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names]):
+        for code, message, _, name, entries in response.resources:
+            if code:
+                raise for_code(code)(f"cannot describe {name}: {message}")
+            configs[name] = {entry[0]: entry[1] for entry in entries}
+    return configs
+
+
+async def _make(
+    admin: AIOKafkaAdminClient, wanted: Mapping[str, _Wanted], missing: list[str], partitions: int
+) -> list[str]:
+    response = await admin.create_topics(
+        [
+            # Replication as the broker's default says; the empty assignment is how the client lets -1 pass.
+            NewTopic(name, partitions, -1, {}, _created_with(wanted[name]))
+            for name in missing
+        ]
+    )
+    made = []
+    for name, code, message in response.topic_errors:
+        error = for_code(code)
+        if not code:
+            made.append(name)
+        elif error is not TopicAlreadyExistsError:  # that one was made by another at the same time
+            raise error(f"cannot create {name}: {message}")
+    # The controller answers before every broker knows the topics, and the caller is about to use them.
+    # Brokers cannot be waited for but by asking.
+    topics = Topics(*wanted)
+    while set(missing) - {topic["topic"] for topic in await _described(admin, topics) if _has_leaders(topic)}:  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return made
+
+
+def _created_with(wanted: _Wanted) -> dict[str, str]:
+    return {key: value for key, (value, _) in wanted.must.items()} | dict(wanted.also)

@@ -1,0 +1,453 @@
+"""The command line of the lake: `kafka-timers lake …`. Spark is imported by the command that runs on it."""
+
+import base64
+import dataclasses
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kafka_timers.cli.program import Delay, When, log_to_stderr, needs, options_of, printable, when_of
+from kafka_timers.client.request import second_of
+from kafka_timers.clock import HostClock
+from kafka_timers.settings import LakeSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["lake"]
+
+# What finds that not all is as it should be exits with.
+_WRONG = 3
+# What `lake cancel` and `lake move` exit with when there is nothing to ask for.
+_NONE = 4
+
+_SAMPLE_ROWS = 10
+
+
+class _Second(When):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        when = super().convert(value, param, ctx)
+        return when if isinstance(when, int) else int(when.timestamp())
+
+
+def _reads(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* the settings of a job that reads the lake and takes horizons from seals."""
+    return options_of(
+        LakeSettings, "lake", "bootstrap", "kafka_config", "topic_prefix", "master", "packages", "log_level"
+    )(command)
+
+
+def _span(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give *command* the options that say which seconds it is about."""
+    last = click.option("--to", "last", type=_Second(), help="end, as --from  [default: the last sealed second]")
+    first = click.option(
+        "--from",
+        "first",
+        type=_Second(),
+        help="begin: ISO 8601 with a zone, or UNIX seconds  [default: a day before the end]",
+    )
+    return first(last(command))
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
+
+
+@click.group()
+def lake() -> None:
+    """Far timers, audit and SQL, on Spark."""
+
+
+@lake.command()
+@options_of(LakeSettings)
+@click.option("--once", is_flag=True, help="land what the topics hold by now, and end")
+@click.option(
+    "--every-s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="seconds from the begin of a batch to that of the next",
+)
+@click.option("--skip-lost", is_flag=True, help="go on behind records that a topic has dropped before they were landed")
+def land(once: bool, every_s: float, skip_lost: bool, **given: Any) -> None:
+    """
+    Copy requests, seals and rejected requests to tables.
+
+    Each record is there exactly once, whatever is killed. Runs until Ctrl-C or
+    SIGTERM, and ends behind the batch under way.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.land import land as run
+    settings = LakeSettings(**given)
+    spark, stop = _started(settings), threading.Event()
+    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the batch under way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    run(spark, settings, every_s=None if once else every_s, stop=stop, skip_lost=skip_lost)
+
+
+@lake.command()
+@options_of(LakeSettings)
+def optimize(**given: Any) -> None:
+    """
+    Merge small files, and sort what comes due next.
+
+    May run beside land and promote; once a day is enough.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.maintain import optimize as run
+    settings = LakeSettings(**given)
+    run(_started(settings), settings, int(HostClock().wall_s()))
+
+
+@lake.command()
+@options_of(LakeSettings)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(min=1),
+    required=True,
+    help="days that requests stay after they were due, seals and rejected ones after they were written",
+)
+def expire(keep_days: int, **given: Any) -> None:
+    """
+    Delete what was done long ago.
+
+    Nothing goes that may fire yet, nor what tells that something does not.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.maintain import expire as run
+    settings = LakeSettings(**given)
+    run(_started(settings), settings, keep_days, int(HostClock().wall_s()))
+
+
+@lake.command()
+@options_of(LakeSettings)
+@click.option("--once", is_flag=True, help="promote what has come within the horizon, and end")
+@click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once`, where no other process does")
+@click.option(
+    "--every-s",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="seconds from one look for the next bucket to another",
+)
+@click.option(
+    "--bucket-s",
+    type=click.IntRange(min=1),
+    help="seconds that are promoted together, half of the horizon at most  [default: a quarter of it, up to 3600]",
+)
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(min=0, max=900),
+    default=300.0,
+    show_default=True,
+    help="longest wait for the landing to reach what the topic holds",
+)
+def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_s: float, **given: Any) -> None:
+    """
+    Bring far requests back to the workers.
+
+    They are published bucket by bucket, when the last second of a bucket comes
+    within the horizon, as copies that workers tell from new requests. May be
+    killed at any time: the next run goes on, and workers drop repeats. Runs
+    until Ctrl-C or SIGTERM. With --once exits with 3 when it was late for some,
+    which fire at once, or when some cannot be promoted; errors say which.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.land import land_once
+        from kafka_timers.lake.promote import Promoter, keep_promoting
+    settings = LakeSettings(**given)
+    spark = _session_of(settings)
+    promoter = Promoter(
+        spark,
+        settings,
+        HostClock(),
+        bucket_s=bucket_s or max(1, min(3600, settings.horizon_s // 4)),
+        wait_s=wait_s,
+        land=(lambda: land_once(spark, settings)) if lands else None,
+    )
+    if once:
+        sys.exit(_WRONG if promoter.catch_up() else 0)
+    keep_promoting(promoter, every_s)
+
+
+@lake.command()
+@click.argument("query")
+@options_of(LakeSettings)
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
+@_json
+def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
+    """
+    Ask QUERY, a SELECT in Spark's SQL.
+
+    There are the tables requests, seals and rejected, and of the requests those
+    that are pending, fired or cancelled, as far as has been landed. docs/lake.md
+    has their columns; times are in UTC. In JSON bytes that are not UTF-8 go to
+    COLUMN_base64.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.query import open_views, rows_of, select
+    settings = LakeSettings(**given)
+    spark = _session_of(settings)
+    open_views(spark, settings)
+    rows = rows_of(select(spark, query).limit(limit + 1))
+    if as_json:
+        click.echo(json.dumps([json_of(row) for row in rows[:limit]]))
+    else:
+        Console().print(rows_table(rows[:limit]) if rows else "no rows")
+    if len(rows) > limit:
+        click.echo(f"there are more than these {limit} rows: give a larger --limit", err=True)
+
+
+_where = click.option("--where", required=True, help="condition in SQL over the columns of the view pending")
+_yes = click.option("--yes", is_flag=True, help="do not ask")
+
+
+@lake.command()
+@_where
+@_yes
+@options_of(LakeSettings)
+def cancel(where: str, yes: bool, **given: Any) -> None:
+    """
+    Take back the pending timers that a condition means.
+
+    Shows how many these are and some of them, and asks. A cancel is about the
+    last request of its timer id, as far as has been landed, and comes too late
+    for one that is due by then. Exits with 4 if none can be taken back.
+    """
+    _ask_of_all(where, yes, LakeSettings(**given), None, None)
+
+
+def _to_second(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
+    try:
+        return None if given is None else second_of(when_of(given))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@lake.command()
+@_where
+@click.option("--to", "to_s", callback=_to_second, help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
+@click.option("--by", "by_s", type=int, help="seconds by which they fire later; a negative number is earlier")
+@_yes
+@options_of(LakeSettings)
+def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any) -> None:
+    """
+    Give the pending timers that a condition means another second.
+
+    Shows how many these are and some of them, and asks. Each is published anew
+    with all that it had, and takes the place of the last request of its timer
+    id, as far as has been landed; of one that is due by then, both fire. Exits
+    with 4 if none can be moved.
+    """
+    if (to_s is None) == (by_s is None):
+        raise click.UsageError("give either --to or --by")
+    _ask_of_all(where, yes, LakeSettings(**given), to_s, by_s)
+
+
+def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None, by_s: int | None) -> None:
+    """Cancel what *where* means, or move it."""
+    with needs("lake"):
+        from kafka_timers.lake.query import Bulk
+    asked = "moved" if to_s is not None or by_s is not None else "taken back"
+    with Bulk(_session_of(settings), settings, where) as bulk:
+        for why, count in bulk.against.items():
+            click.echo(f"{count} cannot be {asked}: {why}")
+        if not bulk.count:
+            click.echo(f"no pending timer that can be {asked} is meant")
+            sys.exit(_NONE)
+        Console().print(rows_table(bulk.sample(_SAMPLE_ROWS)))
+        click.echo(f"{bulk.count} timers due from {bulk.first} to {bulk.last} UTC are to be {asked}")
+        if not yes:
+            click.confirm("Do you want that?", abort=True)
+        if asked == "moved":
+            bulk.move(to_s, by_s)
+        else:
+            bulk.cancel()
+    click.echo(f"published {bulk.count} requests to have them {asked}")
+
+
+@lake.command()
+@_reads
+@_span
+@click.option("--callbacks", is_flag=True, help="also read the callback topics and compare each callback")
+@click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
+@click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="findings to show")
+@_json
+def audit(
+    first: int | None,
+    last: int | None,
+    callbacks: bool,
+    report: Path | None,
+    show: int,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """
+    Compare what was sealed with what should have fired.
+
+    Computes from the requests alone what each second of each partition should
+    have fired. What comes of it is appended to the tables audit_seconds and
+    audit_findings. Exits with 3 if anything is wrong.
+    """
+    with needs("lake"):
+        from kafka_timers.lake.audit import audit as run
+        from kafka_timers.lake.report import printed, write
+    settings = LakeSettings(**given)
+    now_s = int(HostClock().wall_s())
+    told = run(_session_of(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
+    if report:
+        write(told, report)
+    if as_json:
+        rows = ("findings", "lateness", "course", "found")
+        lists = {name: [row.asDict() for row in getattr(told, name) or ()] for name in rows}
+        click.echo(json.dumps({field.name: getattr(told, field.name) for field in dataclasses.fields(told)} | lists))
+    else:
+        Console().print(printed(told))
+    sys.exit(_WRONG if told.kinds else 0)
+
+
+@lake.command()
+@_reads
+@_span
+@click.option("--horizon-s", type=click.IntRange(min=1), help="dry run: how many of the fires the lake would have held")
+@click.option("--ticks-every-s", type=click.IntRange(min=1), help="dry run: how late all fires with fewer ticks")
+@_json
+def replay(
+    first: int | None,
+    last: int | None,
+    horizon_s: int | None,
+    ticks_every_s: int | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """
+    Fire a span of the past again, on paper.
+
+    Prints what each partition fires, by the requests and the fences in the
+    seals, beside what was sealed, and exits with 3 if they differ. With another
+    setting it is a dry run, and prints what would have been different.
+    """
+    if horizon_s and ticks_every_s:
+        raise click.UsageError("give one of --horizon-s and --ticks-every-s")
+    with needs("lake"):
+        from kafka_timers.lake import replay as job
+        from kafka_timers.lake.report import printed_rows
+    settings = LakeSettings(**given)
+    spark = _session_of(settings)
+    if ticks_every_s:
+        rows = job.with_fewer_ticks(spark, settings, first, last, ticks_every_s)
+    elif horizon_s:
+        rows = job.with_horizon(spark, settings, first, last, horizon_s)
+    else:
+        rows = job.replayed(spark, settings, first, last)
+    if as_json:
+        click.echo(json.dumps([row.asDict() for row in rows]))
+    else:
+        Console().print(printed_rows(rows))
+    sys.exit(0 if all(row.asDict().get("same", True) for row in rows) else _WRONG)
+
+
+@lake.command()
+@options_of(LakeSettings)
+@click.option("--ahead", "ahead_s", type=Delay(), default="7d", show_default=True, help="how far to look")
+@click.option(
+    "--by",
+    type=click.Choice(["second", "minute", "hour", "day"]),
+    default="day",
+    show_default=True,
+    help="what to count timers by",
+)
+@click.option("--topic", default="*", show_default=True, help="callback topics to count: a glob")
+@click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="hottest seconds to show")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=1),
+    help="callbacks a second that workers reach  [default: what the hottest sealed seconds of the last day tell]",
+)
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="draw it into this .png or .svg")
+@_json
+def forecast(
+    ahead_s: int, by: str, topic: str, show: int, rate: float | None, plot: Path | None, as_json: bool, **given: Any
+) -> None:
+    """
+    Show how many timers are due when.
+
+    Counts what is pending, near or far, from the last sealed second on.
+    """
+    with needs("lake"):
+        from kafka_timers.lake import forecast as job
+        from kafka_timers.lake.report import printed_forecast
+    settings = LakeSettings(**given)
+    if plot and plot.suffix not in (".png", ".svg"):
+        raise click.UsageError(f"--plot {plot}: give a name that ends in .png or .svg")
+    spark = _session_of(settings)
+    told = job.forecast(spark, settings, ahead_s=ahead_s, by=by, topic=topic, shown=show, known_rate=rate)
+    if plot:
+        job.plot(told, plot)
+    if as_json:
+        lists = {name: [row.asDict() for row in getattr(told, name)] for name in ("steps", "topics", "hottest")}
+        click.echo(json.dumps({field.name: getattr(told, field.name) for field in dataclasses.fields(told)} | lists))
+    else:
+        Console().print(printed_forecast(told))
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return *rows*, at least one, as a table."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in rows[0]:
+        table.add_column(Text(printable(name.encode())), overflow="fold")
+    for row in rows:
+        # As Text, or a value could be taken for markup.
+        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
+    return table
+
+
+def json_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *row* for JSON; bytes that are not UTF-8 go to their name with `_base64`."""
+    plain: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytearray | bytes):
+            try:
+                plain[name] = value.decode()
+            except UnicodeDecodeError:
+                plain[name + "_base64"] = base64.b64encode(value).decode()
+        else:
+            plain[name] = value
+    # What JSON has no word for, such as a date within an array.
+    return dict(json.loads(json.dumps(plain, default=str)))
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
+
+
+def _started(settings: LakeSettings) -> "SparkSession":
+    """Return a session for a command, which logs its own lines only, unless all are asked for."""
+    with needs("lake"):
+        from kafka_timers.lake.session import open_session
+    log_to_stderr(settings.log_level)
+    if settings.log_level != "debug":
+        # What ends in an error is told by it.
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    return open_session(settings)
+
+
+def _session_of(settings: LakeSettings) -> "SparkSession":
+    """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
+    spark = _started(settings)
+    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))
+    return spark

@@ -1,0 +1,241 @@
+"""
+What a request is made of: the checks on what a caller gives, and the bytes and the partition that follow from it.
+
+Pure functions, shared by `TimerClient` and by the in-memory broker of `kafka_timers.testing`. docs/wire.md tells the
+same to clients in other languages.
+"""
+
+import math
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from aiokafka.partitioner import murmur2
+
+from kafka_timers.core.wire import (
+    EXPIRY_HEADER,
+    ID_HEADER,
+    REQUEST_HEADER,
+    SECOND_LIMIT,
+    TOKEN_HEADER,
+    Future,
+    Header,
+)
+from kafka_timers.errors import RequestError, WhenError
+
+__all__ = [
+    "Answer",
+    "Headers",
+    "Outcome",
+    "Timer",
+    "cancel_of",
+    "future_of",
+    "partition_of",
+    "second_after",
+    "second_of",
+]
+
+Headers = Iterable[tuple[str, bytes | None]]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND = timedelta(seconds=1)
+_OWN_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
+
+# What Kafka takes as the name of a topic. A request for any other would only end on `timer-rejected`.
+_topic_matches = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """
+    A request that the broker has accepted.
+
+    Attributes:
+        second: UNIX second in which it fires.
+        partition: of `timer-request`.
+        offset: in that partition; -1 when the broker did not tell it (after a retry that it knew already).
+        timer_id: the sender's own name for it.
+        token: what the callback carries in the header `timer-token`.
+    """
+
+    second: int
+    partition: int
+    offset: int
+    timer_id: str | None
+    token: str | None
+
+    @property
+    def request(self) -> str:
+        """partition:offset, as in the header `timer-request` of every copy of the callback."""
+        return f"{self.partition}:{self.offset}"
+
+
+class Outcome(StrEnum):
+    """
+    What became of the timer that a cancel or a move was about.
+
+    Attributes:
+        CANCELLED: it does not fire; also for one that was cancelled before.
+        MOVED: it does not fire; the request that asked has taken its place.
+        TOO_LATE: it fires or has fired, since its second had begun. A move that is answered so fires as well.
+        UNKNOWN: no timer of this id is held: there was none, or it fired or was cancelled more than an hour ago; for a
+            move, it was cancelled. A move that is answered so is a new timer.
+    """
+
+    CANCELLED = "CANCELLED"
+    MOVED = "MOVED"
+    TOO_LATE = "TOO_LATE"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """
+    What the service says to a cancel or a move.
+
+    Attributes:
+        outcome: what became of the timer that it was about.
+        second: UNIX second for which that timer was made; None when it is unknown.
+        request: partition:offset of that timer's request, as its callback has it in the header `timer-request`; None
+            when it is unknown.
+        asked: partition:offset of the cancel or move. For a move that is the request of the new timer.
+    """
+
+    outcome: Outcome
+    second: int | None
+    request: str | None
+    asked: str
+
+
+def second_of(when: datetime | float) -> int:
+    """
+    Return the first whole UNIX second that is not before *when*, so that a timer never fires too early.
+
+    Args:
+        when: an aware datetime, or UNIX seconds. A moment in the past is allowed: its timer fires with the next tick.
+
+    Raises:
+        WhenError: *when* is neither, has no timezone, is not a finite number, or lies outside the years 1970 to 5138;
+            the text says what to give instead.
+    """
+    if isinstance(when, datetime):
+        if when.utcoffset() is None:
+            raise WhenError(f"{when!r} has no timezone: give an aware datetime, such as datetime.now(UTC) + delay")
+        # In whole microseconds: a float would lose them.
+        second = -((_EPOCH - when) // _SECOND)
+    elif isinstance(when, bool) or not isinstance(when, int | float):
+        raise WhenError(f"{when!r} is of type {type(when).__name__}: give an aware datetime or UNIX seconds")
+    elif isinstance(when, float) and not math.isfinite(when):
+        raise WhenError(f"{when!r} is not a point in time: give an aware datetime or UNIX seconds")
+    elif when >= SECOND_LIMIT:
+        raise WhenError(f"{when!r} looks like milliseconds: give UNIX seconds, that is {when // 1000}")
+    else:
+        second = math.ceil(when)
+    if not 0 < second < SECOND_LIMIT:
+        raise WhenError(f"{when!r} lies outside the years 1970 to 5138: give a moment after the UNIX epoch")
+    return second
+
+
+def second_after(delay: timedelta | float, now_s: float) -> int:
+    """
+    Return the first whole UNIX second that is not before *now_s* + *delay*.
+
+    Args:
+        delay: a timedelta or seconds; 0 is the next second that begins.
+        now_s: UNIX seconds.
+
+    Raises:
+        WhenError: *delay* is neither, is not a finite number, is negative, or ends after the year 5138.
+    """
+    if isinstance(delay, timedelta):
+        delay_s = delay.total_seconds()
+    elif isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise WhenError(f"{delay!r} is of type {type(delay).__name__}: give a timedelta or seconds from now")
+    else:
+        delay_s = delay
+    # One comparison refuses NaN too.
+    if not 0 <= delay_s < SECOND_LIMIT:
+        raise WhenError(f"a delay of {delay!r} is not possible: give 0 or more seconds, or a moment to at()")
+    return second_of(now_s + delay_s)
+
+
+def future_of(
+    *,
+    topic: str,
+    key: str | bytes | None,
+    value: bytes,
+    timer_id: str | None,
+    token: str | None,
+    millis: int,
+    headers: Headers,
+    reserved: Collection[str],
+) -> Future:
+    """
+    Return the message that asks for a callback; see `TimerClient.at` for the arguments.
+
+    Args:
+        reserved: the service's own topics, which get no callbacks.
+
+    Raises:
+        RequestError: an argument is not what a request can carry; the text names it.
+    """
+    if not isinstance(topic, str) or not _topic_matches(topic):
+        raise RequestError(f"topic {topic!r} is not the name of a Kafka topic: name the one that gets the callback")
+    if topic in reserved:
+        raise RequestError(f"topic {topic} is one of the timer service's own: callbacks need another")
+    if not isinstance(value, bytes):
+        raise RequestError(f"value is of type {type(value).__name__}: give the callback's bytes")
+    if isinstance(millis, bool) or not isinstance(millis, int) or not 0 <= millis <= 999:
+        raise RequestError(f"millis {millis!r}: give 0 to 999, the order within the second")
+    future = Future(callBackTopic=topic, callBack=value)
+    if key is not None:
+        future.callBackKey = _text("key", key)
+    if timer_id is not None:
+        future.timerId = _text("timer_id", timer_id)
+    if token is not None:
+        future.token = _text("token", token)
+    if millis:
+        future.millis = millis
+    if headers:
+        future.headers.extend(_header(name, content) for name, content in headers)
+    return future
+
+
+def cancel_of(timer_id: str) -> Future:
+    """
+    Return the message that takes the pending timer *timer_id* back.
+
+    Raises:
+        RequestError: *timer_id* is empty or no text.
+    """
+    return Future(cancel=True, timerId=_text("timer_id", timer_id))
+
+
+def partition_of(name: str, partitions: int) -> int:
+    """Return the partition that every Kafka client's default hash gives to *name*, a timer id or a callback key."""
+    return int((murmur2(name.encode()) & 0x7FFFFFFF) % partitions)
+
+
+def _text(what: str, given: str | bytes) -> str:
+    try:
+        # Both ways: a lone surrogate is a str that is no text.
+        text = given.decode() if isinstance(given, bytes) else given.encode().decode()
+    except UnicodeError as error:
+        raise RequestError(
+            f"{what} {given!r} is not UTF-8: the wire carries it as text, so encode it as hex"
+        ) from error
+    except AttributeError as error:
+        raise RequestError(f"{what} is of type {type(given).__name__}: give a str") from error
+    if not text:
+        raise RequestError(f"{what} is empty, which the wire cannot tell from none: give None")
+    return text
+
+
+def _header(name: str, content: bytes | None) -> Header:
+    if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
+        raise RequestError(f"header {name!r}: {content!r} is not a pair of str and bytes or None")
+    if name in _OWN_HEADERS:
+        raise RequestError(f"header {name} is set by the timer service on every callback: use another name")
+    return Header(key=name, value=content)

@@ -1,0 +1,151 @@
+"""
+Requests of one second that were read in one go, kept as one row.
+
+Callers mostly ask for the same delay, so what lies together on the log is due together. One row for a whole run of them
+spares the store, and lets the protobuf runtime parse all of them in one call, many times faster than one by one.
+"""
+
+import struct
+from collections.abc import Container, Iterable, Iterator, Sequence
+
+from google.protobuf.message import DecodeError
+
+from kafka_timers.core.partition import is_run, parts_of, row_key
+from kafka_timers.core.wire import Extras, Future, Futures, RawRun, Request, Run
+
+# Key and value in the store.
+Row = tuple[bytes, bytes]
+
+# Tags of the fields of a Run.
+_REQUESTS, _OFFSETS, _PLAIN, _NAMED = b"\x0a", b"\x12", b"\x18\x01", b"\x20\x01"
+
+
+def futures_in(requests: bytes) -> Sequence[Future] | None:
+    """Return the Futures that were `framed`, None when one of them is none."""
+    try:
+        return Futures.FromString(requests).requests
+    except DecodeError:
+        return None
+
+
+def extras_in(values: Iterable[bytes]) -> Extras:
+    """Return what any Future in *values* has beside topic, key and value."""
+    return Extras.FromString(b"".join(values))
+
+
+def pack(requests: bytes, offsets: Sequence[int], *, plain: bool = False, named: bool = False) -> bytes:
+    """
+    Return the value of a run.
+
+    Args:
+        requests: `framed`.
+        offsets: theirs, ascending.
+        plain: none of them has more than topic, key and value.
+        named: some of them have a timer id.
+    """
+    end = _OFFSETS + _varint(8 * len(offsets)) + struct.pack(f"<{len(offsets)}Q", *offsets)
+    return requests + end + (_PLAIN if plain else b"") + (_NAMED if named else b"")
+
+
+def unpack(row: bytes) -> Run:
+    """Return what `pack` was given."""
+    return Run.FromString(row)
+
+
+def requests_in(values: Sequence[bytes]) -> Sequence[Request]:
+    """
+    Return the request in each of *values*.
+
+    Raises:
+        DecodeError: one of them is not a Future.
+    """
+    return Run.FromString(framed(values)).requests
+
+
+def raw_requests(row: bytes) -> Sequence[bytes]:
+    """Return the requests of a run as they came."""
+    return RawRun.FromString(row).requests
+
+
+def ids_in(row: bytes) -> Iterable[tuple[bytes, int]]:
+    """Return the timer ids of which a row tells that was packed like a run, with their offsets."""
+    past = RawRun.FromString(row)
+    return zip(past.requests, past.offsets, strict=True)
+
+
+def singles(key: bytes, row: bytes) -> list[Row]:
+    """Return what lies under *key* as a row for each request."""
+    if not is_run(key):
+        return [(key, row)]
+    second, run = parts_of(key)[0], RawRun.FromString(row)
+    return [(row_key(second, 0, offset), raw) for offset, raw in zip(run.offsets, run.requests, strict=True)]
+
+
+def holds_any(key: bytes, row: bytes, offsets: Container[int]) -> bool:
+    """
+    Tell whether any of *offsets* is that of a request that lies under *key*.
+
+    A run keeps its key when its last request is taken back, so the key alone does not tell.
+    """
+    if parts_of(key)[2] in offsets:
+        return True
+    return is_run(key) and any(offset in offsets for offset in RawRun.FromString(row).offsets)
+
+
+def without(rows: Iterable[Row], taken_back: Iterator[bytes]) -> Iterator[Row]:
+    """
+    Yield *rows* without the requests that do not fire.
+
+    Args:
+        rows: keys ascending.
+        taken_back: keys that those requests have, or would have if they were not in a run; ascending.
+    """
+    next_key = next(taken_back, None)
+    for key, row in rows:
+        # Of two runs in one second the later one has the higher offsets, so what lies below its key and has not been
+        # met yet is its own.
+        gone = []
+        while next_key is not None and next_key <= key:
+            gone.append(next_key)
+            next_key = next(taken_back, None)
+        if not gone:
+            yield key, row
+        elif is_run(key):
+            run, offsets = Run.FromString(row), {parts_of(each)[2] for each in gone}
+            raw = raw_requests(row)
+            left = [(each, at) for each, at in zip(raw, run.offsets, strict=True) if at not in offsets]
+            if left:
+                values = framed([each for each, _ in left])
+                yield key, pack(values, [at for _, at in left], plain=run.plain, named=run.named)
+        elif key not in gone:
+            yield key, row
+
+
+def framed(values: Sequence[bytes]) -> bytes:
+    """Return *values*, a serialised Future each, as the parser of many takes them."""
+    parts = [b""] * (2 * len(values))
+    parts[::2] = map(_FRAMES.__getitem__, map(len, values))
+    parts[1::2] = values
+    return b"".join(parts)
+
+
+class _Frames(dict[int, bytes]):
+    """What stands before a request of each size."""
+
+    def __missing__(self, size: int) -> bytes:
+        frame = _REQUESTS + _varint(size)
+        if size < 1 << 14:
+            self[size] = frame
+        return frame
+
+
+_FRAMES = _Frames()
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,182 @@
+"""What the lake has of a span of time, and no more of it than is needed: the tables may be those of years."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.core.wire import Topics
+from kafka_timers.errors import LakeError
+from kafka_timers.lake.fates import fates, steps_of, totals
+from kafka_timers.lake.schema import CANCEL, COPY, REJECTED, REQUESTS, SEALS
+from kafka_timers.lake.tables import constant, read, read_positions, root_of
+from kafka_timers.settings import LakeSettings
+
+__all__ = ["Span", "requests_of", "span_of"]
+
+_REQUEST = ("partition", "offset")
+_ID = ("partition", "timer_id")
+_DAY_S = 86_400
+# The seconds of a day of eleven partitions.
+_BROADCAST_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """
+    What was landed of a span of time: all that is needed to tell what fires in it.
+
+    Attributes:
+        first: UNIX second in which it begins.
+        last: UNIX second in which it ends.
+        sealed_to: the last second that is sealed and judged, by partition.
+        steps: see `steps_of`; of each partition from the last one before the span on.
+        sealed: see `totals`, of the same seals.
+        requests: see `fates`.
+        rejected: see `fates`.
+        keep: computes and caches a frame until the span is closed; with few rows it goes to what it is joined with.
+    """
+
+    first: int
+    last: int
+    sealed_to: dict[int, int]
+    steps: DataFrame
+    sealed: DataFrame
+    requests: DataFrame
+    rejected: DataFrame
+    keep: Callable[[DataFrame], DataFrame]
+
+    def fates(self, horizon_s: int | None = None) -> DataFrame:
+        """Return what came of the requests, see `fates`."""
+        return fates(self.requests, self.steps, self.rejected, horizon_s, self.keep)
+
+
+@contextmanager
+def span_of(spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None) -> Iterator[Span]:
+    """
+    Yield what lies in the lake of the seconds from *first* to *last*, both included.
+
+    Seals that count requests which have not been landed are left out, as if they were not there yet.
+
+    Args:
+        spark: the session.
+        settings: say where the lake is.
+        first: UNIX second; None is a day before the end.
+        last: UNIX second; None is the last one that is sealed.
+
+    Raises:
+        LakeError: nothing is sealed in the span.
+    """
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            rows = frame.persist().count()
+            kept.callback(frame.unpersist)
+            # Sent to all that it is joined with, it takes some hundred bytes a row of everyone's memory.
+            return F.broadcast(frame) if rows <= _BROADCAST_ROWS else frame
+
+        yield _read(spark, settings, first, last, keep)
+
+
+def _read(
+    spark: SparkSession,
+    settings: LakeSettings,
+    first: int | None,
+    last: int | None,
+    keep: Callable[[DataFrame], DataFrame],
+) -> Span:
+    root, topic = root_of(settings), Topics.of(settings.topic_prefix).requests
+    seals = read(spark, root, SEALS)
+    landed = read_positions(spark, root, topic)
+    # Told by the tables' statistics, without reading them.
+    newest = seals.agg(F.max("last")).first()
+    newest_s = newest[0] if newest else None
+    if newest_s is None or not landed:
+        raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
+    last = newest_s if last is None else min(last, newest_s)
+    first = last - _DAY_S if first is None else first
+    positions = constant(spark, landed.items(), "partition int, position bigint")
+    seals = seals.where(F.col("last") <= last).join(F.broadcast(positions), "partition")
+    seals = seals.where(F.col("fence") <= F.col("position"))
+    complete = seals.where(F.col("through").isNull())
+    in_span = complete.where(F.col("last") >= first).groupBy("partition").agg(F.max("last"))
+    sealed_to: dict[int, int] = dict(map(tuple, in_span.collect()))
+    if not sealed_to:
+        raise LakeError(
+            f"nothing is sealed from {first} to {last} in the lake at {root}, or not all requests of it are landed: "
+            "run `kafka-timers lake land`, or give another --from and --to"
+        )
+    before = _last_before(complete, first, len(landed))
+    starts = [(partition, *before.get(partition, (0, 0))) for partition in landed]
+    start = constant(spark, starts, "partition int, start bigint, passed bigint")
+    seals = seals.join(F.broadcast(start), "partition").where(F.col("last") >= F.col("start"))
+    from_second = min(before.get(partition, (0, 0))[0] for partition in landed)
+    from_offset = min(before.get(partition, (0, 0))[1] for partition in landed)
+    rejects = read(spark, root, REJECTED).where(F.col("source_topic") == topic)
+    return Span(
+        first,
+        last,
+        sealed_to,
+        keep(steps_of(seals)),
+        keep(totals(seals)),
+        requests_of(read(spark, root, REQUESTS), from_second, from_offset, last, keep),
+        # Nothing is rejected before its second.
+        rejects.where(F.col("appended_ms") >= first * 1000).select(
+            F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason"
+        ),
+        keep,
+    )
+
+
+def requests_of(
+    requests: DataFrame,
+    after: int,
+    offset: int,
+    last: int,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+) -> DataFrame:
+    """
+    Return the requests that may be due in a span, and all that can have changed them.
+
+    The conditions are such that Delta passes over files by what it knows of their columns.
+
+    Args:
+        requests: the table.
+        after: UNIX second: all due until then and below *offset* was done before the span.
+        offset: see *after*.
+        last: UNIX second in which the span ends.
+        keep: see `Span`; of what has timer ids, which is looked for in all that was landed since.
+    """
+    table = requests.select(
+        *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
+        "original", "original_s", "decided", "decided_s",
+    )  # fmt: skip
+    in_time = F.col("second").isNull() | (F.col("second") <= last)
+    due = table.where(in_time & ((F.col("second") > after) | (F.col("offset") >= offset)))
+    named = F.col("timer_id").isNotNull()
+    is_copy = F.col("kind") == COPY
+    made_ms = F.when(is_copy, F.col("original_s") * 1000).otherwise(F.col("appended_ms"))
+    oldest = due.agg(F.min(F.when(is_copy, F.col("second"))), F.min(F.when(named & (F.col("kind") != CANCEL), made_ms)))
+    late_copy_s, named_ms = oldest.collect()[0]
+    if late_copy_s is not None and late_copy_s <= after:
+        # It was promoted too late. Its original, and earlier copies, are due in the same second.
+        due = table.where(in_time & ((F.col("second") >= late_copy_s) | (F.col("offset") >= offset)))
+    unnamed = due.where(~named)
+    if named_ms is None:
+        return unnamed
+    ids = due.where(named & (F.col("kind") != CANCEL)).select(*_ID)
+    return unnamed.unionByName(keep(table.where(named & (F.col("appended_ms") >= named_ms)).join(ids, [*_ID], "semi")))
+
+
+def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:
+    """Return last and fence of the last seal of each partition that ended before *second*; most are of that day."""
+    found: dict[int, tuple[int, int]] = {}
+    for since in (second - _DAY_S, 0):
+        ended = complete.where(F.col("last").between(since, second - 1)).groupBy("partition")
+        latest = ended.agg(F.max(F.struct("last", "fence")).alias("latest")).select("partition", "latest.*")
+        found |= {row[0]: (row[1], row[2]) for row in latest.collect()}
+        if len(found) == partitions:
+            break
+    return found

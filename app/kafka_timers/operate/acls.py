@@ -1,0 +1,129 @@
+"""
+What each process of the service must be allowed to do on a Kafka with an authorizer, and no more.
+
+Pure. Kafka's operations imply others: who may Read, Write, Delete or Alter may Describe.
+"""
+
+import re
+from dataclasses import astuple
+from typing import NamedTuple
+
+from kafka_timers.adapters import door_group, door_topics
+from kafka_timers.core.wire import Topics
+from kafka_timers.errors import SettingsError
+
+__all__ = ["PROCESSES", "Acl", "acls_of"]
+
+# Process → what it is.
+PROCESSES = {
+    "oscillator": "kafka-timers oscillator",
+    "worker": "kafka-timers worker",
+    "lake": "kafka-timers lake …",
+    "topics": "kafka-timers topics create",
+    "client": "services that ask for timers, and kafka-timers send, cancel, move",
+    "observer": "kafka-timers status, find, topics check",
+}
+
+_READ, _WRITE, _CREATE, _CONFIGS = "Read", "Write", "Create", "DescribeConfigs"
+
+
+class Acl(NamedTuple):
+    """
+    What is allowed on a resource.
+
+    Attributes:
+        process: one of `PROCESSES`.
+        operations: in Kafka's words, as Read or DescribeConfigs.
+        resource: topic, group or transactional-id.
+        name: of it.
+        is_prefix: whether it stands for all names that begin so.
+        why: in a few words.
+    """
+
+    process: str
+    operations: tuple[str, ...]
+    resource: str
+    name: str
+    is_prefix: bool
+    why: str
+
+    def command(self, principal: str, bootstrap: str) -> list[str]:
+        """Return the words of a call of Kafka's own tool, which adds it for *principal*."""
+        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
+        for operation in self.operations:
+            words += ["--operation", operation]
+        words += [f"--{self.resource}", self.name]
+        return [*words, "--resource-pattern-type", "prefixed"] if self.is_prefix else words
+
+
+def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl]:
+    """
+    Return all that the processes of an instance need.
+
+    Args:
+        prefix: of the instance's own topics.
+        group: of its workers.
+        callbacks: globs of callback topics, comma separated, as workers have them in `allowed_topics`.
+        door: doors and their topics, as workers have them in `door`.
+
+    Raises:
+        SettingsError: a glob is not one that Kafka's patterns can say: a name, or the beginning of one and a `*`; or
+            there is no such door.
+    """
+    try:
+        doors = door_topics(door)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    topics = Topics.of(prefix)
+    found: list[Acl] = []
+
+    def allow(process: str, name: str, why: str, *operations: str, of: str = "topic", is_prefix: bool = False) -> None:
+        found.append(Acl(process, operations, of, name, is_prefix, why))
+
+    allow("oscillator", topics.oscillator, "ticks", _READ, _WRITE, _CONFIGS)
+
+    allow("worker", topics.requests, "requests", _READ, _CONFIGS, *([_WRITE] if doors else []))
+    allow("worker", topics.oscillator, "ticks", _READ, _CONFIGS)
+    allow("worker", topics.sealed, "seals", _READ, _WRITE, _CONFIGS)
+    allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
+    allow("worker", topics.replies, "answers to cancels and moves", _WRITE, _CONFIGS)
+    for name, is_prefix in map(_pattern, callbacks.split(",")):
+        allow("worker", name, "callbacks", _WRITE, _CONFIGS, is_prefix=is_prefix)
+    allow("worker", group, "membership of the workers' group", _READ, of="group")
+    allow("worker", f"{group}.{prefix}", "transactions", _WRITE, of="transactional-id", is_prefix=True)
+    for door_name, topic in doors:
+        of_door, why = door_group(group, door_name), f"door {door_name}"
+        allow("worker", topic, why, _READ, _CONFIGS)
+        allow("worker", of_door, why, _READ, of="group")
+        allow("worker", f"{of_door}.", why, _WRITE, of="transactional-id", is_prefix=True)
+
+    allow("lake", topics.requests, "landing and promoting requests", _READ, _WRITE, _CONFIGS)
+    for name, why in ((topics.sealed, "seals"), (topics.rejected, "refused requests"), (topics.oscillator, "ticks")):
+        allow("lake", name, why, _READ)
+    for name, is_prefix in map(_pattern, callbacks.split(",")):
+        allow("lake", name, "audit of callbacks", _READ, is_prefix=is_prefix)
+    # Spark's readers have a group each, in which they commit nothing.
+    allow("lake", "spark-kafka-", "Spark's readers", _READ, of="group", is_prefix=True)
+
+    for name in astuple(topics):
+        allow("topics", name, "making the topics", _CREATE, "Describe")
+        allow("observer", name, "looking on", _READ, _CONFIGS)
+    allow("observer", group, "doors' lag", "Describe", of="group", is_prefix=True)
+
+    allow("client", topics.requests, "requests", _WRITE)
+    allow("client", topics.replies, "answers to cancels and moves", _READ)
+    return found
+
+
+def _pattern(glob: str) -> tuple[str, bool]:
+    """Return a name, or the beginning of names and True."""
+    name = glob.strip()
+    if name == "*":
+        return name, False
+    begin, star, rest = name.partition("*")
+    if not name or rest or re.search(r"[?\[\]]", begin):
+        raise SettingsError(
+            f"allowed topics {glob!r}: Kafka allows one topic, or all that begin alike: give a name, or its beginning "
+            "and *"
+        )
+    return begin, bool(star)

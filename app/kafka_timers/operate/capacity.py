@@ -1,0 +1,105 @@
+"""
+What a load needs, from what was measured: docs/performance.md and docs/lake.md say on what machine and how.
+
+Sizes are upper bounds, of payloads that do not compress. Speeds are those of shared cores, halved: what is planned for
+should not be all that there is.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kafka_timers.broker.topics import GRACE_S
+
+__all__ = ["Load", "Need", "needs"]
+
+# CPU of a timer from request to callback with ten million pending, and how much of a core to plan for.
+_CPU_S, _CORE_SHARE = 10e-6, 0.5
+# Partitions are for life, so there are some for a load that grows.
+_PARTITIONS_MIN, _PARTITIONS_PER_WORKER = 8, 4
+_WORKERS_MIN = 2
+# A request around its payload: second, names and framing of the record; a callback: key, headers and framing.
+_REQUEST_BYTES, _CALLBACK_BYTES = 45, 90
+# A row of the store around the payload; and one of the lake's table.
+_ROW_BYTES, _PARKED_BYTES = 49, 10
+# Of a worker with ten million pending 216 MB, and what a burst is built in.
+_MEMORY_BYTES = 512 << 20
+# Requests read from the log by a worker whose disk was lost, 1/s: a million took 9 s.
+_RESTORED_PER_S = 110_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """
+    What is asked for.
+
+    Attributes:
+        rate: timers per second, in the busiest hour.
+        delay_s: how long they wait, in seconds; of many different ones the mean.
+        payload_bytes: of a callback.
+        horizon_s: what waits longer is left to a lake; 0 without one.
+        replication: of the topics.
+    """
+
+    rate: float
+    delay_s: int
+    payload_bytes: int
+    horizon_s: int = 0
+    replication: int = 3
+
+
+class Need(NamedTuple):
+    """
+    One thing that a load needs.
+
+    Attributes:
+        name: in snake case, for programs.
+        amount: in *unit*.
+        unit: "" of a number of things, else bytes, bytes/s or s.
+        why: what it is, and what it follows from.
+    """
+
+    name: str
+    amount: float
+    unit: str
+    why: str
+
+
+def needs(load: Load) -> list[Need]:
+    """Return what *load* needs, from the workers to the lake."""
+    cores = load.rate * _CPU_S / _CORE_SHARE
+    workers = max(_WORKERS_MIN, math.ceil(cores) + 1)
+    partitions = max(_PARTITIONS_MIN, _PARTITIONS_PER_WORKER * workers)
+    is_far = 0 < load.horizon_s < load.delay_s
+    # What is far comes back as a copy a horizon before it is due.
+    held = load.rate * (load.horizon_s if is_far else load.delay_s)
+    request, callback = load.payload_bytes + _REQUEST_BYTES, load.payload_bytes + _CALLBACK_BYTES
+    requests_per_s = load.rate * (2 if is_far else 1)
+    kept_s = (load.horizon_s or load.delay_s) + GRACE_S
+    log = requests_per_s * kept_s * request
+    produced = requests_per_s * request + load.rate * callback
+    # One of them being away.
+    held_each = held / (workers - 1)
+    found = [
+        Need("partitions", partitions, "", f"of timer-request, for life: {_PARTITIONS_PER_WORKER} for each worker"),
+        Need("workers", workers, "", "one of them to spare: 10 µs of CPU a timer, a core each, half used"),
+        Need("pending", held, "", "timers in the workers' stores"),
+        Need("worker_memory", _MEMORY_BYTES, "bytes", "of each worker, whatever is pending"),
+        Need("worker_disk", held_each * (load.payload_bytes + _ROW_BYTES), "bytes", "of each, one being away"),
+        Need("restore", held_each / _RESTORED_PER_S, "s", "to read the log again after a lost disk"),
+        Need("retention", kept_s, "s", "of timer-request, at least: the wait or the horizon, and 7 days"),
+        Need("log_disk", log, "bytes", "of timer-request on the brokers, each replica"),
+        Need("log_disk_total", log * load.replication, "bytes", f"the same of {load.replication} replicas"),
+        Need("produced", produced, "bytes/s", "requests and callbacks to Kafka"),
+        Need(
+            "replicated",
+            produced * load.replication,
+            "bytes/s",
+            f"the same to the disks of {load.replication} replicas",
+        ),
+    ]
+    if is_far:
+        parked = load.rate * load.delay_s
+        size = parked * (load.payload_bytes + _PARKED_BYTES)
+        found.append(Need("lake_disk", size, "bytes", f"of the lake, for {parked:,.0f} timers parked"))
+    return found

@@ -1,0 +1,206 @@
+"""
+Callbacks of the next seconds, built before their ticks come.
+
+Arming prepares and decides nothing: what fires is told by the tick, the store and the fence as if nothing had been
+armed, and whatever happens to what was armed, dropping it is always right. So a slice that was armed is used only where
+it is a part of the scan, together with the rows that came into its range later:
+
+    armed   12.000 @40 · 12.000 @41 · 12.500 @17             built while second 11 was over
+    then    12.000 @42 (a lower key than 12.500 @17)         read meanwhile: in the store, not in the slice
+    tick    12 → the slice, 12.000 @42, then the next slice, or all rows behind 12.500 @17
+
+What is idle time before a quiet second is building time for a hot one behind it, so several seconds are armed, the next
+one first.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from kafka_timers.core.rows import Row, holds_any
+from kafka_timers.worker.slices import Slice
+
+_ABOVE_ALL = b"\xff"
+
+# Returns what the store has from one key on and before another one, in order.
+Rows = Callable[[bytes, bytes], Iterator[Row]]
+
+
+class Room:
+    """
+    Bytes of requests whose callbacks may be held ready, for all partitions of a process.
+
+    Attributes:
+        bytes: that are left; the last stride of a slice may bring it below 0.
+        size: what was there at first.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.bytes = self.size = size
+
+
+class Armed:
+    """
+    What is ready of the rows from *start* on and before key *end*.
+
+    Args:
+        new_slice: returns an empty one.
+        rows: those of the store, as they are now.
+        start: key.
+        end: key, excluded.
+        room: shrinks by what is built.
+
+    Attributes:
+        slices: hold the callbacks, in the order of firing; filled by `more`.
+        start: key from which on they are left.
+        end: key, excluded.
+        is_spoilt: something was taken back of what was ready or would have been.
+    """
+
+    def __init__(
+        self, new_slice: Callable[[], Slice], rows: Iterator[Row], start: bytes, end: bytes, room: Room
+    ) -> None:
+        self.slices: deque[Slice] = deque()
+        self._new_slice = new_slice
+        self._rows = rows
+        self.start, self.end = start, end
+        self.is_spoilt = False
+        self._room = room
+        self._lowest = _ABOVE_ALL
+        self._is_building = False
+        self._bytes_before = 0
+
+    @property
+    def requests(self) -> int:
+        """How many callbacks are ready."""
+        return sum(map(len, self.slices))
+
+    async def more(self) -> bool:
+        """
+        Build for a few milliseconds; False when there are no rows left, or no room.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker tells what callback topics there are; this is of no more use.
+        """
+        if not self.slices or self.slices[-1].is_full:
+            self.slices.append(self._new_slice())
+        built = self.slices[-1]
+        self._bytes_before = built.bytes
+        self._is_building = True
+        has_more = await built.add(self._rows)
+        if not self._is_building:
+            # Something was taken back meanwhile.
+            return False
+        self._is_building = False
+        self._room.bytes -= built.bytes - self._bytes_before
+        if not len(built):
+            self.slices.pop()
+        return has_more and self._room.bytes > 0
+
+    def added(self, lowest: bytes) -> None:
+        """Take note that rows came into the store, none with a key below *lowest*."""
+        self._lowest = min(self._lowest, lowest)
+
+    def taken_back(self, key: bytes) -> None:
+        """Take note that the request under *key* does not fire; what is ready up to there stays of use."""
+        if not self.start <= key < self.end:
+            return
+        self.is_spoilt = True
+        # It may be about to go into the slice that is being built.
+        if self._is_building:
+            self._is_building = False
+            self._room.bytes += self._bytes_before
+            self.slices.pop()
+        while self.slices and behind(self.slices[-1]) > key:
+            self._room.bytes += self.slices.pop().bytes
+        # What comes behind is read when the tick has come.
+        self._rows = iter(())
+
+    def take(self, start: bytes, end: bytes, rows: Rows) -> Slice | None:
+        """Hand out the next slice if the *rows* from *start* on and before key *end* begin with it."""
+        if not self.slices or self.start < start or self.end > end:
+            return None
+        if self.start > start and next(rows(start, self.start), None):
+            return None
+        built = self.slices.popleft()
+        self._room.bytes += built.bytes
+        self.start = behind(built)
+        return built
+
+    def missed(self, built: Slice, rows: Rows, start: bytes) -> Iterator[Row]:
+        """Return the *rows* that came into the range of *built*, which was taken and begins at *start*."""
+        if self._lowest >= behind(built):
+            return iter(())
+        known = set(built.taken.offsets)
+        return ((key, row) for key, row in rows(start, behind(built)) if not holds_any(key, row, known))
+
+    def release(self) -> None:
+        """Give the room of what is left back."""
+        while self.slices:
+            self._room.bytes += self.slices.pop().bytes
+
+
+class Ahead:
+    """What is ready of the next seconds of a partition."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[Armed] = deque()
+
+    @property
+    def requests(self) -> int:
+        """How many callbacks are ready."""
+        return sum(armed.requests for armed in self._seconds)
+
+    def up_to(self, end: bytes) -> Armed | None:
+        """Return what is ready of the rows that end before key *end*, unless it must be made ready anew."""
+        armed = next((each for each in self._seconds if each.end == end), None)
+        if armed and armed.is_spoilt:
+            armed.release()
+            self._seconds.remove(armed)
+            return None
+        return armed
+
+    def add(self, armed: Armed) -> None:
+        """Have *armed*, which lies behind all others, handed out in its turn."""
+        self._seconds.append(armed)
+
+    def added(self, lowest: bytes) -> None:
+        """Take note that rows came into the store, none with a key below *lowest*."""
+        for armed in self._seconds:
+            armed.added(lowest)
+
+    def taken_back(self, key: bytes) -> None:
+        """Take note that the request under *key* does not fire."""
+        for armed in self._seconds:
+            armed.taken_back(key)
+
+    def next_slice(self, start: bytes, end: bytes, rows: Rows) -> tuple[Slice, Iterator[Row], bool] | None:
+        """
+        Hand out what is to be fired next of the *rows* from *start* on and before key *end*.
+
+        Returns:
+            The slice, the rows that came into its range later, and whether none is ready of the rows behind it; None
+            when no slice is what has to be fired next.
+        """
+        armed = self._seconds[0] if self._seconds else None
+        built = armed.take(start, end, rows) if armed else None
+        if armed is None or built is None:
+            self._drop(end)
+            return None
+        missed, is_last = armed.missed(built, rows, start), not armed.slices
+        if is_last:
+            # What it has not read of the store would stay pinned there.
+            self._drop(end)
+        return built, missed, is_last
+
+    def _drop(self, before: bytes) -> None:
+        while self._seconds and self._seconds[0].start < before:
+            self._seconds.popleft().release()
+
+    def release(self) -> None:
+        """Give the room of all that is left back."""
+        self._drop(_ABOVE_ALL)
+
+
+def behind(built: Slice) -> bytes:
+    """Return the lowest key that is higher than those of *built*."""
+    return built.taken.through + b"\0"

@@ -1,0 +1,395 @@
+"""
+The worker process: connects, joins the group, and owns the partitions that it is assigned.
+
+What it does with a partition is in `owner`; this module ties the Faust app, the reader and the owners together and
+tells the outside how they are.
+"""
+
+import asyncio
+import ctypes
+import dataclasses
+import fcntl
+import gc
+import logging
+import shutil
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
+
+import faust
+import uvloop
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from kafka_timers.adapters import door_topics
+from kafka_timers.adapters.reader import DoorReader, Outlet
+from kafka_timers.broker import producing
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.fetching import Fetcher
+from kafka_timers.broker.topics import answering, counts, examine
+from kafka_timers.clock import Clock, HostClock
+from kafka_timers.core.partition import tick_second
+from kafka_timers.core.verdicts import Target
+from kafka_timers.core.wire import Topics
+from kafka_timers.errors import BrokerError, SettingsError, TopicsError
+from kafka_timers.probes import Probes
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.membership import make_app
+from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.worker.outbox import Replies
+from kafka_timers.worker.owner import Fences, Ledger, Owner, Shared, check_partitions
+from kafka_timers.worker.prebuild import Room
+from kafka_timers.worker.priority import Rush
+from kafka_timers.worker.reader import RequestReader
+from kafka_timers.worker.slices import Rejects
+from kafka_timers.worker.store import StoreMemory
+from kafka_timers.worker.supervisor import run_all
+from kafka_timers.worker.targets import CallbackTopics
+from kafka_timers.worker.tasks import cancel
+
+log = logging.getLogger(__name__)
+
+# A second's transaction may take this long to end when the partition is to be given up.
+_HAND_OVER_S = 2.0
+_LEAVE_S = 5.0
+_HOUSEKEEPING_S = 0.5
+_WATCH_LOGS_S = 5.0
+_WATCH_TOPICS_S = 60.0
+_NO_TICK_S = 3.0
+_TICK_DIGITS = 20
+# For longer no seal waits for a reply topic without a leader.
+_REPLY_MS = 4_000
+# Numbers of glibc's mallopt(3).
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+# Beyond this many times `stalled_after_s` a restart is the better bet: /livez turns red.
+_DEAD_FACTOR = 6
+
+
+class Worker:
+    """
+    One worker.
+
+    Args:
+        settings: of this process.
+        clock: tells how late callbacks are and how long nothing has happened; never what is due.
+    """
+
+    def __init__(self, settings: WorkerSettings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock = clock or HostClock()
+        self._topics = Topics.of(settings.topic_prefix)
+        self.metrics = WorkerMetrics()
+        self.probes = Probes(settings.host, settings.port, self.metrics.registry, self._dead, self._unready)
+        self._owners: dict[int, Owner] = {}
+        self._joined = False
+        self._ticked_s: float | None = None
+        self._newest_tick = 0
+        self._skewed: str | None = None
+        self._shared: Shared | None = None
+        self.metrics.horizon.set(settings.horizon_s)
+        self.metrics.tick_age.set_function(self._silent_s)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """
+        Fire timers until *stop* is set.
+
+        Raises:
+            KafkaTimersError: the worker cannot start; the text says why.
+        """
+        async with AsyncExitStack() as stack:
+            stack.enter_context(_locked(Path(self._settings.data_dir)))
+            await self.probes.start()
+            stack.push_async_callback(self.probes.stop)
+            if not await _answers(self._settings.kafka, stop):
+                return
+            admin = AIOKafkaAdminClient(**self._settings.kafka.client_options())
+            await admin.start()
+            stack.push_async_callback(admin.close)
+            self._shared = shared = await self._connect(admin, stack)
+            app = make_app(self._settings, shared.partitions, self._on_tick, self._on_assigned, self._on_revoked)
+            doors = await self._doors(shared)
+            chores = [
+                shared.reader.run(),
+                self._keep_house(shared),
+                self._watch_logs(shared),
+                self._watch_topics(admin, shared.partitions),
+                *[d.run() for d in doors],
+            ]
+            tasks = [asyncio.create_task(chore) for chore in chores]
+            stack.push_async_callback(cancel, tasks)
+            app.finalize()
+            await app.start()
+            stack.push_async_callback(_leave, app)
+            log.info("worker %s is in group %s", shared.name, self._settings.group)
+            ended = [asyncio.create_task(stop.wait()), asyncio.create_task(app.wait_until_stopped()), *tasks]
+            done, _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            await cancel(ended[:2])
+            await self._on_revoked(set(self._owners))
+            for task in done.intersection(tasks):
+                task.result()
+            if app.crash_reason:
+                raise app.crash_reason
+
+    # --- the Faust app's callbacks -----------------------------------------------------------------------------------
+
+    def _on_tick(self, number: int, key: bytes | None, appended_ms: int) -> None:
+        # A longer number is no time, and Python refuses to read a very long one.
+        if not key or not key.isdigit() or len(key) > _TICK_DIGITS:
+            self.metrics.ticks_refused.inc()
+            log.warning("%s partition %d: a tick with key %.40r is no second", self._topics.oscillator, number, key)
+            return
+        second = int(key)
+        usable = tick_second(second, appended_ms, self._settings.max_clock_skew_s)
+        if usable is None:
+            self.metrics.ticks_refused.inc()
+            self._skewed = f"tick {second} is {second - appended_ms / 1000:.1f} s ahead of the broker's clock: refused"
+            log.warning("%s partition %d: %s", self._topics.oscillator, number, self._skewed)
+            return
+        self._skewed = None
+        self._ticked_s = self._clock.elapsed_s()
+        if second > self._newest_tick:
+            # Repeated ones are normal: an oscillator learns the broker's time by them.
+            self._newest_tick = second
+            self.metrics.tick_delay.add(self._clock.wall_s() - second, 1)
+        if owner := self._owners.get(number):
+            owner.tick(usable)
+
+    async def _on_assigned(self, numbers: set[int]) -> None:
+        await self._on_revoked(set(self._owners))
+        if self._shared:
+            self._owners = {number: Owner(number, self._shared) for number in numbers}
+        self._ticked_s = self._clock.elapsed_s()
+        self._joined = True
+        log.info("owns partitions %s", sorted(numbers))
+
+    async def _on_revoked(self, numbers: set[int]) -> None:
+        owners = [self._owners.pop(number) for number in numbers & set(self._owners)]
+        await asyncio.gather(*[owner.stop(_HAND_OVER_S) for owner in owners])
+
+    # --- health ------------------------------------------------------------------------------------------------------
+
+    def _unready(self) -> list[str]:
+        if self._shared is None:
+            return [f"no broker answers at {self._settings.kafka} yet"]
+        if not self._joined:
+            return ["has not joined the group yet"]
+        reasons = [problem for owner in self._owners.values() if (problem := owner.problem())]
+        silent_s = self._silent_s()
+        if silent_s > _NO_TICK_S:
+            reasons.append(f"no tick for {silent_s:.0f} s: is an oscillator running?")
+        if self._skewed:
+            reasons.append(self._skewed)
+        return reasons
+
+    def _silent_s(self) -> float:
+        """Return for how long no tick has come; 0 while none has to."""
+        return self._clock.elapsed_s() - (self._ticked_s or 0) if self._owners else 0.0
+
+    def _dead(self) -> list[str]:
+        limit_s = self._settings.stalled_after_s * _DEAD_FACTOR
+        if self._silent_s() > _NO_TICK_S:
+            # Without ticks nothing moves, and no restart of a worker mends that.
+            return []
+        idle = [owner for owner in self._owners.values() if owner.idle_s > limit_s]
+        return [problem for owner in idle if (problem := owner.problem())]
+
+    # --- start -------------------------------------------------------------------------------------------------------
+
+    async def _connect(self, admin: AIOKafkaAdminClient, stack: AsyncExitStack) -> Shared:
+        settings, topics = self._settings, self._topics
+        found = await counts(settings.kafka, settings.topic_prefix)
+        partitions = _agreed(found, topics)
+        self.metrics.partitions.set(partitions)
+        fetcher = await stack.enter_async_context(Fetcher.open(settings.kafka, topics.requests))
+        asking = await stack.enter_async_context(consuming(settings.kafka))
+        sealing = await stack.enter_async_context(consuming(settings.kafka, fetch_max_wait_ms=50))
+        targets = CallbackTopics(admin, topics, settings.allowed_topics, self._clock)
+        rush = Rush()
+        reader = RequestReader(fetcher, rush)
+        ledger = Ledger(sealing, topics.sealed)
+        check_partitions(await ledger.seals(0), partitions)
+        own = {}
+        for name, found_as in (await targets.look_up([topics.rejected, topics.replies])).items():
+            if not isinstance(found_as, Target):
+                raise TopicsError(f"topic {name} cannot be written to: {found_as}")
+            own[name] = found_as
+        replying = AIOKafkaProducer(**settings.kafka.client_options(), acks="all", request_timeout_ms=_REPLY_MS)
+        stack.push_async_callback(producing.stop, replying)
+        await replying.start()
+        cluster = (await admin.describe_cluster())["cluster_id"] or ""
+        return Shared(
+            settings=settings,
+            topics=topics,
+            partitions=partitions,
+            reader=reader,
+            fences=Fences(asking, topics.requests, lambda: reader.numbers),
+            ledger=ledger,
+            targets=targets,
+            rejects=Rejects(topics.rejected, own[topics.rejected], topics.requests),
+            replies=Replies(replying, (topics.replies, own[topics.replies]), targets, self.metrics),
+            memory=StoreMemory(),
+            room=Room(settings.arm_bytes),
+            rush=rush,
+            cluster=cluster,
+            metrics=self.metrics,
+            clock=self._clock,
+            name=self.probes.url or f"{socket.gethostname()}:{settings.data_dir}",
+        )
+
+    async def _doors(self, shared: Shared) -> list[DoorReader]:
+        named = door_topics(self._settings.door)
+        if not named:
+            return []
+        topic = shared.topics.requests
+        takes = (await shared.targets.look_up([topic]))[topic]
+        if not isinstance(takes, Target):
+            raise TopicsError(f"topic {topic} cannot be written to: {takes}")
+        outlet = Outlet(topic, takes, shared.rejects.topic, shared.rejects.target)
+        return [
+            DoorReader(self._settings, name, topic, outlet, shared.rush, self.metrics, self._clock)
+            for name, topic in named
+        ]
+
+    async def _keep_house(self, shared: Shared) -> None:
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            for owner in self._owners.values():
+                owner.show()
+            # A disk that is gone has none.
+            free_bytes = 0
+            with suppress(OSError):
+                free_bytes = shutil.disk_usage(self._settings.data_dir).free
+            self.metrics.store_free_bytes.set(free_bytes)
+            with _logged("callback topics could not be looked up"):
+                await shared.targets.refresh()
+
+    async def _watch_logs(self, shared: Shared) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_LOGS_S)
+            with _logged("the start of the request log could not be read"):
+                starts = await shared.fences.starts(list(self._owners))
+                for owner in self._owners.values():
+                    owner.watch_log(starts.get(owner.number, 0))
+
+    async def _watch_topics(self, admin: AIOKafkaAdminClient, partitions: int) -> None:
+        # They were all there at the start.
+        existing = dict.fromkeys(dataclasses.astuple(self._topics), partitions)
+        told: list[str] = []
+        while True:
+            with _logged("the settings of the service's topics could not be read"):
+                now = await examine(admin, self._topics, existing, self._settings.horizon_s)
+                self.metrics.retention.set(now.retention_s)
+                self.metrics.topic_problems.set(len(now.problems))
+                for problem in now.problems:
+                    if problem not in told:
+                        log.warning("%s", problem)
+                told = now.problems
+            await asyncio.sleep(_WATCH_TOPICS_S)
+
+
+def run(settings: WorkerSettings) -> int:
+    """
+    Run a worker, or several, until SIGTERM or SIGINT, and return the exit code.
+
+    Raises:
+        KafkaTimersError: the worker cannot start; the text says why.
+    """
+
+    async def main() -> int:
+        stop = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        if settings.processes > 1:
+            return await run_all(settings, stop)
+        await Worker(settings).run(stop)
+        return 0
+
+    # A hot second holds some hundred thousand small objects for a moment, none of them in a cycle. With Python's own
+    # thresholds the collector walks through them again and again, for a quarter of the second's CPU time.
+    gc.freeze()
+    gc.set_threshold(500_000, 20, 20)
+    _keep_memory()
+    # As the policy, because Faust makes a loop of its own for the thread that reads ticks.
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    with asyncio.Runner() as runner:
+        return runner.run(main())
+
+
+def _keep_memory() -> None:
+    """Have the allocator keep what each second needs again, instead of returning it to the system and asking anew."""
+    # glibc alone has it. Page by page that asking took a tenth of the CPU time at 40,000 timers a second.
+    with suppress(AttributeError):
+        set_option = ctypes.CDLL(None).mallopt
+        for option, size in ((_M_TRIM_THRESHOLD, 128 << 20), (_M_TOP_PAD, 16 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
+            set_option(option, size)
+
+
+async def _answers(kafka: Kafka, stop: asyncio.Event) -> bool:
+    """Wait until a broker answers; False when *stop* came first."""
+    told = False
+    while not stop.is_set():
+        try:
+            async with answering(kafka):
+                admin = AIOKafkaAdminClient(**kafka.client_options())
+                try:
+                    await admin.start()
+                finally:
+                    await admin.close()
+            return True
+        except BrokerError as error:
+            if not told:
+                log.warning("%s; trying again every second", error)
+                told = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await stop.wait()
+    return False
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold *folder* for this process alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("wb")
+    except OSError as error:
+        raise SettingsError(f"data folder {folder} cannot be written to: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SettingsError(f"data folder {folder} is used by another worker: give each its own") from error
+        yield
+
+
+def _agreed(found: Mapping[str, int], topics: Topics) -> int:
+    """Return the one number of partitions that the topics have."""
+    missing = [topic for topic in dataclasses.astuple(topics) if topic not in found]
+    if missing:
+        raise TopicsError(f"missing: {', '.join(missing)}. Create them with kafka-timers topics create")
+    aligned = {topic: found[topic] for topic in (topics.requests, topics.oscillator, topics.sealed)}
+    if len(set(aligned.values())) > 1:
+        told = ", ".join(f"{topic} has {count}" for topic, count in aligned.items())
+        raise TopicsError(f"partition counts differ: {told}. They must be the same, and are fixed for life")
+    return found[topics.requests]
+
+
+async def _leave(app: faust.App) -> None:
+    """Stop the app; what it would do longer is done by the end of the session."""
+    # With the broker away Faust's consumer dies while it stops, and whoever stops it waits for its word for a minute.
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LEAVE_S):
+            await app.stop()
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Log an error of Kafka's client and go on; it is tried again."""
+    try:
+        yield
+    except KafkaError as error:
+        log.warning("%s: %s", what, error)

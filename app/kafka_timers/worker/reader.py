@@ -1,0 +1,189 @@
+"""
+The request log → the stores of the owned partitions, whole fetches at a time.
+
+Which partitions are read follows from who owns them, and from where from their stores. Only committed records are read,
+since a producer may schedule timers inside a transaction of its own.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import Protocol
+
+from aiokafka.errors import KafkaError
+
+from kafka_timers.broker.fetching import Fetched, Fetcher
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.wire import Record
+from kafka_timers.worker.priority import Rush
+from kafka_timers.worker.tasks import cancel
+
+# At most some 10 ms of work between two turns of the event loop.
+_RECORDS_MAX = 2_000
+# A fetch and a write cost the same for one record as for a thousand. Where many come, and nobody waits for them, a
+# moment is waited for more.
+_MANY, _LINGER_S = 100, 0.02
+# How long the broker waits for a first record, and a change of what is fetched for the fetch before it. A fetch of 64
+# partitions is a millisecond of work, so where nothing has come for a second fewer are made.
+_WAIT_MS, _WAIT_LONG_MS = 100, 500
+_QUIET_FETCHES = 10
+_RETRY_S = 0.1
+
+
+class Feed(Protocol):
+    """Who takes the records of one partition."""
+
+    partition: Partition
+    # The offset that somebody waits for the store to reach.
+    awaited: int
+
+    def ingest(self, records: Sequence[Record], position: int) -> None:
+        """Take *records*, after which the log has been read up to *position*."""
+
+    def blocked(self, stable: int, end: int) -> None:
+        """Take note that nothing between *stable* and the log's *end* can be read before a transaction has ended."""
+
+    def fail(self, error: Exception) -> None:
+        """Take note that the partition cannot be read; nothing more is fed."""
+
+
+class RequestReader:
+    """
+    Reads the partitions of `timer-request` that it is given feeds for.
+
+    Args:
+        fetcher: of the request topic.
+        rush: goes before reading, except where somebody waits for what is read.
+    """
+
+    def __init__(self, fetcher: Fetcher, rush: Rush) -> None:
+        self._fetcher = fetcher
+        self._rush = rush
+        self._feeds: dict[int, Feed] = {}
+        self._changed = asyncio.Event()
+        self._awaited = asyncio.Event()
+        self._fetches: dict[int, asyncio.Task[dict[int, Fetched | KafkaError]]] = {}
+
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that are read."""
+        return list(self._feeds)
+
+    def add(self, feed: Feed) -> None:
+        """Read the partition of *feed* from its position on."""
+        self._feeds[feed.partition.number] = feed
+        self._changed.set()
+
+    def remove(self, feed: Feed) -> None:
+        """Read nothing more for *feed*."""
+        if self._feeds.get(feed.partition.number) is feed:
+            del self._feeds[feed.partition.number]
+            self._changed.set()
+
+    def hurry(self) -> None:
+        """Take note that some feed awaits an offset."""
+        self._awaited.set()
+        self._rush.nudge()
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        try:
+            while True:
+                if not self._feeds:
+                    await self._changed.wait()
+                self._changed.clear()
+                by_node = self._fetcher.leaders(self._feeds)
+                # Named here: by the time a chore begins, one of them may have been removed.
+                feeds = [{number: self._feeds[number] for number in numbers} for numbers in by_node.values()]
+                chores = [self._follow(node, followed) for node, followed in zip(by_node, feeds, strict=True)]
+                if sum(map(len, by_node.values())) < len(self._feeds):
+                    chores.append(self._find_leaders())
+                tasks = [asyncio.create_task(chore) for chore in (self._changed.wait(), *chores)]
+                try:
+                    # Whichever ends, all is looked at anew; every feed knows where to go on.
+                    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+                finally:
+                    await cancel(tasks)
+        finally:
+            await cancel(self._fetches.values())
+
+    async def _find_leaders(self) -> None:
+        await asyncio.sleep(_RETRY_S)
+        with suppress(KafkaError):
+            await self._fetcher.find_leaders()
+
+    async def _follow(self, node: int, feeds: Mapping[int, Feed]) -> None:
+        """Read for *feeds*, whose partitions *node* leads, until one has another leader or the node does not answer."""
+        if before := self._fetches.get(node):
+            # A fetch is answered after those before it on its connection. Partitions come and go many at a time: one
+            # fetch more for each of them, and the last one would wait for all the others to find nothing.
+            await asyncio.wait([before])
+        positions = {number: feed.partition.position for number, feed in feeds.items()}
+        self._fetch(node, positions, _WAIT_MS)
+        quiet = 0
+        while True:
+            try:
+                came = await asyncio.shield(self._fetches[node])
+            except KafkaError:
+                # The client has logged why.
+                return await self._find_leaders()
+            fetched = {number: part for number, part in came.items() if isinstance(part, Fetched)}
+            for number, error in came.items():
+                if isinstance(error, KafkaError):
+                    if error.invalid_metadata:
+                        return await self._find_leaders()
+                    self._drop(feeds[number], error)
+            positions |= {number: part.position for number, part in fetched.items()}
+            # More of the same is on its way while these are worked on.
+            ahead = any(part.is_large for part in fetched.values())
+            if ahead:
+                self._fetch(node, positions, _WAIT_MS)
+            count = sum([await self._feed(feeds[number], part) for number, part in fetched.items()])
+            if not ahead:
+                if count >= _MANY:
+                    await self._linger()
+                quiet = 0 if count else quiet + 1
+                self._fetch(node, positions, _WAIT_MS if quiet < _QUIET_FETCHES else _WAIT_LONG_MS)
+
+    def _fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> None:
+        self._fetches[node] = task = asyncio.create_task(self._fetcher.fetch(node, dict(positions), wait_ms))
+        # Nobody may be left to look at it.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    async def _feed(self, feed: Feed, fetched: Fetched) -> int:
+        """Hand over what came, and return how many records that were."""
+        count, more = 0, True
+        feed.blocked(fetched.stable, fetched.end)
+        try:
+            while more:
+                await self._rush.over(unless=self._is_awaited)
+                if self._feeds.get(feed.partition.number) is not feed:
+                    break
+                records = list(islice(fetched.records, _RECORDS_MAX))
+                count += len(records)
+                more = len(records) == _RECORDS_MAX
+                # Control records and aborted ones are not handed over but passed, so "last record + 1" is too low.
+                position = records[-1].offset + 1 if more else fetched.position
+                if position > feed.partition.position:
+                    feed.ingest(records, position)
+                if more:
+                    await asyncio.sleep(0)
+        except Exception as error:
+            self._drop(feed, error)
+        return count
+
+    def _is_awaited(self) -> bool:
+        return any(feed.awaited > feed.partition.position for feed in self._feeds.values())
+
+    async def _linger(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                await self._awaited.wait()
+        self._awaited.clear()
+
+    def _drop(self, feed: Feed, error: Exception) -> None:
+        self.remove(feed)
+        feed.fail(error)

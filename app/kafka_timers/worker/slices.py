@@ -1,0 +1,376 @@
+"""
+Rows of the store → record batches, grouped by callback partition.
+
+A hot second is some hundred thousand passes through the loop of `Slice._build`, so that loop holds names in locals and
+knows only requests that can be sent without a further look; `Slice._add_any` knows all of them.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
+
+from aiokafka.producer.message_accumulator import BatchBuilder
+from google.protobuf.message import DecodeError
+from murmurhash2 import murmurhash2
+
+from kafka_timers.clock import Clock
+from kafka_timers.core import rows as runs
+from kafka_timers.core.partition import REFUSED, Taken, copied_in, count_of, is_late, is_run, parts_of
+from kafka_timers.core.rows import Row
+from kafka_timers.core.verdicts import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
+from kafka_timers.core.versions import POSITIVE, SEED, hash_of
+from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers
+from kafka_timers.worker.sender import BATCH_BYTES, Ready
+from kafka_timers.worker.targets import CallbackTopics
+
+Headers = list[tuple[str, bytes | None]]
+
+# Requests between two turns of the event loop: some 5 ms of work. A row is never split.
+_STRIDE_REQUESTS = 1_000
+_STRIDE_BYTES = 4 << 20
+
+# What the field of a seal takes, some 24 days.
+_LATENESS_MS_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rejects:
+    """Where refused requests go, and the topic that they came from."""
+
+    topic: str
+    target: Target
+    source: str
+
+
+@dataclass(slots=True)
+class _Lane:
+    """
+    The open batches of one callback topic, one per partition, and how many callbacks have gone there.
+
+    A request of at most *plain_bytes_max* needs no look at what the topic takes.
+    """
+
+    topic: str
+    target: Target
+    batches: list[BatchBuilder | None]
+    plain_bytes_max: int
+    fired: int = 0
+
+
+class _Requests(NamedTuple):
+    """Requests that are kept alike: what each is due in, its offset, what it says, and how to get at its bytes."""
+
+    seconds: Iterable[int]
+    offsets: Sequence[int]
+    parsed: Sequence[Request]
+    raw: Callable[[], Sequence[bytes]]
+
+
+class Slice:
+    """
+    Rows that leave in one transaction, and the callbacks built from them.
+
+    Args:
+        number: of the partition that the rows are from.
+        new_batch: makes a batch for the sender.
+        targets: what is known of callback topics.
+        rejects: where refused requests go.
+        clock: tells when callbacks are built, and how late they are.
+        rows_max: most requests; the last row may exceed it.
+        bytes_max: of the rows; the last of them may exceed it.
+        not_before_s: the second that fires; no callback is dated before it, though it is built earlier.
+
+    Attributes:
+        taken: the rows.
+        refused: how many of them go to `timer-rejected`, by reason.
+        seconds: rows by their second, without those that came late themselves.
+        bytes: of the rows.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        new_batch: Callable[[], BatchBuilder],
+        targets: CallbackTopics,
+        rejects: Rejects,
+        clock: Clock,
+        *,
+        rows_max: int,
+        bytes_max: int,
+        not_before_s: int,
+    ) -> None:
+        self.taken = Taken()
+        self.refused: Counter[Reason] = Counter()
+        self.seconds: Counter[int] = Counter()
+        self.bytes = 0
+        self._number = number
+        self._new_batch = new_batch
+        self._targets = targets
+        self._rejects = rejects
+        self._reject_lane = _lane_to(rejects.topic, rejects.target)
+        self._clock = clock
+        self._rows_max, self._bytes_max = rows_max, bytes_max
+        self._not_before_ms = not_before_s * 1000
+        self._lanes: dict[bytes, _Lane] = {}
+        self._full: list[Ready] = []
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.taken.offsets)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more may be added."""
+        return len(self) >= self._rows_max or self.bytes >= self._bytes_max
+
+    @property
+    def fired(self) -> dict[str, int]:
+        """Callbacks by topic."""
+        return {lane.topic: lane.fired for lane in self._lanes.values()}
+
+    async def add(self, rows: Iterator[Row]) -> bool:
+        """
+        Build the callbacks of the next of *rows*, some milliseconds' worth; False when the rows have ended.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker tells what callback topics there are.
+        """
+        wanted = max(min(_STRIDE_REQUESTS, self._rows_max - len(self)), 1)
+        count = size = 0
+        singles: list[Row] = []
+        for key, row in rows:
+            count += count_of(key)
+            size += len(row)
+            if is_run(key):
+                await self._add_singles(singles)
+                singles = []
+                await self._add_run(key, row)
+            else:
+                singles.append((key, row))
+            if count >= wanted or size >= _STRIDE_BYTES:
+                break
+        await self._add_singles(singles)
+        if count < wanted and size < _STRIDE_BYTES:
+            return False
+        # Heartbeats and the other partitions get their turn.
+        await asyncio.sleep(0)
+        return True
+
+    def full(self) -> list[Ready]:
+        """Hand out the batches that are full, in the order in which they must be sent."""
+        full, self._full = self._full, []
+        return full
+
+    def rest(self) -> list[Ready]:
+        """Hand out all batches that are left; nothing can be added any more."""
+        rest = self.full()
+        for lane in (*self._lanes.values(), self._reject_lane):
+            rest += [(batch, lane.topic, at) for at, batch in enumerate(lane.batches) if batch]
+        return rest
+
+    async def _add_run(self, key: bytes, row: bytes) -> None:
+        run, second, taken = runs.unpack(row), parts_of(key)[0], self.taken
+        taken.named |= run.named
+        self.bytes += len(row)
+        self.seconds[second] += len(run.offsets)
+        taken.offsets += run.offsets
+        taken.through = max(taken.through, key)
+        requests = _Requests(repeat(second), run.offsets, run.requests, lambda: runs.raw_requests(row))
+        await self._build(requests, len(row), plain=run.plain)
+
+    async def _add_singles(self, rows: list[Row]) -> None:
+        if not rows:
+            return
+        keys, taken = [key for key, _ in rows], self.taken
+        self.bytes += sum([len(row) for _, row in rows])
+        seconds, _, offsets = zip(*map(parts_of, keys), strict=True)
+        late = [is_late(key) for key in keys]
+        self.seconds.update([second for second, came_late in zip(seconds, late, strict=True) if not came_late])
+        taken.late += sum(late)
+        taken.offsets += offsets
+        copies = [
+            (offset, copied.decided) for key, offset in zip(keys, offsets, strict=True) if (copied := copied_in(key))
+        ]
+        taken.copies += copies
+        taken.through = max(taken.through, keys[-1])
+        asked = []
+        for second, offset, (_, row) in zip(seconds, offsets, rows, strict=True):
+            if second == REFUSED:
+                self._reject(offset, *unpack_refused(row))
+            else:
+                asked.append((second, offset, row))
+        values = [row for _, _, row in asked]
+        try:
+            parsed = runs.requests_in(values)
+        except DecodeError:
+            for each in asked:
+                await self._add_any(*each)
+            return
+        taken.named |= any(request.timerId for request in parsed)
+        requests = _Requests([each[0] for each in asked], [each[1] for each in asked], parsed, lambda: values)
+        await self._build(requests, max(map(len, values), default=0), plain=False)
+
+    async def _build(self, requests: _Requests, largest: int, *, plain: bool) -> None:
+        """
+        Build callbacks.
+
+        Args:
+            requests: what is asked for.
+            largest: none of the requests has more bytes.
+            plain: none of them has more than topic, key and value.
+        """
+        # A parsed message makes its parts anew whenever it is asked for them.
+        parsed = list(requests.parsed)
+        topics = [request.callBackTopic for request in parsed]
+        tombstones = [] if plain else [(at, topic) for at, each in enumerate(parsed) if (topic := each.tombstoneTopic)]
+        if not await self._has_room({topic for _, topic in tombstones}.union(topics), largest, requests.raw):
+            for each in zip(requests.seconds, requests.offsets, requests.raw(), strict=False):
+                await self._add_any(*each)
+            return
+        for topic, count in Counter(topics).items():
+            self._lanes[topic].fired += count
+        lanes = map(self._lanes.__getitem__, topics)
+        now_ms, name = self._now_ms(), b"%d:%%d" % self._number
+        expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
+        for second, offset, request, lane in zip(requests.seconds, requests.offsets, parsed, lanes, strict=False):
+            if plain:
+                if second != expiry_of:
+                    expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
+                headers: Headers = [expiry, (REQUEST_HEADER, name % offset)]
+            else:
+                headers = callback_headers(request, second, name % offset)
+            key, value, batches = request.callBackKey or None, request.callBack, lane.batches
+            at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
+            batch = batches[at]
+            if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+                self._append_to_new(lane, at, now_ms, key, value, headers)
+        for number, topic in tombstones:
+            lane, request = self._lanes[topic], parsed[number]
+            at, key, batches = _tombstone_of(request, lane), request.tombstoneKey, lane.batches
+            headers, batch = [(REQUEST_HEADER, name % requests.offsets[number])], batches[at]
+            if batch is None or batch.append(timestamp=now_ms, key=key, value=None, headers=headers) is None:
+                self._append_to_new(lane, at, now_ms, key, None, headers)
+
+    async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
+        """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
+        if await self._refused(topics):
+            return False
+        limit = min([self._lanes[topic].plain_bytes_max for topic in topics], default=0)
+        return largest <= limit or max(map(len, raw()), default=0) <= limit
+
+    async def _refused(self, topics: set[bytes]) -> dict[bytes, Reason]:
+        """Return which of *topics* take no callbacks, and why; there is a lane to each of the others then."""
+        known, refused = self._targets.verdicts, {}
+        new = {topic.decode(): topic for topic in topics - self._lanes.keys()}
+        # All unknown ones are asked for at once, since there may be thousands.
+        while unknown := new.keys() - known.keys():
+            await self._targets.resolve(unknown)
+        for name, topic in new.items():
+            verdict = known[name]
+            if isinstance(verdict, Reason):
+                refused[topic] = verdict
+            else:
+                self._lanes[topic] = _lane_to(name, verdict)
+        return refused
+
+    async def _add_any(self, second: int, offset: int, row: bytes) -> None:
+        """Add a request of any kind, or reject it."""
+        try:
+            request = Request.FromString(row)
+        except DecodeError:
+            self._reject(offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
+            return
+        topics = [request.callBackTopic]
+        if request.tombstoneTopic:
+            topics.append(request.tombstoneTopic)
+        self.taken.named |= bool(request.timerId)
+        if refused := await self._refused(set(topics)):
+            self._reject(offset, next(iter(refused.values())), b"%d" % second, row)
+            return
+        lane = self._lanes[topics[0]]
+        if not fits(request, len(row), lane.target):
+            self._reject(offset, Reason.TOO_LARGE, b"%d" % second, row)
+            return
+        key, value = request.callBackKey or None, request.callBack
+        at = (hash_of(key) if key else second) % lane.target.partitions
+        name = b"%d:%d" % (self._number, offset)
+        self._append(lane, at, len(row) + OVERHEAD_BYTES, key, value, callback_headers(request, second, name))
+        lane.fired += 1
+        if request.tombstoneTopic:
+            lane, key = self._lanes[request.tombstoneTopic], request.tombstoneKey
+            at, size = _tombstone_of(request, lane), len(key) + OVERHEAD_BYTES
+            self._append(lane, at, size, key, None, [(REQUEST_HEADER, name)])
+
+    def lateness_ms(self, share: float) -> int:
+        """Return how late *share* (0 to 1) of the rows are by now at most, up to 24 days; 0 without any."""
+        late, left = 0, share * self.seconds.total()
+        for second in sorted(self.seconds, reverse=True):
+            if left <= 0:
+                break
+            late = min(int((self._clock.wall_s() - second) * 1000), _LATENESS_MS_MAX)
+            left -= self.seconds[second]
+        return late
+
+    def _append(
+        self, lane: _Lane, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        """Append to a lane whose topic may take less than a batch of the producer; *bytes_max* is added at most."""
+        now_ms, batch = self._now_ms(), lane.batches[at]
+        if (
+            batch is None
+            or batch.size() + bytes_max > lane.target.batch_bytes_max
+            or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None
+        ):
+            self._append_to_new(lane, at, now_ms, key, value, headers)
+
+    def _append_to_new(
+        self, lane: _Lane, at: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        full = lane.batches[at]
+        if full is not None:
+            self._full.append((full, lane.topic, at))
+        # The first record is taken whatever its size; that the topic takes it too was checked before.
+        batch = lane.batches[at] = self._new_batch()
+        batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
+
+    def _reject(self, offset: int, reason: Reason, key: bytes | None, value: bytes | None) -> None:
+        self.taken.rejected.append(offset)
+        self.refused[reason] += 1
+        lane = self._reject_lane
+        headers = reject_headers(reason, self._rejects.source, self._number, offset)
+        # A topic that takes less than `timer-request` gets what fits.
+        room = lane.target.batch_bytes_max - 2 * OVERHEAD_BYTES
+        key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
+        size = len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES
+        self._append(lane, self._number % lane.target.partitions, size, key, value, headers)
+
+    def _now_ms(self) -> int:
+        return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
+
+
+def reject_headers(reason: str, topic: str, partition: int, offset: int) -> Headers:
+    """Return what a record on `timer-rejected` tells of the one that was refused: why, and where it lies."""
+    return [
+        ("timer-rejected-reason", reason.encode()),
+        ("timer-rejected-topic", topic.encode()),
+        ("timer-rejected-partition", b"%d" % partition),
+        ("timer-rejected-offset", b"%d" % offset),
+    ]
+
+
+def _tombstone_of(request: Request, lane: _Lane) -> int:
+    """Return the partition of the tombstone that *request* asks for."""
+    # An absent one reads as 0, which tells nothing.
+    at, partitions = request.tombstonePartition, lane.target.partitions
+    if 0 < at < partitions or (at == 0 and request.HasField("tombstonePartition")):
+        return at
+    return hash_of(request.tombstoneKey) % partitions
+
+
+def _lane_to(topic: str, target: Target) -> _Lane:
+    # A batch has at most what the producer takes. Where the topic takes less, each one is looked at.
+    plain_bytes_max = target.batch_bytes_max - OVERHEAD_BYTES if target.batch_bytes_max >= BATCH_BYTES else -1
+    return _Lane(topic, target, [None] * target.partitions, plain_bytes_max)

@@ -1,0 +1,76 @@
+"""
+Several workers as one command: `worker --processes N` uses the cores of a host that one Python process cannot.
+
+Each is a process of its own, as if started by hand: its own member of the group, its own folder, its own port. What is
+done here is what an init system would do for them: start, start again after a crash, stop.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from kafka_timers.die_with_parent import tied_to_us
+from kafka_timers.environment import env_name
+from kafka_timers.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+_RESTART_S = 1.0
+# Longer than a worker takes to hand its partitions over.
+_STOP_S = 15.0
+
+
+def settings_of(settings: WorkerSettings, number: int) -> WorkerSettings:
+    """Return the settings of worker process *number*, from 0: a folder and a port of its own."""
+    folder = str(Path(settings.data_dir) / f"process-{number}")
+    port = settings.port + number if settings.port else 0
+    return dataclasses.replace(settings, processes=1, data_dir=folder, port=port)
+
+
+async def run_all(settings: WorkerSettings, stop: asyncio.Event) -> int:
+    """
+    Run `settings.processes` workers until *stop* is set, or until one of them gives up.
+
+    Returns:
+        0, or the exit code of the one that gave up, as a worker does that cannot start; it has said why.
+    """
+    keepers = [asyncio.create_task(_keep(number, settings, stop)) for number in range(settings.processes)]
+    await asyncio.wait(keepers, return_when=asyncio.FIRST_COMPLETED)
+    stop.set()
+    return max(await asyncio.gather(*keepers))
+
+
+async def _keep(number: int, settings: WorkerSettings, stop: asyncio.Event) -> int:
+    """Keep one worker running, and return its exit code once it gives up or is stopped."""
+    own = dataclasses.asdict(settings_of(settings, number))
+    env = os.environ | {env_name(name): str(value) for name, value in own.items()}
+    command = [sys.executable, "-m", "kafka_timers", "worker"]
+    stopping = asyncio.create_task(stop.wait())
+    while not stop.is_set():
+        process = await asyncio.create_subprocess_exec(
+            # In a session of its own: a Ctrl-C is for this process, which tells the others.
+            *tied_to_us(*command),
+            env=env,
+            start_new_session=True,
+        )
+        ended = asyncio.create_task(process.wait())
+        await asyncio.wait([ended, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            await asyncio.wait([ended], timeout=_STOP_S)
+            with suppress(ProcessLookupError):
+                process.kill()
+            await ended
+            return 0
+        code = ended.result()
+        if code >= 0:
+            return code
+        log.error("worker process %d was ended by signal %d: starting it again", number, -code)
+        await asyncio.wait([stopping], timeout=_RESTART_S)
+    return 0

@@ -1,0 +1,140 @@
+"""
+Which callback topics may be written to, and how large a batch each takes.
+
+Nothing is sent to a topic that was not looked up first: the producer would wait for an unknown one for ever, and one
+batch that the broker refuses costs the transaction of a whole second.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from fnmatch import translate
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
+
+from kafka_timers.clock import Clock
+from kafka_timers.core.verdicts import Reason, Target
+from kafka_timers.core.wire import Topics
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_MAX_MESSAGE = "max.message.bytes"
+# Kafka's own default, assumed where this service may not read a topic's settings.
+_MAX_MESSAGE_BYTES = 1_048_588
+
+_KEEP_S = 30.0
+_KEEP_UNKNOWN_S = 5.0
+_KEEP_REFUSED_S = 60.0
+
+
+class CallbackTopics:
+    """
+    What is known of callback topics.
+
+    A topic that is writable is looked up again every 30 s, one that is missing every 5 s, so that a topic created after
+    its first request is used soon; a topic at which the broker refused a write is left alone for 60 s.
+
+    Attributes:
+        verdicts: by topic name, a `Target` or the reason for which it is refused.
+    """
+
+    def __init__(self, admin: AIOKafkaAdminClient, topics: Topics, allowed: str, clock: Clock) -> None:
+        self.verdicts: dict[str, Target | Reason] = {}
+        self._until_s: dict[str, float] = {}
+        self._wanted: set[str] = set()
+        self._admin = admin
+        self._own = topics
+        self._allowed = re.compile("|".join(translate(glob.strip()) for glob in allowed.split(",")))
+        self._clock = clock
+
+    def want(self, names: Iterable[str]) -> None:
+        """Have *names* looked up by the next `refresh`, so that they are known by the time they are due."""
+        self._wanted.update(name for name in names if name not in self.verdicts)
+
+    async def resolve(self, names: Collection[str]) -> None:
+        """
+        Look *names* up, so that each has a verdict.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        ask = []
+        for name in names:
+            if name in self._own or name.startswith("__"):
+                self._judge(name, Reason.TOPIC_RESERVED, _KEEP_S)
+            elif not _LEGAL.fullmatch(name):
+                self._judge(name, Reason.TOPIC_UNKNOWN, _KEEP_UNKNOWN_S)
+            elif not self._allowed.fullmatch(name):
+                self._judge(name, Reason.TOPIC_FORBIDDEN, _KEEP_S)
+            else:
+                ask.append(name)
+        for name, verdict in (await self.look_up(ask)).items():
+            self._judge(name, verdict, _KEEP_S if isinstance(verdict, Target) else _KEEP_UNKNOWN_S)
+
+    async def look_up(self, names: Collection[str]) -> dict[str, Target | Reason]:
+        """
+        Return what the broker says of *names*, whoever may write to them.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        limits = await self._limits(names) if names else {}
+        # A missing topic must not be asked for by name: the broker would create it, where it is set up to. Asking for
+        # all topics instead takes seconds on a cluster that has thousands.
+        exist = [name for name, limit in limits.items() if limit is not Reason.TOPIC_UNKNOWN]
+        partitions = await self._partitions(exist) if exist else {}
+        verdicts: dict[str, Target | Reason] = {}
+        for name, limit in limits.items():
+            if name in partitions:
+                verdicts[name] = Target(partitions[name], _MAX_MESSAGE_BYTES if isinstance(limit, Reason) else limit)
+            else:
+                verdicts[name] = limit if isinstance(limit, Reason) else Reason.TOPIC_UNKNOWN
+        return verdicts
+
+    def refuse(self, name: str, reason: Reason) -> None:
+        """Take note that the broker refused a write to *name*."""
+        self._judge(name, reason, _KEEP_REFUSED_S)
+
+    def doubt(self) -> None:
+        """Forget which topics are writable and what they take, so that each is looked up before it is used again."""
+        for name in [name for name, verdict in self.verdicts.items() if isinstance(verdict, Target)]:
+            del self.verdicts[name], self._until_s[name]
+
+    async def refresh(self) -> None:
+        """
+        Look up what is wanted, and again what is writable and due for it; forget what was not; to be called often.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        now_s = self._clock.elapsed_s()
+        old = [name for name, until_s in self._until_s.items() if until_s <= now_s]
+        writable = [name for name in old if isinstance(self.verdicts[name], Target)]
+        for name in set(old).difference(writable):
+            del self.verdicts[name], self._until_s[name]
+        wanted, self._wanted = self._wanted, set()
+        await self.resolve(wanted.union(writable))
+
+    def _judge(self, name: str, verdict: Target | Reason, keep_s: float) -> None:
+        self.verdicts[name] = verdict
+        self._until_s[name] = self._clock.elapsed_s() + keep_s
+
+    async def _limits(self, names: Iterable[str]) -> dict[str, int | Reason]:
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, {_MAX_MESSAGE: None}) for name in names]
+        limits: dict[str, int | Reason] = {}
+        for answer in await self._admin.describe_configs(resources):
+            for error, _, _, name, entries in answer.resources:
+                if error == TopicAuthorizationFailedError.errno:
+                    limits[name] = Reason.TOPIC_REFUSED
+                elif error and for_code(error).retriable and error != UnknownTopicOrPartitionError.errno:
+                    # It says nothing of the topic, whose requests must not be refused for it.
+                    raise for_code(error)(f"{name} could not be looked up")
+                elif error:
+                    limits[name] = Reason.TOPIC_UNKNOWN
+                else:
+                    limits[name] = next((int(e[1]) for e in entries if e[0] == _MAX_MESSAGE), _MAX_MESSAGE_BYTES)
+        return limits
+
+    async def _partitions(self, names: Collection[str]) -> dict[str, int]:
+        described = await self._admin.describe_topics(sorted(names))
+        return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["partitions"]}
