@@ -10,6 +10,8 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── BrokerError      no broker answers, or it refuses what this process needs
     ├── TopicsError      topics are missing or do not fit each other
     ├── SettingsError    settings contradict each other or this machine
+    ├── NewerFormatError seals or stores were written by a later version than this one
+    ├── WorkerError      a worker cannot go on, and only a fresh start helps
     ├── LakeError        Spark cannot start, or the lake's tables cannot be read or written
     └── KafkaSetupError  the embedded Kafka of `kafka-timers dev` cannot be started
 """
@@ -67,6 +69,14 @@ class TopicsError(KafkaTimersError):
 
 class SettingsError(KafkaTimersError):
     """Settings contradict each other, or this machine cannot do what they ask for."""
+
+
+class NewerFormatError(KafkaTimersError):
+    """A later version of kafka-timers has written what this one does not understand: upgrade this process."""
+
+
+class WorkerError(KafkaTimersError):
+    """A worker cannot go on; start it again."""
 
 
 class LakeError(KafkaTimersError):

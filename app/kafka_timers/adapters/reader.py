@@ -30,13 +30,14 @@ from kafka_timers.adapters.countdown import Callers
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.producing import stop
 from kafka_timers.clock import Clock
-from kafka_timers.core.verdicts import OVERHEAD_BYTES, Target
-from kafka_timers.core.versions import hash_of
+from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target
+from kafka_timers.core.routing import hash_of
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.priority import Rush
-from kafka_timers.worker.sender import BATCH_BYTES, Filling, Ready
+from kafka_timers.worker.ports import Ready
+from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.worker.sender import BATCH_BYTES, Filling
 from kafka_timers.worker.slices import reject_headers
 from kafka_timers.worker.tasks import cancel
 
@@ -114,7 +115,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         name: str,
         topic: str,
         outlet: Outlet,
-        rush: Rush,
+        gate: PriorityGate,
         metrics: WorkerMetrics,
         clock: Clock,
     ) -> None:
@@ -122,7 +123,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         self._name = name
         self._topic = topic
         self._outlet = outlet
-        self._rush = rush
+        self._gate = gate
         self._metrics = metrics
         self._clock = clock
         self._ask = DOORS[name]
@@ -316,7 +317,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         for number, record in enumerate(records):
             if number % _STRIDE_RECORDS == 0:
                 await asyncio.sleep(0)
-                await self._rush.over(unless=lambda: False)
+                await self._gate.over(unless=lambda: False)
             asked = (source.callers.refuse(record) if is_countdown else None) or self._asked(record)
             if asked is None:
                 continue

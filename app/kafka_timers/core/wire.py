@@ -11,7 +11,7 @@ from typing import Protocol, Self
 
 from google.protobuf.message import DecodeError
 
-from kafka_timers.errors import WireError
+from kafka_timers.errors import NewerFormatError, WireError
 from kafka_timers.v1.future_pb2 import Copy, Future, Header
 from kafka_timers.v1.reply_pb2 import Reply
 from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
@@ -20,12 +20,15 @@ from kafka_timers.v1.sealed_pb2 import Sealed
 __all__ = [
     "COPY_STALE_S",
     "EXPIRY_HEADER",
+    "FORMAT",
     "ID_HEADER",
+    "ID_MEMORY_MS",
     "ID_MEMORY_S",
     "REQUEST_HEADER",
     "SECOND_LIMIT",
     "TICK",
     "TOKEN_HEADER",
+    "Condition",
     "Copy",
     "Extras",
     "Future",
@@ -40,6 +43,9 @@ __all__ = [
     "Topics",
     "age_of",
     "callback_headers",
+    "check_format",
+    "end_ms_of",
+    "first_ms_of",
     "future_from",
     "is_complete",
     "is_far",
@@ -47,6 +53,12 @@ __all__ = [
     "number_in",
     "sealed_from",
 ]
+
+
+Condition = Future.Condition
+
+# Of `Sealed`: 1 counts in seconds alone, 2 in milliseconds too, and knows conditions.
+FORMAT = 2
 
 
 class Record(Protocol):
@@ -101,6 +113,7 @@ SECOND_LIMIT = 100_000_000_000
 
 # How long the service knows an id whose timer has fired or was cancelled.
 ID_MEMORY_S = 3600
+ID_MEMORY_MS = ID_MEMORY_S * 1000
 # How long after its decision a copy of a far request may be appended. Half of the memory: a worker that reads half an
 # hour behind the log still knows all records that the decision could not know.
 COPY_STALE_S = ID_MEMORY_S // 2
@@ -176,9 +189,33 @@ def is_complete(seal: Sealed) -> bool:
     return not seal.HasField("through")
 
 
+def check_format(seal: Sealed) -> None:
+    """
+    Check that this version knows what *seal* says.
+
+    Raises:
+        NewerFormatError: a later version has written it.
+    """
+    if seal.format > FORMAT:
+        raise NewerFormatError(
+            f"partition {seal.partition} has seals of format {seal.format}, and this version knows those up to "
+            f"{FORMAT}: upgrade this worker, or stop it and leave the partition to the others"
+        )
+
+
+def first_ms_of(seal: Sealed) -> int:
+    """Return the first moment that *seal* covers, in UNIX milliseconds."""
+    return seal.first_ms if seal.format > 1 else seal.first * 1000
+
+
+def end_ms_of(seal: Sealed) -> int:
+    """Return the moment before which *seal* covers everything, in UNIX milliseconds."""
+    return seal.end_ms if seal.format > 1 else (seal.last + 1) * 1000
+
+
 def age_of(seal: Sealed) -> tuple[int, int]:
-    """Return what the seals of one partition are ordered by: (last second, fence), the latest highest."""
-    return seal.last, seal.fence
+    """Return what the seals of one partition are ordered by: (end in milliseconds, fence), the latest highest."""
+    return end_ms_of(seal), seal.fence
 
 
 def latest(seals: Iterable[Sealed]) -> Sealed | None:

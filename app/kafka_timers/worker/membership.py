@@ -21,11 +21,12 @@ _HEARTBEAT_S = 0.5
 _FETCH_WAIT_MS = 200
 
 OnTick = Callable[[int, bytes | None, int], None]
-OnPartitions = Callable[[set[int]], Awaitable[None]]
+OnAssigned = Callable[[set[int], int], Awaitable[None]]
+OnRevoked = Callable[[set[int]], Awaitable[None]]
 
 
 def make_app(
-    settings: WorkerSettings, partitions: int, on_tick: OnTick, on_assigned: OnPartitions, on_revoked: OnPartitions
+    settings: WorkerSettings, partitions: int, on_tick: OnTick, on_assigned: OnAssigned, on_revoked: OnRevoked
 ) -> faust.App:
     """
     Return the app, not started.
@@ -34,7 +35,8 @@ def make_app(
         settings: of the worker.
         partitions: of the oscillator's topic.
         on_tick: called with partition, key, and append time in UNIX milliseconds of each tick; must not take long.
-        on_assigned: called with all partitions that this worker owns from now on.
+        on_assigned: called with all partitions that this worker owns from now on, and the format of seals that every
+            member of the group knows.
         on_revoked: called with the partitions it gives up, before others can own them.
     """
     topic, kafka = Topics.of(settings.topic_prefix).oscillator, settings.kafka
@@ -77,7 +79,8 @@ def make_app(
         # Faust, which has no setting for it.
         consumer: Any = app.consumer
         consumer._thread._consumer._fetcher._fetch_max_wait_ms = _FETCH_WAIT_MS
-        await on_assigned({at.partition for at in assigned if at.topic == topic})
+        assignor: Any = app.assignor
+        await on_assigned({at.partition for at in assigned if at.topic == topic}, assignor.format)
 
     @app.on_partitions_revoked.connect(weak=False)
     async def revoked(_: faust.App, revoked: set[TP], **_kwargs: object) -> None:

@@ -31,6 +31,8 @@ from kafka_timers.broker.producing import stop
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed, is_complete
 from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.faults import FencedError, TopicsRefusedError
+from kafka_timers.worker.ports import Ready
 
 _REFUSALS: dict[type[Exception], Reason] = {
     TopicAuthorizationFailedError: Reason.TOPIC_REFUSED,
@@ -39,25 +41,10 @@ _REFUSALS: dict[type[Exception], Reason] = {
     MessageSizeTooLargeError: Reason.TOO_LARGE,
     RecordListTooLargeError: Reason.TOO_LARGE,
 }
-# A batch, and the topic and partition that it is for.
-Ready = tuple[BatchBuilder, str, int]
-
 BATCH_BYTES = 512 << 10
 
 
-class FencedError(Exception):
-    """Another worker owns the partition by now; only a fresh assignment makes this one its owner again."""
-
-
-class TopicsRefusedError(Exception):
-    """The broker refused writes to callback topics; `reasons` says which and why. Nothing of the slice is visible."""
-
-    def __init__(self, reasons: dict[str, Reason]) -> None:
-        super().__init__(", ".join(f"{topic}: {reason}" for topic, reason in reasons.items()))
-        self.reasons = reasons
-
-
-class Sender:
+class KafkaSender:
     """
     The producer of one partition.
 
@@ -87,7 +74,7 @@ class Sender:
         )
 
     @property
-    def lease(self) -> Lease | None:
+    def epoch_check(self) -> Lease | None:
         """What tells whether another owner has shut this one out; None with at-least-once, where none does."""
         return Lease(self._producer) if self._transactional else None
 
