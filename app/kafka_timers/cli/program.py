@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
 
     from kafka_timers.client.request import Answer, Timer
-    from kafka_timers.core.outcomes import Asked, State
+    from kafka_timers.core.outcomes import Outcome
     from kafka_timers.operate.status import PartitionStatus
 
 __all__ = ["Delay", "When", "log_to_stderr", "main", "needs", "options_of", "program"]
@@ -440,21 +440,21 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     Show the requests and cancels of the timer ID, and how they stand.
 
     All of it is read from `timer-request`, from the oldest request on that may
-    still be pending in the partition of the id, and judged by the last seal:
-    a request is pending, fired, cancelled, moved (replaced by the next) or
-    refused; a cancel is cancelled, too late or unknown. What was fired and its
-    topic did not take lies on `timer-rejected`. Exits with 4 if nothing is
+    still be pending in the partition of the id, and judged by the seals: a
+    request is pending, parked (it lies in the lake), fired, cancelled, moved
+    (replaced by the next) or refused, with the reason; a cancel is cancelled,
+    too late or unknown; ignored is what had a condition that did not hold. A
+    request and its copy from the lake are one. Exits with 4 if nothing is
     found.
     """
-    from kafka_timers.core.outcomes import states_of
     from kafka_timers.operate.find import find as found_of
 
     found = _wait_for(found_of(kafka, topic_prefix, timer_id))
-    rows = list(zip(found.asked, states_of(found.asked, found.seal), strict=True))
+    rows = found.outcomes
     sealed = found.seal.last if found.seal else None
     if as_json:
         head = {"timer_id": timer_id, "partition": found.partition, "start": found.start, "end": found.end}
-        records = [dataclasses.asdict(asked) | {"state": state} for asked, state in rows]
+        records = [dataclasses.asdict(outcome) | {"second": outcome.second} for outcome in rows]
         click.echo(json.dumps(head | {"sealed": sealed, "records": records}))
     else:
         if rows:
@@ -466,7 +466,7 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     sys.exit(0 if rows else _EXIT_CODES["UNKNOWN"])
 
 
-def history_table(partition: int, rows: "Sequence[tuple[Asked, State]]") -> Table:
+def history_table(partition: int, rows: "Sequence[Outcome]") -> Table:
     """Return what was asked for, and how it stands, as a table that fits 80 columns."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("request", no_wrap=True)
@@ -474,16 +474,16 @@ def history_table(partition: int, rows: "Sequence[tuple[Asked, State]]") -> Tabl
     table.add_column("due\nUTC", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("topic, key", overflow="fold")
-    for asked, state in rows:
-        callback = "" if asked.cancel else printable(f"{asked.topic} {asked.key}".encode())
-        due = "-" if asked.second is None else _utc(asked.second, "%Y-%m-%d %H:%M:%S")
+    for each in rows:
+        callback = each.reason if each.reason else printable(f"{each.topic} {each.key}".encode())
+        due = "-" if each.second is None else _utc(each.second, "%Y-%m-%d %H:%M:%S")
         table.add_row(
-            f"{partition}:{asked.offset}",
-            _utc(asked.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
-            "cancel" if asked.cancel else due,
-            state,
+            f"{partition}:{each.offset}",
+            _utc(each.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
+            "cancel" if each.cancel else due,
+            each.state,
             # As Text, or a topic could be taken for markup.
-            Text(callback),
+            Text("" if each.cancel and not each.reason else callback),
         )
     return table
 

@@ -70,6 +70,8 @@ class Partition:
         conditions_from: the offset from which on all owners have judged conditions; None before a seal tells it.
         ignored: offsets of requests whose condition did not hold, and what they are due at in UNIX milliseconds, 0
             where that has not been read.
+        replaced_below: a request below this offset that stands by replacing another one, which was not read, does so
+            unless it is `ignored`.
     """
 
     def __init__(self, number: int, horizon_s: int = 0, format: int = FORMAT) -> None:
@@ -81,6 +83,7 @@ class Partition:
         self.format = format
         self.conditions_from: int | None = None
         self.ignored: dict[int, int] = {}
+        self.replaced_below = 0
 
     @property
     def position(self) -> int:
@@ -159,6 +162,7 @@ class Partition:
         self.horizon_from = last.horizon_from if self.horizon_s == last.horizon_s else known_from
         self.conditions_from = last.conditions_from if last.HasField("conditions_from") else None
         self.ignored = dict.fromkeys(last.ignored, 0)
+        self.replaced_below = max(snapshot, scan.snapshot if scan else 0)
         if position <= log_start:
             # Nothing that is left to be known lies below.
             known_from = 0

@@ -427,7 +427,7 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
     if record.condition == Condition.IF_ABSENT:
         # By the append time, not by what is remembered: whoever reads the log again comes to the same end.
         return before is None or not before.due_ms or record.appended_ms >= before.closes_ms + ID_MEMORY_MS
-    if before is None and partition.is_answered(record.offset):
+    if before is None and record.offset < partition.replaced_below:
         # The request that it has replaced lies below what is read again; had it found none, it would be in `ignored`.
         return True
     is_meant = record.expected is None or (before is not None and before.offset == record.expected)
