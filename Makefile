@@ -13,13 +13,17 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake java
+.PHONY: help run check test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
 	@$(BIN)/kafka-timers dev
+
+# The inner loop: seconds, and no Java. What is random lives through some hundred histories instead of thousands.
+check: lint ## Check format, lint, types and all that tests without Java, in a minute: for each change
+	$(BIN)/pytest -m 'not chaos' --histories 300 tests/unit
 
 test: $(INSTALLED) java ## Run the tests, against a real Kafka that they start themselves
 	$(BIN)/pytest -m 'not chaos'

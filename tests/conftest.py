@@ -25,6 +25,19 @@ from kafka_timers.settings import LakeSettings
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make check` have a look where `make test` searches."""
+    told = "how many random histories a simulation lives through; each has a number of its own, in the thousands"
+    parser.addoption("--histories", type=int, help=told)
+
+
+@pytest.fixture(scope="session")
+def histories(pytestconfig: pytest.Config) -> int | None:
+    """How many random histories are asked for; None means all."""
+    given: int | None = pytestconfig.getoption("histories")
+    return given
+
+
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment() -> Iterator[None]:
     """Remove settings that whoever runs the tests has in the environment; child processes inherit what is left."""

@@ -50,8 +50,8 @@ NOT_MISSED = {
 }
 
 
-def test_the_promises_hold_through_ten_thousand_random_histories() -> None:
-    found = first_violation(range(HISTORIES))
+def test_the_promises_hold_through_ten_thousand_random_histories(histories: int | None) -> None:
+    found = first_violation(range(histories or HISTORIES))
     assert found is None, f"history {found[0]}: {found[1]}; see python tests/unit/simulation.py {found[0]}"
 
 
@@ -67,14 +67,17 @@ RULES_OF_THE_LAKE = LAKE_RULES.keys() | LAKE_CORE_RULES.keys()
 
 
 @pytest.mark.parametrize("rule", sorted((RULES | RULES_OF_THE_LAKE) - NOT_MISSED.keys()))
-def test_a_rule_that_is_switched_off_breaks_a_promise(rule: str) -> None:
-    found = first_violation(range(HISTORIES_UNTIL_MISSED), off=[rule], has_lake=rule in RULES_OF_THE_LAKE)
+def test_a_rule_that_is_switched_off_breaks_a_promise(rule: str, histories: int | None) -> None:
+    # Most rules are missed within the first hundred histories; some only after thousands, which takes seconds.
+    found = first_violation(range(histories or HISTORIES_UNTIL_MISSED), off=[rule], has_lake=rule in RULES_OF_THE_LAKE)
+    if found is None and histories:
+        pytest.skip(f"not missed in {histories} histories: without --histories there are {HISTORIES_UNTIL_MISSED}")
     assert found is not None, f"{rule}: nothing depends on it"
 
 
 @pytest.mark.parametrize("rule", sorted(NOT_MISSED))
-def test_a_rule_that_is_kept_for_another_reason_breaks_no_promise(rule: str) -> None:
-    found = first_violation(range(500), off=[rule], has_lake=rule in RULES_OF_THE_LAKE)
+def test_a_rule_that_is_kept_for_another_reason_breaks_no_promise(rule: str, histories: int | None) -> None:
+    found = first_violation(range(min(histories or 500, 500)), off=[rule], has_lake=rule in RULES_OF_THE_LAKE)
     assert found is None, f"{rule} is needed after all: history {found[0]}: {found[1]}"
 
 
