@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from kafka_timers.adapters import DOORS, door_topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.core.wire import SECOND_LIMIT
+from kafka_timers.core.wire import SECOND_LIMIT, Topics
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 
@@ -296,15 +296,24 @@ class WorkerSettings(KafkaSettings):
             SettingsError: names the clash.
         """
         super().validate()
+        port_max = _PORT_MAX - self.processes + 1
+        if self.port > port_max:
+            raise SettingsError(
+                f"port {self.port} leaves no port for each of {self.processes} processes: give {port_max} at most"
+            )
         if self.stalled_after_s <= self.seal_every_s:
             raise SettingsError(
                 f"stalled_after_s {self.stalled_after_s} must be longer than seal_every_s {self.seal_every_s}: "
                 "a partition in which nothing is due shows progress only that often"
             )
         try:
-            door_topics(self.door)
+            doors = door_topics(self.door)
         except ValueError as error:
             raise SettingsError(str(error)) from error
+        for name, topic in doors:
+            # What it takes in it would write there again, for ever.
+            if topic in Topics.of(self.topic_prefix):
+                raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")
 
 
 @dataclass(frozen=True, kw_only=True)

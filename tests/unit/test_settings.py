@@ -247,6 +247,8 @@ def test_commands_that_take_single_settings_refuse_what_the_processes_refuse() -
         (WorkerSettings, {"stalled_after_s": 5.0}, "must be longer than seal_every_s 5"),
         (WorkerSettings, {"session_timeout_s": 0.5}, "give 1 to 1800"),
         (WorkerSettings, {"transaction_timeout_s": 901}, "give 1 to 900; .*transaction.max.timeout.ms"),
+        (WorkerSettings, {"port": 65_535, "processes": 2}, "no port for each of 2 processes: give 65534 at most"),
+        (WorkerSettings, {"door": "headers=p-timer-request", "topic_prefix": "p-"}, "is the service's own"),
         (WorkerSettings, {"door": "nothing=t"}, "give NAME=TOPIC"),
         (OscillatorSettings, {"replica": 4}, "give 0 to 3"),
         (OscillatorSettings, {"replica": -1}, "give 0 to 3"),
