@@ -9,4 +9,5 @@ Kafka as all processes see it.
     producing     a producer that is always ended
     fetching      committed records of one topic, straight from the broker's batches
     epoch         asks the broker whether a transactional producer was shut out
+    internals     private names of aiokafka and Faust, which no other module touches
 """

@@ -14,6 +14,8 @@ from aiokafka.errors import for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
+from kafka_timers.broker.internals import identity_of
+
 
 class _DescribeTransactionsResponse(Response):  # type: ignore[misc]  # aiokafka tells no types
     API_KEY = 65
@@ -82,14 +84,14 @@ class Lease:
         Raises:
             aiokafka.errors.KafkaError: the transaction coordinator does not answer; it may be another node by now.
         """
-        client, state = self._producer.client, self._producer._txn_manager
+        client, own = self._producer.client, identity_of(self._producer)
         if self._node is None:
-            self._node = await client.coordinator_lookup(CoordinationType.TRANSACTION, state.transactional_id)
+            self._node = await client.coordinator_lookup(CoordinationType.TRANSACTION, own.transactional_id)
         node, self._node = self._node, None
-        request = _DescribeTransactions(state.transactional_id)
+        request = _DescribeTransactions(own.transactional_id)
         answer = await client.send(node, request, group=ConnectionGroup.COORDINATION)
         [(code, _, _, _, _, producer_id, epoch, *_)] = answer.transaction_states
         if code:
-            raise for_code(code)(f"nothing is told of the transactional id {state.transactional_id}")
+            raise for_code(code)(f"nothing is told of the transactional id {own.transactional_id}")
         self._node = node
-        return bool((producer_id, epoch) == (state.producer_id, state.producer_epoch))
+        return bool((producer_id, epoch) == (own.producer_id, own.epoch))
