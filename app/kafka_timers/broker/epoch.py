@@ -1,9 +1,10 @@
 """
-Asks the broker whether a transactional producer is still the one of its id.
+Asks the broker whether the epoch of a transactional producer is still the latest of its transactional id.
 
-Kafka tells a producer that it was shut out when it writes in a transaction. This question (DescribeTransactions, Kafka
-3.0 and later) tells it in one round trip and changes nothing. aiokafka does not have it; its client and protocol are
-used as they are.
+The broker gives each producer that starts with a transactional id a later epoch than the one before, which is shut out
+by that, and learns it when it writes in a transaction. The question (DescribeTransactions, Kafka 3.0 and later) tells
+it in one round trip and changes nothing. The answer reserves nothing: the next producer may start right after it.
+aiokafka does not have this question; its client and protocol are used as they are.
 """
 
 from typing import ClassVar
@@ -65,9 +66,9 @@ class _DescribeTransactions(Request[_DescribeTransactionsRequest]):  # type: ign
         return request_struct_class([self._transactional_id], {})
 
 
-class Lease:
+class EpochCheck:
     """
-    What a producer has as long as no other one with its transactional id was started.
+    Tells whether a producer has been shut out by a later one with its transactional id.
 
     Args:
         producer: started, transactional.
@@ -79,7 +80,7 @@ class Lease:
 
     async def is_held(self) -> bool:
         """
-        Tell whether the producer was still the one of its transactional id, at some moment after this was asked.
+        Tell whether no later producer had been started yet, at some moment after this was asked.
 
         Raises:
             aiokafka.errors.KafkaError: the transaction coordinator does not answer; it may be another node by now.

@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from kafka_timers.broker.epoch import Lease
+from kafka_timers.broker.epoch import EpochCheck
 from kafka_timers.core.verdicts import Target
 from kafka_timers.core.versions import Answer, hash_of
 from kafka_timers.core.wire import Reply
@@ -26,7 +26,7 @@ from kafka_timers.worker.targets import CallbackTopics
 
 log = logging.getLogger(__name__)
 
-_NEED_THE_LEASE = frozenset((Reply.CANCELLED, Reply.MOVED))
+_NEED_THE_EPOCH = frozenset((Reply.CANCELLED, Reply.MOVED))
 
 
 class Replies:
@@ -90,13 +90,13 @@ class Outbox:
     Args:
         number: of the partition.
         replies: sends them.
-        lease: of the partition's owner; None where nothing shuts out an owner that was paused.
+        epoch_check: of the partition's owner; None where nothing shuts out an owner that was paused.
     """
 
-    def __init__(self, number: int, replies: Replies, lease: Lease | None) -> None:
+    def __init__(self, number: int, replies: Replies, epoch_check: EpochCheck | None) -> None:
         self._number = number
         self._replies = replies
-        self._lease = lease
+        self._epoch_check = epoch_check
         self._waiting: list[Answer] = []
         self._added = self._sent = 0
         self._some = asyncio.Event()
@@ -132,8 +132,8 @@ class Outbox:
             raise
 
     async def _send(self, answers: list[Answer]) -> None:
-        needs_lease = any(answer.outcome in _NEED_THE_LEASE for answer in answers)
-        if needs_lease and self._lease and not await self._lease.is_held():
+        needs_check = any(answer.outcome in _NEED_THE_EPOCH for answer in answers)
+        if needs_check and self._epoch_check and not await self._epoch_check.is_held():
             raise FencedError
         await self._replies.send(self._number, answers)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from kafka_timers.broker.epoch import Lease
+from kafka_timers.broker.epoch import EpochCheck
 from kafka_timers.broker.seals import read_tail
 from kafka_timers.clock import Clock
 from kafka_timers.core.partition import Partition, Scan, first_key
@@ -334,7 +334,7 @@ class Owner:
             destroy(self._folder)
             self._store = TimerStore(self._folder, _identity(shared, number), shared.memory)
         self._opened.save(partition)
-        self._start_chores(sender.lease)
+        self._start_chores(sender.epoch_check)
         shared.metrics.takeovers.labels("kept" if local and keep else "rebuilt").inc()
         log.info(
             "partition %d: taken over, fired up to second %d, %d pending in the store, reading on from offset %d of %d",
@@ -347,10 +347,10 @@ class Owner:
         self._serving = True
         self._looked_at_s = shared.clock.elapsed_s()
 
-    def _start_chores(self, lease: Lease | None) -> None:
+    def _start_chores(self, epoch_check: EpochCheck | None) -> None:
         partition = self.partition
         self._held.clear()
-        self._outbox = outbox = Outbox(self.number, self._shared.replies, lease)
+        self._outbox = outbox = Outbox(self.number, self._shared.replies, epoch_check)
         self._answered = 0
         # What a seal covers was answered before it.
         left = [answer for answer in self._opened.answers() if not partition.is_answered(answer.offset)]

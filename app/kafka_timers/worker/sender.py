@@ -26,7 +26,7 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from kafka_timers.broker.epoch import Lease
+from kafka_timers.broker.epoch import EpochCheck
 from kafka_timers.broker.producing import start, stop
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed, is_complete
@@ -88,9 +88,9 @@ class Sender:
         )
 
     @property
-    def lease(self) -> Lease | None:
-        """What tells whether another owner has shut this one out; None with at-least-once, where none does."""
-        return Lease(self._producer) if self._transactional else None
+    def epoch_check(self) -> EpochCheck | None:
+        """The check whether another owner has shut this one out; None with at-least-once, where none does."""
+        return EpochCheck(self._producer) if self._transactional else None
 
     async def start(self) -> None:
         """
