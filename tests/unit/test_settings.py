@@ -172,7 +172,7 @@ def test_what_is_no_sensible_number_is_refused_from_the_environment(
     ids=str,
 )
 def test_nonsense_is_refused_at_start(given: dict[str, object]) -> None:
-    """Each of these was once taken, and was wrong only later."""
+    """A process that takes one of these goes wrong later, far from the setting."""
     [name] = given
     with pytest.raises(SettingsError, match=f"^{name} .*: give "):
         WorkerSettings(**given)  # type: ignore[arg-type]
