@@ -9,7 +9,7 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── AnswerError      a cancel or a move was accepted and its answer did not come; it stands
     ├── BrokerError      no broker answers, or it refuses what this process needs
     ├── TopicsError      topics are missing or do not fit each other
-    ├── SettingsError    settings contradict each other or this machine
+    ├── SettingsError    a setting is out of its bounds, or settings contradict each other or this machine
     ├── NewerFormatError seals or stores were written by a later version than this one
     ├── WorkerError      a worker cannot go on, and only a fresh start helps
     ├── LakeError        Spark cannot start, or the lake's tables cannot be read or written
@@ -68,7 +68,7 @@ class TopicsError(KafkaTimersError):
 
 
 class SettingsError(KafkaTimersError):
-    """Settings contradict each other, or this machine cannot do what they ask for."""
+    """A setting is out of its bounds, settings contradict each other, or this machine cannot do what they ask for."""
 
 
 class NewerFormatError(KafkaTimersError):

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from kafka_timers.broker.epoch import Lease
+from kafka_timers.broker.epoch import EpochCheck
 from kafka_timers.core.partition import Version
 from kafka_timers.core.versions import Answer
 from kafka_timers.core.wire import Reply
@@ -41,12 +41,12 @@ class Held:
 
 
 def outbox(topic: Topic, held: Held | None) -> Outbox:
-    return Outbox(0, cast(Replies, topic), cast(Lease, held) if held else None)
+    return Outbox(0, cast(Replies, topic), cast(EpochCheck, held) if held else None)
 
 
 async def test_a_seal_waits_for_what_was_added_before_and_not_for_more() -> None:
-    topic, lease = Topic(), Held(held=True)
-    box = outbox(topic, lease)
+    topic, check = Topic(), Held(held=True)
+    box = outbox(topic, check)
     running = asyncio.create_task(box.run())
     box.add([CANCELLED, UNKNOWN])
     waiting = asyncio.create_task(box.sent())
@@ -59,7 +59,7 @@ async def test_a_seal_waits_for_what_was_added_before_and_not_for_more() -> None
     assert topic.sent[:2] == [CANCELLED, UNKNOWN]
     assert await box.sent() == 3
     # What tells of nothing that was taken back needs no question.
-    assert lease.asked == 1
+    assert check.asked == 1
     running.cancel()
 
 

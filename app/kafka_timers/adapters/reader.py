@@ -28,7 +28,7 @@ from kafka_timers.adapters import DOORS, WITH_IDS, door_group
 from kafka_timers.adapters.commands import Ask, Asked, Reason, Record
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.producing import stop
+from kafka_timers.broker.producing import start, stop
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target
 from kafka_timers.core.routing import hash_of
@@ -206,11 +206,11 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         )
         try:
             async with asyncio.timeout(settings.transaction_timeout_s):
-                await producer.start()
+                await start(producer, settings.transaction_timeout_s)
                 committed = await consumer.committed(at)
-                start = (await consumer.beginning_offsets([at]))[at]
+                beginning = (await consumer.beginning_offsets([at]))[at]
                 ahead, latest = (await consumer.end_offsets([at]))[at], dict[bytes, int]()
-            position = start if committed is None else max(committed, start)
+            position = beginning if committed is None else max(committed, beginning)
             if self._name in WITH_IDS and ahead > position:
                 latest = await self._latest(at, position, ahead)
         except BaseException:

@@ -1,5 +1,5 @@
 """
-Tokens of OAuth for SASL OAUTHBEARER: from a file that something else keeps fresh, or for client id and secret.
+Login tokens, of OAuth for SASL OAUTHBEARER: from a file that something else keeps fresh, or for client id and secret.
 
 The second is the client credentials grant of RFC 6749, section 4.4, as Kafka's own client does it.
 """
@@ -18,14 +18,14 @@ from aiokafka.abc import AbstractTokenProvider
 
 from kafka_timers.errors import BrokerError
 
-__all__ = ["Tokens", "tokens_of"]
+__all__ = ["LoginTokens", "login_tokens_of"]
 
 _TIMEOUT_S = 10.0
 # Share of a token's life after which another one is asked for, as Kafka's own client has it.
 _WORN = 0.8
 
 
-class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """
     Gives the token to log in with; one for all clients of a process for as long as it is fresh.
 
@@ -83,6 +83,6 @@ def _code(error: Exception) -> str:
 
 
 @functools.cache
-def tokens_of(url: str, client_id: str, client_secret: str, scope: str) -> Tokens:
-    """Return the tokens of this process; see `Tokens`."""
-    return Tokens(url, client_id, client_secret, scope)
+def login_tokens_of(url: str, client_id: str, client_secret: str, scope: str) -> LoginTokens:
+    """Return the tokens of this process; see `LoginTokens`."""
+    return LoginTokens(url, client_id, client_secret, scope)

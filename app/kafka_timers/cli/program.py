@@ -33,7 +33,7 @@ from kafka_timers.core.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, SEC
 from kafka_timers.environment import env_name
 from kafka_timers.errors import KafkaTimersError, TopicsError
 from kafka_timers.operate.acls import PROCESSES, acls_of
-from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
+from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings, bounds_of, objection
 
 if TYPE_CHECKING:
     from aiokafka import ConsumerRecord
@@ -164,19 +164,28 @@ def options_of(settings: type, *only: str) -> Callable[[_Command], _Command]:
 
 
 def _option(field: "dataclasses.Field[Any]") -> Callable[[_Command], _Command]:
-    choices, is_list = field.metadata.get("choices"), field.metadata.get("is_list", False)
+    choices, is_list = field.metadata["choices"], field.metadata["is_list"]
+
+    def judged(_context: click.Context, _option: click.Parameter, given: Any) -> Any:
+        # Here too, since some commands take single options and make no settings of them.
+        value = ",".join(given) if is_list else given
+        if wrong := objection(field, value):
+            raise click.BadParameter(f"{value!r}: {wrong}")
+        return value
+
+    bounds = "" if choices else bounds_of(field)
     return click.option(
         f"--{field.name.replace('_', '-')}",
         field.name,
         type=click.Choice(choices) if choices else _Listed() if is_list else type(field.default),
         multiple=is_list,
-        callback=(lambda _context, _option, given: ",".join(given)) if is_list else None,
+        callback=judged,
         is_flag=isinstance(field.default, bool),
         default=() if is_list else field.default,
         show_default=True,
         envvar=env_name(field.name),
         show_envvar=True,
-        help=field.metadata["help"] + ("; repeatable" if is_list else ""),
+        help=field.metadata["help"] + ("; repeatable" if is_list else "") + (f" ({bounds})" if bounds else ""),
     )
 
 

@@ -28,6 +28,7 @@ from aiokafka.errors import (
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.internals import connection_of, transactional_id_of
 from kafka_timers.broker.producing import stop
 from kafka_timers.broker.topics import answering
 from kafka_timers.client.answers import Replies
@@ -53,17 +54,6 @@ _BATCH_BYTES = 64 << 10
 
 # A topic that was just made is not known to every broker at once.
 _TOPIC_WAIT_S = 5.0
-
-_CONNECTION = (
-    "security_protocol",
-    "ssl_context",
-    "sasl_mechanism",
-    "sasl_plain_username",
-    "sasl_plain_password",
-    "sasl_kerberos_service_name",
-    "sasl_kerberos_domain_name",
-    "sasl_oauth_token_provider",
-)
 
 
 class TimerClient:
@@ -388,15 +378,13 @@ class _Link:
         given = self._given
         if given is None:
             return self._kafka, {}
-        # aiokafka has no names for them outside of itself. Held by test_answers_are_read_as_the_producer_connects.
-        if given._txn_manager is not None and given._txn_manager.transactional_id is not None:
+        if transactional_id_of(given) is not None:
             raise RequestError(
                 "no answer to a cancel or a move comes before the transaction of its producer commits: use a client "
                 "whose producer is not transactional"
             )
-        servers = given.client._bootstrap_servers
-        where = servers if isinstance(servers, str) else ",".join(servers)
-        return Kafka(where), {name: getattr(given.client, "_" + name) for name in _CONNECTION}
+        where, options = connection_of(given)
+        return Kafka(where), options
 
     async def start(self) -> None:
         if self._given is None:
