@@ -16,9 +16,9 @@ from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed, Topics
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.sender import FencedError, Sender, TopicsRefusedError
+from kafka_timers.worker.sender import FencedError, KafkaSender, TopicsRefusedError
 
-Start = Callable[..., Awaitable[Sender]]
+Start = Callable[..., Awaitable[KafkaSender]]
 GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 
 
@@ -28,11 +28,11 @@ async def start(bootstrap: str, prefix: str) -> AsyncIterator[Start]:
     await create(Kafka(bootstrap), prefix, 2)
     await make_topic(bootstrap, prefix + "callbacks", 2)
     await make_topic(bootstrap, prefix + "small", configs={"max.message.bytes": "1000"})
-    started: list[Sender] = []
+    started: list[KafkaSender] = []
 
-    async def start(guarantee: str = "exactly-once") -> Sender:
+    async def start(guarantee: str = "exactly-once") -> KafkaSender:
         settings = WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix, group=prefix + "g", guarantee=guarantee)
-        sender = Sender(settings, 0, Topics.of(prefix).sealed)
+        sender = KafkaSender(settings, 0, Topics.of(prefix).sealed)
         await sender.start()
         started.append(sender)
         return sender
@@ -42,7 +42,7 @@ async def start(bootstrap: str, prefix: str) -> AsyncIterator[Start]:
         await sender.stop()
 
 
-async def send(sender: Sender, topic: str, *values: bytes, partition: int = 0) -> None:
+async def send(sender: KafkaSender, topic: str, *values: bytes, partition: int = 0) -> None:
     batch = sender.new_batch()
     for value in values:
         batch.append(timestamp=int(time.time() * 1000), key=b"k", value=value)
@@ -118,7 +118,7 @@ async def test_an_owner_that_was_shut_out_makes_nothing_visible(
     assert await sealed_seconds(bootstrap, prefix) == [100]
 
 
-async def finish(sender: Sender, moment: str, prefix: str) -> None:
+async def finish(sender: KafkaSender, moment: str, prefix: str) -> None:
     """Do what is left of a slice after *moment*."""
     if moment == "before begin":
         await sender.begin()
@@ -192,7 +192,7 @@ async def test_without_transactions_there_is_no_epoch_to_check(start: Start) -> 
 async def test_a_broker_that_allows_no_transaction_that_long_names_the_setting(start_kafka: StartKafka) -> None:
     broker = await start_kafka(properties={"transaction.max.timeout.ms": "5000"})
     settings = WorkerSettings(bootstrap=broker.bootstrap, transaction_timeout_s=5.1)
-    sender = Sender(settings, 0, "timer-sealed")
+    sender = KafkaSender(settings, 0, "timer-sealed")
     try:
         with pytest.raises(
             SettingsError, match=r"^transaction_timeout_s 5\.1: .* transaction\.max\.timeout\.ms: give less"

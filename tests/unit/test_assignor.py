@@ -1,11 +1,14 @@
 """What members of the group tell each other, and what they make of it, by Faust's own reading."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import faust
 import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 
+from kafka_timers.core.wire import FORMAT
 from kafka_timers.worker.assignor import StoreAssignor
 
 CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: {"oscillator": set(range(4))}.get(topic))
@@ -49,3 +52,16 @@ def test_a_topic_that_does_not_exist_gives_nobody_anything(members: dict[str, St
     told = {name: member.metadata({"missing"}) for name, member in members.items()}
     assigned = members["a"].assign(CLUSTER, told)
     assert [partitions for _, partitions in assigned["a"].assignment + assigned["b"].assignment] == [[], []]
+
+
+def test_a_member_learns_the_format_that_all_members_know(members: dict[str, StoreAssignor]) -> None:
+    assert members["a"].format == 1
+    rebalance(members, leader="a")
+    assert members["b"].format == FORMAT
+    told = {name: member.metadata({"oscillator"}) for name, member in members.items()}
+    # As a member of an earlier version tells of itself.
+    older = json.loads(told["b"].user_data)
+    del older["format"]
+    told["b"] = ConsumerProtocolMemberMetadata(told["b"].version, told["b"].subscription, json.dumps(older).encode())
+    members["a"].on_assignment(members["a"].assign(CLUSTER, told)["a"])
+    assert members["a"].format == 1

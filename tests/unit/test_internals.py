@@ -118,7 +118,7 @@ class Started:
     """A worker's Faust app, and the consumer of its thread, as both are when partitions are assigned."""
 
     def __init__(self, folder: Path) -> None:
-        async def ignore(_: set[int]) -> None:
+        async def ignore(*_: object) -> None:
             pass
 
         settings = WorkerSettings(data_dir=str(folder), session_timeout_s=2)
