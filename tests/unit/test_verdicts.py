@@ -1,21 +1,14 @@
 """What a record on `timer-request` asks for, and for which reasons it is refused."""
 
 import pytest
-from stand_ins import SECOND, Record, accepted, asked
+from stand_ins import DUE_MS, SECOND, Record, accepted, asked
 
 from kafka_timers.client.request import partition_of
-from kafka_timers.core.partition import REFUSED, Copied, Partition, Version, copied_in, is_late, parts_of
-from kafka_timers.core.verdicts import (
-    OVERHEAD_BYTES,
-    Reason,
-    Target,
-    fits,
-    pack_refused,
-    second_of,
-    unpack_refused,
-)
-from kafka_timers.core.versions import CopyOf, KnownFromError
-from kafka_timers.core.wire import COPY_STALE_S, Copy, Future, Header, Request, Sealed
+from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, is_late, parts_of
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.verdicts import Reason, pack_refused, second_of, unpack_refused
+from kafka_timers.core.versions import KnownFromError, Original, Version
+from kafka_timers.core.wire import COPY_STALE_S, Copy, Sealed
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 
@@ -50,10 +43,10 @@ def test_a_key_is_a_second_in_ascii_or_is_refused(key: bytes | None, expected: i
 # --- acceptance ------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_kept_as_they_came_under_second_millis_and_offset() -> None:
+def test_requests_are_kept_as_they_came_under_moment_and_offset() -> None:
     records = [asked(5), asked(7, millis=999), asked(9, key=b"%d" % (SECOND + 1))]
     out = accepted(records, Partition(0))
-    assert [parts_of(key) for key, _ in out.rows] == [(SECOND, 0, 5), (SECOND, 999, 7), (SECOND + 1, 0, 9)]
+    assert [parts_of(key) for key, _ in out.rows] == [(DUE_MS, 5), (DUE_MS + 999, 7), (DUE_MS + 1_000, 9)]
     assert [value for _, value in out.rows] == [record.value for record in records]
     assert out.offsets == [5, 7, 9]
     assert not out.refused
@@ -61,7 +54,7 @@ def test_requests_are_kept_as_they_came_under_second_millis_and_offset() -> None
 
 def test_what_is_done_is_not_kept_again_whether_it_fired_or_was_refused() -> None:
     partition = Partition(0)
-    partition.take_over([Sealed(last=SECOND, fence=2)], None)
+    partition.acquire([Sealed(last=SECOND, fence=2)], None)
     out = accepted([asked(0), asked(1, topic=""), asked(2), asked(3, topic="")], partition)
     assert out.offsets == [2, 3]
     assert all(is_late(key) for key, _ in out.rows)
@@ -88,7 +81,7 @@ def test_what_is_done_is_not_kept_again_whether_it_fired_or_was_refused() -> Non
 )
 def test_what_can_never_fire_is_kept_for_the_next_tick_with_its_reason(record: Record, reason: str) -> None:
     out = accepted([asked(0), record, asked(2)], Partition(0))
-    assert [parts_of(key)[0] for key, _ in out.rows] == [SECOND, REFUSED, SECOND]
+    assert [parts_of(key)[0] for key, _ in out.rows] == [DUE_MS, REFUSED_MS, DUE_MS]
     assert unpack_refused(out.rows[1][1]) == (reason, record.key, record.value)
     assert out.refused == {reason: 1}
 
@@ -98,7 +91,7 @@ def test_an_id_outside_of_its_partition_is_refused(more: dict[str, object]) -> N
     """Nobody could tell which request of the id is the latest."""
     records = [asked(number, timerId=f"id-{number}", **more) for number in range(100)]
     partitions = [accepted(records, Partition(number), partitions=3) for number in range(3)]
-    refused = [{parts_of(key)[2] for key, _ in out.rows if parts_of(key)[0] == REFUSED} for out in partitions]
+    refused = [{parts_of(key)[1] for key, _ in out.rows if parts_of(key)[0] == REFUSED_MS} for out in partitions]
     assert all(
         out.refused == {Reason.ID_IN_FOREIGN_PARTITION: len(at)} for out, at in zip(partitions, refused, strict=True)
     )
@@ -134,7 +127,7 @@ def test_what_is_due_later_than_the_horizon_is_left_to_the_lake(more: dict[str, 
     records = [far_ahead(0, SECOND - 60), far_ahead(1, SECOND - 61, **more), far_ahead(2, SECOND - 59, **more)]
     out = accepted(records, Partition(0, horizon_s=60))
     assert (out.offsets, out.far) == ([0, 2], 1)
-    assert out.decided.versions.get(b"a") == (Version(SECOND, more.get("millis", 0), 2) if "timerId" in more else None)
+    assert out.decided.versions.get(b"a") == (Version(DUE_MS + more.get("millis", 0), 2) if "timerId" in more else None)
     assert accepted(records, Partition(0)).far == 0
     assert accepted([far_ahead(1, SECOND - 61, **more)], Partition(0, horizon_s=60)).topics == set()
 
@@ -142,19 +135,19 @@ def test_what_is_due_later_than_the_horizon_is_left_to_the_lake(more: dict[str, 
 def test_a_far_request_of_an_id_takes_the_place_of_a_near_one_and_is_known_for_an_hour() -> None:
     records = [far_ahead(0, SECOND - 60, timerId="a"), far_ahead(1, SECOND - 60, timerId="a", key=b"1900000000")]
     out = accepted(records, Partition(0, horizon_s=60))
-    assert [each.moved for each in out.decided.taken_back] == [True]
-    assert out.decided.versions == {b"a": Version(1_900_000_000, 0, 1, far=True)}
-    assert out.decided.past[SECOND] == ([b"a"], [1])
+    assert [each.superseded for each in out.decided.withdrawn] == [True]
+    assert out.decided.versions == {b"a": Version(1_900_000_000_000, 1, far=True)}
+    assert out.decided.expiring[SECOND] == ([b"a"], [1])
 
 
 def test_a_copy_is_kept_under_its_original_and_where_it_lies() -> None:
     out = accepted([copied(20, 3, 12, timerId="a", millis=5), copied(21, 4, 12)], Partition(0, horizon_s=60))
-    assert [parts_of(key) for key, _ in out.rows] == [(SECOND, 5, 3), (SECOND, 0, 4)]
+    assert [parts_of(key) for key, _ in out.rows] == [(DUE_MS + 5, 3), (DUE_MS, 4)]
     assert [copied_in(key) for key, _ in out.rows] == [Copied(20, 12), Copied(21, 12)]
     assert (out.offsets, out.copies) == ([12, 12], {"in time": 2})
     assert not out.far
     late = Partition(0, horizon_s=60)
-    late.take_over([Sealed(last=SECOND, fence=15, horizon_s=60)], None)
+    late.acquire([Sealed(last=SECOND, fence=15, horizon_s=60)], None)
     assert accepted([copied(14, 2, 12), copied(20, 3, 12)], late).copies == {"late": 1}
 
 
@@ -169,11 +162,11 @@ def test_of_copies_that_are_kept_it_tells_how_long_before_their_second_they_came
     [
         (copied(20, 3, 12, age_s=COPY_STALE_S), {}, "in time"),
         (copied(20, 3, 12, age_s=COPY_STALE_S + 1), {}, "stale"),
-        (copied(20, 3, 12), {CopyOf(3, 0, 0, 0).name: Version(SECOND, 0, 3)}, "repeated"),
-        (copied(20, 3, 12, timerId="a"), {b"a": Version(SECOND, 0, 11)}, "in time"),
-        (copied(20, 3, 12, timerId="a"), {b"a": Version(SECOND, 0, 12)}, "overtaken"),
-        (copied(20, 3, 12, timerId="a"), {b"a": Version(SECOND, 0, 3, far=True)}, "in time"),
-        (copied(20, 3, 12, timerId="a"), {b"a": Version(0, 0, 0, cancelled=True, by=12)}, "overtaken"),
+        (copied(20, 3, 12), {Original(3, 0, 0, 0).name: Version(DUE_MS, 3)}, "repeated"),
+        (copied(20, 3, 12, timerId="a"), {b"a": Version(DUE_MS, 11)}, "in time"),
+        (copied(20, 3, 12, timerId="a"), {b"a": Version(DUE_MS, 12)}, "overtaken"),
+        (copied(20, 3, 12, timerId="a"), {b"a": Version(DUE_MS, 3, far=True)}, "in time"),
+        (copied(20, 3, 12, timerId="a"), {b"a": Version(0, 0, cancelled=True, by=12)}, "overtaken"),
     ],
 )
 def test_a_copy_means_nothing_when_it_is_stale_repeated_or_overtaken(
@@ -190,14 +183,14 @@ def test_workers_that_hold_the_original_take_no_copy_of_it() -> None:
     for horizon_s in (0, 100):
         assert accepted([copied(20, 3, 12)], Partition(0, horizon_s)).copies == {"held": 1}
     grown = Partition(0, horizon_s=100)
-    grown.take_over([Sealed(last=1, fence=4, restore_from=4, horizon_s=60)], None)
+    grown.acquire([Sealed(last=1, fence=4, restore_from=4, horizon_s=60)], None)
     # What lies below was judged by the horizon of before.
     assert accepted([copied(20, 3, 12), copied(21, 4, 12)], grown).copies == {"in time": 1, "held": 1}
 
 
 def test_a_copy_that_was_decided_below_what_is_known_wants_the_log_read_again() -> None:
     partition = Partition(0, horizon_s=60)
-    partition.take_over([Sealed(last=1, fence=13, restore_from=13, horizon_s=60)], None)
+    partition.acquire([Sealed(last=1, fence=13, restore_from=13, horizon_s=60)], None)
     with pytest.raises(KnownFromError) as raised:
         accepted([copied(20, 3, 12)], partition)
     assert raised.value.offset == 12
@@ -206,30 +199,6 @@ def test_a_copy_that_was_decided_below_what_is_known_wants_the_log_read_again() 
 @pytest.mark.parametrize("record", [copied(20, 12, 12), copied(20, 3, 21), copied(20, 3, 12, cancel=True, timerId="a")])
 def test_a_copy_of_what_comes_after_it_is_refused(record: Record) -> None:
     assert accepted([record], Partition(0, horizon_s=60)).refused == {"copy-invalid": 1}
-
-
-# --- sizes -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_request_well_below_the_limit_of_its_topic_fits() -> None:
-    request = Request(callBackTopic=b"small", callBack=b"x" * 500)
-    size = request.ByteSize()
-    assert fits(request, size, Target(1, size + OVERHEAD_BYTES))
-
-
-def test_what_the_callback_does_not_carry_is_not_counted_near_the_limit() -> None:
-    """The request has the names of two topics beside what is passed on."""
-    future = Future(callBackTopic="t" * 249, callBack=b"x" * 500, replyTopic="r" * 249)
-    request = Request.FromString(future.SerializeToString())
-    assert fits(request, future.ByteSize(), Target(1, 850))
-    assert not fits(request, future.ByteSize(), Target(1, 600))
-
-
-def test_headers_token_and_id_count() -> None:
-    headers = [Header(key="name", value=b"v" * 100) for _ in range(3)]
-    for more in ({"headers": headers}, {"token": b"t" * 330}, {"timerId": b"t" * 330}):
-        request = Request(callBackTopic=b"small", callBack=b"x" * 500, **more)  # type: ignore[arg-type]
-        assert not fits(request, request.ByteSize(), Target(1, 900))
 
 
 # --- rows of refused requests ----------------------------------------------------------------------------------------
