@@ -41,8 +41,8 @@ from rich.table import Table
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake.land import land_once

@@ -13,7 +13,7 @@ from brokers import StartKafka, administering, make_topic
 from kafka_timers import Answer, AnswerError, Outcome, PublishError, RequestError, TimerClient, TopicsError, WhenError
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.topics import create
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Reply, future_from
 
 PARTITIONS = 8

@@ -23,8 +23,8 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.topics import create
 from kafka_timers.cli.program import program
-from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.verdicts import Target
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.settings import WorkerSettings

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from kafka_timers.cli import lake as commands
 from kafka_timers.cli.program import program
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future
 from kafka_timers.lake.land import land_once
 

@@ -3,9 +3,9 @@
 import pytest
 from stand_ins import DUE_MS, SECOND, Record, accepted, asked
 
-from kafka_timers.client.request import partition_of
 from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, is_late, parts_of
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.verdicts import Reason, pack_refused, second_of, unpack_refused
 from kafka_timers.core.versions import KnownFromError, Original, Version
 from kafka_timers.core.wire import COPY_STALE_S, Copy, Sealed

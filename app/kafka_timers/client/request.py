@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from aiokafka.partitioner import murmur2
-
 from kafka_timers.core.wire import (
     EXPIRY_HEADER,
     ID_HEADER,
@@ -32,7 +30,6 @@ __all__ = [
     "Timer",
     "cancel_of",
     "future_of",
-    "partition_of",
     "second_after",
     "second_of",
 ]
@@ -211,11 +208,6 @@ def cancel_of(timer_id: str) -> Future:
         RequestError: *timer_id* is empty or no text.
     """
     return Future(cancel=True, timerId=_text("timer_id", timer_id))
-
-
-def partition_of(name: str, partitions: int) -> int:
-    """Return the partition that every Kafka client's default hash gives to *name*, a timer id or a callback key."""
-    return int((murmur2(name.encode()) & 0x7FFFFFFF) % partitions)
 
 
 def _text(what: str, given: str | bytes) -> str:

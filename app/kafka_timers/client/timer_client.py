@@ -39,11 +39,11 @@ from kafka_timers.client.request import (
     Timer,
     cancel_of,
     future_of,
-    partition_of,
     second_after,
     second_of,
 )
 from kafka_timers.clock import Clock, HostClock
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
 
