@@ -7,15 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
-from kafka_timers.core.wire import (
-    EXPIRY_HEADER,
-    ID_HEADER,
-    REQUEST_HEADER,
-    SECOND_LIMIT,
-    TOKEN_HEADER,
-    Future,
-    number_in,
-)
+from kafka_timers.core.wire import SERVICE_HEADERS, Future, second_in
 
 __all__ = [
     "Ask",
@@ -33,10 +25,6 @@ __all__ = [
 Headers = Sequence[tuple[str, bytes | None]]
 
 _BYTES = [bytes((number,)) for number in range(128)]
-
-# Those that the service sets on each callback. A receiver that sends its callback round again sends them too, and the
-# next callback would carry the old ones beside its own.
-_OWN_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
 
 
 class Reason(StrEnum):
@@ -125,17 +113,19 @@ def first_of(record: Record) -> dict[str, bytes | None]:
 
 def passed_on(record: Record, without: Collection[str] = ()) -> list[tuple[str, bytes | None]]:
     """Return the headers of *record* for its callback, but for the service's own and those *without*."""
-    return [header for header in record.headers if header[0] not in _OWN_HEADERS and header[0] not in without]
+    # A receiver that sends its callback round again sends the service's headers too, and the next callback would carry
+    # the old ones beside its own.
+    return [header for header in record.headers if header[0] not in SERVICE_HEADERS and header[0] not in without]
 
 
 def second_of(text: bytes | None) -> int | Reason:
     """Return the UNIX second that *text* names in ASCII digits, or why it names none."""
-    if not text:
-        return Reason.EXPIRY_MISSING
-    second = number_in(text)
-    if not second:
-        return Reason.EXPIRY_NOT_A_SECOND
-    return second if second < SECOND_LIMIT else Reason.EXPIRY_IN_MILLISECONDS
+    return second_in(
+        text,
+        missing=Reason.EXPIRY_MISSING,
+        malformed=Reason.EXPIRY_NOT_A_SECOND,
+        in_milliseconds=Reason.EXPIRY_IN_MILLISECONDS,
+    )
 
 
 def future_of(headers: Headers = (), **fields: Any) -> bytes:

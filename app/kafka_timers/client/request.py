@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from kafka_timers.core.wire import (
-    EXPIRY_HEADER,
-    ID_HEADER,
-    REQUEST_HEADER,
-    SECOND_LIMIT,
-    TOKEN_HEADER,
-    Future,
-    Header,
-)
+from kafka_timers.core.wire import SECOND_LIMIT, SERVICE_HEADERS, Future, Header
 from kafka_timers.errors import RequestError, WhenError
 
 __all__ = [
@@ -38,7 +30,6 @@ Headers = Iterable[tuple[str, bytes | None]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_OWN_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
 
 # What Kafka takes as the name of a topic. A request for any other would only end on `timer-rejected`.
 _topic_matches = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}").fullmatch
@@ -228,6 +219,6 @@ def _text(what: str, given: str | bytes) -> str:
 def _header(name: str, content: bytes | None) -> Header:
     if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
         raise RequestError(f"header {name!r}: {content!r} is not a pair of str and bytes or None")
-    if name in _OWN_HEADERS:
+    if name in SERVICE_HEADERS:
         raise RequestError(f"header {name} is set by the timer service on every callback: use another name")
     return Header(key=name, value=content)
