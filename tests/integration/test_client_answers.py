@@ -379,4 +379,4 @@ async def test_what_is_asked_for_is_checked_before_anything_else(client: TimerCl
         await client.move("id", 0, topic="calls")
     with pytest.raises(RequestError, match="timer service's own"):
         await client.move("id", FAR, topic=client._reply_topic)
-    assert client._replies is None
+    assert client._answers is None

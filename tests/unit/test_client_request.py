@@ -9,16 +9,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from kafka_timers import RequestError, WhenError
-from kafka_timers.client.request import future_of, second_after, second_of
+from kafka_timers import Future, RequestError, WhenError
+from kafka_timers.client.request import Callback, future_of, second_after, second_at
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def asked(**given: Any) -> Any:
+def asked(**given: Any) -> Future:
     """A request for a callback on `reminders`, changed by what is given."""
-    plain = {"topic": "reminders", "key": None, "value": b"", "timer_id": None, "token": None, "millis": 0}
-    return future_of(**(plain | {"headers": (), "reserved": {"timer-request"}} | given))
+    return future_of(Callback(**({"topic": "reminders"} | given)), reserved={"timer-request"})
 
 
 @pytest.mark.parametrize(
@@ -39,18 +38,18 @@ def asked(**given: Any) -> Any:
     ],
 )
 def test_moment_is_the_first_whole_second_that_is_not_before_it(when: datetime | float, second: int) -> None:
-    assert second_of(when) == second
+    assert second_at(when) == second
 
 
 def test_hour_that_a_clock_shows_twice_is_two_moments() -> None:
     twice = datetime(2023, 10, 29, 2, 30, tzinfo=BERLIN)
-    assert second_of(twice) == 1_698_539_400
-    assert second_of(twice.replace(fold=1)) == 1_698_539_400 + 3600
+    assert second_at(twice) == 1_698_539_400
+    assert second_at(twice.replace(fold=1)) == 1_698_539_400 + 3600
 
 
 def test_day_over_the_change_to_summer_time_has_23_hours() -> None:
     before, after = (datetime(2023, 3, day, 12, tzinfo=BERLIN) for day in (25, 26))
-    assert second_of(after) - second_of(before) == 23 * 3600
+    assert second_at(after) - second_at(before) == 23 * 3600
 
 
 def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
@@ -58,9 +57,9 @@ def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
     for _ in range(2_000):
         moment = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC) + timedelta(microseconds=chance.randrange(10**17))
         exact = (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(seconds=1)
-        assert 0 <= second_of(moment) - Decimal(exact) < 1 + Decimal("1e-5")
+        assert 0 <= second_at(moment) - Decimal(exact) < 1 + Decimal("1e-5")
         number = chance.uniform(0.1, 99_999_999_998)
-        assert 0 <= second_of(number) - number < 1
+        assert 0 <= second_at(number) - number < 1
 
 
 @pytest.mark.parametrize(
@@ -91,12 +90,12 @@ def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
 )
 def test_what_is_no_moment_is_refused_with_what_to_give_instead(when: Any, advice: str) -> None:
     with pytest.raises(WhenError, match=advice):
-        second_of(when)
+        second_at(when)
 
 
 def test_number_too_large_for_a_float_is_refused_like_any_other() -> None:
     with pytest.raises(WhenError, match="looks like milliseconds"):
-        second_of(10**400)
+        second_at(10**400)
 
 
 @pytest.mark.parametrize(

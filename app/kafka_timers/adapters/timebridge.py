@@ -13,7 +13,7 @@ import re
 from datetime import datetime
 
 from kafka_timers.adapters.commands import Ask, Asked, Reason, Record, future_of, passed_on
-from kafka_timers.client.request import second_of
+from kafka_timers.client.request import second_at
 from kafka_timers.errors import WhenError
 
 _WHEN, _WHERE = "X-Timebridge-When", "X-Timebridge-Where"
@@ -37,7 +37,7 @@ def ask(record: Record) -> Asked:
     if not _rfc3339_matches(when):
         return Reason.EXPIRY_NOT_RFC3339
     try:
-        second = second_of(datetime.fromisoformat(when.decode()))
+        second = second_at(datetime.fromisoformat(when.decode()))
     except WhenError:
         return Reason.EXPIRY_OUT_OF_RANGE
     except ValueError:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_timers.cli.program import Delay, When, log_to_stderr, needs, options_of, printable, when_of
-from kafka_timers.client.request import second_of
+from kafka_timers.client.request import second_at
 from kafka_timers.clock import HostClock
 from kafka_timers.settings import LakeSettings
 
@@ -229,7 +229,7 @@ def cancel(where: str, yes: bool, **given: Any) -> None:
 
 def _to_second(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
     try:
-        return None if given is None else second_of(when_of(given))
+        return None if given is None else second_at(when_of(given))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 

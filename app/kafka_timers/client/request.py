@@ -17,13 +17,14 @@ from kafka_timers.errors import RequestError, WhenError
 
 __all__ = [
     "Answer",
+    "Callback",
     "Headers",
     "Outcome",
     "Timer",
     "cancel_of",
     "future_of",
     "second_after",
-    "second_of",
+    "second_at",
 ]
 
 Headers = Iterable[tuple[str, bytes | None]]
@@ -33,6 +34,30 @@ _SECOND = timedelta(seconds=1)
 
 # What Kafka takes as the name of a topic. A request for any other would only end on `timer-rejected`.
 _topic_matches = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """
+    What a caller wants to get, in its own types and not checked yet; `TimerClient.at` explains the fields.
+
+    Attributes:
+        topic: name of the topic that gets the callback.
+        key: key of the callback; None for none.
+        value: value of the callback.
+        timer_id: the caller's own name for the timer; None for none.
+        token: cancellation token, which the callback carries; None for none.
+        millis: order within the second, 0 to 999.
+        headers: headers of the callback, after the service's own.
+    """
+
+    topic: str
+    key: str | bytes | None = None
+    value: bytes = b""
+    timer_id: str | None = None
+    token: str | None = None
+    millis: int = 0
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +122,7 @@ class Answer:
     asked: str
 
 
-def second_of(when: datetime | float) -> int:
+def second_at(when: datetime | float) -> int:
     """
     Return the first whole UNIX second that is not before *when*, so that a timer never fires too early.
 
@@ -146,29 +171,21 @@ def second_after(delay: timedelta | float, now_s: float) -> int:
     # One comparison refuses NaN too.
     if not 0 <= delay_s < SECOND_LIMIT:
         raise WhenError(f"a delay of {delay!r} is not possible: give 0 or more seconds, or a moment to at()")
-    return second_of(now_s + delay_s)
+    return second_at(now_s + delay_s)
 
 
-def future_of(
-    *,
-    topic: str,
-    key: str | bytes | None,
-    value: bytes,
-    timer_id: str | None,
-    token: str | None,
-    millis: int,
-    headers: Headers,
-    reserved: Collection[str],
-) -> Future:
+def future_of(callback: Callback, reserved: Collection[str]) -> Future:
     """
-    Return the message that asks for a callback; see `TimerClient.at` for the arguments.
+    Return the message that asks for *callback*.
 
     Args:
+        callback: what its caller wants.
         reserved: the service's own topics, which get no callbacks.
 
     Raises:
         RequestError: an argument is not what a request can carry; the text names it.
     """
+    topic, value, millis = callback.topic, callback.value, callback.millis
     if not isinstance(topic, str) or not _topic_matches(topic):
         raise RequestError(f"topic {topic!r} is not the name of a Kafka topic: name the one that gets the callback")
     if topic in reserved:
@@ -178,16 +195,16 @@ def future_of(
     if isinstance(millis, bool) or not isinstance(millis, int) or not 0 <= millis <= 999:
         raise RequestError(f"millis {millis!r}: give 0 to 999, the order within the second")
     future = Future(callBackTopic=topic, callBack=value)
-    if key is not None:
-        future.callBackKey = _text("key", key)
-    if timer_id is not None:
-        future.timerId = _text("timer_id", timer_id)
-    if token is not None:
-        future.token = _text("token", token)
+    if callback.key is not None:
+        future.callBackKey = _text("key", callback.key)
+    if callback.timer_id is not None:
+        future.timerId = _text("timer_id", callback.timer_id)
+    if callback.token is not None:
+        future.token = _text("token", callback.token)
     if millis:
         future.millis = millis
-    if headers:
-        future.headers.extend(_header(name, content) for name, content in headers)
+    if callback.headers:
+        future.headers.extend(_header(name, content) for name, content in callback.headers)
     return future
 
 
