@@ -17,7 +17,7 @@ from brokers import administering, make_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
-from kafka_timers.adapters.lag import DoorLag, door_lags
+from kafka_timers.adapters.lag import AdapterLag, adapter_lags
 from kafka_timers.adapters.reader import DoorReader, Outlet
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
@@ -240,7 +240,7 @@ async def test_our_own_tombstones_are_passed_over(doors: Doors) -> None:
 
 async def test_status_tells_how_far_each_door_is_behind(doors: Doors) -> None:
     """Also of a partition in which nothing was read yet, and after a marker of a transaction, which is no record."""
-    assert await door_lags(Kafka(doors.bootstrap), doors.prefix + "g") == []
+    assert await adapter_lags(Kafka(doors.bootstrap), doors.prefix + "g") == []
     producer = Producer({"bootstrap.servers": doors.bootstrap, "transactional.id": doors.prefix + "theirs"})
     producer.init_transactions(10)
     producer.begin_transaction()
@@ -251,11 +251,11 @@ async def test_status_tells_how_far_each_door_is_behind(doors: Doors) -> None:
         async with asyncio.timeout(LIMIT_S):
             while await doors.committed() != {0: 2}:  # noqa: ASYNC110  # a broker has to be asked
                 await asyncio.sleep(0.05)
-    read = DoorLag("etf1", doors.prefix + "theirs", 0)
-    assert await door_lags(Kafka(doors.bootstrap), doors.prefix + "g") == [read]
+    read = AdapterLag("etf1", doors.prefix + "theirs", 0)
+    assert await adapter_lags(Kafka(doors.bootstrap), doors.prefix + "g") == [read]
     doors.write([(b"k", b"v", schedule())] * 3, partition=0)
     doors.write([(b"k", b"v", schedule())] * 4, partition=1)
-    assert await door_lags(Kafka(doors.bootstrap), doors.prefix + "g") == [dataclasses.replace(read, lag=7)]
+    assert await adapter_lags(Kafka(doors.bootstrap), doors.prefix + "g") == [dataclasses.replace(read, lag=7)]
     command = ["status", "--bootstrap", doors.bootstrap, "--topic-prefix", doors.prefix, "--group", doors.prefix + "g"]
     told = await asyncio.to_thread(CliRunner().invoke, program, command)
     assert f"door etf1: 7 records of {doors.prefix}theirs not read yet" in told.output

@@ -545,18 +545,16 @@ def status(kafka: Kafka, topic_prefix: str, group: str, as_json: bool) -> None:
     Partitions are read from the topic `timer-sealed`; lateness is that of the
     last seal that fired anything. A door stands where its consumer group does.
     """
-    from kafka_timers.adapters.lag import door_lags
-    from kafka_timers.broker.seals import last_seals
-    from kafka_timers.operate.status import status_of
+    from kafka_timers.operate.documents import status_document
+    from kafka_timers.operate.status import read_status
 
-    rows = status_of(_wait_for(last_seals(kafka, topic_prefix)), HostClock().wall_s())
-    doors = _wait_for(door_lags(kafka, group))
+    found = _wait_for(read_status(kafka, topic_prefix, group, HostClock()))
     if as_json:
-        click.echo(json.dumps([*map(dataclasses.asdict, rows), *map(dataclasses.asdict, doors)]))
+        click.echo(json.dumps(status_document(found)))
     else:
-        Console().print(status_table(rows))
-        for door in doors:
-            click.echo(f"door {door.door}: {door.lag} records of {door.topic} not read yet")
+        Console().print(status_table(found.partitions))
+        for lag in found.lags:
+            click.echo(f"door {lag.adapter}: {lag.lag} records of {lag.topic} not read yet")
 
 
 @program.command()
@@ -573,9 +571,9 @@ def capacity(as_json: bool, **given: Any) -> None:
     From figures that were measured on one machine, of which docs/performance.md
     tells; sizes are upper bounds, for payloads that do not compress.
     """
-    from kafka_timers.operate.capacity import Load, needs
+    from kafka_timers.operate.capacity import Load, needs_of
 
-    found = needs(Load(**given))
+    found = needs_of(Load(**given))
     if as_json:
         click.echo(json.dumps({need.name: need.amount for need in found}))
         return
@@ -620,7 +618,7 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
     who = {process: f"User:{process}" for process in PROCESSES} | dict(principals)
     found = acls_of(given["topic_prefix"], given["group"], given["allowed_topics"], given["door"])
     if as_json:
-        click.echo(json.dumps([acl._asdict() | {"principal": who[acl.process]} for acl in found]))
+        click.echo(json.dumps([dataclasses.asdict(acl) | {"principal": who[acl.process]} for acl in found]))
         return
     for process, what in PROCESSES.items():
         click.echo(f"# {process}: {what}")

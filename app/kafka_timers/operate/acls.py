@@ -5,8 +5,7 @@ Pure. Kafka's operations imply others: who may Read, Write, Delete or Alter may 
 """
 
 import re
-from dataclasses import astuple
-from typing import NamedTuple
+from dataclasses import astuple, dataclass
 
 from kafka_timers.adapters import door_group, door_topics
 from kafka_timers.core.wire import Topics
@@ -27,17 +26,18 @@ PROCESSES = {
 _READ, _WRITE, _CREATE, _CONFIGS = "Read", "Write", "Create", "DescribeConfigs"
 
 
-class Acl(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Acl:
     """
-    What is allowed on a resource.
+    What a process must be allowed to do on a resource.
 
     Attributes:
         process: one of `PROCESSES`.
-        operations: in Kafka's words, as Read or DescribeConfigs.
-        resource: topic, group or transactional-id.
-        name: of it.
-        is_prefix: whether it stands for all names that begin so.
-        why: in a few words.
+        operations: names of operations as Kafka spells them, for example Read or DescribeConfigs.
+        resource: kind of the resource: topic, group or transactional-id.
+        name: name of the resource.
+        is_prefix: whether the name stands for all names that begin with it.
+        why: what the process needs it for, in a few words.
     """
 
     process: str
@@ -48,7 +48,7 @@ class Acl(NamedTuple):
     why: str
 
     def command(self, principal: str, bootstrap: str) -> list[str]:
-        """Return the words of a call of Kafka's own tool, which adds it for *principal*."""
+        """Return the command line of Kafka's own tool that allows it to *principal*."""
         words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
         for operation in self.operations:
             words += ["--operation", operation]
@@ -61,8 +61,8 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     Return all that the processes of an instance need.
 
     Args:
-        prefix: of the instance's own topics.
-        group: of its workers.
+        prefix: put before the names of the instance's own topics.
+        group: consumer group of its workers.
         callbacks: globs of callback topics, comma separated, as workers have them in `allowed_topics`.
         door: doors and their topics, as workers have them in `door`.
 
