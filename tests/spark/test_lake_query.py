@@ -7,13 +7,13 @@ from lake_rows import REJECTED, cancel, copy, of, refused, request, seal
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import expr
 
-from kafka_timers.cli.lake import json_of
 from kafka_timers.core.wire import Future
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.fates import fates, steps_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.query import cancelled, cancels_of, chosen, fired, moves_of, rows_of, select, waiting
 from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.operate.documents import row_document
 
 FAR = request(20, 1, 6_000, "far")
 RECORDS = [
@@ -184,7 +184,7 @@ def test_times_are_those_of_utc_wherever_it_runs(spark: SparkSession) -> None:
 
 def test_rows_become_json_whatever_they_hold() -> None:
     row = {"text": b"v", "bytes": bytearray(b"\xff"), "none": None, "some": [datetime(2030, 1, 31, tzinfo=UTC)], "n": 1}
-    assert json_of(row) == {
+    assert row_document(row) == {
         "text": "v",
         "bytes_base64": "/w==",
         "none": None,
