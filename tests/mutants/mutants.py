@@ -24,7 +24,7 @@ def _one(name: str, file: str, old: str, new: str) -> Mutant:
 
 OWNER, FIRING, FOLLOWER = "worker/owner.py", "worker/firing.py", "worker/follower.py"
 STORE, OUTBOX, ENDS = "worker/store.py", "worker/outbox.py", "worker/end_offsets.py"
-PARTITION, VERSIONS, VERDICTS = "core/partition.py", "core/versions.py", "core/verdicts.py"
+PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
 OUTCOMES, PREBUILD = "core/outcomes.py", "worker/prebuild.py"
 
@@ -48,7 +48,7 @@ MUTANTS = [
     _one(
         "answers are dropped at a takeover",
         OWNER,
-        "        outbox.add([answer.by_now(partition) for answer in left])\n",
+        "        outbox.add([true_by_now(answer, partition) for answer in left])\n",
         "",
     ),
     _one(
@@ -176,7 +176,7 @@ MUTANTS = [
         " if not partition.is_answered(answer.offset)]",
         "]",
     ),
-    _one("answers of before are sent as they are", OWNER, "answer.by_now(partition) for answer", "answer for answer"),
+    _one("answers of before are sent as they are", OWNER, "true_by_now(answer, partition) for answer", "answer for answer"),
     _one("a store that is locked is tried for ever", OWNER, "            ports.give_up(\n", "            str(\n"),
     # --- outbox ------------------------------------------------------------------------------------------------------
     _one(
@@ -352,49 +352,49 @@ MUTANTS = [
         "        return True\n",
     ),
     _one("what was ignored is not sealed", PARTITION, "            seal.ignored.extend(", "            sorted("),
-    # --- versions ----------------------------------------------------------------------------------------------------
+    # --- decisions ---------------------------------------------------------------------------------------------------
     _one(
         "a repeated copy counts",
-        VERSIONS,
+        DECISIONS,
         "    elif known.get(original.name) is not None:\n",
         "    elif False:\n",
     ),
     _one(
-        "a stale copy counts", VERSIONS, "    if appended_s - original.decided_s > COPY_STALE_S:\n", "    if False:\n"
+        "a stale copy counts", DECISIONS, "    if appended_s - original.decided_s > COPY_STALE_S:\n", "    if False:\n"
     ),
     _one(
         "an overtaken copy counts",
-        VERSIONS,
+        DECISIONS,
         "    elif before is not None and before.latest >= original.decided:\n",
         "    elif False:\n",
     ),
     _one(
         "a copy is decided on without what it depends on",
-        VERSIONS,
+        DECISIONS,
         "    elif original.decided < partition.head.known_from:\n",
         "    elif False:\n",
     ),
     _one(
         "withdrawn requests are not remembered",
-        VERSIONS,
+        DECISIONS,
         "    out.remember.append((before.counted, record.appended_ms // 1000 * 1000))\n",
         "",
     ),
     _one(
         "an id is absent as soon as its timer has fired",
-        VERSIONS,
+        DECISIONS,
         "record.appended_ms >= before.closes_ms + ID_MEMORY_MS",
         "record.appended_ms >= before.closes_ms",
     ),
     _one(
         "the version that a condition names does not matter",
-        VERSIONS,
+        DECISIONS,
         "    is_meant = record.expected is None or (",
         "    is_meant = True or (",
     ),
     _one(
         "an ignored request stands when the log is read again",
-        VERSIONS,
+        DECISIONS,
         "    if record.offset in partition.ignored:\n",
         "    if False:\n",
     ),
