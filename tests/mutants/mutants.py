@@ -176,7 +176,12 @@ MUTANTS = [
         " if not partition.is_answered(answer.offset)]",
         "]",
     ),
-    _one("answers of before are sent as they are", OWNER, "true_by_now(answer, partition) for answer", "answer for answer"),
+    _one(
+        "answers of before are sent as they are",
+        OWNER,
+        "true_by_now(answer, partition) for answer",
+        "answer for answer",
+    ),
     _one("a store that is locked is tried for ever", OWNER, "            ports.give_up(\n", "            str(\n"),
     # --- outbox ------------------------------------------------------------------------------------------------------
     _one(
