@@ -1,7 +1,7 @@
 """
 The promises, held by `Partition` through thousands of random histories, and the rules without which they are not.
 
-A failing history is told step by step by `python tests/unit/simulation.py SEED`.
+A failing history is told step by step by `python tests/unit/partition_simulation.py SEED`.
 """
 
 import os
@@ -10,7 +10,7 @@ from dataclasses import replace
 from unittest import mock
 
 import pytest
-from simulation import (
+from partition_simulation import (
     AT_LEAST_ONCE,
     CORE_RULES,
     LAKE_CORE_RULES,
@@ -52,14 +52,14 @@ NOT_MISSED = {
 
 def test_the_promises_hold_through_ten_thousand_random_histories() -> None:
     found = first_violation(range(HISTORIES))
-    assert found is None, f"history {found[0]}: {found[1]}; see python tests/unit/simulation.py {found[0]}"
+    assert found is None, f"history {found[0]}: {found[1]}; see python tests/unit/partition_simulation.py {found[0]}"
 
 
 @pytest.mark.chaos
 def test_the_promises_hold_through_a_long_campaign() -> None:
     """KAFKA_TIMERS_TEST_HISTORIES sets how many; none of them is among those of the short one."""
     found = first_violation(range(HISTORIES, HISTORIES + HISTORIES_OF_A_CAMPAIGN))
-    assert found is None, f"history {found[0]}: {found[1]}; see python tests/unit/simulation.py {found[0]}"
+    assert found is None, f"history {found[0]}: {found[1]}; see python tests/unit/partition_simulation.py {found[0]}"
 
 
 RULES = SHELL_RULES.keys() | CORE_RULES.keys()
