@@ -124,6 +124,7 @@ class Process:
         self.collects = False
         self.metrics = WorkerMetrics()
         self._tasks: list[asyncio.Task[None]] = []
+        self._assignment: asyncio.Task[None] | None = None
         self._context = copy_context()
         self._context.run(PROCESS.set, name)
         _running[name] = self
@@ -179,14 +180,20 @@ class Process:
 
     # --- what the group and the oscillator bring ---------------------------------------------------------------------
 
-    async def give_up(self) -> None:
+    def give_up(self) -> "asyncio.Task[None]":
         """Give all partitions up, as when the group is rebalanced."""
+        return self.own([])
+
+    def own(self, numbers: list[int]) -> "asyncio.Task[None]":
+        """Own *numbers* and nothing else, once all that was said before is done."""
+        self._assignment = self.run(self._own(self._assignment, numbers))
+        return self._assignment
+
+    async def _own(self, before: "asyncio.Task[None] | None", numbers: list[int]) -> None:
+        if before is not None:
+            await asyncio.wait([before])
         owners, self.owners = list(self.owners.values()), {}
         await asyncio.gather(*[owner.stop(HAND_OVER_S) for owner in owners])
-
-    async def own(self, numbers: list[int]) -> None:
-        """Own *numbers* and nothing else."""
-        await self.give_up()
         self.owners = {number: Owner(number, self._shared) for number in numbers}
 
     def tick(self, number: int, second: int, appended_ms: int) -> None:
@@ -205,12 +212,13 @@ class Process:
         return bool(self.metrics.fence_timeouts._value.get())
 
     def problems(self) -> list[str]:
-        """Return what the owners say of themselves, and whether what runs beside them has ended."""
-        problems = [problem for owner in self.owners.values() if (problem := owner.problem())]
-        for task in self._tasks:
-            if task.done() and not task.cancelled() and (error := task.exception()):
-                problems.append(f"{self.name} has died of {error!r}")
-        return problems
+        """Return what the owners say of themselves."""
+        return [problem for owner in self.owners.values() if (problem := owner.problem())]
+
+    def deaths(self) -> list[str]:
+        """Return what the process would have ended of: of what runs in it, nothing may raise."""
+        ended = [task for task in self._tasks if task.done() and not task.cancelled()]
+        return [f"{self.name} has died of {error!r}" for task in ended if (error := task.exception())]
 
     async def end(self) -> None:
         """End what runs beside the owners."""

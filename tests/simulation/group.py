@@ -173,7 +173,7 @@ class Group:
 
     async def _rebalance(self) -> None:
         members = list(self.members)
-        tasks = [member.run(member.give_up()) for member in members]
+        tasks = [member.give_up() for member in members]
         if tasks and self._rng.random() < 0.8:
             # Whoever does not answer in time is left behind, with what it still does.
             await asyncio.wait(tasks, timeout=_REBALANCE_S)
@@ -182,7 +182,7 @@ class Group:
             shares[self._rng.choice(members)].append(number)
         self._say(f"assigned: { {member.name: numbers for member, numbers in shares.items()} }")
         for member, numbers in shares.items():
-            member.run(member.own(numbers))
+            member.own(numbers)
             for number in numbers:
                 # What was not committed is read again.
                 for tick in self.ticks[number][len(self.ticks[number]) - self._rng.randint(0, 2) :]:

@@ -15,6 +15,12 @@ from simulation.kafka import NODES, Kafka
 from simulation.loop import SeededLoop
 from simulation.network import Network
 
+# What a random history draws from; each is a method of `Nemesis`.
+TROUBLES = (
+    *("kill", "pause", "deafen", "rebalance", "back_up"),
+    *("freeze", "elect", "cut_off", "slow_down"),
+    *("fill_disk", "spoil_topic", "retain", "compact"),
+)
 # How long a broker is silent before the others lead in its place.
 _SESSION_S = 3.0
 
@@ -30,11 +36,6 @@ class Nemesis:
         group: of the workers.
         seed: of what happens when.
         say: takes a line for each trouble.
-
-    Attributes:
-        stale_leaders: whether a broker that was cut off goes on answering as the leader that it is no more. Off by
-            default: the worker believes what it is told at a takeover and at a tick, and fires twice or late. That
-            protocol is mended by "Exactly once on a real cluster".
     """
 
     def __init__(
@@ -49,23 +50,14 @@ class Nemesis:
         self._loop, self._kafka, self._network, self._group = loop, kafka, network, group
         self._rng = random.Random(f"{seed}/nemesis")
         self._say = say
-        self.stale_leaders = False
         self._kinds: list[Callable[[], None]] = []
         self._pause_s = 1.0
 
-    def draw(self) -> None:
-        """Draw which kinds of trouble a history has, and how much of it."""
-        rng = self._rng
-        kinds: list[Callable[[], None]] = [
-            *(self.kill, self.pause, self.deafen, self.rebalance, self.rebalance),
-            *(self.freeze, self.elect, self.slow_down, self.fill_disk, self.spoil_topic),
-            *(self.retain, self.compact, self.back_up, self.cut_off),
-        ]
-        if rng.random() < 0.9:
-            self._kinds = [kind for kind in kinds if rng.random() < 0.5]
-        if not self.stale_leaders:
-            self._kinds = [kind for kind in self._kinds if kind != self.cut_off]
-        self._pause_s = rng.choice((0.7, 1.5, 4.0))
+    def draw(self, kinds: frozenset[str]) -> None:
+        """Draw which of *kinds* of trouble a history has, and how much of it."""
+        if self._rng.random() < 0.9:
+            self._kinds = [getattr(self, kind) for kind in TROUBLES if kind in kinds and self._rng.random() < 0.5]
+        self._pause_s = self._rng.choice((0.7, 1.5, 4.0))
 
     async def run(self, until_s: float) -> None:
         """Make trouble, until a moment of the loop's time."""

@@ -52,7 +52,8 @@ class Producer:
         self._epoch = -1
         self._is_open = False
         self._fenced = False
-        self._failed: Exception | None = None
+        # Not the error itself: its traceback would keep alive whatever the worker has read.
+        self._failed = False
         self._last: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.client = self
@@ -79,6 +80,7 @@ class Producer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._last, self._tasks = None, []
 
     def create_batch(self) -> BatchBuilder:
         """Return an empty batch."""
@@ -88,7 +90,7 @@ class Producer:
         """Begin; the coordinator hears of it with the first batch."""
         if self._fenced:
             raise ProducerFenced
-        self._is_open, self._failed, self._tasks = True, None, []
+        self._is_open, self._failed, self._last, self._tasks = True, False, None, []
 
     async def send_batch(self, batch: BatchBuilder, topic: str, *, partition: int) -> "asyncio.Task[None]":
         """Queue *batch*; what is returned tells when it was taken."""
@@ -159,8 +161,8 @@ class Producer:
         except ProducerFenced:
             self._fenced = True
             raise
-        except Exception as error:
-            self._failed = error
+        except Exception:
+            self._failed = True
             raise
 
     async def _write(self, records: Sequence[Record], size: int, topic: str, partition: int) -> None:

@@ -78,18 +78,22 @@ def _parts(name: str) -> tuple[int, int]:
     return int(number), int(offset)
 
 
-def is_all_done(kafka: Kafka) -> bool:
-    """Tell whether everything that was asked for is sealed, so that nothing is left to come."""
+def left_in(kafka: Kafka) -> list[str]:
+    """Return what is missing until everything that was asked for is sealed, by partition."""
+    # What is sealed can be read a moment later where it was sent to.
+    left = [f"a transaction is open on {topic}" for (topic, _), log in kafka.logs.items() if log.open]
     for number in range(kafka.topics[kafka.own.requests].partitions):
         records = list(kafka.requests(number).committed())
-        if not records:
-            continue
         sealed = list(kafka.sealed(number).committed())
         seal = Sealed.FromString(sealed[-1].value or b"") if sealed else Sealed()
-        last = max(max(wish_of(record).second, record.timestamp // 1000) for record in records)
-        if seal.HasField("through") or seal.last < last or seal.fence <= records[-1].offset:
-            return False
-    return True
+        if not records:
+            continue
+        second = max(max(wish_of(record).second, record.timestamp // 1000) for record in records)
+        fence = records[-1].offset + 1
+        if seal.HasField("through") or seal.last < second or seal.fence < fence:
+            of = "slice" if seal.HasField("through") else "seal"
+            left.append(f"partition {number}: {second} at {fence}, the last {of} is of {seal.last} at {seal.fence}")
+    return left
 
 
 def check(found: Found, *, lost_replies: Iterable[Reply] = ()) -> None:

@@ -19,9 +19,9 @@ from simulation.faults import KINDS, NOT_YET, Faults
 from simulation.group import Group
 from simulation.kafka import Kafka
 from simulation.loop import SeededLoop, StandstillError
-from simulation.nemesis import Nemesis
+from simulation.nemesis import TROUBLES, Nemesis
 from simulation.network import Network
-from simulation.promises import check, check_fences, found_in, is_all_done
+from simulation.promises import check, check_fences, found_in, left_in
 
 # P9: virtual seconds after the end of all faults in which all has fired. The longest waits behind it: a request that is
 # never answered (40 s), a session after having been fenced (6 s), the pauses between attempts (5 s).
@@ -55,7 +55,7 @@ class World:
         **settings: Any,
     ) -> None:
         self.loop, self.seed, self._trace = loop, seed, trace
-        self.settings = settings
+        self.kinds, self.settings = kinds, settings
         markers = Random(f"{seed}/markers")
         self.kafka = Kafka(loop, partitions, lambda: 0.0 if seed is None else markers.choice((0.0, 0.0, 0.01, 0.3)))
         create_topics(self.kafka)
@@ -88,7 +88,7 @@ class World:
         if is_quiet:
             self.faults.end()
         else:
-            self.nemesis.draw()
+            self.nemesis.draw(self.kinds)
         self.begin(troubled=lambda: not is_quiet and self.loop.time() < until_s)
         for host in "abc"[: rng.choice((1, 2, 2, 3))]:
             self.group.start(host)
@@ -107,9 +107,9 @@ class World:
         self.clients.end()
         self.nemesis.end()
         end_s = self.loop.time() + limit_s
-        while not (is_all_done(self.kafka) and self.group.is_settled):
+        while (left := left_in(self.kafka)) or not self.group.is_settled:
             if self.loop.time() > end_s:
-                raise PromiseError(f"P9: nothing has fired for {limit_s:g} s: {self.problems()}")
+                raise PromiseError(f"P9: still waiting after {limit_s:g} s: {left} {self.problems()}")
             await asyncio.sleep(_LOOK_S)
         for found in found_in(self.kafka):
             lost = [record for process in self.group.processes for record in process.answers.lost]
@@ -119,16 +119,19 @@ class World:
                 for tick in self.group.ticks[found.number]:
                     stable.setdefault(min(tick.second, tick.appended_ms // 1000), tick.stable)
                 check_fences(found, stable)
-        if self.surprises or self.problems():
-            raise PromiseError(f"nobody expects: {self.surprises or self.problems()}")
+        if surprises := [*self.surprises, *self._deaths()]:
+            raise PromiseError(f"nobody expects: {surprises}")
         for process in self.group.members:
-            await asyncio.wait([process.run(process.give_up())])
+            await asyncio.wait([process.give_up()])
             if left := process.disk.open_stores():
                 raise PromiseError(f"P9: a store is left open, nobody can take it over: {left}")
 
     def problems(self) -> list[str]:
         """Return what the living say of themselves."""
         return [problem for process in self.group.members for problem in process.problems()]
+
+    def _deaths(self) -> list[str]:
+        return [death for process in self.group.members for death in process.deaths()]
 
     async def end(self) -> None:
         """End everything, however the history went."""
@@ -139,7 +142,7 @@ class World:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.group.bury()
         for process in self.group.processes:
-            await asyncio.wait([process.run(process.give_up())])
+            await asyncio.wait([process.give_up()])
             await process.end()
 
 
@@ -203,16 +206,17 @@ def history(
         raise PromiseError(f"nobody has looked at: {loop.complaints}")
 
 
-def run_history(
-    seed: int, *, trace: Callable[[str], None] | None = None, kinds: frozenset[str] = frozenset(KINDS.keys() - NOT_YET)
-) -> World:
+ALL = frozenset((*KINDS, *TROUBLES))
+
+
+def run_history(seed: int, *, trace: Callable[[str], None] | None = None, kinds: frozenset[str] = ALL - NOT_YET.keys()) -> World:
     """
     Live one random history, the same for the same arguments.
 
     Args:
         seed: of every choice.
         trace: gets a line for each thing that happens.
-        kinds: of faults that may happen by chance.
+        kinds: of faults and troubles that may happen by chance.
 
     Raises:
         PromiseError: a promise does not hold.
