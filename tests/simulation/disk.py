@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rocksdict import Options
 from kafka_timers.worker.store import StoreMemory, TimerStore
 from simulation.faults import Faults
 
-_FLUSHED = 0.1
+_FLUSHED = 0.05
 
 
 @contextmanager
@@ -56,28 +56,31 @@ class Disk:
     Attributes:
         folder: another one after `lose_power`.
         is_full: whether nothing can be written.
+        killed: called when the worker is killed while it closes a store.
     """
 
     def __init__(self, folder: Path, faults: Faults, seed: object = None) -> None:
         self.folder = folder
         self.faults = faults
         self.is_full = False
+        self.killed: Callable[[], None] = lambda: None
         self._rng = None if seed is None else random.Random(f"{seed}/{folder.name}")
         self._backup: Path | None = None
         self._moves = 0
 
-    def write(self, db: Any, batch: Any) -> None:
+    def check(self) -> None:
         """
-        Write *batch* to a store.
+        Let a write pass, or not.
 
         Raises:
             Exception: there is no room, in the words of RocksDB.
         """
         if self.is_full or self.faults.drawn("disk_write_fails"):
             raise Exception(f"IO error: No space left on device: While appending to file: {self.folder.name}")  # noqa: TRY002
-        db.write(batch)
-        if self._rng and self._rng.random() < _FLUSHED:
-            db.flush()
+
+    def flushes(self) -> bool:
+        """Draw whether what is written by now gets to the disk."""
+        return self._rng is not None and self._rng.random() < _FLUSHED
 
     def lose_power(self, *, keeps: bool = True, old: bool = False) -> None:
         """Have what is written by now in another folder: the worker that is killed holds the one from before."""
@@ -110,13 +113,27 @@ class Disk:
 
 
 class _Database:
-    """A RocksDB whose disk may be full."""
+    """A RocksDB whose disk may be full, and whose process may be killed at the worst moment."""
 
-    def __init__(self, db: Any, disk: Disk) -> None:
-        self._db, self._disk = db, disk
+    def __init__(self, db: Any, families: Sequence[Any], disk: Disk) -> None:
+        self._db, self._families, self._disk = db, families, disk
 
     def write(self, batch: Any) -> None:
-        self._disk.write(self._db, batch)
+        self._disk.check()
+        self._db.write(batch)
+        if self._disk.flushes():
+            # As RocksDB does by itself with full buffers, all families at once: nobody can die in between here.
+            for family in (*self._families, self._db):
+                family.flush()
+
+    def flush(self) -> None:
+        self._db.flush()
+        if self._disk.faults.drawn("killed_while_closing"):
+            self._disk.killed()
+
+    def close(self) -> None:
+        self._families = ()
+        self._db.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._db, name)
@@ -130,4 +147,4 @@ class DiskStore(TimerStore):
 
     def __init__(self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk) -> None:
         super().__init__(folder, identity, memory)
-        self._db = _Database(self._db, disk)  # type: ignore[assignment]
+        self._db = _Database(self._db, (self._ids, self._side), disk)  # type: ignore[assignment]

@@ -35,11 +35,15 @@ KINDS = {
     "stop_is_slow": Kind("to disconnect a producer takes longer than a hand-over may", 0.1),
     "commit_is_slow": Kind("a commit takes longer than a hand-over may", 0.03),
     "disk_write_fails": Kind("the disk is full for one write", 0.01),
+    "killed_while_closing": Kind("a worker is killed when the store that it closes is half on the disk", 0.1),
 }
 
 # What today's worker does not survive, faults and troubles, and the finding that says why; it goes from here with the
 # mending.
 NOT_YET: dict[str, str] = {
+    "disk_write_fails": "protocol A4: what could not be written counts as read",
+    "fill_disk": "protocol A4, the same for longer",
+    "killed_while_closing": "TimerStore.close flushes its column families one by one",
     "cut_off": "a leader that is none any more is believed at takeovers and ticks: Exactly once on a real cluster",
 }
 

@@ -8,6 +8,7 @@ not hear of it, goes on as an owner for as long as nobody tells.
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,6 +96,7 @@ class Group:
             name, self._loop, self._kafka, self._network, self._faults, disk, self._seed, **self._settings
         )
         process.collects = self.collects
+        disk.killed = partial(self.kill, process)
         self.processes.append(process)
         self.members.append(process)
         self.rebalance_soon()
@@ -102,6 +104,8 @@ class Group:
 
     def kill(self, process: Process, *, keeps: bool = True, old: bool = False, for_s: float = 0.0) -> None:
         """Kill *process*, as power loss does, and start another one on its disk after *for_s*."""
+        if process.name in self._dead:
+            return
         self._leave(process)
         self._loop.pause(process.name)
         self._dead.add(process.name)
