@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_timers.core.versions import hash_of
+from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Copy, Future
 from simulation.kafka import Kafka
 from simulation.log import Log, Record, Transaction
@@ -134,8 +134,11 @@ class Clients:
         self._pause_s = rng.choice((0.1, 0.3, 0.6))
         self._count = 0
         self._ids = {
-            number: [b"%s" % name for name in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h")
-                     if hash_of(name) % self._partitions == number][:2]
+            number: [
+                b"%s" % name
+                for name in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h")
+                if hash_of(name) % self._partitions == number
+            ][:2]
             for number in range(self._partitions)
         }
 
@@ -200,7 +203,9 @@ class Clients:
             is_cancel,
             asks=bool(timer_id) and rng.random() < 0.8,
         )
-        ask(self._kafka, number, wish, key=rng.choice(("", "k")) if topic != COMPACTED else "k", transaction=transaction)
+        ask(
+            self._kafka, number, wish, key=rng.choice(("", "k")) if topic != COMPACTED else "k", transaction=transaction
+        )
         if timer_id and not is_cancel and rng.random() < 0.4:
             # Near its second is where it is decided whether it was in time.
             near_s = second - EPOCH_S - self._loop.time() - rng.choice((0.4, 0.1, 0.02, 0.002, -0.05))

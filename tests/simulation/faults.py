@@ -41,15 +41,8 @@ KINDS = {
 # What today's worker does not survive, faults and troubles, and the finding that says why; it goes from here with the
 # mending.
 NOT_YET: dict[str, str] = {
-    "disk_write_fails": "protocol A4: what could not be written counts as read",
-    "fill_disk": "protocol A4, the same for longer",
-    "killed_while_closing": "TimerStore.close flushes its column families one by one",
     "cut_off": "a leader that is none any more is believed at takeovers and ticks: Exactly once on a real cluster",
 }
-
-# Whether memory in cycles is freed before a store is opened. Without, one history in ten ends with a store that is locked
-# by its own process (protocol A3); it goes from here when stores close what reads from them.
-COLLECTS = True
 
 # How long slow things take: around the limit of a hand-over (2 s) and that of stopping a producer (5 s).
 _DELAYS_S = (0.5, 2.5, 4.0)

@@ -150,9 +150,7 @@ class Producer:
 
     # --- on the way --------------------------------------------------------------------------------------------------
 
-    async def _deliver(
-        self, before: "asyncio.Task[None] | None", data: bytes, topic: str, partition: int
-    ) -> None:
+    async def _deliver(self, before: "asyncio.Task[None] | None", data: bytes, topic: str, partition: int) -> None:
         """Deliver a batch once the one *before* is delivered: one producer's batches keep their order."""
         try:
             if before is not None:
