@@ -6,7 +6,6 @@ How a worker process is put together: the one module that knows it.
 """
 
 import asyncio
-import gc
 from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
@@ -30,7 +29,7 @@ from kafka_timers.worker.reader import RequestReader
 from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.targets import CallbackTopics
 from simulation.disk import Disk, DiskStore, SmallMemory
-from simulation.faults import Faults
+from simulation.faults import CLOSES_READERS, Faults
 from simulation.kafka import Kafka
 from simulation.loop import PROCESS, SeededLoop
 from simulation.network import Network
@@ -64,9 +63,9 @@ def _producer(**options: Any) -> Producer:
 
 def _store(folder: Path, identity: bytes, memory: SmallMemory) -> DiskStore:
     process = _running[PROCESS.get()]
-    if process.collects:
-        gc.collect()
-    return DiskStore(folder, identity, memory, process.disk)
+    # What is told shows the worker as it is.
+    closes_readers = CLOSES_READERS and process.seed is not None
+    return DiskStore(folder, identity, memory, process.disk, closes_readers=closes_readers)
 
 
 class Clock:
@@ -104,7 +103,6 @@ class Process:
 
     Attributes:
         owners: of the partitions that it believes to own.
-        collects: whether what is in cycles is freed before a store is opened.
     """
 
     def __init__(
@@ -118,10 +116,9 @@ class Process:
         seed: object = None,
         **settings: Any,
     ) -> None:
-        self.name = name
+        self.name, self.seed = name, seed
         self.loop, self.kafka, self.network, self.faults, self.disk = loop, kafka, network, faults, disk
         self.owners: dict[int, Owner] = {}
-        self.collects = False
         self.metrics = WorkerMetrics()
         self._tasks: list[asyncio.Task[None]] = []
         self._assignment: asyncio.Task[None] | None = None

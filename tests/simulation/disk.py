@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from rocksdict import Options
 
+from kafka_timers.core.rows import Row
 from kafka_timers.worker.store import StoreMemory, TimerStore
 from simulation.faults import Faults
 
@@ -143,8 +145,33 @@ class _Database:
 
 
 class DiskStore(TimerStore):
-    """The real store on a disk that may be full."""
+    """
+    The real store on a disk that may be full.
 
-    def __init__(self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk) -> None:
+    Args:
+        folder: see `TimerStore`.
+        identity: the same.
+        memory: the same.
+        disk: that the folder lies on.
+        closes_readers: see `simulation.faults.CLOSES_READERS`.
+    """
+
+    def __init__(
+        self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk, *, closes_readers: bool
+    ) -> None:
         super().__init__(folder, identity, memory)
         self._db = _Database(self._db, (self._ids, self._side), disk)  # type: ignore[assignment]
+        self._readers: WeakSet[Any] | None = WeakSet() if closes_readers else None
+
+    def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
+        """See `TimerStore.rows`."""
+        rows = super().rows(start, before)
+        if self._readers is not None:
+            self._readers.add(rows)
+        return rows
+
+    def close(self) -> None:
+        """See `TimerStore.close`."""
+        for rows in list(self._readers or ()):
+            rows.close()
+        super().close()

@@ -43,13 +43,15 @@ KINDS = {
 NOT_YET: dict[str, str] = {
     "disk_write_fails": "protocol A4: what could not be written counts as read",
     "fill_disk": "protocol A4, the same for longer",
+    "stop_is_slow": "protocol A3 c: a hand-over that is cut short before the store is closed never closes it",
     "killed_while_closing": "TimerStore.close flushes its column families one by one",
     "cut_off": "a leader that is none any more is believed at takeovers and ticks: Exactly once on a real cluster",
 }
 
-# Whether memory in cycles is freed before a store is opened. Without, one history in ten ends with a store that is locked
-# by its own process (protocol A3); it goes from here when stores close what reads from them.
-COLLECTS = True
+# Whether stores of random histories close what reads from them, as those of today do not. Without, a slice that fails and
+# a hand-over that is cut short leave a store that its own process can never open again (protocol A3, house A1), and one
+# history in five ends there. The told stories have none of this; it goes from here when the worker does it.
+CLOSES_READERS = True
 
 # How long slow things take: around the limit of a hand-over (2 s) and that of stopping a producer (5 s).
 _DELAYS_S = (0.5, 2.5, 4.0)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from simulation.assembly import Process
 from simulation.disk import Disk
-from simulation.faults import COLLECTS, Faults
+from simulation.faults import Faults
 from simulation.kafka import Kafka
 from simulation.loop import EPOCH_S, SeededLoop
 from simulation.network import Network
@@ -48,7 +48,6 @@ class Group:
         members: alive, and in the group.
         processes: all that ever were.
         ticks: by partition.
-        collects: see `Process`.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Group:
         self._rng = random.Random(f"{seed}/group")
         self.members: list[Process] = []
         self.processes: list[Process] = []
-        self.collects = COLLECTS
         self._dead: set[str] = set()
         self._disks: dict[str, Disk] = {}
         self._partitions = kafka.topics[kafka.own.requests].partitions
@@ -95,7 +93,6 @@ class Group:
         process = Process(
             name, self._loop, self._kafka, self._network, self._faults, disk, self._seed, **self._settings
         )
-        process.collects = self.collects
         disk.killed = partial(self.kill, process)
         self.processes.append(process)
         self.members.append(process)
