@@ -135,7 +135,7 @@ class Process:
         seed: object = None,
         **settings: Any,
     ) -> None:
-        self.name = name
+        self.name, self.seed = name, seed
         self.loop, self.kafka, self.network, self.faults, self.disk = loop, kafka, network, faults, disk
         self.owners: dict[int, Owner] = {}
         self.format = FORMAT

@@ -76,7 +76,7 @@ class Disk:
             Exception: there is no room, in the words of RocksDB.
         """
         if self.is_full or self.faults.drawn("disk_write_fails"):
-            raise Exception(f"IO error: No space left on device: While appending to file: {self.folder.name}")  # noqa: TRY002
+            raise Exception(f"IO error: No space left on device: While appending to file: {self.folder.name}")
 
     def flushes(self) -> bool:
         """Draw whether what is written by now gets to the disk."""
@@ -143,7 +143,15 @@ class _Database:
 
 
 class DiskStore(TimerStore):
-    """The real store on a disk that may be full."""
+    """
+    The real store on a disk that may be full.
+
+    Args:
+        folder: see `TimerStore`.
+        identity: the same.
+        memory: the same.
+        disk: that the folder lies on.
+    """
 
     def __init__(self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk) -> None:
         super().__init__(folder, identity, memory)

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from kafka_timers.core.wire import Reply
-from simulation.assembly import Process, patched
+from simulation.assembly import patched
 from simulation.audit import PromiseError
 from simulation.clients import Clients, create_topics
 from simulation.disk import scratch
