@@ -151,9 +151,8 @@ class TimerStore:
             return
         for iterator in list(self._iterators):
             iterator.close()
-        # A disk that is full or gone: what it does not take is read from the log again.
-        with suppress(Exception):
-            self._db.flush()
+        # It writes all column families at one moment, which `flush` would not: who is killed in between would find ids
+        # that are older than the position. What a full disk does not take is read from the log again.
         with suppress(Exception):
             self._db.close()
         # Where that has failed, this lets go of the folder.

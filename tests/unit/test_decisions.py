@@ -2,9 +2,10 @@
 
 import pytest
 
+from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import Copied
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.versions import Answer, TimerRecord, Version, decide
+from kafka_timers.core.versions import Answer, TimerRecord, Version
 from kafka_timers.core.wire import ID_MEMORY_S, Reply, Sealed
 
 EARLY_MS, SECOND, DUE_MS = 5_000, 10, 10_000
