@@ -373,6 +373,11 @@ def is_damage(error: Exception) -> bool:
     return any(sign in str(error) for sign in ("Corruption:", "No such file or directory", "Not implemented"))
 
 
+def is_of_the_disk(error: Exception) -> bool:
+    """Tell whether *error* is one of RocksDB about its files: no room, no right, damage, or a lock."""
+    return is_damage(error) or (type(error) is Exception and str(error).startswith("IO error: "))
+
+
 def is_own_lock(error: Exception) -> bool:
     """Tell whether *error* says that this very process has the store open already."""
     return "lock hold by current process" in str(error)
