@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from kafka_timers.adapters import door_group
+from kafka_timers.adapters import adapter_group
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.topics import answering
@@ -36,7 +36,7 @@ async def adapter_lags(kafka: Kafka, group: str) -> list[AdapterLag]:
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
-    start = door_group(group, "")
+    start = adapter_group(group, "")
     async with answering(kafka), AsyncExitStack() as opened:
         admin = AIOKafkaAdminClient(**kafka.client_options())
         opened.push_async_callback(admin.close)

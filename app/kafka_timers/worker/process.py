@@ -25,7 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
-from kafka_timers.adapters.reader import DoorReader, Outlet
+from kafka_timers.adapters.reader import AdapterReader, Outlet
 from kafka_timers.broker import producing
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
@@ -263,7 +263,7 @@ class Worker:
         self._gave_up = self._gave_up or why
         self._ended.set()
 
-    async def _doors(self, ports: Ports, lookup: TopicLookup) -> list[DoorReader]:
+    async def _doors(self, ports: Ports, lookup: TopicLookup) -> list[AdapterReader]:
         named = door_topics(self._settings.door)
         if not named:
             return []
@@ -273,7 +273,7 @@ class Worker:
             raise TopicsError(f"topic {topic} cannot be written to: {takes}")
         outlet = Outlet(topic, takes, ports.rejects.topic, ports.rejects.target)
         return [
-            DoorReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
+            AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
             for name, topic in named
         ]
 
