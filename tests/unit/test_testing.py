@@ -401,6 +401,21 @@ async def test_cancel_on_the_receivers_page_tells_what_became_of_the_timer() -> 
     assert not await names["pay"]("2", timers.client)
 
 
+async def test_conditions_on_the_receivers_page_hold() -> None:
+    names: dict[str, Any] = {}
+    [block] = [block for block in python_blocks(RECEIVERS_PAGE) if "def extend(number" in block]
+    exec(block, names)
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    assert await names["open_order"]("1", 110, timers.client)
+    assert not await names["open_order"]("1", 110, timers.client)
+    assert await names["extend"]("1", 120, timers.client)
+    clock.set(120.0)
+    assert not await names["extend"]("1", 130, timers.client)
+    await clock.advance(100)
+    assert [dict(record.headers)["timer-expiry"] for record in timers.take("deadlines")] == [b"120"]
+
+
 async def test_tests_on_the_receivers_page_pass() -> None:
     names: dict[str, Any] = {}
     for block in python_blocks(RECEIVERS_PAGE):
