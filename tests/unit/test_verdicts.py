@@ -10,6 +10,7 @@ from stand_ins import DUE_MS, SECOND, Record, accepted, asked
 from kafka_timers.client.request import partition_of
 from kafka_timers.core import rows as batches
 from kafka_timers.core import verdicts, wire
+from kafka_timers.core.decisions import Known, decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.verdicts import (
@@ -22,7 +23,7 @@ from kafka_timers.core.verdicts import (
     second_of,
     unpack_refused,
 )
-from kafka_timers.core.versions import Decided, Known, KnownFromError, Original, TimerRecord, Version, decide
+from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
 from kafka_timers.core.wire import COPY_STALE_S, Condition, Copy, Future, Sealed
 
 # --- keys ------------------------------------------------------------------------------------------------------------
