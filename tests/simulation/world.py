@@ -68,6 +68,11 @@ class World:
         self.surprises: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether anybody wants to be told."""
+        return self._trace is not None
+
     def say(self, what: str) -> None:
         """Tell what happens."""
         if self._trace:
@@ -174,34 +179,49 @@ def history(
     Raises:
         PromiseError: an exception was never looked at.
     """
-    log = logging.getLogger("kafka_timers")
-    before = log.level, log.propagate
-    # Workers have made collections rare, and memory that only a collection frees must not decide what happens.
-    collects = gc.isenabled()
-    gc.disable()
     loop = SeededLoop(seed)
-    asyncio.set_event_loop(None)
-    try:
-        with scratch() as folder, patched():
-            world = World(loop, folder, seed, trace=trace, **options)
-            listener = _Listener(world)
-            log.addHandler(listener)
-            log.setLevel(logging.INFO if trace else logging.WARNING)
-            log.propagate = False
+    with _no_collector(), scratch() as folder, patched():
+        world = World(loop, folder, seed, trace=trace, **options)
+        with _listening(world):
             try:
                 yield loop, world
             finally:
-                log.removeHandler(listener)
-                log.setLevel(before[0])
-                log.propagate = before[1]
                 loop.run_until_complete(world.end())
                 loop.close()
-    finally:
-        if collects:
-            gc.enable()
-    del world, listener
+        del world
+        gc.collect()
     if loop.complaints:
         raise PromiseError(f"nobody has looked at: {loop.complaints}")
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Have no collection decide what happens: workers have made them rare, and a seed could not tell them again."""
+    collects = gc.isenabled()
+    gc.disable()
+    # What was there before is looked at by no collection of this history, which costs a tenth of it otherwise.
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if collects:
+            gc.enable()
+
+
+@contextmanager
+def _listening(world: World) -> Iterator[None]:
+    log, listener = logging.getLogger("kafka_timers"), _Listener(world)
+    before = log.level, log.propagate
+    log.addHandler(listener)
+    log.setLevel(logging.INFO if world.is_traced else logging.WARNING)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(listener)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 ALL = frozenset((*KINDS, *TROUBLES))

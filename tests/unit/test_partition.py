@@ -2,16 +2,19 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from kafka_timers.core import backlog
+from kafka_timers.core import partition as rules
 from kafka_timers.core.changes import Head, Scan
 from kafka_timers.core.contents import Contents, digest_of
 from kafka_timers.core.keys import REFUSED_MS, first_key, is_late, parts_of
 from kafka_timers.core.partition import Partition, tick_second
 from kafka_timers.core.reconcile import key_by_now, unreconciled
-from kafka_timers.core.wire import Sealed
+from kafka_timers.core.wire import FORMAT, Sealed
+from kafka_timers.errors import NewerFormatError
 
 
 def read_to(partition: Partition, position: int, offsets: Sequence[int] = ()) -> None:
@@ -377,6 +380,109 @@ def test_rows_beyond_what_is_to_be_reconciled_keep_their_keys() -> None:
     assert untouched is not None
     assert untouched > bound
     assert key_by_now(heir, untouched) == untouched
+
+
+# --- formats of seals ------------------------------------------------------------------------------------------------
+
+
+def in_format_2(seal: Sealed) -> Sealed:
+    """Return *seal* as a worker writes it that knows milliseconds, in fields that older ones do not read."""
+    more = {"format": 2, "first_ms": seal.first * 1000, "end_ms": (seal.last + 1) * 1000}
+    return Sealed.FromString(seal.SerializeToString() + Sealed(**more).SerializeToString())
+
+
+@pytest.mark.parametrize("complete_in", [1, 2])
+@pytest.mark.parametrize("slice_in", [1, 2])
+def test_seals_of_both_formats_say_the_same(complete_in: int, slice_in: int) -> None:
+    """While a group is upgraded, one owner writes the complete seal and the next one a slice on top of it."""
+    complete = Sealed(first=9, last=12, fence=9, restore_from=3)
+    part = Sealed(first=13, last=15, fence=20, through=first_key(14_000), restore_from=4)
+    seals = [complete if complete_in == 1 else in_format_2(complete), part if slice_in == 1 else in_format_2(part)]
+    partition = Partition(0)
+    assert partition.acquire(seals, None) is False
+    assert partition.head == Head(4, 13_000, 9, 4, Scan(16_000, 20, first_key(14_000)), done_below=4)
+
+
+def test_the_latest_seal_counts_whatever_its_format() -> None:
+    old, new = Sealed(first=1, last=12, fence=9), in_format_2(Sealed(first=13, last=13, fence=9))
+    for seals in ([old, new], [new, old]):
+        partition = Partition(0)
+        partition.acquire(seals, None)
+        assert partition.sealed_ms == 14_000
+
+
+@pytest.mark.parametrize("more", [{}, {"through": first_key(12_500)}], ids=["complete", "slice"])
+def test_a_seal_of_a_later_format_is_not_gone_on_from(more: dict[str, Any]) -> None:
+    """Also not when an earlier one says all that is needed: what the later one adds may be what must not be lost."""
+    partition = Partition(4)
+    later = Sealed(partition=4, first=12, last=12, fence=9, format=FORMAT + 1, first_ms=12_000, end_ms=13_000, **more)
+    with pytest.raises(NewerFormatError, match=r"partition 4 has seals of format 3, .* up to 2: upgrade this worker"):
+        partition.acquire([Sealed(first=1, last=11, fence=8), later], None)
+    assert (partition.sealed_ms, partition.position, partition.scan) == (1_000, 0, None)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_group_with_an_older_member_gets_seals_that_it_can_read(complete: bool) -> None:
+    partition = Partition(3, horizon_s=60, format=1)
+    key = place(partition, 11_000, 5)
+    read_to(partition, 6)
+    partition.apply(partition.begin(12_000))
+    sealed = partition.seal(contents_of([key]), complete=complete)
+    assert max(field.number for field, _ in sealed.ListFields()) <= 21
+    assert (sealed.first, sealed.last, sealed.fence) == (1, 11, 6)
+    partition.apply(partition.sealed(sealed, contents_of([key])))
+    assert not partition.judges_conditions
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_group_that_is_upgraded_gets_seals_in_milliseconds_too(complete: bool) -> None:
+    partition = Partition(3, format=2)
+    partition.acquire([Sealed(first=1, last=10, fence=4)], None)
+    key = place(partition, 11_000, 5)
+    read_to(partition, 6)
+    partition.apply(partition.begin(12_000))
+    sealed = partition.seal(contents_of([key]), complete=complete)
+    assert (sealed.format, sealed.first_ms, sealed.end_ms) == (2, 11_000, 12_000)
+    assert (sealed.first, sealed.last, sealed.conditions_from) == (11, 11, 6)
+    assert not partition.judges_conditions
+    partition.apply(partition.sealed(sealed, contents_of([key])))
+    assert (partition.judges_conditions, partition.conditions_from) == (True, 6)
+
+
+def test_from_where_conditions_are_judged_is_told_once_and_handed_on() -> None:
+    owner = Partition(3)
+    owner.acquire([in_format_2(Sealed(first=1, last=10, fence=4, conditions_from=3))], None)
+    read_to(owner, 9)
+    owner.apply(owner.begin(12_000))
+    assert seal(owner, contents_of([])).conditions_from == 3
+    assert [owner.refuses_condition(offset) for offset in (2, 3)] == [True, False]
+
+
+def test_a_request_that_waits_in_vain_is_named_by_each_seal_until_its_moment() -> None:
+    """Who begins without a store reads it again, and could not tell by the log that is left."""
+    partition = Partition(0)
+    changes = partition.read(9)
+    changes.ignored = {7: 12_500, 3: 40_000}
+    partition.apply(changes)
+    told = []
+    for end_ms in (12_000, 13_000, 14_000):
+        partition.apply(partition.begin(end_ms))
+        told.append([*seal(partition, contents_of([])).ignored])
+    assert told == [[3, 7], [3, 7], [3]]
+    heir = Partition(0)
+    heir.acquire([in_format_2(Sealed(first=1, last=12, fence=9, ignored=[3, 7], conditions_from=0))], None)
+    assert heir.ignored == {3: 0, 7: 0}
+
+
+def test_of_requests_that_wait_in_vain_the_newest_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "IGNORED_MAX", 2)
+    partition = Partition(0)
+    changes = partition.read(9)
+    changes.ignored = dict.fromkeys([5, 1, 3], 40_000)
+    partition.apply(changes)
+    partition.apply(partition.begin(12_000))
+    assert [*seal(partition, contents_of([])).ignored] == [3, 5]
+    assert sorted(partition.ignored) == [3, 5]
 
 
 # --- ticks -----------------------------------------------------------------------------------------------------------

@@ -1,14 +1,30 @@
 """What a record on `timer-request` asks for, and for which reasons it is refused."""
 
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import pytest
 from stand_ins import DUE_MS, SECOND, Record, accepted, asked
 
+from kafka_timers.core import rows as batches
+from kafka_timers.core import verdicts, wire
+from kafka_timers.core.decisions import Known, decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.verdicts import Reason, pack_refused, second_of, unpack_refused
-from kafka_timers.core.versions import KnownFromError, Original, Version
-from kafka_timers.core.wire import COPY_STALE_S, Copy, Sealed
+from kafka_timers.core.verdicts import (
+    Accepted,
+    Reason,
+    accept,
+    expected_in,
+    judged,
+    pack_refused,
+    second_of,
+    unpack_refused,
+)
+from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
+from kafka_timers.core.wire import COPY_STALE_S, Condition, Copy, Future, Sealed
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 
@@ -199,6 +215,252 @@ def test_a_copy_that_was_decided_below_what_is_known_wants_the_log_read_again() 
 @pytest.mark.parametrize("record", [copied(20, 12, 12), copied(20, 3, 21), copied(20, 3, 12, cancel=True, timerId="a")])
 def test_a_copy_of_what_comes_after_it_is_refused(record: Record) -> None:
     assert accepted([record], Partition(0, horizon_s=60)).refused == {"copy-invalid": 1}
+
+
+@pytest.mark.parametrize(("of", "decided"), [(-1, 12), (-(2**63), 12), (-1, -1), (3, -1)])
+def test_a_copy_with_a_negative_offset_is_refused_and_its_neighbours_are_kept(of: int, decided: int) -> None:
+    """No request has such an offset, and no key can name it."""
+    records = [copied(20, 3, 12), copied(21, of, decided), copied(22, 4, 12)]
+    out = accepted(records, Partition(0, horizon_s=60))
+    assert out.refused == {"copy-invalid": 1}
+    assert (out.copies, out.count, out.faults) == ({"in time": 2}, 3, {})
+    assert sorted(parts_of(key) for key, _ in out.rows) == [(REFUSED_MS, 21), (DUE_MS, 3), (DUE_MS, 4)]
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+ABSENT, IF_PENDING = Condition.IF_ABSENT, Condition.IF_PENDING
+
+
+def judging(format: int = 2) -> Partition:
+    """Return a partition whose owners judge conditions from offset 5 on."""
+    partition = Partition(0, format=format)
+    seal = Sealed(first=1, last=1, fence=5, format=2, first_ms=1_000, end_ms=2_000, conditions_from=5)
+    partition.acquire([seal], None)
+    return partition
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"condition": ABSENT},
+        {"condition": IF_PENDING},
+        {"condition": IF_PENDING, "cancel": True},
+        {"condition": IF_PENDING, "ifRequest": "0:7"},
+        {"condition": IF_PENDING, "ifRequest": "0:7", "cancel": True},
+        # The record itself may lie below: it then means nothing.
+        {"condition": IF_PENDING, "ifRequest": "0:9223372036854775807"},
+        {"condition": IF_PENDING, "ifRequest": "0:9999999999999999999"},
+    ],
+)
+def test_a_condition_is_judged_by_what_is_known_of_its_id(more: dict[str, object]) -> None:
+    due_ms, future = judged(asked(9, timerId="a", **more), 0, 1)
+    assert isinstance(future, Future)
+    assert due_ms == (None if "cancel" in more else DUE_MS)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"condition": 3}, "condition-invalid"),
+        ({"condition": -1}, "condition-invalid"),
+        # Nothing can be absent and cancelled.
+        ({"condition": ABSENT, "cancel": True}, "condition-invalid"),
+        ({"condition": ABSENT, "ifRequest": "0:7"}, "condition-invalid"),
+        ({"ifRequest": "0:7"}, "condition-invalid"),
+        ({"ifRequest": "0:7", "cancel": True}, "condition-invalid"),
+        ({"condition": ABSENT, "timerId": ""}, "id-missing"),
+        ({"condition": IF_PENDING, "timerId": ""}, "id-missing"),
+        ({"condition": IF_PENDING, "timerId": "", "cancel": True}, "id-missing"),
+        ({"condition": ABSENT, "copy": Copy(offset=3, decidedOffset=5)}, "condition-invalid"),
+        ({"condition": IF_PENDING, "copy": Copy(offset=3, decidedOffset=5)}, "condition-invalid"),
+        # What is wrong otherwise is told as ever.
+        ({"condition": ABSENT, "topic": ""}, "topic-missing"),
+        ({"condition": ABSENT, "key": b"soon"}, "key-not-a-second"),
+        ({"condition": ABSENT, "millis": 1_000}, "millis-out-of-range"),
+    ],
+)
+def test_a_condition_that_cannot_be_judged_is_refused(more: dict[str, Any], reason: str) -> None:
+    assert judged(asked(9, **({"timerId": "a"} | more)), 0, 1)[1] == reason
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "7",
+        ":7",
+        "0:",
+        "0",
+        "1:7",
+        "00:7",
+        " 0:7",
+        "0: 7",
+        "0:-7",
+        "0:+7",
+        "0:7:7",
+        "0:0x7",
+        "0:\u0667",
+        "0:" + "1" * 20,
+    ],
+)
+def test_a_request_that_no_reply_names_so_cannot_be_meant(name: str) -> None:
+    record = asked(9, timerId="a", condition=IF_PENDING, ifRequest=name)
+    assert judged(record, 0, 1) == (None, Reason.CONDITION_INVALID)
+    assert expected_in(Future(ifRequest=name), 0) is None
+
+
+def test_the_request_that_is_meant_is_named_by_partition_and_offset() -> None:
+    assert expected_in(Future(ifRequest="0:7"), 0) == 7
+    assert expected_in(Future(ifRequest="12:0"), 12) == 0
+    # No offset is larger, so none is meant.
+    assert expected_in(Future(ifRequest="0:9999999999999999999"), 0) == 2**63 - 1
+
+
+def test_what_a_condition_ignores_is_not_kept_and_its_neighbours_are() -> None:
+    records = [
+        asked(5, timerId="a"),
+        asked(6, timerId="a", condition=ABSENT),
+        asked(7, timerId="b", condition=ABSENT),
+        asked(8, timerId="a", condition=IF_PENDING, ifRequest="0:6"),
+        asked(9, timerId="a", condition=IF_PENDING, ifRequest="0:5", topic="moved"),
+    ]
+    out = accepted(records, judging())
+    assert (sorted(parts_of(key)[1] for key, _ in out.rows), out.offsets) == ([5, 7, 9], [5, 7, 9])
+    assert out.decided.ignored == {6: DUE_MS, 8: DUE_MS}
+    assert [parts_of(each.key) for each in out.decided.withdrawn] == [(DUE_MS, 5)]
+    assert not out.refused
+
+
+def test_a_condition_is_refused_while_any_member_of_the_group_does_not_know_it() -> None:
+    """It would take the request for one without a condition."""
+    out = accepted([asked(5), asked(6, timerId="a", condition=ABSENT), asked(7)], judging(format=1))
+    assert (out.refused, out.offsets) == ({"condition-unsupported": 1}, [5, 6, 7])
+
+
+def test_a_condition_below_the_offset_from_which_they_are_judged_is_refused() -> None:
+    """An owner before has refused it, and may have told so."""
+    partition = judging()
+    partition.conditions_from = 7
+    records = [asked(offset, timerId=f"{offset}", condition=ABSENT) for offset in (5, 6, 7)]
+    out = accepted(records, partition)
+    assert out.refused == {"condition-unsupported": 2}
+    assert sorted(parts_of(key) for key, _ in out.rows) == [(REFUSED_MS, 5), (REFUSED_MS, 6), (DUE_MS, 7)]
+
+
+def test_a_condition_waits_for_a_seal_that_tells_from_where_they_are_judged() -> None:
+    out = accepted([asked(0), asked(1), asked(2, timerId="a", condition=ABSENT), asked(3)], Partition(0))
+    assert (out.count, out.offsets, out.decided.undecided_at) == (2, [0, 1], None)
+
+
+# --- records on which the code fails ---------------------------------------------------------------------------------
+
+
+class Broken(Partition):
+    """A partition that fails on the offset 6, unless it is refused."""
+
+    def place(self, due_ms: int, offset: int, copied: Copied | None = None) -> bytes | None:
+        if offset == 6 and due_ms != REFUSED_MS:
+            raise ZeroDivisionError("place")
+        return super().place(due_ms, offset, copied)
+
+
+def assert_only_6_is_set_aside(out: Accepted, message: str) -> None:
+    """The second of three is refused, and its neighbours are kept."""
+    keys = sorted(parts_of(key) for key, row in out.rows for key, row in batches.singles(key, row))
+    assert keys == [(REFUSED_MS, 6), (DUE_MS, 5), (DUE_MS, 7)]
+    assert (out.count, out.offsets) == (3, [5, 6, 7])
+    assert out.refused == {Reason.UNREADABLE: 1}
+    refused = [unpack_refused(row) for key, row in out.rows if parts_of(key)[0] == REFUSED_MS]
+    assert refused == [(Reason.UNREADABLE, b"%d" % SECOND, asked(6, timerId="6").value)]
+    assert {offset: str(error) for offset, error in out.faults.items()} == {6: message}
+
+
+def three(**more: object) -> list[Record]:
+    """Return three requests with timer ids; the first one has *more*."""
+    return [asked(5, timerId="5", **more), asked(6, timerId="6"), asked(7, timerId="7")]
+
+
+def test_a_request_that_cannot_be_placed_is_set_aside_and_its_neighbours_are_kept() -> None:
+    # One that is looked at for itself has all of a fetch looked at so.
+    out = accepted([asked(5, timerId="5", millis=0, condition=0), *three()[1:]], Broken(0))
+    assert out.refused == {}
+    partition = Broken(0)
+    partition.acquire([Sealed(last=SECOND, fence=5)], None)
+    out = accepted(three(), partition)
+    assert_only_6_is_set_aside(out, "place")
+    assert sorted(out.decided.versions) == [b"5", b"7"]
+
+
+def test_a_record_that_cannot_be_judged_is_set_aside_and_its_neighbours_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail_on_6(record: wire.Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
+        if record.offset == 6:
+            raise ZeroDivisionError("judged")
+        return judged(record, number, partitions)
+
+    monkeypatch.setattr(verdicts, "judged", fail_on_6)
+    partition = Partition(0)
+    partition.acquire([Sealed(last=SECOND, fence=5)], None)
+    assert_only_6_is_set_aside(accepted(three(), partition), "judged")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_record_that_cannot_be_decided_on_is_set_aside_and_its_neighbours_are_kept(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    def fail_on_6(records: Iterable[TimerRecord], known: Known, partition: Partition) -> Decided:
+        records = list(records)
+        if any(record.offset == 6 for record in records):
+            raise ZeroDivisionError("decide")
+        return decide(records, known, partition)
+
+    monkeypatch.setattr(verdicts, "decide", fail_on_6)
+    out = accepted(three() if at_once else three(replyTopic="", condition=ABSENT), judging())
+    assert_only_6_is_set_aside(out, "decide")
+    assert sorted(out.decided.versions) == [b"5", b"7"]
+
+
+def test_of_several_records_on_which_the_code_fails_each_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_on_even(records: Iterable[TimerRecord], known: Known, partition: Partition) -> Decided:
+        records = list(records)
+        if any(record.offset % 2 == 0 for record in records):
+            raise ZeroDivisionError
+        return decide(records, known, partition)
+
+    monkeypatch.setattr(verdicts, "decide", fail_on_even)
+    out = accepted([asked(offset, timerId="a") for offset in range(6)], Partition(0))
+    assert sorted(out.faults) == [0, 2, 4]
+    assert (out.refused, out.offsets) == ({Reason.UNREADABLE: 3}, [0, 1, 2, 3, 4, 5])
+    assert out.decided.versions == {b"a": Version(DUE_MS, 5)}
+
+
+def test_what_fails_outside_of_a_record_is_no_fault_of_it() -> None:
+    """The store that cannot be read, and what has to be read again, are for the partition's owner."""
+
+    def broken(names: Sequence[bytes]) -> list[Version | None]:
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        accept(three(), Partition(0), 1, broken)
+
+
+def test_whatever_bytes_a_record_has_something_is_said_of_it() -> None:
+    chance = random.Random(4)
+    whole = asked(0, timerId="a", millis=5, condition=IF_PENDING, ifRequest="0:3", replyTopic="r").value or b""
+    whole += asked(0, copy=Copy(offset=-5, appended=-1, decidedOffset=2**63 - 1, decided=-(2**63))).value or b""
+    for _ in range(300):
+        records = []
+        for offset in range(5, 15):
+            value = bytearray(whole)
+            for _ in range(chance.randrange(4)):
+                value[chance.randrange(len(value))] = chance.randrange(256)
+            key = chance.choice([b"%d" % SECOND, b"1", None, b"\xff"])
+            records.append(Record(key, bytes(value[: chance.randrange(len(value) + 1)]), offset, DUE_MS - 5_000))
+        out = accepted(records, judging())
+        assert (out.count, out.faults) == (10, {})
+        kept = {parts_of(single)[1] for key, row in out.rows for single, _ in batches.singles(key, row)}
+        assert kept == set(out.offsets) <= set(range(5, 15))
 
 
 # --- rows of refused requests ----------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ __all__ = [
     "bytes_of",
     "callback_of",
     "callback_options",
+    "condition_options",
     "delay_s_of",
     "json_option",
     "on_instance",
@@ -236,3 +237,17 @@ def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], di
         raise click.UsageError("give either --in or --at")
     given["value"] = sys.stdin.buffer.read() if value == "-" else bytes_of(value)
     return (lambda: second_after(delay_s, HostClock().wall_s()) if when is None else when), given
+
+
+def condition_options(command: _Command) -> _Command:
+    """Give *command* the options that say which pending timer it is about."""
+
+    @click.option("--if-pending", is_flag=True, help="do nothing unless a timer of this ID is pending")
+    @click.option("--request", metavar="P:O", help="with --if-pending: only the timer of this request  [default: any]")
+    @functools.wraps(command)
+    def conditional(*, if_pending: bool, request: str | None, **given: Any) -> Any:
+        if request is not None and not if_pending:
+            raise click.UsageError("--request names the pending timer that is meant: give --if-pending with it")
+        return command(if_pending=if_pending, request=request, **given)
+
+    return conditional  # type: ignore[return-value]

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from aiokafka import ConsumerRecord
@@ -25,6 +25,7 @@ from kafka_timers.cli.options import (
     Principal,
     callback_of,
     callback_options,
+    condition_options,
     json_option,
     on_instance,
     on_kafka,
@@ -64,8 +65,8 @@ from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSetting
 
 __all__ = ["main", "program"]
 
-# What `cancel` and `move` exit with, by the outcome.
-_EXIT_CODES = {"CANCELLED": 0, "MOVED": 0, "TOO_LATE": 3, "UNKNOWN": 4}
+# What `cancel`, `move` and `send --if-absent` exit with, by the outcome.
+_EXIT_CODES = {"CANCELLED": 0, "MOVED": 0, "ACCEPTED": 0, "TOO_LATE": 3, "UNKNOWN": 4, "IGNORED": 5}
 
 
 class _Program(click.Group):
@@ -188,20 +189,30 @@ def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool)
 @on_instance
 @callback_options
 @click.option("--timer-id", help="your own name for the timer  [default: none]")
+@click.option("--if-absent", is_flag=True, help="with --timer-id: do nothing if that id is known")
 @json_option
-def send(kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
+def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **given: Any) -> None:
     """
     Schedule one callback, by --in or by --at.
 
     With --timer-id it takes the place of the pending timer of that id.
+
+    Add --if-absent, and the timer stands only if its id is not known: none is
+    pending, and an hour has passed since the second of the last one. Where it
+    does not, the command exits with 5, and nothing has changed. Repeat the
+    command if you are not sure that it was accepted.
     """
     when, callback = callback_of(given)
+    if if_absent and callback["timer_id"] is None:
+        raise click.UsageError("--if-absent is about the timers of an id: give --timer-id with it")
 
-    async def schedule() -> Timer:
+    async def schedule() -> Timer | Answer:
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await client.at(when(), **callback)
+            return await (client.create if if_absent else client.at)(when=when(), **callback)
 
     timer = wait_for(schedule())
+    if isinstance(timer, Answer):
+        _show_new(callback["timer_id"], timer, as_json)
     if as_json:
         click.echo(json.dumps(timer_document(timer)))
     else:
@@ -212,6 +223,7 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
 @click.argument("timer_id", metavar="ID")
 @on_instance
 @callback_options
+@condition_options
 @json_option
 def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
     """
@@ -222,6 +234,9 @@ def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given:
     more, with 3 if it was too late for that, so that both fire, and with 4 if
     no timer of this id is known. With 1 nothing is known of the earlier one,
     and the line on the standard error says whether the new one stands.
+
+    With --if-pending the new timer stands only where it replaces a pending one.
+    Where it does not, the command exits with 5, and nothing has changed.
     """
     when, callback = callback_of(given)
 
@@ -229,31 +244,42 @@ def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given:
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
             return await client.move(timer_id, when(), **callback)
 
-    answer = wait_for(ask())
+    _show_new(timer_id, wait_for(ask()), as_json)
+
+
+def _show_new(timer_id: str, answer: Answer, as_json: bool) -> NoReturn:
+    """Show the *answer* to a request, and exit with its code."""
     if as_json:
         click.echo(json.dumps(answer_document(timer_id, answer)))
     else:
-        click.echo(f"{answer_line(timer_id, answer)}; the new request is {answer.asked}")
+        new = "" if answer.outcome == "IGNORED" else f"; the new request is {answer.asked}"
+        click.echo(answer_line(timer_id, answer) + new)
     sys.exit(_EXIT_CODES[answer.outcome])
 
 
 @program.command()
 @click.argument("timer_ids", metavar="ID...", nargs=-1, required=True)
 @on_instance
+@condition_options
 @json_option
-def cancel(timer_ids: Sequence[str], kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
+def cancel(timer_ids: Sequence[str], kafka: Kafka, topic_prefix: str, as_json: bool, **condition: Any) -> None:
     """
     Take back the pending timers with these IDs.
 
     Exits with 0 if none of them fires any more, with 3 if it is too late for
     one, so that it fires or has fired, with 4 if one is not known: never seen,
-    or ended more than an hour ago. Of several codes it is the highest, but 1
-    if an answer is missing; the standard error says which.
+    or its second more than an hour ago. With --if-pending it exits with 0 if
+    it has taken all of them back itself, and with 5 if one was not pending. Of
+    several codes it is the highest, but 1 if an answer is missing; the standard
+    error says which.
     """
+    if condition["request"] is not None and len(timer_ids) > 1:
+        raise click.UsageError("--request is the request of one timer: give one ID with it")
 
     async def ask() -> list[Answer | BaseException]:
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await asyncio.gather(*map(client.cancel, timer_ids), return_exceptions=True)
+            calls = [client.cancel(timer_id, **condition) for timer_id in timer_ids]
+            return await asyncio.gather(*calls, return_exceptions=True)
 
     answers = wait_for(ask())
     shown, codes = [], []

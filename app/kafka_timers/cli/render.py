@@ -65,7 +65,10 @@ def _utc(second: int, form: str) -> str:
 def answer_line(timer_id: str, answer: Answer) -> str:
     """Return *answer* as a line."""
     line = f"{_name(timer_id)}: {answer.outcome.lower().replace('_', ' ')}"
-    return line if answer.second is None else f"{line}, of {moment(answer.second)}, request {answer.request}"
+    known = "" if answer.second is None else f"of {moment(answer.second)}, request {answer.request}"
+    if answer.outcome == "IGNORED":
+        return f"{line}; known is the timer {known}" if known else f"{line}; no timer of this id is known"
+    return f"{line}, {known}" if known else line
 
 
 def found_line(timer_id: str, found: Found) -> str:

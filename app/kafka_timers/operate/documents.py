@@ -42,7 +42,7 @@ def timer_document(timer: Timer) -> Document:
 
 
 def answer_document(timer_id: str, answer: Answer) -> Document:
-    """Return the *answer* to a cancel or a move of *timer_id* as JSON."""
+    """Return the *answer* to a cancel, a move or a create of *timer_id* as JSON."""
     return {"timer_id": timer_id} | dataclasses.asdict(answer)
 
 
