@@ -75,7 +75,7 @@ class Outlet:
 
 
 @dataclass(slots=True)
-class _Source:
+class _OwnedPartition:
     """An owned partition: its producer, its position, and up to where the latest version of each timer is known."""
 
     producer: AIOKafkaProducer
@@ -129,7 +129,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         self._clock = clock
         self._parse_record = ADAPTERS[name]
         self._group = adapter_group(settings.group, name)
-        self._sources: dict[TopicPartition, _Source] = {}
+        self._sources: dict[TopicPartition, _OwnedPartition] = {}
         self._changed = asyncio.Event()
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._turn = 0
@@ -223,7 +223,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             return
         consumer.seek(at, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
-        self._sources[at] = source = _Source(producer, position, ahead, latest, callers)
+        self._sources[at] = source = _OwnedPartition(producer, position, ahead, latest, callers)
         source.following = asyncio.create_task(self._follow(consumer, at, source))
         log.info("door %s: reads %s partition %d from offset %d", self._name, at.topic, at.partition, position)
 
@@ -252,7 +252,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         await _all([stop(source.producer) for source in sources.values()])
         self._metrics.door_lag.labels(self._name, self._topic).set(0)
 
-    async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: _Source) -> None:
+    async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: _OwnedPartition) -> None:
         """Pass on what comes until the partition is revoked."""
         while True:
             records: list[SourceRecord] = []
@@ -280,7 +280,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                 await asyncio.sleep(_LINGER_S)
 
     async def _pass_on(
-        self, at: TopicPartition, source: _Source, records: Sequence[SourceRecord], position: int
+        self, at: TopicPartition, source: _OwnedPartition, records: Sequence[SourceRecord], position: int
     ) -> None:
         """Pass *records* on, after which the partition has been read up to *position*."""
         batch, producer, acks = await self._built(source, records), source.producer, list[asyncio.Future[Any]]()
@@ -309,7 +309,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         metrics.count_callers(source.callers.counted)
         source.callers.counted.clear()
 
-    async def _built(self, source: _Source, records: Sequence[SourceRecord]) -> _Batch:
+    async def _built(self, source: _OwnedPartition, records: Sequence[SourceRecord]) -> _Batch:
         """Return the requests that *records* stand for, and the records that are refused, as batches."""
         out, filling = _Batch(), Filling(source.producer.create_batch)
         outlet, now_ms = self._outlet, int(self._clock.wall_s() * 1000)

@@ -205,13 +205,13 @@ def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
         click.echo(f"there are more than these {limit} rows: give a larger --limit", err=True)
 
 
-_where = click.option("--where", required=True, help="condition in SQL over the columns of the view pending")
-_yes = click.option("--yes", is_flag=True, help="do not ask")
+_where_option = click.option("--where", required=True, help="condition in SQL over the columns of the view pending")
+_yes_option = click.option("--yes", is_flag=True, help="do not ask")
 
 
 @lake.command()
-@_where
-@_yes
+@_where_option
+@_yes_option
 @options_of(LakeSettings)
 def cancel(where: str, yes: bool, **given: Any) -> None:
     """
@@ -232,10 +232,10 @@ def _to_second(_context: click.Context, _option: click.Parameter, given: str | N
 
 
 @lake.command()
-@_where
+@_where_option
 @click.option("--to", "to_s", callback=_to_second, help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
 @click.option("--by", "by_s", type=int, help="seconds by which they fire later; a negative number is earlier")
-@_yes
+@_yes_option
 @options_of(LakeSettings)
 def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any) -> None:
     """

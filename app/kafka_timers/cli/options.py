@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.cli.running import argument_bytes
 from kafka_timers.client.request import second_after
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import SECOND_LIMIT
@@ -24,7 +25,6 @@ __all__ = [
     "Delay",
     "Principal",
     "When",
-    "bytes_of",
     "callback_of",
     "callback_options",
     "condition_options",
@@ -36,7 +36,7 @@ __all__ = [
     "when_of",
 ]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -83,7 +83,7 @@ class _HeaderPair(click.ParamType):
         name, equals, text = value.partition("=")
         if not name or not equals:
             self.fail(f"{value!r} is not name=value", param, ctx)
-        return name, bytes_of(text)
+        return name, argument_bytes(text)
 
 
 class Principal(click.ParamType):
@@ -134,18 +134,13 @@ def when_of(text: str) -> datetime | int:
     return when
 
 
-def bytes_of(text: str) -> bytes:
-    """Return the bytes of an argument; one that is not UTF-8 arrives with surrogates in place of its bytes."""
-    return text.encode("utf-8", "surrogateescape")
-
-
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def options_of(settings: type, *only: str) -> Callable[[_Command], _Command]:
+def options_of(settings: type, *only: str) -> Callable[[_Function], _Function]:
     """Return a decorator that gives a command one option per field of *settings*, or per field named in *only*."""
 
-    def decorate(command: _Command) -> _Command:
+    def decorate(command: _Function) -> _Function:
         for field in reversed(dataclasses.fields(settings)):
             if not only or field.name in only:
                 command = _option(field)(command)
@@ -154,7 +149,7 @@ def options_of(settings: type, *only: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
-def _option(field: "dataclasses.Field[Any]") -> Callable[[_Command], _Command]:
+def _option(field: "dataclasses.Field[Any]") -> Callable[[_Function], _Function]:
     choices, is_list = field.metadata["choices"], field.metadata["is_list"]
 
     def judged(_context: click.Context, _option: click.Parameter, given: Any) -> Any:
@@ -180,7 +175,7 @@ def _option(field: "dataclasses.Field[Any]") -> Callable[[_Command], _Command]:
     )
 
 
-def on_kafka(command: _Command) -> _Command:
+def on_kafka(command: _Function) -> _Function:
     """Give *command* the options that say where Kafka is; it takes them as `kafka`."""
 
     @functools.wraps(command)
@@ -190,7 +185,7 @@ def on_kafka(command: _Command) -> _Command:
     return options_of(WorkerSettings, "bootstrap", "kafka_config")(with_kafka)  # type: ignore[return-value]
 
 
-def on_instance(command: _Command) -> _Command:
+def on_instance(command: _Function) -> _Function:
     """Give *command* the options that say which instance of the service it is about: `kafka` and `topic_prefix`."""
     return on_kafka(options_of(WorkerSettings, "topic_prefix")(command))
 
@@ -198,7 +193,7 @@ def on_instance(command: _Command) -> _Command:
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
 
 
-def callback_options(command: _Command) -> _Command:
+def callback_options(command: _Function) -> _Function:
     """Give *command* the options that say when a callback fires and what it is."""
     for option in reversed(
         [
@@ -235,11 +230,11 @@ def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], di
     delay_s, when, value = given.pop("delay_s"), given.pop("when"), given["value"]
     if (delay_s is None) == (when is None):
         raise click.UsageError("give either --in or --at")
-    given["value"] = sys.stdin.buffer.read() if value == "-" else bytes_of(value)
+    given["value"] = sys.stdin.buffer.read() if value == "-" else argument_bytes(value)
     return (lambda: second_after(delay_s, HostClock().wall_s()) if when is None else when), given
 
 
-def condition_options(command: _Command) -> _Command:
+def condition_options(command: _Function) -> _Function:
     """Give *command* the options that say which pending timer it is about."""
 
     @click.option("--if-pending", is_flag=True, help="do nothing unless a timer of this ID is pending")

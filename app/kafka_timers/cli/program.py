@@ -38,7 +38,7 @@ from kafka_timers.cli.render import (
     found_line,
     history_table,
     lag_line,
-    moment,
+    second_text,
     status_table,
 )
 from kafka_timers.cli.running import log_to_stderr, needs, wait_for
@@ -216,7 +216,7 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **give
     if as_json:
         click.echo(json.dumps(timer_document(timer)))
     else:
-        click.echo(f"fires at {moment(timer.second)}, request {timer.request}")
+        click.echo(f"fires at {second_text(timer.second)}, request {timer.request}")
 
 
 @program.command()

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kafka_timers.adapters.lag import AdapterLag
+from kafka_timers.cli.running import argument_bytes
 from kafka_timers.client.request import Answer
 from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.wire import SECOND_LIMIT
@@ -28,9 +29,9 @@ __all__ = [
     "found_line",
     "history_table",
     "lag_line",
-    "moment",
     "printable",
     "rows_table",
+    "second_text",
     "status_table",
 ]
 
@@ -49,7 +50,7 @@ def printable(data: bytes | None) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def moment(second: int) -> str:
+def second_text(second: int) -> str:
     """Return *second* as people read it, and as it is."""
     return f"{_utc(second, '%Y-%m-%d %H:%M:%S')} UTC (second {second})"
 
@@ -65,7 +66,7 @@ def _utc(second: int, form: str) -> str:
 def answer_line(timer_id: str, answer: Answer) -> str:
     """Return *answer* as a line."""
     line = f"{_name(timer_id)}: {answer.outcome.lower().replace('_', ' ')}"
-    known = "" if answer.second is None else f"of {moment(answer.second)}, request {answer.request}"
+    known = "" if answer.second is None else f"of {second_text(answer.second)}, request {answer.request}"
     if answer.outcome == "IGNORED":
         return f"{line}; known is the timer {known}" if known else f"{line}; no timer of this id is known"
     return f"{line}, {known}" if known else line
@@ -73,7 +74,7 @@ def answer_line(timer_id: str, answer: Answer) -> str:
 
 def found_line(timer_id: str, found: Found) -> str:
     """Return how much was *found* of *timer_id*, and where, as a line."""
-    sealed = f"sealed up to {moment(found.seal.last)}" if found.seal else "nothing is sealed"
+    sealed = f"sealed up to {second_text(found.seal.last)}" if found.seal else "nothing is sealed"
     return (
         f"{len(found.outcomes)} records of {_name(timer_id)} in partition {found.partition} from offset "
         f"{found.start} to {found.end}; {sealed}"
@@ -103,8 +104,7 @@ def _fitted(text: str, cells: int) -> str:
 
 
 def _name(timer_id: str) -> str:
-    # An argument that is not UTF-8 arrives with surrogates in place of its bytes.
-    return printable(timer_id.encode("utf-8", "surrogateescape"))
+    return printable(argument_bytes(timer_id))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

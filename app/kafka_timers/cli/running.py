@@ -1,5 +1,5 @@
 """
-What a command does around its work: it sets up logging, runs an event loop, and names the extra that is missing.
+What commands do around their work: set up logging, run an event loop, read arguments, name the extra that is missing.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kafka_timers.errors import KafkaTimersError
 
-__all__ = ["log_to_stderr", "needs", "wait_for"]
+__all__ = ["argument_bytes", "log_to_stderr", "needs", "wait_for"]
 
 _T = TypeVar("_T")
 
@@ -31,6 +31,11 @@ def wait_for(work: Coroutine[Any, Any, _T]) -> _T:
     # The client logs each attempt to connect; the error that ends in says the same once.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     return asyncio.run(work)
+
+
+def argument_bytes(text: str) -> bytes:
+    """Return the bytes of an argument; one that is not UTF-8 arrives with surrogates in place of its bytes."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 @contextmanager

@@ -113,14 +113,14 @@ class AnswerReader:
             partition, offset = await publishing
             if offset < 0:
                 why = "the broker did not tell its offset, by which its answer is known"
-                raise AnswerError(_text(future, partition, "an offset not told", why), asked=None)
+                raise AnswerError(_failure_text(future, partition, "an offset not told", why), asked=None)
             asked = f"{partition}:{offset}"
             try:
                 async with asyncio.timeout(timeout_s):
                     return await self._wait(calls, asked)
             except (TimeoutError, _NoAnswerError) as error:
                 why = self.failed or f"no answer came within {timeout_s:g} s"
-                raise AnswerError(_text(future, partition, f"offset {offset}", why), asked=asked) from error
+                raise AnswerError(_failure_text(future, partition, f"offset {offset}", why), asked=asked) from error
         finally:
             calls.count -= 1
             if not calls.count:
@@ -186,7 +186,7 @@ def _answer_in(value: bytes) -> Answer | None:
         return None
 
 
-def _text(future: Future, partition: int, place: str, why: str) -> str:
+def _failure_text(future: Future, partition: int, place: str, why: str) -> str:
     what = "cancel" if future.cancel else "create" if future.condition == Condition.IF_ABSENT else "move"
     stands = "stands if its condition holds" if future.condition else "stands"
     return (

@@ -220,11 +220,11 @@ def future_of(callback: Callback, reserved: Collection[str]) -> Future:
         raise RequestError(f"millis {millis!r}: give 0 to 999, the order within the second")
     future = Future(callBackTopic=topic, callBack=value)
     if callback.key is not None:
-        future.callBackKey = _text("key", callback.key)
+        future.callBackKey = _checked_text("key", callback.key)
     if callback.timer_id is not None:
-        future.timerId = _text("timer_id", callback.timer_id)
+        future.timerId = _checked_text("timer_id", callback.timer_id)
     if callback.token is not None:
-        future.token = _text("token", callback.token)
+        future.token = _checked_text("token", callback.token)
     if millis:
         future.millis = millis
     if callback.headers:
@@ -239,7 +239,7 @@ def cancel_of(timer_id: str) -> Future:
     Raises:
         RequestError: *timer_id* is empty or no text.
     """
-    return Future(cancel=True, timerId=_text("timer_id", timer_id))
+    return Future(cancel=True, timerId=_checked_text("timer_id", timer_id))
 
 
 def only_if_absent(future: Future) -> Future:
@@ -289,7 +289,7 @@ def check_home(future: Future, partitions: int) -> None:
         )
 
 
-def _text(what: str, given: str | bytes) -> str:
+def _checked_text(what: str, given: str | bytes) -> str:
     try:
         # Both ways: a lone surrogate is a str that is no text.
         text = given.decode() if isinstance(given, bytes) else given.encode().decode()

@@ -326,6 +326,7 @@ class TimerClient:
     async def _reading(self) -> AnswerReader:
         """Return the reader of answers, which sees all answers that come from now on."""
         async with self._opening:
+            # Raises where the client is not started.
             self._partitions()
             if self._answers is None or self._answers.failed:
                 kafka, options = self._producer.connection
