@@ -74,8 +74,8 @@ class Timer:
 
     Attributes:
         second: UNIX second in which it fires.
-        partition: of `timer-request`.
-        offset: in that partition; -1 when the broker did not tell it (after a retry that it knew already).
+        partition: partition of `timer-request` that holds the request.
+        offset: offset in that partition; -1 when the broker did not tell it (after a retry that it knew already).
         timer_id: the sender's own name for it.
         token: what the callback carries in the header `timer-token`.
     """
@@ -203,8 +203,8 @@ def future_of(callback: Callback, reserved: Collection[str]) -> Future:
     Return the message that asks for *callback*.
 
     Args:
-        callback: what its caller wants.
-        reserved: the service's own topics, which get no callbacks.
+        callback: the caller's arguments.
+        reserved: names of the service's own topics, which get no callbacks.
 
     Raises:
         RequestError: an argument is not what a request can carry; the text names it.

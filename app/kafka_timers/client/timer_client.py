@@ -146,14 +146,14 @@ class TimerClient:
             when: an aware datetime or UNIX seconds. A fraction of a second is rounded up: never early. A moment in the
                 past fires with the next tick.
             topic: gets the callback; it must exist and be allowed by the service's operator.
-            key: of the callback, text or its UTF-8 bytes; None is a callback without a key.
-            value: of the callback.
+            key: key of the callback, as text or its UTF-8 bytes; None for a callback without a key.
+            value: value of the callback.
             timer_id: your own name for the timer. It takes the place of the one that is pending under this name. If
                 the second of that one has begun when the broker takes this request, both fire; `move` with
                 `if_pending` and `create` rule that out.
             token: handed back in the header `timer-token`; see `TokenGuard`.
             millis: 0-999, orders the callbacks of one second; all of them leave at its tick.
-            headers: of the callback, after the service's own.
+            headers: headers of the callback, after the service's own.
 
         Raises:
             WhenError: *when* is not a point in time that a timer can have.
