@@ -1,0 +1,119 @@
+"""
+What becomes of requests, told by Spark from the records as Kafka has them: the table that `core.outcomes` runs through.
+
+A Spark job takes seconds, however little there is, so all cases are judged at once, each in a partition of its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import pytest
+from lake_rows import REJECTED, of
+from law_cases import CASES, Case, Record
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.core.wire import Sealed
+from kafka_timers.lake.fates import fates, steps_of
+from kafka_timers.lake.pending import pending
+from kafka_timers.lake.records import requests_of, seals_of
+
+TOLD = [case for case in CASES if not case.only_live]
+RECORD = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+# All records are judged as those of partition 0, where an id of one partition belongs, and then put into their own.
+APART = 1_000_000
+
+
+class Fate(NamedTuple):
+    """What Spark says of a record: its kind, and of a request the rest."""
+
+    kind: str
+    reason: str | None
+    taken_by: int | None
+    fence: int | None
+    # None of one that does not wait; else whether the lake holds it for the workers.
+    parked: bool | None
+
+
+def judged(spark: SparkSession, cases: Sequence[Case]) -> list[str]:
+    """Return the states of the records of each of *cases*, but of copies."""
+    asked = requests_of(spark.createDataFrame(list(_records(cases)), RECORD), 1)
+    number = F.floor(F.col("offset") / APART).cast("int")
+    asked = asked.withColumns({"partition": number, "offset": F.col("offset") % APART}).persist()
+    sealed = [(None, seal.SerializeToString(), *at) for at, seal in _seals(cases)]
+    seals = seals_of(spark.createDataFrame(sealed, RECORD))
+    rejected = [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected]
+    fated = fates(asked, steps_of(seals), of(spark, rejected, REJECTED))
+    found = told_of(asked, fated, pending(asked, seals))
+    asked.unpersist()
+    return [states_of({at: fate for (n, at), fate in found.items() if n == number}) for number in range(len(cases))]
+
+
+def _records(cases: Sequence[Case]) -> Iterator[tuple]:
+    for partition, case in enumerate(cases):
+        for record in case.records:
+            yield record.key, record.value, 0, partition * APART + record.offset, _moment(record)
+
+
+def _seals(cases: Sequence[Case]) -> Iterator[tuple[tuple[int, int, datetime], Sealed]]:
+    for partition, case in enumerate(cases):
+        for offset, seal in enumerate(case.seals):
+            yield (partition, offset, datetime.fromtimestamp(seal.last, UTC).replace(tzinfo=None)), seal
+
+
+def _moment(record: Record) -> datetime:
+    return datetime.fromtimestamp(record.timestamp / 1000, UTC).replace(tzinfo=None)
+
+
+def told_of(asked: DataFrame, fated: DataFrame, waiting: DataFrame) -> dict[tuple[int, int], Fate]:
+    """Return what is said of each record but copies, by partition and offset."""
+    name = ["partition", "offset"]
+    waits = waiting.select(*name, (F.col("far") & F.col("copied_at").isNull()).alias("parked"))
+    rows = (
+        asked.where("kind <> 'copy'")
+        .select(*name, "kind")
+        .join(fated.select(*name, "reason", "taken_by", "fence"), name, "left")
+        .join(waits, name, "left")
+        .select(*name, *Fate._fields)
+    )
+    return {(row[0], row[1]): Fate(*row[2:]) for row in rows.collect()}
+
+
+def states_of(found: Mapping[int, Fate]) -> str:
+    """Return the states of records of one id."""
+    letters, about = {}, None
+    for offset, fate in sorted(found.items()):
+        if fate.kind == "cancel":
+            # What a cancel comes to is what the request before it has come to.
+            letters[offset] = "U" if about is None else "C" if letters[about] == "C" else "L"
+            continue
+        letters[offset] = state_of(fate, found)
+        about = offset if fate.kind == "request" else about
+    return "".join(letters.values())
+
+
+def state_of(fate: Fate, found: Mapping[int, Fate]) -> str:
+    """Return the state of a request."""
+    if fate.reason is not None:
+        return "R"
+    if fate.taken_by is not None:
+        assert fate.parked is None
+        return "C" if found[fate.taken_by].kind == "cancel" else "M"
+    if fate.fence is not None:
+        assert fate.parked is None
+        return "F"
+    assert fate.parked is not None
+    return "K" if fate.parked else "P"
+
+
+@pytest.fixture(scope="module")
+def told(spark: SparkSession) -> dict[str, str]:
+    return dict(zip([case.name for case in TOLD], judged(spark, TOLD), strict=True))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_spark_comes_to_the_same_states(case: Case, request: pytest.FixtureRequest) -> None:
+    if case.only_live:
+        pytest.skip(case.only_live)
+    assert request.getfixturevalue("told")[case.name] == case.states
