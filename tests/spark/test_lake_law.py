@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Sealed
-from kafka_timers.lake.fates import fates, steps_of
+from kafka_timers.lake.outcomes import intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.records import requests_of, seals_of
 
@@ -25,7 +25,7 @@ RECORD = "key binary, value binary, partition int, offset bigint, timestamp time
 APART = 1_000_000
 
 
-class Fate(NamedTuple):
+class Outcome(NamedTuple):
     """What Spark says of a record: its kind, and of a request the rest."""
 
     kind: str
@@ -44,10 +44,12 @@ def judged(spark: SparkSession, cases: Sequence[Case]) -> list[str]:
     sealed = [(None, seal.SerializeToString(), *at) for at, seal in _seals(cases)]
     seals = seals_of(spark.createDataFrame(sealed, RECORD))
     rejected = [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected]
-    fated = fates(asked, steps_of(seals), of(spark, rejected, REJECTED))
-    found = told_of(asked, fated, pending(asked, seals))
+    outcomes = outcomes_of(asked, intervals_of(seals), of(spark, rejected, REJECTED))
+    found = told_of(asked, outcomes, pending(asked, seals))
     asked.unpersist()
-    return [states_of({at: fate for (n, at), fate in found.items() if n == number}) for number in range(len(cases))]
+    return [
+        states_of({at: outcome for (n, at), outcome in found.items() if n == number}) for number in range(len(cases))
+    ]
 
 
 def _records(cases: Sequence[Case]) -> Iterator[tuple]:
@@ -66,45 +68,46 @@ def _moment(record: Record) -> datetime:
     return datetime.fromtimestamp(record.timestamp / 1000, UTC).replace(tzinfo=None)
 
 
-def told_of(asked: DataFrame, fated: DataFrame, waiting: DataFrame) -> dict[tuple[int, int], Fate]:
+def told_of(asked: DataFrame, outcomes: DataFrame, waiting: DataFrame) -> dict[tuple[int, int], Outcome]:
     """Return what is said of each record but copies, by partition and offset."""
     name = ["partition", "offset"]
     waits = waiting.select(*name, (F.col("far") & F.col("copied_at").isNull()).alias("parked"))
     rows = (
         asked.where("kind <> 'copy'")
         .select(*name, "kind")
-        .join(fated.select(*name, "reason", "taken_by", "fence"), name, "left")
+        .join(outcomes.select(*name, "reason", "taken_by", "fence"), name, "left")
         .join(waits, name, "left")
-        .select(*name, *Fate._fields)
+        .select(*name, *Outcome._fields)
     )
-    return {(row[0], row[1]): Fate(*row[2:]) for row in rows.collect()}
+    return {(row[0], row[1]): Outcome(*row[2:]) for row in rows.collect()}
 
 
-def states_of(found: Mapping[int, Fate]) -> str:
+def states_of(found: Mapping[int, Outcome]) -> str:
     """Return the states of records of one id."""
-    letters, about = {}, None
-    for offset, fate in sorted(found.items()):
-        if fate.kind == "cancel":
-            # What a cancel comes to is what the request before it has come to.
-            letters[offset] = "U" if about is None else "C" if letters[about] == "C" else "L"
+    letters, about = "", None
+    for offset, outcome in sorted(found.items()):
+        if outcome.kind == "cancel":
+            # What a cancel comes to is what the request before it has come to by then.
+            taken_by = found[about].taken_by if about is not None else None
+            letters += "U" if about is None else "L" if taken_by is None or taken_by > offset else "C"
             continue
-        letters[offset] = state_of(fate, found)
-        about = offset if fate.kind == "request" else about
-    return "".join(letters.values())
+        letters += state_of(outcome, found)
+        about = offset if outcome.kind == "request" else about
+    return letters
 
 
-def state_of(fate: Fate, found: Mapping[int, Fate]) -> str:
+def state_of(outcome: Outcome, found: Mapping[int, Outcome]) -> str:
     """Return the state of a request."""
-    if fate.reason is not None:
+    if outcome.reason is not None:
         return "R"
-    if fate.taken_by is not None:
-        assert fate.parked is None
-        return "C" if found[fate.taken_by].kind == "cancel" else "M"
-    if fate.fence is not None:
-        assert fate.parked is None
+    if outcome.taken_by is not None:
+        assert outcome.parked is None
+        return "C" if found[outcome.taken_by].kind == "cancel" else "M"
+    if outcome.fence is not None:
+        assert outcome.parked is None
         return "F"
-    assert fate.parked is not None
-    return "K" if fate.parked else "P"
+    assert outcome.parked is not None
+    return "K" if outcome.parked else "P"
 
 
 @pytest.fixture(scope="module")
