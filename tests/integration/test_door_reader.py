@@ -25,11 +25,11 @@ from kafka_timers.broker.topics import create
 from kafka_timers.cli.program import program
 from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
-from kafka_timers.core.verdicts import Target
+from kafka_timers.core.callbacks import Target
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.priority import Rush
+from kafka_timers.worker.priority import PriorityGate
 
 PARTITIONS = 4
 LATER = int(time.time()) + 100_000
@@ -55,7 +55,7 @@ class Doors:
         outlet = Outlet(
             self.topics.requests, Target(PARTITIONS, 1_048_588), self.topics.rejected, Target(PARTITIONS, 1_048_588)
         )
-        return DoorReader(settings, name, self.prefix + topic, outlet, Rush(), self.metrics, HostClock())
+        return DoorReader(settings, name, self.prefix + topic, outlet, PriorityGate(), self.metrics, HostClock())
 
     @asynccontextmanager
     async def open(self, name: str = "etf1", topic: str = "theirs", **more: object) -> AsyncIterator[DoorReader]:

@@ -10,7 +10,20 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kafka_timers import RequestError, WhenError
-from kafka_timers.client.request import future_of, second_after, second_of
+from kafka_timers.client.request import (
+    Answer,
+    Outcome,
+    cancel_of,
+    check_home,
+    future_of,
+    only_if_absent,
+    only_if_pending,
+    partition_of,
+    second_after,
+    second_of,
+)
+from kafka_timers.core.verdicts import expected_in
+from kafka_timers.core.wire import Condition, Reply
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -200,3 +213,44 @@ def test_what_a_request_cannot_carry_is_refused_by_name(given: dict[str, Any], a
 
 def test_topic_of_three_dots_is_a_name_to_kafka() -> None:
     assert asked(topic="...").callBackTopic == "..."
+
+
+def test_request_without_a_condition_has_none_on_the_wire() -> None:
+    assert only_if_pending(cancel_of("id"), False, None) == cancel_of("id")
+
+
+def test_conditions_on_the_wire() -> None:
+    assert only_if_absent(asked(timer_id="id")).condition == Condition.IF_ABSENT
+    anyone = only_if_pending(cancel_of("id"), True, None)
+    assert (anyone.condition, anyone.ifRequest) == (Condition.IF_PENDING, "")
+    meant = only_if_pending(cancel_of("id"), True, "3:17")
+    assert (meant.condition, expected_in(meant, 3)) == (Condition.IF_PENDING, 17)
+
+
+@pytest.mark.parametrize(
+    "request_", ["", "3", "3:", ":17", "3:-1", "03:17", "3:17 ", "3:1\n", "3:٣", "a:b", "3:" + 20 * "1", 17, b"3:17"]
+)
+def test_what_names_no_request_is_refused(request_: Any) -> None:
+    with pytest.raises(RequestError, match=r"is not partition:offset: give what Timer\.request"):
+        only_if_pending(cancel_of("id"), True, request_)
+
+
+def test_request_that_is_named_without_a_condition_is_refused() -> None:
+    with pytest.raises(RequestError, match="give if_pending=True with it"):
+        only_if_pending(cancel_of("id"), False, "3:17")
+
+
+def test_request_of_another_partition_than_the_ids_is_refused() -> None:
+    home = partition_of("id", 8)
+    check_home(cancel_of("id"), 8)
+    check_home(only_if_pending(cancel_of("id"), True, f"{home}:17"), 8)
+    with pytest.raises(RequestError, match=f"all requests of this timer id lie in partition {home}"):
+        check_home(only_if_pending(cancel_of("id"), True, f"{(home + 1) % 8}:17"), 8)
+
+
+def test_every_outcome_of_the_service_is_one_of_the_client() -> None:
+    names = set(Reply.Outcome.keys()) - {"OUTCOME_UNSPECIFIED"}
+    assert names == set(Outcome)
+    told = Answer.of(Reply(outcome="IGNORED", second=9, request="3:16", asked="3:17"))
+    assert told == Answer(Outcome.IGNORED, 9, "3:16", "3:17")
+    assert Answer.of(Reply(outcome="ACCEPTED", asked="3:17")) == Answer(Outcome.ACCEPTED, None, None, "3:17")

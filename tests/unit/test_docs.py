@@ -132,8 +132,10 @@ def test_newcomers_find_every_target_of_make() -> None:
     known = {
         "help",
         "run",
+        "check",
         "test",
         "test-deploy",
+        "mutants",
         "lint",
         "proto",
         "bench",

@@ -18,7 +18,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -47,8 +47,8 @@ __all__ = ["Delay", "When", "log_to_stderr", "main", "needs", "options_of", "pro
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _T = TypeVar("_T")
 
-# What `cancel` and `move` exit with, by the outcome.
-_EXIT_CODES = {"CANCELLED": 0, "MOVED": 0, "TOO_LATE": 3, "UNKNOWN": 4}
+# What `cancel`, `move` and `send --if-absent` exit with, by the outcome.
+_EXIT_CODES = {"CANCELLED": 0, "MOVED": 0, "ACCEPTED": 0, "TOO_LATE": 3, "UNKNOWN": 4, "IGNORED": 5}
 
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -346,26 +346,50 @@ def _callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], d
     return (lambda: second_after(delay_s, HostClock().wall_s()) if when is None else when), given
 
 
+def _conditional(command: _Command) -> _Command:
+    """Give *command* the options that say which pending timer it is about."""
+
+    @click.option("--if-pending", is_flag=True, help="do nothing unless a timer of this ID is pending")
+    @click.option("--request", metavar="P:O", help="with --if-pending: only the timer of this request  [default: any]")
+    @functools.wraps(command)
+    def conditional(*, if_pending: bool, request: str | None, **given: Any) -> Any:
+        if request is not None and not if_pending:
+            raise click.UsageError("--request names the pending timer that is meant: give --if-pending with it")
+        return command(if_pending=if_pending, request=request, **given)
+
+    return conditional  # type: ignore[return-value]
+
+
 @program.command()
 @_where
 @_callback
 @click.option("--timer-id", help="your own name for the timer  [default: none]")
+@click.option("--if-absent", is_flag=True, help="with --timer-id: do nothing if that id is known")
 @_json
-def send(kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
+def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **given: Any) -> None:
     """
     Schedule one callback, by --in or by --at.
 
     With --timer-id it takes the place of the pending timer of that id.
+
+    Add --if-absent, and the timer stands only if its id is not known: none is
+    pending, and an hour has passed since the second of the last one. Where it
+    does not, the command exits with 5, and nothing has changed. Repeat the
+    command if you are not sure that it was accepted.
     """
-    from kafka_timers.client.timer_client import TimerClient
+    from kafka_timers.client.timer_client import Answer, TimerClient
 
     when, callback = _callback_of(given)
+    if if_absent and callback["timer_id"] is None:
+        raise click.UsageError("--if-absent is about the timers of an id: give --timer-id with it")
 
-    async def schedule() -> "Timer":
+    async def schedule() -> "Timer | Answer":
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await client.at(when(), **callback)
+            return await (client.create if if_absent else client.at)(when=when(), **callback)
 
     timer = _wait_for(schedule())
+    if isinstance(timer, Answer):
+        _show_new(callback["timer_id"], timer, as_json)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(timer) | {"request": timer.request}))
     else:
@@ -376,6 +400,7 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
 @click.argument("timer_id", metavar="ID")
 @_where
 @_callback
+@_conditional
 @_json
 def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
     """
@@ -386,6 +411,9 @@ def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given:
     more, with 3 if it was too late for that, so that both fire, and with 4 if
     no timer of this id is known. With 1 nothing is known of the earlier one,
     and the line on the standard error says whether the new one stands.
+
+    With --if-pending the new timer stands only where it replaces a pending one.
+    Where it does not, the command exits with 5, and nothing has changed.
     """
     from kafka_timers.client.timer_client import TimerClient
 
@@ -395,32 +423,44 @@ def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given:
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
             return await client.move(timer_id, when(), **callback)
 
-    answer = _wait_for(ask())
+    _show_new(timer_id, _wait_for(ask()), as_json)
+
+
+def _show_new(timer_id: str, answer: "Answer", as_json: bool) -> NoReturn:
+    """Show the *answer* to a request, and exit with its code."""
     if as_json:
         click.echo(json.dumps({"timer_id": timer_id} | dataclasses.asdict(answer)))
     else:
-        click.echo(f"{answer_line(timer_id, answer)}; the new request is {answer.asked}")
+        new = "" if answer.outcome == "IGNORED" else f"; the new request is {answer.asked}"
+        click.echo(answer_line(timer_id, answer) + new)
     sys.exit(_EXIT_CODES[answer.outcome])
 
 
 @program.command()
 @click.argument("timer_ids", metavar="ID...", nargs=-1, required=True)
 @_where
+@_conditional
 @_json
-def cancel(timer_ids: Sequence[str], kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
+def cancel(timer_ids: Sequence[str], kafka: Kafka, topic_prefix: str, as_json: bool, **condition: Any) -> None:
     """
     Take back the pending timers with these IDs.
 
     Exits with 0 if none of them fires any more, with 3 if it is too late for
     one, so that it fires or has fired, with 4 if one is not known: never seen,
-    or ended more than an hour ago. Of several codes it is the highest, but 1
-    if an answer is missing; the standard error says which.
+    or its second more than an hour ago. With --if-pending it exits with 0 if
+    it has taken all of them back itself, and with 5 if one was not pending. Of
+    several codes it is the highest, but 1 if an answer is missing; the standard
+    error says which.
     """
     from kafka_timers.client.timer_client import TimerClient
 
+    if condition["request"] is not None and len(timer_ids) > 1:
+        raise click.UsageError("--request is the request of one timer: give one ID with it")
+
     async def ask() -> "list[Answer | BaseException]":
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await asyncio.gather(*map(client.cancel, timer_ids), return_exceptions=True)
+            calls = [client.cancel(timer_id, **condition) for timer_id in timer_ids]
+            return await asyncio.gather(*calls, return_exceptions=True)
 
     answers = _wait_for(ask())
     shown, codes = [], []
@@ -500,7 +540,10 @@ def history_table(partition: int, rows: "Sequence[Outcome]") -> Table:
 def answer_line(timer_id: str, answer: "Answer") -> str:
     """Return *answer* as a line for a terminal."""
     line = f"{printable(_bytes_of(timer_id))}: {answer.outcome.lower().replace('_', ' ')}"
-    return line if answer.second is None else f"{line}, of {_moment(answer.second)}, request {answer.request}"
+    known = "" if answer.second is None else f"of {_moment(answer.second)}, request {answer.request}"
+    if answer.outcome == "IGNORED":
+        return f"{line}; known is the timer {known}" if known else f"{line}; no timer of this id is known"
+    return f"{line}, {known}" if known else line
 
 
 @program.command()

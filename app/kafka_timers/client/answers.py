@@ -1,5 +1,5 @@
 """
-Bring the answers to cancels and moves from the reply topic to the calls that asked.
+Bring the answers to cancels, moves and creates from the reply topic to the calls that asked.
 
 Each client reads the whole topic, from where it ended before the client's first question on. An answer is told by the
 place of its question, which the caller may learn later than the answer arrives:
@@ -23,8 +23,8 @@ from google.protobuf.message import DecodeError
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.topics import answering
-from kafka_timers.client.request import Answer, Outcome
-from kafka_timers.core.wire import Future, Reply
+from kafka_timers.client.request import Answer
+from kafka_timers.core.wire import Condition, Future, Reply
 from kafka_timers.errors import AnswerError
 
 __all__ = ["Replies"]
@@ -96,7 +96,7 @@ class Replies:
 
     async def answer(self, future: Future, publishing: Awaitable[tuple[int, int]], timeout_s: float) -> Answer:
         """
-        Return the answer to *future*, a cancel or a move.
+        Return the answer to *future*, a cancel, a move or a create.
 
         Args:
             future: what *publishing* publishes.
@@ -181,17 +181,16 @@ async def _ended(task: "asyncio.Task[None]") -> None:
 def _answer_in(value: bytes) -> Answer | None:
     """Return the answer that *value* carries, None for what somebody else has put on the topic."""
     try:
-        reply = Reply.FromString(value)
-        outcome = Outcome(Reply.Outcome.Name(reply.outcome))
+        return Answer.of(Reply.FromString(value))
     except (DecodeError, ValueError):
         return None
-    return Answer(outcome, reply.second or None, reply.request or None, reply.asked)
 
 
 def _text(future: Future, partition: int, place: str, why: str) -> str:
-    what = "cancel" if future.cancel else "move"
+    what = "cancel" if future.cancel else "create" if future.condition == Condition.IF_ABSENT else "move"
+    stands = "stands if its condition holds" if future.condition else "stands"
     return (
         f"{why}. The {what} of {future.timerId!r} was accepted, in partition {partition} of timer-request at {place}, "
-        "and stands: `kafka-timers find` shows what became of the timer, `kafka-timers status` whether that partition "
-        f"has an owner, and the topic timer-rejected whether the {what} was refused"
+        f"and {stands}: `kafka-timers find` shows what became of the timer, `kafka-timers status` whether that "
+        f"partition has an owner, and the topic timer-rejected whether the {what} was refused"
     )

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Self
 
 from aiokafka.partitioner import murmur2
 
@@ -20,8 +21,10 @@ from kafka_timers.core.wire import (
     REQUEST_HEADER,
     SECOND_LIMIT,
     TOKEN_HEADER,
+    Condition,
     Future,
     Header,
+    Reply,
 )
 from kafka_timers.errors import RequestError, WhenError
 
@@ -31,7 +34,10 @@ __all__ = [
     "Outcome",
     "Timer",
     "cancel_of",
+    "check_home",
     "future_of",
+    "only_if_absent",
+    "only_if_pending",
     "partition_of",
     "second_after",
     "second_of",
@@ -42,6 +48,8 @@ Headers = Iterable[tuple[str, bytes | None]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _OWN_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
+
+_request_matches = re.compile(r"(0|[1-9][0-9]{0,9}):[0-9]{1,19}", re.ASCII).fullmatch
 
 # What Kafka takes as the name of a topic. A request for any other would only end on `timer-rejected`.
 _topic_matches = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}").fullmatch
@@ -74,39 +82,56 @@ class Timer:
 
 class Outcome(StrEnum):
     """
-    What became of the timer that a cancel or a move was about.
+    What became of the timer that a cancel, a move or a create was about.
 
     Attributes:
         CANCELLED: it does not fire; also for one that was cancelled before.
         MOVED: it does not fire; the request that asked has taken its place.
         TOO_LATE: it fires or has fired, since its second had begun. A move that is answered so fires as well.
-        UNKNOWN: no timer of this id is held: there was none, or it fired or was cancelled more than an hour ago; for a
-            move, it was cancelled. A move that is answered so is a new timer.
+        UNKNOWN: no timer of this id is held: there was none, or an hour has passed since its second; for a move, it was
+            cancelled. A move that is answered so is a new timer.
+        ACCEPTED: no timer of this id was known; the one that `create` asked for will fire.
+        IGNORED: the condition did not hold, so the call has changed nothing. Of `create`: the id is known already. Of
+            a cancel or a move with `if_pending`: no timer is pending under this id, or another one than was named.
     """
 
     CANCELLED = "CANCELLED"
     MOVED = "MOVED"
     TOO_LATE = "TOO_LATE"
     UNKNOWN = "UNKNOWN"
+    ACCEPTED = "ACCEPTED"
+    IGNORED = "IGNORED"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """
-    What the service says to a cancel or a move.
+    What the service says to a cancel, a move or a create.
 
     Attributes:
         outcome: what became of the timer that it was about.
-        second: UNIX second for which that timer was made; None when it is unknown.
+        second: UNIX second for which the earlier timer of this id was made; None when none is known.
         request: partition:offset of that timer's request, as its callback has it in the header `timer-request`; None
-            when it is unknown.
-        asked: partition:offset of the cancel or move. For a move that is the request of the new timer.
+            when none is known.
+        asked: partition:offset of the call's own record. Where a move or a create stands, this is the request of the
+            new timer.
     """
 
     outcome: Outcome
     second: int | None
     request: str | None
     asked: str
+
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """
+        Return what *reply* says.
+
+        Raises:
+            ValueError: its outcome is none that this version knows.
+        """
+        outcome = Outcome(Reply.Outcome.Name(reply.outcome))
+        return cls(outcome, reply.second or None, reply.request or None, reply.asked)
 
 
 def second_of(when: datetime | float) -> int:
@@ -211,6 +236,53 @@ def cancel_of(timer_id: str) -> Future:
         RequestError: *timer_id* is empty or no text.
     """
     return Future(cancel=True, timerId=_text("timer_id", timer_id))
+
+
+def only_if_absent(future: Future) -> Future:
+    """Return *future*, a request with a timer id, as one that means nothing if that id is known."""
+    future.condition = Condition.IF_ABSENT
+    return future
+
+
+def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future:
+    """
+    Return *future*, a cancel or a request, as one that means nothing unless it finds a pending timer.
+
+    Args:
+        future: has a timer id.
+        wanted: without it, *future* is returned as it is.
+        request: partition:offset of the only request that the pending timer may be of; None for any.
+
+    Raises:
+        RequestError: *request* does not name a request, or is given and not *wanted*.
+    """
+    if request is not None:
+        if not wanted:
+            raise RequestError("request names the pending timer that is meant: give if_pending=True with it")
+        if not isinstance(request, str) or not _request_matches(request):
+            raise RequestError(
+                f"request {request!r} is not partition:offset: give what Timer.request, Answer.request or the header "
+                f"{REQUEST_HEADER} says"
+            )
+        future.ifRequest = request
+    if wanted:
+        future.condition = Condition.IF_PENDING
+    return future
+
+
+def check_home(future: Future, partitions: int) -> None:
+    """
+    Check that the request which *future* names, if it names one, can be one of its timer id.
+
+    Raises:
+        RequestError: it lies in another partition than all requests of this id; the workers would refuse *future*.
+    """
+    home = partition_of(future.timerId, partitions)
+    if future.ifRequest and future.ifRequest.partition(":")[0] != str(home):
+        raise RequestError(
+            f"request {future.ifRequest} is not one of {future.timerId!r}: all requests of this timer id lie in "
+            f"partition {home}"
+        )
 
 
 def partition_of(name: str, partitions: int) -> int:

@@ -38,7 +38,10 @@ from kafka_timers.client.request import (
     Outcome,
     Timer,
     cancel_of,
+    check_home,
     future_of,
+    only_if_absent,
+    only_if_pending,
     partition_of,
     second_after,
     second_of,
@@ -72,8 +75,8 @@ class TimerClient:
             one, to schedule inside your own transaction. It stays yours to stop. By default the client has its own,
             idempotent and with acks=all, and renews it when the broker has refused a batch. Answers are read over a
             connection with the same address, TLS and SASL.
-        reply_topic: where `cancel` and `move` are answered; by default the service's own `timer-reply`. Every client
-            reads the whole topic from its first `cancel` or `move` on, so one that is busy may be given its own, which
+        reply_topic: where `cancel`, `move` and `create` are answered; by default the service's own `timer-reply`. Every
+            client reads the whole topic from its first such call on, so one that is busy may be given its own, which
             has to exist and to be allowed by the service's operator.
         timeout_s: longest wait for the broker to accept a batch.
         clock: what `after` counts from; this host's by default.
@@ -121,7 +124,7 @@ class TimerClient:
         """
         Wait until what is under way is accepted or has failed, and disconnect; nothing is raised.
 
-        Answers are not waited for: a `cancel` or `move` without one ends in `AnswerError`.
+        Answers are not waited for: a `cancel`, `move` or `create` without one ends in `AnswerError`.
         """
         lanes, self._lanes = self._lanes, []
         await asyncio.gather(*(lane.done() for lane in lanes))
@@ -161,7 +164,9 @@ class TimerClient:
             topic: gets the callback; it must exist and be allowed by the service's operator.
             key: of the callback, text or its UTF-8 bytes; None is a callback without a key.
             value: of the callback.
-            timer_id: your own name for the timer. It takes the place of the one that is pending under this name.
+            timer_id: your own name for the timer. It takes the place of the one that is pending under this name. If
+                the second of that one has begun when the broker takes this request, both fire; `move` with
+                `if_pending` and `create` rule that out.
             token: handed back in the header `timer-token`; see `TokenGuard`.
             millis: 0-999, orders the callbacks of one second; all of them leave at its tick.
             headers: of the callback, after the service's own.
@@ -206,27 +211,7 @@ class TimerClient:
         """
         return await self.at(when, topic=topic, key=key, value=value)
 
-    async def cancel(self, timer_id: str, *, timeout_s: float = 10.0) -> Answer:
-        """
-        Take back the timer that is pending under *timer_id*, and return what the service says to that.
-
-        Too late is a cancel that the broker appends when the timer's second has begun; the outcome says so.
-
-        Args:
-            timer_id: as it was given to `at`, `after` or `move`.
-            timeout_s: longest wait for the answer, once the broker has accepted the cancel.
-
-        Raises:
-            RequestError: *timer_id* is empty or no text; or the client publishes in transactions, where no answer can
-                come before the commit. Use another client for it.
-            PublishError: the broker did not accept the cancel; after a time limit it still may.
-            AnswerError: the cancel was accepted, and no answer came. It stands, and asking again does no harm.
-            BrokerError: the reply topic cannot be read.
-            TopicsError: the reply topic does not exist.
-        """
-        return await self._answer(cancel_of(timer_id), None, timeout_s)
-
-    async def move(
+    async def create(
         self,
         timer_id: str,
         when: datetime | float,
@@ -240,21 +225,27 @@ class TimerClient:
         timeout_s: float = 10.0,
     ) -> Answer:
         """
-        Replace the timer that is pending under *timer_id* by one for *when*, and return what the service says to that.
+        Ask for a callback at *when* unless *timer_id* is known already, and return what the service says to that.
 
-        It is replaced as a whole: nothing of its topic, key, value, token or headers is kept. The new timer stands
-        whatever the outcome is, so after `TOO_LATE` both fire.
+        An id is known while its timer is pending, and until an hour after the second of its last timer, whether that
+        one has fired or was cancelled. So you can repeat a `create` whose answer you did not get: one timer stands.
 
         Args:
-            timer_id: as it was given to `at`, `after` or `move`.
+            timer_id: your own name for the timer.
             when: as in `at`, and so are the others.
-            timeout_s: longest wait for the answer, once the broker has accepted the move.
+            timeout_s: longest wait for the answer, once the broker has accepted the request.
+
+        Returns:
+            `ACCEPTED`: the timer stands, and `Answer.asked` is its request. `IGNORED`: nothing has changed;
+            `Answer.second` and `Answer.request` tell the timer by which the id is known.
 
         Raises:
             WhenError: *when* is not a point in time that a timer can have.
             RequestError: another argument is not what a request can carry; or as in `cancel`.
-            PublishError: the broker did not accept the move; after a time limit it still may.
-            AnswerError: the move was accepted, and no answer came. It stands.
+            PublishError: the broker did not accept the request; after a time limit it still may.
+            AnswerError: the request was accepted, and no answer came. Repeat it to learn more. If that goes on, a
+                worker of an earlier version may be left in the group: then `timer-rejected` has the request, with the
+                reason `condition-unsupported`.
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
@@ -269,10 +260,94 @@ class TimerClient:
             headers=headers,
             reserved=self._reserved,
         )
-        return await self._answer(future, second, timeout_s)
+        return await self._answer(only_if_absent(future), second, timeout_s)
+
+    async def cancel(
+        self, timer_id: str, *, if_pending: bool = False, request: str | None = None, timeout_s: float = 10.0
+    ) -> Answer:
+        """
+        Take back the timer that is pending under *timer_id*, and return what the service says to that.
+
+        Too late is a cancel that the broker appends when the timer's second has begun; the outcome says so.
+
+        Args:
+            timer_id: as it was given to `at`, `after`, `move` or `create`.
+            if_pending: do nothing unless a timer is pending under this id. The answer is `CANCELLED` for a timer that
+                this very cancel took back, and `IGNORED` in all other cases.
+            request: with *if_pending*: cancel only the timer of this request (partition:offset, as in `Timer.request`),
+                and not one that has replaced it since.
+            timeout_s: longest wait for the answer, once the broker has accepted the cancel.
+
+        Raises:
+            RequestError: *timer_id* is empty or no text; *request* is none of this id; or the client publishes in
+                transactions, where no answer can come before the commit. Use another client for it.
+            PublishError: the broker did not accept the cancel; after a time limit it still may.
+            AnswerError: the cancel was accepted, and no answer came. It stands, and asking again does no harm.
+            BrokerError: the reply topic cannot be read.
+            TopicsError: the reply topic does not exist.
+        """
+        future = only_if_pending(cancel_of(timer_id), if_pending, request)
+        return await self._answer(future, None, timeout_s)
+
+    async def move(
+        self,
+        timer_id: str,
+        when: datetime | float,
+        *,
+        topic: str,
+        key: str | bytes | None = None,
+        value: bytes = b"",
+        token: str | None = None,
+        millis: int = 0,
+        headers: Headers = (),
+        if_pending: bool = False,
+        request: str | None = None,
+        timeout_s: float = 10.0,
+    ) -> Answer:
+        """
+        Replace the timer that is pending under *timer_id* by one for *when*, and return what the service says to that.
+
+        It is replaced as a whole: nothing of its topic, key, value, token or headers is kept. Without *if_pending* the
+        new timer stands whatever the outcome is: after `TOO_LATE` both timers fire. With it the new timer stands if it
+        has replaced the pending one, which is answered `MOVED`. Otherwise the answer is `IGNORED`, nothing has changed,
+        and a timer that could not be replaced any more fires alone.
+
+        Args:
+            timer_id: as it was given to `at`, `after`, `move` or `create`.
+            when: as in `at`, and so are the others.
+            if_pending: do nothing unless a timer is pending under this id.
+            request: with *if_pending*: replace only the timer of this request (partition:offset, as in
+                `Timer.request`), and not one that has replaced it since.
+            timeout_s: longest wait for the answer, once the broker has accepted the move.
+
+        Raises:
+            WhenError: *when* is not a point in time that a timer can have.
+            RequestError: another argument is not what a request can carry; or as in `cancel`.
+            PublishError: the broker did not accept the move; after a time limit it still may.
+            AnswerError: the move was accepted, and no answer came. It stands, or with *if_pending* it stands if it has
+                found the timer.
+            BrokerError: the reply topic cannot be read.
+            TopicsError: the reply topic does not exist.
+        """
+        second = second_of(when)
+        future = future_of(
+            topic=topic,
+            key=key,
+            value=value,
+            timer_id=timer_id,
+            token=token,
+            millis=millis,
+            headers=headers,
+            reserved=self._reserved,
+        )
+        return await self._answer(only_if_pending(future, if_pending, request), second, timeout_s)
 
     async def _answer(self, future: Future, second: int | None, timeout_s: float) -> Answer:
-        """Publish a move to *second*, or a cancel, and return its answer."""
+        """Publish a move or a create for *second*, or a cancel, and return its answer."""
+        if not future.timerId:
+            raise RequestError("timer_id is None, and the answer is about a timer with an id: give a str")
+        if future.ifRequest:
+            check_home(future, self._partitions())
         future.replyTopic = self._reply_topic
         replies = await self._reading()
         # The key of a cancel is not read by the worker: it is what Kafka's own partitioners find the partition by.
@@ -325,6 +400,9 @@ class TimerClient:
         lanes = self._started_lanes()
         partition = partition_of(name, len(lanes)) if name else next(self._turns) % len(lanes)
         return partition, await lanes[partition].publish(key, value)
+
+    def _partitions(self) -> int:
+        return len(self._started_lanes())
 
     def _started_lanes(self) -> "list[_Lane]":
         if not self._lanes:

@@ -20,10 +20,11 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Row
+from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, is_late, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version, decide
+from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
 from kafka_timers.core.wire import SECOND_LIMIT, Condition, Extras, Future, Record, is_far, number_in
 
 

@@ -43,11 +43,12 @@ from kafka_timers.worker.kafka_ports import KafkaLogBounds, KafkaSealLog
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.outbox import KafkaReplies
-from kafka_timers.worker.owner import Owner, Ports, check_partitions
+from kafka_timers.worker.owner import Owner, check_partitions
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import RequestReader
 from kafka_timers.worker.sender import KafkaSender
+from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.stores import StoreFolders
 from kafka_timers.worker.supervisor import run_all
