@@ -7,6 +7,7 @@ address use that one. Tests that need a broker of ours are skipped where there i
 """
 
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -40,7 +41,14 @@ def histories(pytestconfig: pytest.Config) -> int | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment() -> Iterator[None]:
-    """Remove settings that whoever runs the tests has in the environment; child processes inherit what is left."""
+    """
+    Remove settings that whoever runs the tests has in the environment; child processes inherit what is left.
+
+    So they do with signals that are ignored, as Ctrl-C is where a shell runs the tests in the background: tests that
+    press it would wait for ever.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith("KAFKA_TIMERS_"):
