@@ -95,6 +95,14 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "spark.sql.warehouse.dir": str(folder),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # A test's tables are a few rows, and most of its time went into all that Spark does around them:
+        # compiling what runs once, planning anew after each stage, one task more for each part of nothing.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        # The plan as text, made for pages that nobody opens.
+        "spark.sql.maxPlanStringLength": "0",
     }
     session = open_session(LakeSettings(master="local[2]"), conf)
     yield session
