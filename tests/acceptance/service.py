@@ -169,14 +169,14 @@ class Service:
             )
         await asyncio.gather(*acks)
 
-    async def tick(self, second: int, partitions: Iterable[int] | None = None) -> None:
-        """Write one tick into every partition, or into the ones named."""
+    async def tick(self, second: int, partitions: Iterable[int] | None = None) -> list[int]:
+        """Write one tick into every partition, or into the ones named; return when each was appended, in ms."""
         where = range(self.partitions) if partitions is None else partitions
         sends = [
             self.producer.send_and_wait(self.topics.oscillator, b"1", key=str(second).encode(), partition=partition)
             for partition in where
         ]
-        await asyncio.gather(*sends)
+        return [at.timestamp for at in await asyncio.gather(*sends)]
 
     # --- out ---------------------------------------------------------------------------------------------------------
 

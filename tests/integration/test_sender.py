@@ -163,9 +163,8 @@ async def test_a_sender_that_waits_for_a_missing_topic_can_be_stopped(start: Sta
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await send(sender, prefix + "missing", b"a")
-    started_s = time.monotonic()
-    await sender.stop()
-    assert time.monotonic() - started_s < 8
+    async with asyncio.timeout(30):
+        await sender.stop()
 
 
 async def test_an_epoch_is_held_until_another_sender_was_started_also_within_transactions(

@@ -1,20 +1,35 @@
 """The rows of a partition in a real RocksDB: order, bounds, and what a start finds of what was there before."""
 
+import dataclasses
+import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafka_timers.core import rows as batches
-from kafka_timers.core.changes import Changes, Head, Scan
+from kafka_timers.core.changes import Changes, Head, Mark, Scan
 from kafka_timers.core.decisions import decide
-from kafka_timers.core.keys import FIRST_MS, batch_key, first_key, is_batch, is_late, parts_of, row_key
+from kafka_timers.core.keys import (
+    FIRST_MS,
+    Copied,
+    batch_key,
+    first_key,
+    is_batch,
+    is_late,
+    late_key,
+    parts_of,
+    row_key,
+)
+from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
-from kafka_timers.core.versions import Decided, TimerRecord, Version
-from kafka_timers.core.wire import ID_MEMORY_S, Future, Sealed
+from kafka_timers.core.versions import Answer, Decided, Original, TimerRecord, Version
+from kafka_timers.core.wire import ID_MEMORY_S, Future, Reply, Sealed
 from kafka_timers.errors import NewerFormatError
 from kafka_timers.worker.store import StoreMemory, TimerStore, destroy, is_damage
 
@@ -401,3 +416,257 @@ def test_what_comes_late_takes_the_batch_apart_that_it_comes_to_lie_in(tmp_path:
     told = [(parts_of(key)[1], is_late(key), is_batch(key)) for key in keys]
     assert told == [(0, False, False), (1, True, False), (3, False, False), (5, False, True)]
     store.close()
+
+
+# --- whole changes ---------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Random steps of a partition: what each changes fits what those before it have kept."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.offset = 0
+        self.names = [b"a", b"b", b"c", "clé".encode(), Original(7, 0, 0, 0).name]
+        # Single requests that may be withdrawn, by the key of the row in which they lie.
+        self.rows: dict[bytes, list[bytes]] = {}
+
+    def next(self) -> Changes:
+        """Return a step."""
+        chance = self.chance
+        changes = Changes(self._head())
+        if chance.random() < 0.3:
+            changes.drop_before = first_key(chance.randrange(1_000, 9_000))
+            self.rows = {key: singles for key, singles in self.rows.items() if key >= changes.drop_before}
+        changes.removed = chance.sample(sorted(self.rows), len(self.rows) // 4) if chance.random() < 0.3 else []
+        for key in changes.removed:
+            del self.rows[key]
+        for _ in range(chance.randrange(4)):
+            self._add_row(changes)
+        singles = [single for each in self.rows.values() for single in each]
+        for key in chance.sample(singles, len(singles) // 3) if chance.random() < 0.4 else []:
+            changes.marks[key] = chance.choice([None, Mark(b"a", True), Mark(b"b", False)])
+        for name in chance.sample(self.names, chance.randrange(3)):
+            changes.versions[name] = chance.choice([None, self._version()])
+        self.offset += 1
+        changes.last = self.offset
+        known = [(name, version.latest) for name, version in changes.versions.items() if version]
+        if known:
+            names, offsets = zip(*known, strict=True)
+            changes.expiring[chance.randrange(60, 6_000, 60)] = [*names], [*offsets]
+        for _ in range(chance.randrange(3)):
+            self.offset += 1
+            about = chance.choice([None, self._version()])
+            changes.answers.append(Answer(self.offset, b"replies", b"a", Reply.CANCELLED, about))
+        if chance.random() < 0.2:
+            changes.answered_before = chance.randrange(self.offset + 2)
+        for chunk in chance.sample(range(6), chance.randrange(4)):
+            changes.counts[chunk] = chance.choice([0, 0, 1, 2**32 - 1]), chance.choice([0, 5_000, 7_200_000])
+        changes.ignored = {at: chance.randrange(10**13) for at in chance.sample(range(9), chance.randrange(3))}
+        changes.unignored = chance.sample(sorted({*range(9)} - changes.ignored.keys()), chance.randrange(3))
+        return changes
+
+    def _head(self) -> Head:
+        chance = self.chance
+        scan = Scan(chance.randrange(2, 99) * 1_000, chance.randrange(99), chance.choice([b"", first_key(5_000)]))
+        parts = chance.randrange(2**63), chance.randrange(1, 10**9) * 1_000, chance.randrange(99), chance.randrange(99)
+        return Head(*parts, chance.choice([None, scan]), done_below=chance.randrange(99))
+
+    def _version(self) -> Version:
+        chance, due_ms = self.chance, self.chance.randrange(10**14)
+        copied = chance.choice([None, Copied(chance.randrange(99), chance.randrange(99))])
+        flags = {"cancelled": chance.random() < 0.5, "far": chance.random() < 0.5}
+        return Version(due_ms, chance.randrange(50), by=chance.choice([0, 60]), copied=copied, **flags)
+
+    def _add_row(self, changes: Changes) -> None:
+        chance, least = self.chance, changes.drop_before or first_key(FIRST_MS)
+        due_ms, self.offset = chance.randrange(9_000, 12_000), self.offset + 10
+        offsets = [self.offset - 2, self.offset]
+        value = Future(callBack=b"%d" % self.offset).SerializeToString()
+        kinds = {
+            row_key(due_ms, self.offset): value,
+            late_key(due_ms, self.offset, due_ms - 1, Copied(self.offset, 5)): value,
+            batch_key(due_ms, self.offset, 2): batches.pack(batches.framed([value] * 2), offsets, named=True),
+        }
+        key = chance.choice([*kinds])
+        assert key >= least
+        changes.rows.append((key, kinds[key]))
+        self.rows[key] = [single for single, _ in batches.singles(key, kinds[key])]
+
+
+def assert_alike(store: TimerStore, memory: MemoryStore, steps: Steps) -> None:
+    """Compare all that the two say."""
+    assert memory.head
+    # What a scan has done, and what was sealed, is told by the seals.
+    scan = memory.head.scan and memory.head.scan._replace(through=b"")
+    assert store.head() == dataclasses.replace(memory.head, scan=scan, done_below=0)
+    bounds = [FIRST, *steps.chance.sample(sorted(steps.rows), len(steps.rows) // 2), first_key(10_000), LAST]
+    for start in bounds:
+        for before in bounds:
+            assert [*store.rows(start, before)] == [*memory.rows(start, before)]
+            assert store.count_withdrawn(start, before) == memory.count_withdrawn(start, before)
+    for before in bounds:
+        assert [*store.kept_rows(before)] == memory.raw_rows(FIRST, before)
+        assert store.marks(before) == {key: mark for key, mark in memory.marks.items() if key < before}
+    assert [*store.versions(steps.names)] == memory.versions(steps.names)
+    # The name of a copy is no timer id.
+    assert store.has_ids is any(name[0] < 0xFF for name in memory.known)
+    assert [*store.answers()] == [answer for _, answer in sorted(memory.answers.items())]
+    assert store.counts() == memory.counts
+    assert store.ignored() == memory.ignored
+    assert store.has_due(FIRST_MS, 10_000) is bool(memory.raw_rows(FIRST, first_key(10_000)))
+    last = max((parts_of(key)[0] // 1000 for key in memory.data if not is_late(key)), default=0)
+    assert store.last_second() >= last
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_store_on_disk_and_one_in_memory_keep_the_same(tmp_path: Path, seed: int) -> None:
+    """Whatever a step changes, also after the one on disk was opened again: what is tried in memory holds on disk."""
+    store, memory, steps = opened(tmp_path), MemoryStore(), Steps(seed)
+    for number in range(45):
+        changes = steps.next()
+        store.write(changes)
+        memory.write(changes)
+        if number % 9 == 3:
+            second = steps.chance.randrange(3_600, 9_600)
+            while store.forget(second):
+                pass
+            memory.forget(second)
+        if number % 7 == 5:
+            store.close()
+            store = opened(tmp_path)
+        assert_alike(store, memory, steps)
+    store.close()
+
+
+def test_what_is_remembered_into_a_second_is_remembered_to_its_end(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.write(Changes(Partition(0).head, counts={0: (0, 5_001), 1: (1, 5_000)}))
+    assert store.counts() == {0: (0, 6_000), 1: (1, 5_000)}
+    store.close()
+
+
+class Refusing:
+    """A RocksDB that takes no write, as with a full disk."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def write(self, batch: object) -> None:
+        raise OSError("No space left on device")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_write_that_is_refused_changes_nothing_in_what_the_store_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    store, memory, steps = opened(tmp_path), MemoryStore(), Steps(seed)
+    for number in range(20):
+        changes = steps.next()
+        store.write(changes)
+        memory.write(changes)
+        rows = dict(steps.rows)
+        # What the store remembers of its rows is asked for before.
+        assert_alike(store, memory, steps)
+        refused = steps.next()
+        if number % 2:
+            refused.rows.append((row_key(FIRST_MS, 0), b"due before all others"))
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_db", Refusing(store._db))
+            with pytest.raises(OSError, match="No space"):
+                store.write(refused)
+        steps.rows = rows
+        assert_alike(store, memory, steps)
+    store.close()
+    store = opened(tmp_path)
+    assert_alike(store, memory, steps)
+    store.close()
+
+
+# --- iterators -------------------------------------------------------------------------------------------------------
+
+
+def withdrawn_among(store: TimerStore) -> bytes:
+    """Keep ten requests of which one was withdrawn, a version and an answer, and return the key of that one."""
+    partition = Partition(0)
+    keys = filled(store, partition, [100] * 10)
+    changes = partition.read(10)
+    changes.marks, changes.versions = {keys[3]: Mark(b"a", False)}, {b"a": Version(100_000, 3, cancelled=True)}
+    changes.answers = [Answer(at, b"replies", b"a", Reply.CANCELLED, None) for at in (4, 5)]
+    changes.ignored = {6: 200_000}
+    keep(store, partition, changes)
+    return keys[3]
+
+
+def iterators_of(store: TimerStore) -> list[Iterator[Any]]:
+    """Return one of each kind, of which each has begun."""
+    kinds = [store.rows(FIRST, LAST), store.kept_rows(LAST), store.answers(), store._marks(FIRST, LAST)]
+    for kind in kinds:
+        next(kind)
+    return [*kinds, store.rows(FIRST, LAST), store.versions([b"a"])]
+
+
+def test_an_iterator_that_is_still_held_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
+    """Whoever takes the partition over next may be this very process, and at once."""
+    store = opened(tmp_path)
+    withdrawn_among(store)
+    held = iterators_of(store)
+    store.close()
+    again = opened(tmp_path)
+    assert len(list(again.rows(FIRST, LAST))) == 9
+    assert [list(rows) for rows in held[:4]] == [[]] * 4
+    again.close()
+
+
+def test_a_traceback_that_holds_an_iterator_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
+    """A fault is looked at after the store was closed, and its frames still name what they had."""
+    store = opened(tmp_path)
+    withdrawn_among(store)
+
+    def fail() -> None:
+        rows, kept = store.rows(FIRST, LAST), store.kept_rows(LAST)
+        for _ in zip(rows, kept, strict=False):
+            raise ValueError("in the midst of it")
+
+    def fail_within() -> None:
+        rows = store.rows(FIRST, LAST)
+        next(rows)
+        rows.throw(ValueError("in the iterator itself"))  # type: ignore[attr-defined]  # of a generator
+
+    caught = []
+    for broken in (fail, fail_within):
+        with pytest.raises(ValueError, match="it") as info:
+            broken()
+        caught.append(info)
+    store.close()
+    again = opened(tmp_path)
+    assert len(list(again.rows(FIRST, LAST))) == 9
+    again.close()
+    assert all(info.tb for info in caught)
+
+
+def test_a_store_that_is_closed_may_be_closed_again(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    withdrawn_among(store)
+    store.close()
+    store.close()
+    opened(tmp_path).close()
+
+
+def test_a_store_that_cannot_be_flushed_lets_go_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had is read from the log again."""
+
+    class Full(Refusing):
+        def flush(self) -> None:
+            raise OSError("No space left on device")
+
+    store = opened(tmp_path)
+    withdrawn_among(store)
+    store._db = Full(store._db)
+    held = store.rows(FIRST, LAST)
+    next(held)
+    store.close()
+    opened(tmp_path).close()

@@ -23,3 +23,15 @@ def test_headers_token_and_id_count() -> None:
     for more in ({"headers": headers}, {"token": b"t" * 330}, {"timerId": b"t" * 330}):
         request = Request(callBackTopic=b"small", callBack=b"x" * 500, **more)  # type: ignore[arg-type]
         assert not fits(request, request.ByteSize(), Target(1, 900))
+
+
+def test_a_topic_takes_callbacks_without_a_key_unless_it_is_known_not_to() -> None:
+    """Where its settings may not be read, for example."""
+    assert not Target(1, 1_048_588).needs_key
+
+
+def test_whether_a_topic_wants_a_key_changes_nothing_in_what_fits() -> None:
+    request = Request(callBackTopic=b"small", callBack=b"x" * 500)
+    size = request.ByteSize()
+    for limit in (size + OVERHEAD_BYTES, 600):
+        assert fits(request, size, Target(1, limit)) == fits(request, size, Target(1, limit, needs_key=True))

@@ -3,10 +3,11 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import pytest
+from aiokafka.errors import KafkaError
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
@@ -14,10 +15,12 @@ from stand_ins import DUE_MS, ROOMY, SECOND, Known, slice_to
 
 from kafka_timers.core.callbacks import Target, fits
 from kafka_timers.core.changes import Row
-from kafka_timers.core.keys import REFUSED_MS, row_key
+from kafka_timers.core.keys import REFUSED_MS, batch_key, row_key
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.rows import framed, pack
 from kafka_timers.core.verdicts import Reason, pack_refused
 from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers
+from kafka_timers.worker import slices
 from kafka_timers.worker.ports import Ready
 from kafka_timers.worker.sender import BATCH_BYTES
 from kafka_timers.worker.slices import Slice
@@ -263,3 +266,120 @@ async def test_a_callback_whose_tombstone_has_no_topic_is_refused() -> None:
     plain = Future(callBackTopic="callbacks").SerializeToString()
     done = await built(Outbox(), [(row_key(DUE_MS, 0), asked), (row_key(DUE_MS, 1), plain)], known)
     assert (done.refused, done.contents.rejected) == ({Reason.TOPIC_FORBIDDEN: 1}, [0])
+
+
+# --- topics that take no record without a key ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in a batch", "one by one"])
+async def test_a_callback_without_a_key_is_rejected_where_its_topic_wants_one_and_its_neighbours_fire(
+    together: bool,
+) -> None:
+    """A compacted topic would refuse the transaction of the whole second for it."""
+    known = Known(callbacks=ROOMY, compacted=Target(3, 1_048_588, needs_key=True))
+    asked = [
+        Future(callBackTopic="callbacks", callBack=b"0"),
+        Future(callBackTopic="compacted", callBack=b"1"),
+        Future(callBackTopic="compacted", callBack=b"2", callBackKey="k"),
+        Future(callBackTopic="callbacks", callBack=b"3", callBackKey="k"),
+    ]
+    values = [future.SerializeToString() for future in asked]
+    rows = [(row_key(DUE_MS, offset), value) for offset, value in enumerate(values)]
+    if together:
+        rows = [(batch_key(DUE_MS, 3, 4), pack(framed(values), range(4), plain=True))]
+    outbox = Outbox()
+    done = await built(outbox, rows, known)
+    assert done.fired == {"callbacks": 2, "compacted": 1}
+    assert sorted(record.value for _, record in outbox.records("callbacks")) == [b"0", b"3"]
+    assert [(record.key, record.value) for _, record in outbox.records("compacted")] == [(b"k", b"2")]
+    [(_, rejected)] = outbox.records("timer-rejected")
+    assert rejected.value == values[1]
+    assert dict(rejected.headers)["timer-rejected-reason"] == b"topic-needs-key"
+    assert (done.refused, done.contents.rejected) == ({Reason.TOPIC_NEEDS_KEY: 1}, [1])
+    assert sorted(done.contents.offsets) == [0, 1, 2, 3]
+
+
+async def test_where_all_have_a_key_a_topic_that_wants_one_takes_them_all() -> None:
+    known = Known(compacted=Target(3, 1_048_588, needs_key=True))
+    done = await built(Outbox(), [row(offset, "compacted", callBackKey="k") for offset in range(5)], known)
+    assert (done.fired, done.refused) == ({"compacted": 5}, {})
+
+
+async def test_a_tombstone_has_a_key_of_its_own() -> None:
+    """So the topic that it goes to may want one."""
+    known = Known(callbacks=ROOMY, schedules=Target(3, 1_048_588, needs_key=True))
+    done = await built(Outbox(), [row(0, tombstoneTopic="schedules", tombstoneKey="k")], known)
+    assert (done.fired, done.refused) == ({"callbacks": 1, "schedules": 0}, {})
+
+
+# --- requests on which the code fails --------------------------------------------------------------------------------
+
+
+async def assert_only_2_is_unreadable(rows: list[Row], odd: bytes) -> None:
+    """Of four requests the third one is rejected, and all others fire."""
+    outbox = Outbox()
+    done = await built(outbox, rows)
+    assert done.fired == {"callbacks": 3}
+    values = Counter(record.value for _, record in outbox.records("callbacks"))
+    assert values == Counter([b"0", b"1", b"3"])
+    [(_, rejected)] = outbox.records("timer-rejected")
+    assert (rejected.key, rejected.value) == (b"%d" % SECOND, odd)
+    assert dict(rejected.headers)["timer-rejected-reason"] == b"unreadable"
+    assert (done.refused, done.contents.rejected) == ({Reason.UNREADABLE: 1}, [2])
+    assert sorted(done.contents.offsets) == [0, 1, 2, 3]
+
+
+async def test_a_row_of_which_no_callback_can_be_made_is_rejected_as_unreadable() -> None:
+    """Its topic is no text, which no owner has let pass."""
+    odd = b"\x0a\x02\xff\xfe"
+    await assert_only_2_is_unreadable([row(0), row(1), (row_key(DUE_MS, 2), odd), row(3)], odd)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in a batch", "one by one"])
+async def test_a_request_on_which_building_fails_is_rejected_as_unreadable(
+    monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """Also in the midst of others that are like it, of which some are built by then; none fires twice."""
+
+    def failing(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
+        if name == b"3:2":
+            raise ZeroDivisionError
+        return callback_headers(request, second, name)
+
+    monkeypatch.setattr(slices, "callback_headers", failing)
+    rows = [row(offset) for offset in range(4)]
+    values = [value for _, value in rows]
+    if together:
+        rows = [(batch_key(DUE_MS, 3, 4), pack(framed(values), range(4), named=True))]
+    await assert_only_2_is_unreadable(rows, values[2])
+
+
+async def test_the_tombstones_of_what_was_built_go_with_it_where_building_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
+        if name == b"3:1":
+            raise ZeroDivisionError
+        return callback_headers(request, second, name)
+
+    monkeypatch.setattr(slices, "callback_headers", failing)
+    outbox = Outbox()
+    rows = [row(offset, tombstoneTopic="schedules", tombstoneKey=f"{offset}") for offset in range(3)]
+    done = await built(outbox, rows, Known(callbacks=ROOMY, schedules=ROOMY))
+    assert sorted(record.key for _, record in outbox.records("schedules")) == [b"0", b"2"]
+    assert (done.fired, done.refused) == ({"callbacks": 2, "schedules": 0}, {Reason.UNREADABLE: 1})
+
+
+@pytest.mark.parametrize("error", [KafkaError("no broker"), OSError("no network")], ids=["known", "unknown"])
+@pytest.mark.parametrize("odd", [False, True], ids=["as usual", "one by one"])
+async def test_nothing_is_rejected_because_topics_cannot_be_looked_up(error: Exception, odd: bool) -> None:
+    """The slice fails, and is built anew by the next attempt."""
+
+    class Away(Known):
+        async def resolve(self, names: Collection[str]) -> None:
+            raise error
+
+    into = slice_to(Away(secret=Reason.TOPIC_FORBIDDEN))
+    with pytest.raises(KafkaError, match=str(error)):
+        await fill(into, iter([row(0), *([row(1, "secret")] if odd else [])]))
+    assert (into.contents.rejected, into.refused) == ([], {})

@@ -47,7 +47,7 @@ def _reads(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _span(command: Callable[..., Any]) -> Callable[..., Any]:
+def _time_range(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give *command* the options that say which seconds it is about."""
     last = click.option("--to", "last", type=_Second(), help="end, as --from  [default: the last sealed second]")
     first = click.option(
@@ -215,11 +215,11 @@ _yes_option = click.option("--yes", is_flag=True, help="do not ask")
 @options_of(LakeSettings)
 def cancel(where: str, yes: bool, **given: Any) -> None:
     """
-    Take back the pending timers that a condition means.
+    Cancel the pending timers that match a condition.
 
     Shows how many these are and some of them, and asks. A cancel is about the
     last request of its timer id, as far as has been landed, and comes too late
-    for one that is due by then. Exits with 4 if none can be taken back.
+    for one that is due by then. Exits with 4 if none can be cancelled.
     """
     _ask_of_all(where, yes, LakeSettings(**given), None, None)
 
@@ -239,7 +239,7 @@ def _to_second(_context: click.Context, _option: click.Parameter, given: str | N
 @options_of(LakeSettings)
 def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any) -> None:
     """
-    Give the pending timers that a condition means another second.
+    Give the pending timers that match a condition another second.
 
     Shows how many these are and some of them, and asks. Each is published anew
     with all that it had, and takes the place of the last request of its timer
@@ -255,7 +255,7 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
     """Cancel what *where* means, or move it."""
     with needs("lake"):
         from kafka_timers.lake.query import Bulk
-    asked = "moved" if to_s is not None or by_s is not None else "taken back"
+    asked = "moved" if to_s is not None or by_s is not None else "cancelled"
     with Bulk(_session_of(settings), settings, where) as bulk:
         for why, count in bulk.against.items():
             click.echo(f"{count} cannot be {asked}: {why}")
@@ -275,7 +275,7 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
 
 @lake.command()
 @_reads
-@_span
+@_time_range
 @click.option("--callbacks", is_flag=True, help="also read the callback topics and compare each callback")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
 @click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="findings to show")
@@ -315,7 +315,7 @@ def audit(
 
 @lake.command()
 @_reads
-@_span
+@_time_range
 @click.option("--horizon-s", type=click.IntRange(min=1), help="dry run: how many of the fires the lake would have held")
 @click.option("--ticks-every-s", type=click.IntRange(min=1), help="dry run: how late all fires with fewer ticks")
 @json_option
@@ -328,7 +328,7 @@ def replay(
     **given: Any,
 ) -> None:
     """
-    Fire a span of the past again, on paper.
+    Fire a past time range again, on paper.
 
     Prints what each partition fires, by the requests and the fences in the
     seals, beside what was sealed, and exits with 3 if they differ. With another
