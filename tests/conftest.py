@@ -7,6 +7,7 @@ address use that one. Tests that need a broker of ours are skipped where there i
 """
 
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -40,7 +41,14 @@ def histories(pytestconfig: pytest.Config) -> int | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment() -> Iterator[None]:
-    """Remove settings that whoever runs the tests has in the environment; child processes inherit what is left."""
+    """
+    Remove settings that whoever runs the tests has in the environment; child processes inherit what is left.
+
+    So they do with signals that are ignored, as Ctrl-C is where a shell runs the tests in the background: tests that
+    press it would wait for ever.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith("KAFKA_TIMERS_"):
@@ -87,6 +95,14 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "spark.sql.warehouse.dir": str(folder),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # A test's tables are a few rows, and most of its time went into all that Spark does around them:
+        # compiling what runs once, planning anew after each stage, one task more for each part of nothing.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        # The plan as text, made for pages that nobody opens.
+        "spark.sql.maxPlanStringLength": "0",
     }
     session = open_session(LakeSettings(master="local[2]"), conf)
     yield session

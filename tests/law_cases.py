@@ -242,8 +242,11 @@ CONDITIONS = [
     ),
     Case(
         "a cancel if pending names the version that was seen",
-        [request(1, 9, 30), cancel(2, 10, condition=PENDING, ifRequest="0:7")]
-        + [cancel(3, 11, condition=PENDING, ifRequest="0:1")],
+        [
+            request(1, 9, 30),
+            cancel(2, 10, condition=PENDING, ifRequest="0:7"),
+            cancel(3, 11, condition=PENDING, ifRequest="0:1"),
+        ],
         [seal(8, 0, 1, format=2)],
         "CIC",
     ),

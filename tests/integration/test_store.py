@@ -13,6 +13,7 @@ import pytest
 
 from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Changes, Head, Mark, Scan
+from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import (
     FIRST_MS,
     Copied,
@@ -27,7 +28,7 @@ from kafka_timers.core.keys import (
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
-from kafka_timers.core.versions import Answer, Decided, Original, TimerRecord, Version, decide
+from kafka_timers.core.versions import Answer, Decided, Original, TimerRecord, Version
 from kafka_timers.core.wire import ID_MEMORY_S, Future, Reply, Sealed
 from kafka_timers.errors import NewerFormatError
 from kafka_timers.worker.store import StoreMemory, TimerStore, destroy, is_damage

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from stand_ins import DUE_MS, SECOND, Record, accepted, asked
 
-from kafka_timers.client.request import partition_of
 from kafka_timers.core import rows as batches
 from kafka_timers.core import verdicts, wire
+from kafka_timers.core.contents import Contents
+from kafka_timers.core.decisions import Known, decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, is_late, parts_of
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.routing import hash_of
+from kafka_timers.core.routing import hash_of, partition_of
 from kafka_timers.core.verdicts import (
     Accepted,
     Reason,
@@ -23,7 +24,7 @@ from kafka_timers.core.verdicts import (
     second_of,
     unpack_refused,
 )
-from kafka_timers.core.versions import Decided, Known, KnownFromError, Original, TimerRecord, Version, decide
+from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
 from kafka_timers.core.wire import COPY_STALE_S, Condition, Copy, Future, Sealed
 
 # --- keys ------------------------------------------------------------------------------------------------------------
@@ -333,8 +334,19 @@ def test_what_a_condition_ignores_is_not_kept_and_its_neighbours_are() -> None:
 
 def test_a_condition_is_refused_while_any_member_of_the_group_does_not_know_it() -> None:
     """It would take the request for one without a condition."""
-    out = accepted([asked(5), asked(6, timerId="a", condition=ABSENT), asked(7)], judging(format=1))
+    records = [asked(5), asked(6, timerId="a", condition=ABSENT), asked(7)]
+    out = accepted(records, Partition(0, format=1))
     assert (out.refused, out.offsets) == ({"condition-unsupported": 1}, [5, 6, 7])
+
+
+def test_conditions_that_were_judged_once_are_judged_also_beside_a_member_that_does_not_know_them() -> None:
+    """Read again, a request that was accepted must come to the same end."""
+    partition = judging(format=1)
+    out = accepted([asked(5), asked(6, timerId="a", condition=ABSENT)], partition)
+    assert (out.refused, out.offsets) == ({}, [5, 6])
+    partition.apply(partition.begin(2_000))
+    seal = partition.seal(Contents(), complete=True)
+    assert (seal.format, seal.conditions_from) == (0, 5)
 
 
 def test_a_condition_below_the_offset_from_which_they_are_judged_is_refused() -> None:

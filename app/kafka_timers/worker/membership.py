@@ -13,6 +13,7 @@ from faust.types import TP
 from faust.types.auth import CredentialsT
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.internals import set_fetch_wait
 from kafka_timers.core.wire import Topics
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.assignor import StoreAssignor
@@ -75,10 +76,9 @@ def make_app(
     # Faust keeps signal handlers by weak reference unless told otherwise.
     @app.on_partitions_assigned.connect(weak=False)
     async def assigned(app: faust.App, assigned: set[TP], **_kwargs: object) -> None:
-        # What is asked first for new partitions waits behind what was asked last for the old ones: up to 1.5 s in
-        # Faust, which has no setting for it.
-        consumer: Any = app.consumer
-        consumer._thread._consumer._fetcher._fetch_max_wait_ms = _FETCH_WAIT_MS
+        # What is asked first for new partitions waits behind what was asked last for the old ones: up to 1.5 s as
+        # Faust has it.
+        set_fetch_wait(app, _FETCH_WAIT_MS)
         assignor: Any = app.assignor
         await on_assigned({at.partition for at in assigned if at.topic == topic}, assignor.format)
 

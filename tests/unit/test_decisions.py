@@ -4,12 +4,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from kafka_timers.client.request import partition_of
 from kafka_timers.core.contents import Contents
+from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import Copied
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.routing import hash_of
-from kafka_timers.core.versions import Answer, TimerRecord, Version, decide
+from kafka_timers.core.versions import Answer, TimerRecord, Version
 from kafka_timers.core.wire import ID_MEMORY_MS, ID_MEMORY_S, Condition, Reply, Sealed
 
 EARLY_MS, SECOND, DUE_MS = 5_000, 10, 10_000
@@ -84,11 +83,6 @@ def test_a_reply_names_the_asking_record_and_the_request_that_it_is_about() -> N
     assert Answer(7, b"replies", b"a", Reply.UNKNOWN, None).reply(2) == Reply(
         timerId="a", outcome="UNKNOWN", asked="2:7"
     )
-
-
-@pytest.mark.parametrize("name", ["a", "clé", "x" * 1_000])
-def test_ids_are_hashed_as_clients_hash_them(name: str) -> None:
-    assert hash_of(name.encode()) % 7 == partition_of(name, 7)
 
 
 # --- conditions ------------------------------------------------------------------------------------------------------
