@@ -13,7 +13,7 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import Known, decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, is_late, parts_of
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.routing import partition_of
+from kafka_timers.core.routing import hash_of, partition_of
 from kafka_timers.core.verdicts import (
     Accepted,
     Reason,
@@ -430,6 +430,20 @@ def test_a_record_that_cannot_be_decided_on_is_set_aside_and_its_neighbours_are_
     monkeypatch.setattr(verdicts, "decide", fail_on_6)
     out = accepted(three() if at_once else three(replyTopic="", condition=ABSENT), judging())
     assert_only_6_is_set_aside(out, "decide")
+    assert sorted(out.decided.versions) == [b"5", b"7"]
+
+
+def test_a_record_on_which_looking_at_all_at_once_fails_is_set_aside_and_its_neighbours_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail_on_6(name: bytes) -> int:
+        if name == b"6":
+            raise ZeroDivisionError("hash_of")
+        return hash_of(name)
+
+    monkeypatch.setattr(verdicts, "hash_of", fail_on_6)
+    out = accepted(three(), Partition(0))
+    assert_only_6_is_set_aside(out, "hash_of")
     assert sorted(out.decided.versions) == [b"5", b"7"]
 
 

@@ -291,7 +291,7 @@ class Slice:
         return largest <= limit or max(map(len, raw()), default=0) <= limit
 
     async def _refused(self, topics: set[bytes]) -> dict[bytes, Reason]:
-        """Return which of *topics* take no callbacks, and why; there is a to to each of the others then."""
+        """Return which of *topics* take no callbacks, and why; there is an accumulator for each of the others then."""
         known, refused = self._targets.verdicts, {}
         new = {topic.decode(): topic for topic in topics - self._accumulators.keys()}
         # All unknown ones are asked for at once, since there may be thousands.
@@ -372,7 +372,7 @@ class Slice:
     def _append(
         self, to: _Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
-        """Append to a to whose topic may take less than a batch of the producer; *bytes_max* is added at most."""
+        """Append where the topic may take less than a batch of the producer; *bytes_max* is added at most."""
         now_ms, batch = self._now_ms(), to.batches[at]
         if (
             batch is None
