@@ -13,7 +13,7 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake java
+.PHONY: help run check mutants test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out
 
 chaos-lake: $(INSTALLED) java ## Run those of them that are about the lake, some two hours
 	$(BIN)/pytest -m chaos -k lake
+
+mutants: $(INSTALLED) ## Break the code in one place at a time; the tests of `make check` must notice each, some half an hour
+	$(BIN)/python tests/mutants/run.py --json docs/mutants.json
 
 bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench.py docs/performance/bench.json

@@ -6,7 +6,7 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── RequestError     topic, key, value, id, token or headers are not what a request can carry
     ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
-    ├── AnswerError      a cancel or a move was accepted and its answer did not come; it stands
+    ├── AnswerError      a cancel, a move or a create was accepted and its answer did not come; it stands
     ├── BrokerError      no broker answers, or it refuses what this process needs
     ├── TopicsError      topics are missing or do not fit each other
     ├── SettingsError    a setting is out of its bounds, or settings contradict each other or this machine
@@ -48,7 +48,7 @@ class PublishError(KafkaTimersError):
 
 class AnswerError(KafkaTimersError):
     """
-    A cancel or a move was accepted, and its answer did not come; it stands.
+    A cancel, a move or a create was accepted, and its answer did not come; it stands.
 
     Attributes:
         asked: its partition:offset on `timer-request`, None when the broker did not tell the offset.

@@ -165,7 +165,7 @@ async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service:
     await worker.child.stop()
     heir = await service.start("worker")
     told = await heir.until("/readyz", lambda _, body: body.count("was the topic deleted") == 4)
-    assert f"{service.topics.requests} ends at offset 0, below 10" in told
+    assert f"{service.topics.requests} partition 0 ends at offset 0, below 10" in told
     await service.requests(second + 5, ["new"], partition=0)
     await service.tick(second + 10)
     assert len(await service.read_all(service.callbacks, 40, quiet_s=1)) == 40

@@ -8,7 +8,7 @@ from collections import defaultdict
 from confluent_kafka import Producer
 from service import Process, Service
 
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Reply
 
 

@@ -10,8 +10,8 @@ warm, two runs go before, since a JVM gets faster over some minutes.
     disk        what the table takes per request of 150 bytes, as landed and after optimize
     promote     a bucket of 1,000,000, of which every fifth has a timer id, out of 1, 5 and 20 million that are parked
                 in a lake that was optimized: timers a second, from the first question to the last copy on the log
-    audit       a span of 10,000 s with 16 million requests, of which every fifth has a timer id, and 80,000 seals:
-                requests and seals a second of a whole audit
+    audit       10,000 s with 16 million requests, of which every fifth has a timer id, and 80,000 seals: requests and
+                seals a second of a whole audit
 
     bench_lake.py [--json FILE] [STEP ...]      without a STEP all of them, in their order
 """
@@ -41,8 +41,8 @@ from rich.table import Table
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake.land import land_once

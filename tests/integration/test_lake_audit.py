@@ -58,7 +58,7 @@ def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
     settings = LakeSettings(lake=str(folder))
     root = root_of(settings)
     requests = [
-        asked(0, 90, 95),  # done before the span
+        asked(0, 90, 95),  # done before the time range
         asked(1, 90, 101),
         asked(2, 91, 102, "a"),
         asked(3, 92, 102, "b"),

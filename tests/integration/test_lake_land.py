@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Copy, Future, Sealed, Topics
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child

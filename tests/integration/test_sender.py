@@ -16,7 +16,8 @@ from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed, Topics
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker.sender import FencedError, KafkaSender, TopicsRefusedError
+from kafka_timers.worker.faults import FencedError, TopicsRefusedError
+from kafka_timers.worker.sender import KafkaSender
 
 Start = Callable[..., Awaitable[KafkaSender]]
 GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])

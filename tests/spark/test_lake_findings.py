@@ -6,7 +6,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.fates import fates, steps_of, totals
 from kafka_timers.lake.findings import (
     callback_findings,
     callbacks_of,
@@ -17,6 +16,7 @@ from kafka_timers.lake.findings import (
     seal_findings,
     unpromoted,
 )
+from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import AUDIT_SECONDS, REQUESTS, SEALS
 
 FAR = [request(0, 1, 5010, topic="far"), request(1, 1, 5011), request(2, 1, 5012, "x")]
@@ -63,17 +63,17 @@ class History:
         sealed = [_in(partition, row) for partition, (_, rows) in enumerate(histories) for row in rows]
         rejects = [(partition, *row[1:]) for partition in range(len(histories)) for row in REJECTS]
         seals = of(spark, sealed, SEALS.columns)
-        self.steps, self.sealed = once(steps_of(seals)), once(totals(seals).where("last > 5008"))
-        fated = fates(of(spark, requested, REQUESTS.columns), self.steps, of(spark, rejects, REJECTED))
-        self.fated = once(fated)
-        self.expected = once(expected(self.fated))
+        self.intervals, self.sealed = once(intervals_of(seals)), once(totals(seals).where("last > 5008"))
+        outcomes = outcomes_of(of(spark, requested, REQUESTS.columns), self.intervals, of(spark, rejects, REJECTED))
+        self.outcomes = once(outcomes)
+        self.expected = once(expected(self.outcomes))
 
     def checked(self, settled_ms: int = SETTLED_MS) -> DataFrame:
         return checked(self.sealed, self.expected, settled_ms)
 
     def findings(self) -> list[tuple]:
-        frame = seal_findings(once(self.checked()), self.fated).unionByName(gaps(self.sealed))
-        return told(frame.unionByName(unpromoted(self.fated)), "partition", "kind", "offset", "second", "detail")
+        frame = seal_findings(once(self.checked()), self.outcomes).unionByName(gaps(self.sealed))
+        return told(frame.unionByName(unpromoted(self.outcomes)), "partition", "kind", "offset", "second", "detail")
 
 
 def _in(partition: int, row: Row) -> Row:
@@ -145,7 +145,7 @@ def test_what_the_lake_did_not_promote_is_found(spark: SparkSession) -> None:
     wanted = [(0, "not-promoted", 0, 5010), (0, "not-promoted", 2, 5012)]
     assert [finding[:4] for finding in history.findings()] == wanted
     # If a worker fires it all the same, that is another matter.
-    findings = callback_findings(history.fated, of(spark, received(), CALLBACK), history.steps, 5009, 5013)
+    findings = callback_findings(history.outcomes, of(spark, received(), CALLBACK), history.intervals, 5009, 5013)
     assert told(findings, "kind", "offset", "detail") == [
         ("unexpected", 0, "callback in far, and no worker had taken a copy of it")
     ]
@@ -185,8 +185,8 @@ RECEIVED = [
     (
         received((0, 13, "t", 5010, 5_010_100), (0, 2, "t", 5012, 5_012_100)),
         [
-            ("stale-version", 2, 5012, "callback in t, and record 31 had taken it back"),
-            ("stale-version", 13, 5010, "callback in t, and record 14 had taken it back"),
+            ("stale-version", 2, 5012, "callback in t, and record 31 had withdrawn it"),
+            ("stale-version", 13, 5010, "callback in t, and record 14 had withdrawn it"),
         ],
     ),
     (
@@ -196,7 +196,7 @@ RECEIVED = [
             (0, 21, "t", 5011, 5_011_100),
             (0, 32, "t", 5021, 5_021_100),  # not sealed yet
             (0, 33, "t", 5012, 5_012_100),  # made behind the last fence, and not landed
-            (0, 3, "t", 5000, 5_000_100),  # fired before the span
+            (0, 3, "t", 5000, 5_000_100),  # fired before the time range
             without=30,
         ),
         [
@@ -210,7 +210,7 @@ RECEIVED = [
 
 def test_a_wrong_callback_is_found_and_nothing_else(spark: SparkSession, clean: History) -> None:
     callbacks = [(number, *row[1:]) for number, (rows, _) in enumerate(RECEIVED) for row in rows]
-    findings = callback_findings(clean.fated, of(spark, callbacks, CALLBACK), clean.steps, 5009, 5013)
+    findings = callback_findings(clean.outcomes, of(spark, callbacks, CALLBACK), clean.intervals, 5009, 5013)
     wanted = [(kind, number, *rest) for number, (_, found) in enumerate(RECEIVED) for kind, *rest in found]
     finding = "kind string, partition int, offset bigint, second bigint, detail string"
     assertDataFrameEqual(findings, spark.createDataFrame(wanted, finding))
@@ -222,7 +222,7 @@ def test_lateness_is_counted_from_the_second_or_the_append_if_that_was_later(
     callbacks = of(spark, received((0, 1, "t", 5011, 9_000_000)), CALLBACK)
     wanted = [("far", 1, 100, 100, 100, 100), ("t", 7, 100, 1_100, 1_100, 1_100)]
     columns = "topic string, callbacks bigint, p50 bigint, p99 bigint, p999 bigint, max bigint"
-    assertDataFrameEqual(lateness(clean.fated, callbacks), spark.createDataFrame(wanted, columns))
+    assertDataFrameEqual(lateness(clean.outcomes, callbacks), spark.createDataFrame(wanted, columns))
 
 
 def test_callbacks_are_told_by_their_headers(spark: SparkSession) -> None:

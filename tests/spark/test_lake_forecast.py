@@ -4,8 +4,8 @@ from lake_rows import of, request, seal
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.fates import totals
 from kafka_timers.lake.forecast import counts, rate
+from kafka_timers.lake.outcomes import totals
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REQUESTS, SEALS
 

@@ -87,15 +87,15 @@ def test_a_copy_stays_as_long_as_its_request(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spans", "wanted"),
+    ("ranges", "wanted"),
     [
         ([], []),
         ([(0, 9), (10, 19), (30, 39)], [(0, 19), (30, 39)]),
         ([(30, 39), (0, 35), (5, 6)], [(0, 39)]),
     ],
 )
-def test_spans_that_touch_are_one(spans: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
-    assert merged(spans) == wanted
+def test_spans_that_touch_are_one(ranges: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
+    assert merged(ranges) == wanted
 
 
 def test_all_is_sealed_that_each_partition_has_sealed(spark: SparkSession) -> None:

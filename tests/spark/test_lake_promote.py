@@ -18,7 +18,7 @@ from kafka_timers.lake.promote import (
     far_requests,
     left_to_the_lake,
     lies_in,
-    settled,
+    need_no_copy,
 )
 from kafka_timers.lake.schema import delay_of, due_of
 
@@ -65,7 +65,7 @@ def left_of(spark: SparkSession, stories: list[list[tuple]], bucket: Bucket) -> 
     rows = [(number, *row[1:]) for number, story in enumerate(stories) for row in story]
     requests = table(spark, rows)
     far = far_requests(requests, bucket)
-    done = settled(asks_about(requests, far, 0), copies_in(requests, bucket))
+    done = need_no_copy(asks_about(requests, far, 0), copies_in(requests, bucket))
     left = [(row.partition, row.offset) for row in far.join(done, ["partition", "offset"], "left_anti").collect()]
     return [sorted(offset for number, offset in left if number == story) for story in range(len(stories))]
 
@@ -185,7 +185,7 @@ def test_who_is_settled_is_told_with_the_reason(spark: SparkSession) -> None:
     promoted, both, cancelled = request(0, 1, 21_000), request(1, 1, 21_000, "b"), request(2, 1, 21_000, "c")
     rows = [promoted, both, cancelled, copy(5, promoted, 4), copy(6, both, 4), cancel(7, 9, "b"), cancel(8, 9, "c")]
     requests = table(spark, rows)
-    done = settled(asks_about(requests, far_requests(requests, BUCKET), 0), copies_in(requests, BUCKET))
+    done = need_no_copy(asks_about(requests, far_requests(requests, BUCKET), 0), copies_in(requests, BUCKET))
     wanted = [(0, 0, True), (0, 1, True), (0, 2, False)]
     assertDataFrameEqual(done, spark.createDataFrame(wanted, "partition int, offset bigint, promoted boolean"))
 

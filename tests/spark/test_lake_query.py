@@ -7,13 +7,13 @@ from lake_rows import REJECTED, cancel, copy, of, refused, request, seal
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.functions import expr
 
-from kafka_timers.cli.lake import json_of
 from kafka_timers.core.wire import Future
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.fates import fates, steps_of
+from kafka_timers.lake.outcomes import intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.query import cancelled, cancels_of, chosen, fired, moves_of, rows_of, select, waiting
 from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.operate.documents import row_document
 
 FAR = request(20, 1, 6_000, "far")
 RECORDS = [
@@ -41,9 +41,9 @@ SEALED = [seal(50, 11, [0]), seal(52, 11), seal(60, 11, [5], rejected=1)]
 
 
 @pytest.fixture(scope="module")
-def fated(spark: SparkSession) -> DataFrame:
+def outcomes(spark: SparkSession) -> DataFrame:
     rejected = of(spark, [(0, 7, "topic-unknown")], REJECTED)
-    return fates(requests_of(spark), steps_of(of(spark, SEALED, SEALS.columns)), rejected).persist()
+    return outcomes_of(requests_of(spark), intervals_of(of(spark, SEALED, SEALS.columns)), rejected).persist()
 
 
 def requests_of(spark: SparkSession) -> DataFrame:
@@ -80,16 +80,16 @@ def test_who_waits(spark: SparkSession) -> None:
     }
 
 
-def test_who_has_fired(fated: DataFrame) -> None:
-    rows = rows_of(fired(fated).orderBy("offset"))
+def test_who_has_fired(outcomes: DataFrame) -> None:
+    rows = rows_of(fired(outcomes).orderBy("offset"))
     assert [(row["offset"], row["sealed_in"], row["sealed_at"], row["late"]) for row in rows] == [
         (0, 50, at(50), False),
         (5, 60, at(60), False),
     ]
 
 
-def test_who_was_taken_back_and_by_what(spark: SparkSession, fated: DataFrame) -> None:
-    rows = rows_of(cancelled(fated, requests_of(spark)).orderBy("offset"))
+def test_who_was_withdrawn_and_by_what(spark: SparkSession, outcomes: DataFrame) -> None:
+    rows = rows_of(cancelled(outcomes, requests_of(spark)).orderBy("offset"))
     assert [(row["offset"], row["taken_by"], row["taken_kind"], row["taken_at"]) for row in rows] == [
         (1, 2, "cancel", at(3)),
         (3, 4, "request", at(5)),
@@ -184,7 +184,7 @@ def test_times_are_those_of_utc_wherever_it_runs(spark: SparkSession) -> None:
 
 def test_rows_become_json_whatever_they_hold() -> None:
     row = {"text": b"v", "bytes": bytearray(b"\xff"), "none": None, "some": [datetime(2030, 1, 31, tzinfo=UTC)], "n": 1}
-    assert json_of(row) == {
+    assert row_document(row) == {
         "text": "v",
         "bytes_base64": "/w==",
         "none": None,

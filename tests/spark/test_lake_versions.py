@@ -24,7 +24,7 @@ def copy(offset: int, original: int, decided: int, *, age_s: int = 0, timer_id: 
     return (0, offset, 10_000_000, "copy", 20_000, timer_id, original, decided, 10_000 - age_s)
 
 
-def test_a_request_is_taken_back_by_what_was_appended_before_its_second(spark: SparkSession) -> None:
+def test_a_request_is_withdrawn_by_what_was_appended_before_its_second(spark: SparkSession) -> None:
     records = [
         request(0, 1, 10),
         cancel(1, 10),  # too late: its append is not before second 10
@@ -69,6 +69,6 @@ def test_workers_take_the_first_copy_that_is_neither_stale_nor_overtaken(spark: 
     assertDataFrameEqual(marks_of(spark.createDataFrame(records, COLUMNS)), spark.createDataFrame(wanted, MARKS))
 
 
-def test_a_request_may_be_taken_back_when_workers_have_its_copy(spark: SparkSession) -> None:
+def test_a_request_may_be_withdrawn_when_workers_have_its_copy(spark: SparkSession) -> None:
     records = [request(0, 1, 20_000), copy(10, 0, 5), cancel(11, 15_000)]
     assert [tuple(row) for row in marks_of(spark.createDataFrame(records, COLUMNS)).collect()] == [(0, 0, 11, 10)]

@@ -4,7 +4,7 @@ import random
 
 import pyarrow as pa
 
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Copy, Future
 from kafka_timers.lake.records import judged_at_once, judged_one_by_one
 

@@ -7,7 +7,7 @@ from aiokafka import ConsumerRecord
 from law_cases import CASES, CONDITIONS, ID, LAST, Case, cancel, request, seal
 from rich.console import Console
 
-from kafka_timers.cli.program import history_table
+from kafka_timers.cli.render import history_table
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain
 from kafka_timers.core.wire import Future
 

@@ -9,7 +9,8 @@ The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
     changes        what a step of a partition changes, as one value
     partition      what is done, where a request is kept, what a tick may fire
     reconcile      brings an old store in line with the seals
-    versions       what the records of one timer id mean for each other, and what they are answered
+    versions       what is known of a timer id
+    decisions      what the records of one timer id mean for each other, and what they are answered
     verdicts       what a record on `timer-request` asks for, or why it is refused
     rows           requests of one moment that are kept as one row
     callbacks      whether a topic takes a callback

@@ -62,7 +62,7 @@ class MemoryStore:
         self.answers.update({answer.offset: answer for answer in changes.answers})
         if changes.answered_before is not None:
             self.answers = {at: each for at, each in self.answers.items() if at >= changes.answered_before}
-        self.counts.update(changes.counts)
+        _put(self.counts, {chunk: count if any(count) else None for chunk, count in changes.counts.items()})
         self.ignored.update(changes.ignored)
         for offset in changes.unignored:
             self.ignored.pop(offset, None)

@@ -61,7 +61,7 @@ class Partition:
     Args:
         number: of the partition.
         horizon_s: requests due more seconds than this after their append are left to the lake; 0 leaves none.
-        format: of seals that every member of the group can read; below 2, requests with a condition are refused.
+        format: of seals that every member of the group can read; conditions are judged once it was 2.
 
     Attributes:
         head: how far it has come.
@@ -273,7 +273,11 @@ class Partition:
 
     def refuses_condition(self, offset: int) -> bool:
         """Tell whether a record at *offset* may have no condition: some owner did not know what that is."""
-        return self.format < 2 or (self.conditions_from is not None and offset < self.conditions_from)
+        if self.conditions_from is None:
+            return self.format < 2 or offset < self.must_read_to
+        # Also where a member of an earlier version has joined since: what was accepted under a condition must come to
+        # the same end whenever it is read again.
+        return offset < self.conditions_from
 
     def is_answered(self, offset: int) -> bool:
         """Tell whether the record at *offset* was answered before: no seal covers what was not."""
@@ -385,6 +389,7 @@ class Partition:
         )
         if self.format > 1:
             seal.format, seal.first_ms, seal.end_ms = self.format, self.sealed_ms, scan.end_ms
+        if self.format > 1 or self.conditions_from is not None:
             seal.conditions_from = scan.snapshot if self.conditions_from is None else self.conditions_from
             seal.ignored.extend(sorted(self.ignored)[-IGNORED_MAX:])
         return seal

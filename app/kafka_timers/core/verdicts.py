@@ -20,11 +20,12 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Row
+from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, is_late, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version, decide
-from kafka_timers.core.wire import SECOND_LIMIT, Condition, Extras, Future, Record, is_far, number_in
+from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
+from kafka_timers.core.wire import Condition, Extras, Future, Record, is_far, second_in
 
 
 class Reason(StrEnum):
@@ -60,12 +61,12 @@ _LARGEST_OFFSET = (1 << 63) - 1
 
 def second_of(key: bytes | None) -> int | Reason:
     """Return the expiry second that a record's key names, or why it names none."""
-    if not key:
-        return Reason.KEY_MISSING
-    second = number_in(key)
-    if not second:
-        return Reason.KEY_NOT_A_SECOND
-    return second if second < SECOND_LIMIT else Reason.KEY_IN_MILLISECONDS
+    return second_in(
+        key,
+        missing=Reason.KEY_MISSING,
+        malformed=Reason.KEY_NOT_A_SECOND,
+        in_milliseconds=Reason.KEY_IN_MILLISECONDS,
+    )
 
 
 def pack_refused(reason: Reason, record: Record) -> bytes:

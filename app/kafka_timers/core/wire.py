@@ -7,7 +7,7 @@ Everything on a topic is a promise to every client in every language; docs/wire.
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -26,6 +26,7 @@ __all__ = [
     "ID_MEMORY_S",
     "REQUEST_HEADER",
     "SECOND_LIMIT",
+    "SERVICE_HEADERS",
     "TICK",
     "TOKEN_HEADER",
     "Condition",
@@ -52,10 +53,13 @@ __all__ = [
     "latest",
     "number_in",
     "sealed_from",
+    "second_in",
 ]
 
 
 Condition = Future.Condition
+
+_Fault = TypeVar("_Fault")
 
 # Of `Sealed`: 1 counts in seconds alone, 2 in milliseconds too, and knows conditions.
 FORMAT = 2
@@ -106,6 +110,8 @@ TOKEN_HEADER = "timer-token"  # noqa: S105  # a header's name, no secret
 ID_HEADER = "timer-id"
 EXPIRY_HEADER = "timer-expiry"
 REQUEST_HEADER = "timer-request"
+# The headers that the service itself sets on every callback.
+SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
 
 # The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
 SECOND_LIMIT = 100_000_000_000
@@ -123,6 +129,24 @@ def number_in(text: bytes) -> int | None:
     """Return the whole number that *text* names in ASCII digits, None when it names none that could be a time."""
     # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
     return int(text) if text.isdigit() and len(text) <= 14 else None
+
+
+def second_in(text: bytes | None, *, missing: _Fault, malformed: _Fault, in_milliseconds: _Fault) -> int | _Fault:
+    """
+    Return the UNIX second that *text* names in ASCII digits, or the fault that keeps it from naming one.
+
+    Args:
+        text: the key of a request, or a header that another system uses for it.
+        missing: returned when there is no text.
+        malformed: returned when the text is no whole number above 0.
+        in_milliseconds: returned when the number is too large to count seconds.
+    """
+    if not text:
+        return missing
+    second = number_in(text)
+    if not second:
+        return malformed
+    return second if second < SECOND_LIMIT else in_milliseconds
 
 
 def is_far(second: int, appended_s: int, horizon_s: int) -> bool:

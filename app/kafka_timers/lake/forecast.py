@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import plots
-from kafka_timers.lake.fates import totals
+from kafka_timers.lake.outcomes import totals
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.lake.tables import read, root_of

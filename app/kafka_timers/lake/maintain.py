@@ -240,10 +240,10 @@ def sealed_by(seals: DataFrame) -> int:
     return row[0] if row[0] is not None and row[1] >= partitions[0] else 0
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the same seconds in as few spans as there can be; both ends of a span belong to it."""
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same seconds in as few ranges as there can be; both ends of a range belong to it."""
     out: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
+    for first, last in sorted(ranges):
         if out and first <= out[-1][1] + 1:
             out[-1] = (out[-1][0], max(last, out[-1][1]))
         else:
@@ -259,7 +259,7 @@ def still_needed(
 
     These are open, since they may fire yet: what no seal covers; what some worker's horizon left to the lake, in a
     second that is not promoted. And of a timer id, all that lies behind a request that is open or live: it may have
-    taken that one back, which would come to life again. And copies of what stays: it would be promoted again.
+    withdrawn that one, which would come to life again. And copies of what stays: it would be promoted again.
 
     Args:
         old: rows of `requests` that might go.

@@ -2,7 +2,7 @@
 How far requests come back to the workers: bucket by bucket of seconds, as copies on `timer-request`.
 
 The log is all the state there is. What a bucket still lacks is computed from the tables: its far requests, less those
-that were taken back, less those of which workers have a copy. That is published until nothing is left; then the bucket
+that were withdrawn, less those of which workers have a copy. That is published until nothing is left; then the bucket
 is closed. Killed anywhere, the next run computes anew, and workers drop what is published twice.
 
     seconds     … 35,999 │ 36,000 … 39,599 │ 39,600 … 43,199 │ 43,200 …
@@ -28,8 +28,8 @@ from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.wire import Copy, Future, Topics
 from kafka_timers.errors import KafkaTimersError, LakeError
 from kafka_timers.lake import message, tables
-from kafka_timers.lake.fates import waits_longer
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
+from kafka_timers.lake.outcomes import waits_longer
 from kafka_timers.lake.schema import BUCKETS, CANCEL, COPY, DELAYS_S, REQUEST, REQUESTS, SEALS
 from kafka_timers.lake.versions import marks_of
 from kafka_timers.settings import LakeSettings
@@ -45,8 +45,8 @@ __all__ = [
     "far_requests",
     "keep_promoting",
     "left_to_the_lake",
+    "need_no_copy",
     "next_bucket",
-    "settled",
 ]
 
 log = logging.getLogger(__name__)
@@ -228,7 +228,7 @@ def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
     )
 
 
-def settled(asks: DataFrame, copies: DataFrame) -> DataFrame:
+def need_no_copy(asks: DataFrame, copies: DataFrame) -> DataFrame:
     """
     Return the requests of which no copy is wanted any more.
 
@@ -237,7 +237,7 @@ def settled(asks: DataFrame, copies: DataFrame) -> DataFrame:
         copies: as `copies_in` returns them.
 
     Returns:
-        partition int, offset bigint, promoted boolean: whether workers have taken a copy, else it was taken back.
+        partition int, offset bigint, promoted boolean: whether workers have taken a copy, else it was withdrawn.
     """
     return marks_of(asks.unionByName(copies, allowMissingColumns=True)).select(
         "partition", "offset", F.col("copied_at").isNotNull().alias("promoted")
@@ -362,7 +362,7 @@ class Promoter:
         if not there:
             return Seen()
         asks = asks_about(requests, far, since) if named else requests.where(F.lit(False))
-        done = settled(asks, copies_in(requests, bucket)).persist()
+        done = need_no_copy(asks, copies_in(requests, bucket)).persist()
         try:
             fits = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) <= live.message_bytes_max
             left = far.withColumn("fits", fits).join(done, ["partition", "offset"], "left_anti")

@@ -1,10 +1,10 @@
 """
-What the lake knows, in SQL: all timers that wait, have fired or were taken back; and asking for many at once.
+What the lake knows, in SQL: all timers that wait, have fired or were withdrawn; and asking for many at once.
 
     requests, seals, rejected     the tables, with the time of their seconds
     pending                       requests that wait, as far as has been landed: see `pending.pending`
     fired                         requests whose callbacks are out
-    cancelled                     requests that were taken back in time, and by what
+    cancelled                     requests that were withdrawn in time, and by what
 
 All of them are views of the session; nothing is written but what `lake cancel` and `lake move` are asked to publish.
 """
@@ -20,8 +20,8 @@ from kafka_timers.broker.topics import counts
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
-from kafka_timers.lake.fates import fates, fires, steps_of
 from kafka_timers.lake.live import publish, refuse_other_topic
+from kafka_timers.lake.outcomes import fires, intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
@@ -50,14 +50,14 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> None:
     requests, seals, rejected = (tables.read(spark, root, table) for table in (REQUESTS, SEALS, REJECTED))
     own = rejected.where(F.col("source_topic") == Topics.of(settings.topic_prefix).requests)
     own = own.select(F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason")
-    fated = fates(requests, steps_of(seals), own)
+    outcomes = outcomes_of(requests, intervals_of(seals), own)
     views = {
         "requests": requests.withColumns({"appended_at": _appended_at(), "due_at": F.timestamp_seconds("second")}),
         "seals": seals.withColumns({"appended_at": _appended_at(), "last_at": F.timestamp_seconds("last")}),
         "rejected": rejected.withColumn("appended_at", _appended_at()),
         "pending": waiting(pending(requests, seals)),
-        "fired": fired(fated),
-        "cancelled": cancelled(fated, requests),
+        "fired": fired(outcomes),
+        "cancelled": cancelled(outcomes, requests),
     }
     for name, view in views.items():
         view.createOrReplaceTempView(name)
@@ -77,32 +77,32 @@ def waiting(pending: DataFrame) -> DataFrame:
     return _timers(pending).select(*_TIMER)
 
 
-def fired(fated: DataFrame) -> DataFrame:
+def fired(outcomes: DataFrame) -> DataFrame:
     """
     Return the requests whose callbacks are out.
 
     Args:
-        fated: rows of `fates.fates`.
+        outcomes: rows of `outcomes.outcomes_of`.
 
     Returns:
         The columns of `waiting`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
         late boolean: whether it was read after its own second had been looked at.
     """
-    out = fires(fated).where(F.col("reason").isNull())
+    out = fires(outcomes).where(F.col("reason").isNull())
     sealed_at = F.timestamp_seconds("sealed_in").alias("sealed_at")
     return _timers(out).select(*_TIMER, "sealed_in", sealed_at, "late")
 
 
-def cancelled(fated: DataFrame, requests: DataFrame) -> DataFrame:
+def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
     """
-    Return the requests that were taken back in time.
+    Return the requests that were withdrawn in time.
 
     Args:
-        fated: rows of `fates.fates`.
+        outcomes: rows of `outcomes.outcomes_of`.
         requests: all rows of `requests`.
 
     Returns:
-        The columns of `waiting` but far, and of the record that took it back: taken_by bigint, its offset, taken_kind
+        The columns of `waiting` but far, and of the record that withdrew it: taken_by bigint, its offset, taken_kind
         string, cancel or request, taken_at timestamp, its append.
     """
     by = requests.select(
@@ -111,7 +111,7 @@ def cancelled(fated: DataFrame, requests: DataFrame) -> DataFrame:
         F.col("kind").alias("taken_kind"),
         _appended_at().alias("taken_at"),
     )
-    taken = _timers(fated.where(F.col("taken_by").isNotNull()))
+    taken = _timers(outcomes.where(F.col("taken_by").isNotNull()))
     return taken.join(by, ["partition", "taken_by"]).select(*_TIMER[:-1], "taken_by", "taken_kind", "taken_at")
 
 
@@ -134,7 +134,7 @@ def select(spark: SparkSession, query: str) -> DataFrame:
 
 def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
     """
-    Return those who wait and are meant by a condition, and what stands against taking them back.
+    Return those who wait and are meant by a condition, and what stands against withdrawing them.
 
     Args:
         timers: rows of `waiting`.
@@ -142,7 +142,7 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
         where: a condition of SQL over their columns.
 
     Returns:
-        The columns of `waiting`, value binary of the request, and against string: null when it can be taken back.
+        The columns of `waiting`, value binary of the request, and against string: null when it can be withdrawn.
 
     Raises:
         LakeError: *where* is no such condition.
@@ -224,7 +224,7 @@ class Bulk:
     Many pending timers that are asked about at once, as they are in the lake when this is opened.
 
     Attributes:
-        count: of those that can be taken back.
+        count: of those that can be withdrawn.
         first: when the first of these is due, as text.
         last: when the last of them is.
         against: how many cannot, by the reason.
@@ -267,7 +267,7 @@ class Bulk:
         return rows_of(self._timers.select(*_TIMER).orderBy("second", *_NAME).limit(rows))
 
     def cancel(self) -> None:
-        """Have them taken back."""
+        """Have them cancelled."""
         publish(cancels_of(self._timers), self._settings)
 
     def move(self, to_s: int | None, by_s: int | None) -> None:

@@ -10,6 +10,7 @@ The live worker: joins ticks with requests and fires callbacks by the law of `co
     follower      brings the request log of a partition into its store; needs no ownership
     firing        fires the seconds of a partition while it is owned
     ports         what these talk to, as protocols
+    shared        what the owners of one process talk to and share
     kafka_ports   the ends of Kafka's logs as that
     faults        what can keep a partition from being served
     end_offsets   where the request log ends at a tick, asked once for all partitions

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.versions import KnownFromError
 from kafka_timers.errors import KafkaTimersError
-from kafka_timers.worker.store import is_damage, is_own_lock
+from kafka_timers.worker.store import is_damage, is_of_the_disk, is_own_lock
 
 
 class FencedError(Exception):
@@ -66,8 +66,8 @@ class Fault:
             return cls(text, read_from=error.offset)
         if isinstance(error, TopicsRefusedError):
             return cls(text, topics=error.reasons)
-        if isinstance(error, Exception) and (is_damage(error) or is_own_lock(error)):
-            return cls(text, damaged=is_damage(error), locked=is_own_lock(error))
+        if isinstance(error, Exception) and is_of_the_disk(error):
+            return cls(f"its store: {text}", damaged=is_damage(error), locked=is_own_lock(error))
         return cls(text, is_known=isinstance(error, (KafkaError, KafkaTimersError, RequestLogError)))
 
 

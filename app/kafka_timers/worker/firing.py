@@ -17,8 +17,9 @@ from kafka_timers.core.keys import first_key
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.follower import Follower, withdrawn_keys
 from kafka_timers.worker.outbox import Outbox
-from kafka_timers.worker.ports import Ports, Sender
+from kafka_timers.worker.ports import Sender
 from kafka_timers.worker.prebuild import Prebuilt, PrebuiltSeconds, behind
+from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Slice
 
 _SLICE_ROWS_MIN = 100

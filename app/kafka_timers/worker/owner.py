@@ -19,6 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kafka_timers.core.changes import Changes
+from kafka_timers.core.decisions import true_by_now
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed, age_of
@@ -27,7 +28,8 @@ from kafka_timers.worker.faults import Fault
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.outbox import Outbox
-from kafka_timers.worker.ports import Ports, Sender
+from kafka_timers.worker.ports import Sender
+from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
@@ -245,7 +247,7 @@ class Owner:
         self._outbox = outbox = Outbox(self.number, self._ports.replies, sender.epoch_check)
         # What a seal covers was answered before it.
         left = [answer for answer in self._follower.store.answers() if not partition.is_answered(answer.offset)]
-        outbox.add([answer.by_now(partition) for answer in left])
+        outbox.add([true_by_now(answer, partition) for answer in left])
         self._chores = [asyncio.create_task(chore) for chore in (outbox.run(), self._forget())]
         for task in self._chores:
             task.add_done_callback(partial(_chore_ended, self._follower))

@@ -25,7 +25,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
-from kafka_timers.adapters.reader import DoorReader, Outlet
+from kafka_timers.adapters.reader import AdapterReader, Outlet
 from kafka_timers.broker import producing
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
@@ -44,11 +44,11 @@ from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.outbox import KafkaReplies
 from kafka_timers.worker.owner import Owner, check_partitions
-from kafka_timers.worker.ports import Ports
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import RequestReader
 from kafka_timers.worker.sender import KafkaSender
+from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.stores import StoreFolders
 from kafka_timers.worker.supervisor import run_all
@@ -263,7 +263,7 @@ class Worker:
         self._gave_up = self._gave_up or why
         self._ended.set()
 
-    async def _doors(self, ports: Ports, lookup: TopicLookup) -> list[DoorReader]:
+    async def _doors(self, ports: Ports, lookup: TopicLookup) -> list[AdapterReader]:
         named = door_topics(self._settings.door)
         if not named:
             return []
@@ -273,7 +273,7 @@ class Worker:
             raise TopicsError(f"topic {topic} cannot be written to: {takes}")
         outlet = Outlet(topic, takes, ports.rejects.topic, ports.rejects.target)
         return [
-            DoorReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
+            AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
             for name, topic in named
         ]
 

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import count, islice, repeat
 from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
@@ -227,38 +227,61 @@ class Slice:
             largest: none of the requests has more bytes.
             plain: none of them has more than topic, key and value.
         """
+        built = await self._build_at_once(requests, largest, plain=plain)
+        if built < len(requests.offsets):
+            each_one = zip(requests.seconds, requests.offsets, requests.raw(), strict=False)
+            for each in islice(each_one, built, None):
+                await self._add_any(*each)
+
+    async def _build_at_once(self, requests: _Requests, largest: int, *, plain: bool) -> int:
+        """
+        Build callbacks as long as nothing is unusual in *requests*, and return of how many.
+
+        One that fails here fails again when it is looked at for itself, and is told of there.
+        """
         # A parsed message makes its parts anew whenever it is asked for them.
         parsed = list(requests.parsed)
         topics = [request.callBackTopic for request in parsed]
         tombstones = [] if plain else [(at, topic) for at, each in enumerate(parsed) if (topic := each.tombstoneTopic)]
-        takes_all = await self._has_room({topic for _, topic in tombstones}.union(topics), largest, requests.raw)
-        if not takes_all or self._lacks_key(topics, parsed):
-            for each in zip(requests.seconds, requests.offsets, requests.raw(), strict=False):
-                await self._add_any(*each)
-            return
-        for topic, count in Counter(topics).items():
-            self._accumulators[topic].fired += count
+        try:
+            takes_all = await self._has_room({topic for _, topic in tombstones}.union(topics), largest, requests.raw)
+            if not takes_all or self._lacks_key(topics, parsed):
+                return 0
+        except KafkaError:
+            raise
+        except Exception:
+            return 0
         accumulators = map(self._accumulators.__getitem__, topics)
         now_ms, name = self._now_ms(), b"%d:%%d" % self._number
         expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
-        for second, offset, request, to in zip(requests.seconds, requests.offsets, parsed, accumulators, strict=False):
-            if plain:
-                if second != expiry_of:
-                    expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
-                headers: Headers = [expiry, (REQUEST_HEADER, name % offset)]
-            else:
-                headers = callback_headers(request, second, name % offset)
-            key, value, batches = request.callBackKey or None, request.callBack, to.batches
-            at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
-            batch = batches[at]
-            if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
-                self._append_to_new(to, at, now_ms, key, value, headers)
+        all_parts = zip(count(), requests.seconds, requests.offsets, parsed, accumulators, strict=False)
+        number, built = 0, len(parsed)
+        try:
+            for number, second, offset, request, to in all_parts:  # noqa: B007  # used when one fails
+                if plain:
+                    if second != expiry_of:
+                        expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
+                    headers: Headers = [expiry, (REQUEST_HEADER, name % offset)]
+                else:
+                    headers = callback_headers(request, second, name % offset)
+                key, value, batches = request.callBackKey or None, request.callBack, to.batches
+                at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
+                batch = batches[at]
+                if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+                    self._append_to_new(to, at, now_ms, key, value, headers)
+        except Exception:
+            built = number
+        for topic, fired in Counter(topics[:built]).items():
+            self._accumulators[topic].fired += fired
         for number, topic in tombstones:
+            if number >= built:
+                break
             to, request = self._accumulators[topic], parsed[number]
             at, key, batches = _tombstone_of(request, to), request.tombstoneKey, to.batches
             headers, batch = [(REQUEST_HEADER, name % requests.offsets[number])], batches[at]
             if batch is None or batch.append(timestamp=now_ms, key=key, value=None, headers=headers) is None:
                 self._append_to_new(to, at, now_ms, key, None, headers)
+        return built
 
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
         """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
@@ -273,7 +296,13 @@ class Slice:
         new = {topic.decode(): topic for topic in topics - self._accumulators.keys()}
         # All unknown ones are asked for at once, since there may be thousands.
         while unknown := new.keys() - known.keys():
-            await self._targets.resolve(unknown)
+            try:
+                await self._targets.resolve(unknown)
+            except KafkaError:
+                raise
+            except Exception as error:
+                # It says nothing of the requests, none of which may be rejected for it.
+                raise KafkaError(f"callback topics cannot be looked up: {error!r}") from error
         for name, topic in new.items():
             verdict = known[name]
             if isinstance(verdict, Reason):

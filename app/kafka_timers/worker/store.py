@@ -151,9 +151,8 @@ class TimerStore:
             return
         for iterator in list(self._iterators):
             iterator.close()
-        # A disk that is full or gone: what it does not take is read from the log again.
-        with suppress(Exception):
-            self._db.flush()
+        # It writes all column families at one moment, which `flush` would not: who is killed in between would find ids
+        # that are older than the position. What a full disk does not take is read from the log again.
         with suppress(Exception):
             self._db.close()
         # Where that has failed, this lets go of the folder.
@@ -372,6 +371,11 @@ def _expiring_key(second: int, offset: int) -> bytes:
 def is_damage(error: Exception) -> bool:
     """Tell whether *error* says that the files of a store are damaged; RocksDB tells by its message alone."""
     return any(sign in str(error) for sign in ("Corruption:", "No such file or directory", "Not implemented"))
+
+
+def is_of_the_disk(error: Exception) -> bool:
+    """Tell whether *error* is one of RocksDB about its files: no room, no right, damage, or a lock."""
+    return is_damage(error) or (type(error) is Exception and str(error).startswith("IO error: "))
 
 
 def is_own_lock(error: Exception) -> bool:

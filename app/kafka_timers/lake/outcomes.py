@@ -2,17 +2,17 @@
 What came of requests: the join of seals with requests as a batch.
 
 What fires follows from the request log and the fences in the seals, whoever fired it (promise P12 of docs/design.md).
-The complete seals of a partition are the steps of its history. Once a step's second has reached that of a request, so
-have all later ones, and once its fence has passed the request's offset, too. So a request fires in the later of two:
-the first step that reached its second, and the first one that passed its offset.
+The complete seals of a partition cut its history into sealed intervals. Once the last second of one has reached that of
+a request, so have those of all later ones, and once its fence has passed the request's offset, too. So a request fires
+in the later of two: the first interval that reached its second, and the first one that passed its offset.
 
-    step      last  fence      request          by second   by offset   fires in
+    interval  last  fence      request          by second   by offset   fires in
     A           11     40      #35, second 10   A           A           A
     B           12     40      #40, second 12   B           C           C: it was read after its second was scanned
     C           13     55      #40, second 13   C           C           C
 
-Nearly all fire in the step of their second, so that one is looked up once per second, and only of what lies behind its
-fence the second step is looked for.
+Nearly all fire in the interval of their second, so that one is looked up once per second, and only of what lies behind
+its fence the second interval is looked for.
 """
 
 from collections.abc import Callable
@@ -23,11 +23,11 @@ from pyspark.sql import functions as F
 from kafka_timers.lake.schema import REFUSED, REQUEST
 from kafka_timers.lake.versions import marks_of
 
-__all__ = ["by_seal", "due_ms", "fates", "figures", "fires", "steps_of", "totals", "waits_longer"]
+__all__ = ["by_seal", "due_ms", "figures", "fires", "intervals_of", "outcomes_of", "totals", "waits_longer"]
 
 _REQUEST = ("partition", "offset")
 _SEAL = ("partition", "last", "fence")
-_STEP = ("last", "fence", "horizon_s", "horizon_from")
+_INTERVAL = ("last", "fence", "horizon_s", "horizon_from")
 
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
@@ -82,9 +82,9 @@ def totals(seals: DataFrame) -> DataFrame:
     )
 
 
-def steps_of(seals: DataFrame) -> DataFrame:
+def intervals_of(seals: DataFrame) -> DataFrame:
     """
-    Return the complete seals as steps of their partitions' histories: fences of later ones are never lower.
+    Return the sealed intervals of each partition, one for each complete seal: fences of later ones are never lower.
 
     Args:
         seals: rows of `seals`. One with a lower fence than one before it, which a paused owner adds with
@@ -100,13 +100,13 @@ def steps_of(seals: DataFrame) -> DataFrame:
         .agg(F.max("horizon_s").alias("horizon_s"), F.max("horizon_from").alias("horizon_from"))
         .withColumn("passed", F.max("fence").over(before))
         .where(F.col("passed").isNull() | (F.col("fence") >= F.col("passed")))
-        .select("partition", *_STEP)
+        .select("partition", *_INTERVAL)
     )
 
 
-def fates(
+def outcomes_of(
     requests: DataFrame,
-    steps: DataFrame,
+    intervals: DataFrame,
     rejected: DataFrame,
     horizon_s: int | None = None,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
@@ -116,7 +116,8 @@ def fates(
 
     Args:
         requests: rows of `requests`: those asked about, all copies of them, all records of their timer ids.
-        steps: rows of `steps_of`, of each partition without a gap. What was due before the first one counts to it.
+        intervals: rows of `intervals_of`, of each partition without a gap. What was due before the first one counts to
+            it.
         rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
         horizon_s: how far ahead workers hold requests; None takes what the seals say.
         keep: is given what the requests are joined with, and may compute and cache it: what is small, as it mostly is,
@@ -124,9 +125,9 @@ def fates(
 
     Returns:
         partition int, offset bigint, appended_ms bigint, second bigint (null of what is refused), millis int,
-        timer_id string, topic string, and: reason string, why it was rejected; taken_by bigint, offset of what took it
-        back; far bool, whether it fires by a copy; sealed_in bigint and fence bigint, of the seal that has it, null
-        while there is none; late bool, whether it was read after its second had been scanned.
+        timer_id string, topic string, and: reason string, why it was rejected; taken_by bigint, offset of what withdrew
+        it; far bool, whether it fires by a copy; sealed_in bigint and fence bigint, of the seal that has it, null while
+        there is none; late bool, whether it was read after its second had been scanned.
 
         It has fired if sealed_in is there and reason and taken_by are not. What is far and has no copy that workers
         took has the seal of its second, and fence null.
@@ -135,21 +136,21 @@ def fates(
         *_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic"
     )
     seconds = timers.select("partition", F.col("second").alias("at")).distinct()
-    stepped = _first_step(seconds, steps, F.col("last")).withColumnRenamed("at", "second")
+    found = _first_interval(seconds, intervals, F.col("last")).withColumnRenamed("at", "second")
     seen = timers.join(keep(_marks(requests, rejected)), [*_REQUEST], "left")
-    seen = seen.join(keep(stepped), ["partition", "second"], "left")
-    far = by_seal("step") if horizon_s is None else waits_longer(F.lit(horizon_s))
+    seen = seen.join(keep(found), ["partition", "second"], "left")
+    far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
     seen = seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
-    behind = F.coalesce(F.col("at") >= F.col("step.fence"), F.lit(False))
+    behind = F.coalesce(F.col("at") >= F.col("interval.fence"), F.lit(False))
     refused = requests.where(F.col("kind") == REFUSED).select(
         *_REQUEST, "appended_ms", "reason", F.lit(False).alias("far"), F.col("offset").alias("at")
     )
-    late = seen.where(behind).drop("step").withColumn("late", F.lit(True))
+    late = seen.where(behind).drop("interval").withColumn("late", F.lit(True))
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
     sealed = seen.where(~behind).withColumn("late", F.lit(False))
     # The fence is the seal's minus one: a request at it is behind.
-    sealed = sealed.unionByName(_first_step(late, steps, F.col("fence") - 1))
-    fence = F.when(F.col("at").isNotNull(), F.col("step.fence"))
+    sealed = sealed.unionByName(_first_interval(late, intervals, F.col("fence") - 1))
+    fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
     return sealed.select(
         *_REQUEST,
         "appended_ms",
@@ -161,17 +162,15 @@ def fates(
         # What a seal covers fires by it, whatever is read behind its fence.
         F.when(F.coalesce(F.col("taken_by") < fence, F.lit(True)), F.col("taken_by")).alias("taken_by"),
         "far",
-        F.col("step.last").alias("sealed_in"),
+        F.col("interval.last").alias("sealed_in"),
         fence.alias("fence"),
         "late",
     )
 
 
-def fires(fated: DataFrame) -> DataFrame:
-    """
-    Return of the rows of `fates` those that a seal counts as due: what fired, and with a reason what was rejected.
-    """
-    return fated.where(F.col("fence").isNotNull() & F.col("taken_by").isNull())
+def fires(outcomes: DataFrame) -> DataFrame:
+    """Return the rows of `outcomes_of` that a seal counts as due: what fired, and with a reason what was rejected."""
+    return outcomes.where(F.col("fence").isNotNull() & F.col("taken_by").isNull())
 
 
 def by_seal(seal: str) -> Column:
@@ -187,7 +186,7 @@ def waits_longer(horizon_s: Column) -> Column:
 
 
 def due_ms() -> Column:
-    """Return the column from which on a row of `fates` could fire: its second, or its append if that came later."""
+    """Return when a row of `outcomes_of` could fire at the earliest: in its second, or at a later append."""
     return F.greatest(F.col("second") * 1000, F.col("appended_ms"))
 
 
@@ -200,18 +199,18 @@ def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
     )
 
 
-def _first_step(rows: DataFrame, steps: DataFrame, reaches: Column) -> DataFrame:
-    """Return *rows* with the column step: the first of their partition that *reaches* their `at`, null if none does."""
-    stepped = steps.select("partition", reaches.alias("at"), F.struct(*_STEP).alias("step"))
-    # From the end on: what a row has last seen is the first that comes at or after it. Of steps that reach as far the
-    # earliest comes last, and before the rows, whose step is null.
-    seen = Window.partitionBy("partition").orderBy(F.desc("at"), F.desc_nulls_last("step.last"))
+def _first_interval(rows: DataFrame, intervals: DataFrame, reaches: Column) -> DataFrame:
+    """Return *rows* with the column interval: the first one that *reaches* their `at`, null if none does."""
+    found = intervals.select("partition", reaches.alias("at"), F.struct(*_INTERVAL).alias("interval"))
+    # From the end on: what a row has last seen is the first that comes at or after it. Of intervals that reach as far
+    # the earliest comes last, and before the rows, whose interval is null.
+    seen = Window.partitionBy("partition").orderBy(F.desc("at"), F.desc_nulls_last("interval.last"))
     seen = seen.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     columns = rows.columns
     return (
         rows.withColumn("is_row", F.lit(True))
-        .unionByName(stepped, allowMissingColumns=True)
-        .withColumn("step", F.last("step", ignorenulls=True).over(seen))
+        .unionByName(found, allowMissingColumns=True)
+        .withColumn("interval", F.last("interval", ignorenulls=True).over(seen))
         .where("is_row")
-        .select(*columns, "step")
+        .select(*columns, "interval")
     )

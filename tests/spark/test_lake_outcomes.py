@@ -4,8 +4,8 @@ from lake_rows import REJECTED, cancel, copy, digest_of, of, once, refused, requ
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.fates import fates, figures, fires, steps_of, totals
-from kafka_timers.lake.replay import synthetic_steps
+from kafka_timers.lake.outcomes import figures, fires, intervals_of, outcomes_of, totals
+from kafka_timers.lake.replay import synthetic_intervals
 from kafka_timers.lake.schema import REQUESTS, SEALS
 
 
@@ -36,9 +36,9 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
         seal(20, 40, partition=1),
         seal(21, 50, partition=1),
     ]
-    fated = fates(
+    outcomes = outcomes_of(
         of(spark, requests, REQUESTS.columns),
-        steps_of(of(spark, seals, SEALS.columns)),
+        intervals_of(of(spark, seals, SEALS.columns)),
         of(spark, [(0, 54, "topic-unknown"), (0, 36, "key-missing")], REJECTED),
     )
     wanted = [
@@ -52,9 +52,9 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
         (1, 35, 20, 40, False, None),
         (1, 41, 21, 50, False, "key-missing"),
     ]
-    fired = once(fires(fated))
+    fired = once(fires(outcomes))
     assert told(fired, "partition", "offset", "sealed_in", "fence", "late", "reason") == wanted
-    assert told(fated.where("fence is null"), "partition", "offset", "sealed_in") == [
+    assert told(outcomes.where("fence is null"), "partition", "offset", "sealed_in") == [
         (0, 90, None),
         (0, 91, None),
         (2, 35, None),
@@ -68,7 +68,7 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
     )
 
 
-def test_what_was_taken_back_does_not_fire_unless_it_was_scanned_before_that_was_read(spark: SparkSession) -> None:
+def test_what_was_withdrawn_does_not_fire_unless_it_was_scanned_before_that_was_read(spark: SparkSession) -> None:
     requests = [
         request(0, 1, 10, "a"),
         cancel(1, 2, "a"),
@@ -84,14 +84,14 @@ def test_what_was_taken_back_does_not_fire_unless_it_was_scanned_before_that_was
         cancel(23, 12, "f"),
     ]
     seals = [seal(10, 20), seal(12, 30, first=11)]
-    fated = fates(
+    outcomes = outcomes_of(
         of(spark, requests, REQUESTS.columns),
-        steps_of(of(spark, seals, SEALS.columns)),
+        intervals_of(of(spark, seals, SEALS.columns)),
         of(spark, [], REJECTED),
     )
-    assert told(fires(fated), "offset", "sealed_in") == [(2, 10), (5, 12), (6, 10), (8, 10), (21, 12)]
+    assert told(fires(outcomes), "offset", "sealed_in") == [(2, 10), (5, 12), (6, 10), (8, 10), (21, 12)]
     # Of what is not sealed yet, too, it is known.
-    assert told(fated.where("taken_by is not null"), "offset", "taken_by") == [(0, 1), (4, 5), (22, 23)]
+    assert told(outcomes.where("taken_by is not null"), "offset", "taken_by") == [(0, 1), (4, 5), (22, 23)]
 
 
 def test_what_is_far_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
@@ -114,9 +114,9 @@ def test_what_is_far_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
         copy(28, 4511, far[6], 26),
     ]
     seals = of(spark, [seal(5000, 30, horizon_from=3), seal(5001, 40, horizon_from=3)], SEALS.columns)
-    frames = (of(spark, requests, REQUESTS.columns), steps_of(seals), of(spark, [], REJECTED))
-    fated = fates(*frames)
-    assert told(fires(fated), "offset", "sealed_in", "late", "far") == [
+    frames = (of(spark, requests, REQUESTS.columns), intervals_of(seals), of(spark, [], REJECTED))
+    outcomes = outcomes_of(*frames)
+    assert told(fires(outcomes), "offset", "sealed_in", "late", "far") == [
         (0, 5000, False, True),
         # Below horizon_from and without a copy: workers with an earlier horizon had it.
         (1, 5000, False, False),
@@ -124,13 +124,16 @@ def test_what_is_far_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
         (6, 5000, False, True),
         (7, 5000, False, False),
     ]
-    assert told(fated.where("fence is null"), "offset", "sealed_in", "taken_by") == [
+    assert told(outcomes.where("fence is null"), "offset", "sealed_in", "taken_by") == [
         (4, 5000, 26),
         (5, 5000, None),  # nobody has promoted it
     ]
     # As if there had been none, or a shorter one.
-    assert told(fires(fates(*frames, 0)), "offset", "sealed_in", "far")[:2] == [(0, 5000, False), (1, 5000, False)]
-    assert (7, 5000, True) in told(fires(fates(*frames, 1999)), "offset", "sealed_in", "far")
+    assert told(fires(outcomes_of(*frames, 0)), "offset", "sealed_in", "far")[:2] == [
+        (0, 5000, False),
+        (1, 5000, False),
+    ]
+    assert (7, 5000, True) in told(fires(outcomes_of(*frames, 1999)), "offset", "sealed_in", "far")
 
 
 def test_slices_add_up_and_what_is_there_twice_counts_once(spark: SparkSession) -> None:
@@ -157,13 +160,13 @@ def test_with_fewer_ticks_all_fires_at_the_next_of_them(spark: SparkSession) -> 
         [request(0, 1, 10), request(1, 1, 11), request(2, 19.9, 15), request(3, 20, 15), request(4, 25, 26)],
         REQUESTS.columns,
     )
-    steps = synthetic_steps(requests.select("partition", "offset", "appended_ms"), 10, 35, 10)
+    intervals = synthetic_intervals(requests.select("partition", "offset", "appended_ms"), 10, 35, 10)
     assertDataFrameEqual(
-        steps,
+        intervals,
         spark.createDataFrame(
             [(0, 10, 2, 0, 0), (0, 20, 3, 0, 0), (0, 30, 5, 0, 0)],
             "partition int, last bigint, fence bigint, horizon_s bigint, horizon_from bigint",
         ),
     )
-    fired = fires(fates(requests, steps, of(spark, [], REJECTED)))
+    fired = fires(outcomes_of(requests, intervals, of(spark, [], REJECTED)))
     assert told(fired, "offset", "sealed_in") == [(0, 10), (1, 20), (2, 20), (3, 30), (4, 30)]

@@ -1,4 +1,4 @@
-"""What each door makes of a record: a request, a cancel, nothing, or a refusal with its reason."""
+"""An adapter parses a record into a request, a cancel, nothing, or a refusal with its reason."""
 
 import json
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from kafka_timers.adapters import DOORS, door_topics
-from kafka_timers.adapters.commands import Ask, Headers, Reason
+from kafka_timers.adapters import ADAPTERS, door_topics
+from kafka_timers.adapters.commands import Command, Refusal, SourceHeaders
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.core.wire import Future, Header
 
@@ -21,25 +21,25 @@ class Given:
 
     key: bytes | None = b"k"
     value: bytes | None = b"v"
-    headers: Headers = ()
+    headers: SourceHeaders = ()
     timestamp: int = TIMESTAMP_MS
     topic: str = "theirs"
     partition: int = 3
     offset: int = 17
 
 
-def asked(door: str, record: Given) -> tuple[int | None, bytes | None, Future]:
-    """Return second, name and Future of what *record* asks for."""
-    ask = DOORS[door](record)
-    assert isinstance(ask, Ask)
-    return ask.second, ask.name, Future.FromString(ask.future)
+def parsed(adapter: str, record: Given) -> tuple[int | None, bytes | None, Future]:
+    """Return second, name and Future of the command that *record* stands for."""
+    command = ADAPTERS[adapter](record)
+    assert isinstance(command, Command)
+    return command.second, command.name, Future.FromString(command.future)
 
 
 def headers_of(future: Future) -> list[tuple[str, bytes | None]]:
     return [(header.key, header.value if header.HasField("value") else None) for header in future.headers]
 
 
-def changed(headers: Headers, **values: bytes | None) -> Headers:
+def changed(headers: SourceHeaders, **values: bytes | None) -> SourceHeaders:
     """Return *headers* with other values, or without those whose value is None; dashes are underscores here."""
     new = {name.replace("_", "-"): value for name, value in values.items()}
     return [(name, new.get(name, value)) for name, value in headers if new.get(name, value) is not None]
@@ -48,7 +48,7 @@ def changed(headers: Headers, **values: bytes | None) -> Headers:
 # --- etf1 ------------------------------------------------------------------------------------------------------------
 
 # The example of its README.
-ETF1: Headers = (
+ETF1: SourceHeaders = (
     ("scheduler-epoch", b"1893456000"),
     ("scheduler-target-topic", b"online-videos"),
     ("scheduler-target-key", b"vid1"),
@@ -58,7 +58,7 @@ VIDEO = Given(b"vid1-online", b'"video 1"', ETF1, topic="schedules")
 
 
 def test_a_schedule_of_etf1_becomes_what_that_scheduler_would_write() -> None:
-    second, name, future = asked("etf1", VIDEO)
+    second, name, future = parsed("etf1", VIDEO)
     assert (second, name) == (SECOND, b"etf1:schedules:vid1-online")
     assert future == Future(
         callBackTopic="online-videos",
@@ -78,40 +78,40 @@ def test_a_schedule_of_etf1_becomes_what_that_scheduler_would_write() -> None:
 
 
 def test_a_schedule_without_a_value_is_taken_back_whoever_wrote_it_but_ourselves() -> None:
-    _, _, future = asked("etf1", Given(b"vid1-online", None, topic="schedules"))
+    _, _, future = parsed("etf1", Given(b"vid1-online", None, topic="schedules"))
     assert future == Future(timerId="etf1:schedules:vid1-online", cancel=True)
     # What that scheduler writes when it has fired: the tombstone has the headers of the callback.
     fired = (*ETF1, ("scheduler-timestamp", b"1607918336"), ("scheduler-key", b"vid1-online"))
-    assert asked("etf1", Given(b"vid1-online", None, fired, topic="schedules"))[2].cancel
+    assert parsed("etf1", Given(b"vid1-online", None, fired, topic="schedules"))[2].cancel
     ours = Given(b"vid1-online", None, (("timer-request", b"0:12"),), topic="schedules")
-    assert DOORS["etf1"](ours) is None
+    assert ADAPTERS["etf1"](ours) is None
 
 
 def test_an_empty_value_is_a_schedule_and_a_missing_target_key_is_none() -> None:
-    _, _, future = asked("etf1", Given(value=b"", headers=changed(ETF1, scheduler_target_key=None)))
+    _, _, future = parsed("etf1", Given(value=b"", headers=changed(ETF1, scheduler_target_key=None)))
     assert (future.callBack, future.callBackKey, future.cancel) == (b"", "", False)
 
 
 def test_of_headers_that_share_a_name_the_first_counts() -> None:
     """As in that scheduler: a message that is sent round again has the old ones behind."""
-    second, _, future = asked("etf1", Given(headers=(*ETF1, ("scheduler-epoch", b"1"))))
+    second, _, future = parsed("etf1", Given(headers=(*ETF1, ("scheduler-epoch", b"1"))))
     assert second == SECOND
     assert [value for name, value in headers_of(future) if name == "scheduler-epoch"] == [b"1893456000", b"1"]
 
 
-@pytest.mark.parametrize("door", ["etf1", "headers", "countdown", "karafka", "timebridge"])
-def test_what_an_earlier_callback_was_told_does_not_travel_on(door: str) -> None:
+@pytest.mark.parametrize("adapter", ["etf1", "headers", "countdown", "karafka", "timebridge"])
+def test_what_an_earlier_callback_was_told_does_not_travel_on(adapter: str) -> None:
     """A receiver that schedules its callback again sends the service's headers along."""
-    stale: Headers = (("timer-request", b"0:1"), ("timer-id", b"old"))
-    good = GOOD[door]
-    _, _, future = asked(door, Given(good.key, good.value, (*good.headers, *stale, ("mine", b"1"))))
+    stale: SourceHeaders = (("timer-request", b"0:1"), ("timer-id", b"old"))
+    good = GOOD[adapter]
+    _, _, future = parsed(adapter, Given(good.key, good.value, (*good.headers, *stale, ("mine", b"1"))))
     assert ("mine", b"1") in headers_of(future)
     assert not {"timer-request", "timer-id", "timer-expiry"} & {name for name, _ in headers_of(future)}
 
 
 # --- headers ---------------------------------------------------------------------------------------------------------
 
-PLAIN: Headers = (
+PLAIN: SourceHeaders = (
     ("timer-expiry", b"1893456000"),
     ("timer-callback-topic", b"reminders"),
     ("timer-callback-key", b"order-7"),
@@ -123,7 +123,7 @@ PLAIN: Headers = (
 
 
 def test_headers_say_all_that_a_timer_needs() -> None:
-    second, name, future = asked("headers", Given(b"pay-7", b"pay now", PLAIN))
+    second, name, future = parsed("headers", Given(b"pay-7", b"pay now", PLAIN))
     assert (second, name) == (SECOND, b"pay-7")
     assert future == Future(
         callBackTopic="reminders",
@@ -139,14 +139,14 @@ def test_headers_say_all_that_a_timer_needs() -> None:
 def test_a_record_without_a_value_takes_its_timer_back() -> None:
     """Also one with the headers of the callback, such as a receiver that took them all over sends."""
     record = Given(b"pay-7", None, (("timer-request", b"0:12"), ("timer-reply-topic", b"replies")))
-    ask = DOORS["headers"](record)
-    assert isinstance(ask, Ask)
-    assert ask.key == b"pay-7"
-    assert asked("headers", record) == (None, b"pay-7", Future(timerId="pay-7", cancel=True, replyTopic="replies"))
+    command = ADAPTERS["headers"](record)
+    assert isinstance(command, Command)
+    assert command.key == b"pay-7"
+    assert parsed("headers", record) == (None, b"pay-7", Future(timerId="pay-7", cancel=True, replyTopic="replies"))
 
 
 def test_topic_and_second_are_enough() -> None:
-    _, _, future = asked("headers", Given(b"pay-7", b"v", PLAIN[:2]))
+    _, _, future = parsed("headers", Given(b"pay-7", b"v", PLAIN[:2]))
     assert future == Future(callBackTopic="reminders", callBack=b"v", timerId="pay-7")
 
 
@@ -159,7 +159,7 @@ def body(**fields: object) -> bytes:
 
 def test_a_countdown_runs_from_the_records_timestamp() -> None:
     record = Given(None, body(), (("CALLER_SERVICE", b"S"),), timestamp=1_700_000_000_000)
-    second, name, future = asked("countdown", record)
+    second, name, future = parsed("countdown", record)
     assert (second, name) == (1_700_000_120, None)
     assert future == Future(
         callBackTopic="T", callBack=b"<message body>", headers=[Header(key="CALLER_SERVICE", value=b"S")]
@@ -178,11 +178,11 @@ def test_a_countdown_runs_from_the_records_timestamp() -> None:
     ],
 )
 def test_a_countdown_never_ends_too_early(timestamp_ms: int, countdown_s: float, second: int) -> None:
-    assert asked("countdown", Given(value=body(countdown=countdown_s), timestamp=timestamp_ms))[0] == second
+    assert parsed("countdown", Given(value=body(countdown=countdown_s), timestamp=timestamp_ms))[0] == second
 
 
 def test_text_of_any_script_is_sent_as_utf8() -> None:
-    assert asked("countdown", Given(value=body(message="grün 日本")))[2].callBack == "grün 日本".encode()
+    assert parsed("countdown", Given(value=body(message="grün 日本")))[2].callBack == "grün 日本".encode()
 
 
 def test_a_caller_may_be_required_and_limited_per_second_of_the_log() -> None:
@@ -190,21 +190,21 @@ def test_a_caller_may_be_required_and_limited_per_second_of_the_log() -> None:
         return Given(headers=(("CALLER_SERVICE", caller),), timestamp=second * 1000 + 5)
 
     callers = Callers(required=True, limit=2)
-    assert [callers.refuse(record(b"S", 100)) for _ in range(3)] == [None, None, Reason.CALLER_OVER_LIMIT]
+    assert [callers.refuse(record(b"S", 100)) for _ in range(3)] == [None, None, Refusal.CALLER_OVER_LIMIT]
     assert callers.refuse(record(b"T", 100)) is None
     assert callers.refuse(record(b"S", 101)) is None
     # Producers' clocks differ: an older one counts where the log has come to.
-    assert [callers.refuse(record(b"S", 100)) for _ in range(2)] == [None, Reason.CALLER_OVER_LIMIT]
-    assert callers.refuse(record(None, 102)) == Reason.CALLER_MISSING
-    assert callers.refuse(Given()) == Reason.CALLER_MISSING
-    assert callers.asked == {"S": 4, "T": 1}
+    assert [callers.refuse(record(b"S", 100)) for _ in range(2)] == [None, Refusal.CALLER_OVER_LIMIT]
+    assert callers.refuse(record(None, 102)) == Refusal.CALLER_MISSING
+    assert callers.refuse(Given()) == Refusal.CALLER_MISSING
+    assert callers.counted == {"S": 4, "T": 1}
     free = Callers(required=False, limit=0)
     assert {free.refuse(Given()) for _ in range(1_000)} == {None}
 
 
 # --- Karafka ---------------------------------------------------------------------------------------------------------
 
-KARAFKA: Headers = (
+KARAFKA: SourceHeaders = (
     ("schedule_schema_version", b"1.0.0"),
     ("schedule_target_epoch", b"1893456000"),
     ("schedule_source_type", b"schedule"),
@@ -215,7 +215,7 @@ KARAFKA: Headers = (
 
 
 def test_an_envelope_of_karafka_becomes_what_it_would_dispatch() -> None:
-    second, name, future = asked("karafka", Given(b"events-uuid", b"{}", KARAFKA))
+    second, name, future = parsed("karafka", Given(b"events-uuid", b"{}", KARAFKA))
     assert (second, name) == (SECOND, b"karafka:theirs:3:events-uuid")
     assert future == Future(
         callBackTopic="events",
@@ -236,17 +236,17 @@ def test_an_envelope_of_karafka_becomes_what_it_would_dispatch() -> None:
 def test_karafka_takes_back_what_is_cancelled_or_dispatched(kind: bytes) -> None:
     headers = (("schedule_schema_version", b"1.0.0"), ("schedule_source_type", kind))
     wanted = Future(timerId="karafka:theirs:3:events-uuid", cancel=True)
-    assert asked("karafka", Given(b"events-uuid", None, headers)) == (None, b"karafka:theirs:3:events-uuid", wanted)
+    assert parsed("karafka", Given(b"events-uuid", None, headers)) == (None, b"karafka:theirs:3:events-uuid", wanted)
 
 
 def test_a_partition_key_that_is_the_key_is_no_contradiction() -> None:
     record = Given(headers=(*KARAFKA, ("schedule_target_partition_key", b"user-1")))
-    assert asked("karafka", record)[2].callBackKey == "user-1"
+    assert parsed("karafka", record)[2].callBackKey == "user-1"
 
 
 # --- kafka-timebridge ------------------------------------------------------------------------------------------------
 
-TIMEBRIDGE: Headers = (
+TIMEBRIDGE: SourceHeaders = (
     ("X-Timebridge-When", b"2024-12-25T10:00:00Z"),
     ("X-Timebridge-Where", b"user-notifications"),
     ("own", b"header"),
@@ -254,7 +254,7 @@ TIMEBRIDGE: Headers = (
 
 
 def test_a_message_of_timebridge_is_passed_on_without_its_two_headers() -> None:
-    assert asked("timebridge", Given(b"user-1", b"hello", TIMEBRIDGE)) == (
+    assert parsed("timebridge", Given(b"user-1", b"hello", TIMEBRIDGE)) == (
         1_735_120_800,
         b"user-1",
         Future(
@@ -268,7 +268,7 @@ def test_a_message_of_timebridge_is_passed_on_without_its_two_headers() -> None:
 
 @pytest.mark.parametrize("key", [None, b""])
 def test_a_message_of_timebridge_without_a_key_lies_anywhere(key: bytes | None) -> None:
-    _, name, future = asked("timebridge", Given(key, b"hello", TIMEBRIDGE))
+    _, name, future = parsed("timebridge", Given(key, b"hello", TIMEBRIDGE))
     assert (name, future.callBackKey) == (None, "")
 
 
@@ -282,7 +282,7 @@ def test_a_message_of_timebridge_without_a_key_lies_anywhere(key: bytes | None) 
     ],
 )
 def test_zones_and_fractions_are_understood_and_never_early(when: bytes, second: int) -> None:
-    assert asked("timebridge", Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1])))[0] == second
+    assert parsed("timebridge", Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1])))[0] == second
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -295,94 +295,94 @@ GOOD: Mapping[str, Given] = {
     "timebridge": Given(headers=TIMEBRIDGE),
 }
 SECONDS = [
-    (None, Reason.EXPIRY_MISSING),
-    (b"", Reason.EXPIRY_MISSING),
-    (b"tomorrow", Reason.EXPIRY_NOT_A_SECOND),
-    (b"-1893456000", Reason.EXPIRY_NOT_A_SECOND),
-    (b"1893456000.5", Reason.EXPIRY_NOT_A_SECOND),
-    (b" 1893456000", Reason.EXPIRY_NOT_A_SECOND),
-    (b"0", Reason.EXPIRY_NOT_A_SECOND),
-    ("١٢".encode(), Reason.EXPIRY_NOT_A_SECOND),
-    (b"9" * 5_000, Reason.EXPIRY_NOT_A_SECOND),
-    (b"1893456000000", Reason.EXPIRY_IN_MILLISECONDS),
-    (b"100000000000", Reason.EXPIRY_IN_MILLISECONDS),
+    (None, Refusal.EXPIRY_MISSING),
+    (b"", Refusal.EXPIRY_MISSING),
+    (b"tomorrow", Refusal.EXPIRY_NOT_A_SECOND),
+    (b"-1893456000", Refusal.EXPIRY_NOT_A_SECOND),
+    (b"1893456000.5", Refusal.EXPIRY_NOT_A_SECOND),
+    (b" 1893456000", Refusal.EXPIRY_NOT_A_SECOND),
+    (b"0", Refusal.EXPIRY_NOT_A_SECOND),
+    ("١٢".encode(), Refusal.EXPIRY_NOT_A_SECOND),
+    (b"9" * 5_000, Refusal.EXPIRY_NOT_A_SECOND),
+    (b"1893456000000", Refusal.EXPIRY_IN_MILLISECONDS),
+    (b"100000000000", Refusal.EXPIRY_IN_MILLISECONDS),
 ]
 
 
-@pytest.mark.parametrize(("door", "header"), [("etf1", "scheduler-epoch"), ("headers", "timer-expiry")])
+@pytest.mark.parametrize(("adapter", "header"), [("etf1", "scheduler-epoch"), ("headers", "timer-expiry")])
 @pytest.mark.parametrize(("text", "reason"), SECONDS)
-def test_a_second_that_is_none_is_refused(door: str, header: str, text: bytes | None, reason: Reason) -> None:
-    good = GOOD[door]
+def test_a_second_that_is_none_is_refused(adapter: str, header: str, text: bytes | None, reason: Refusal) -> None:
+    good = GOOD[adapter]
     headers = [(name, text if name == header else value) for name, value in good.headers]
-    assert DOORS[door](Given(good.key, good.value, headers)) == reason
+    assert ADAPTERS[adapter](Given(good.key, good.value, headers)) == reason
 
 
 @pytest.mark.parametrize(
-    ("door", "record", "reason"),
+    ("adapter", "record", "reason"),
     [
-        ("etf1", Given(None, headers=ETF1), Reason.KEY_MISSING),
-        ("etf1", Given(b" \n", headers=ETF1), Reason.KEY_MISSING),
-        ("etf1", Given(), Reason.EXPIRY_MISSING),
-        ("etf1", Given(headers=changed(ETF1, scheduler_target_topic=None)), Reason.TOPIC_MISSING),
-        ("headers", Given(b"", headers=PLAIN), Reason.KEY_MISSING),
-        ("headers", Given(None, None), Reason.KEY_MISSING),
-        ("headers", Given(headers=PLAIN[:1]), Reason.TOPIC_MISSING),
-        ("countdown", Given(value=None), Reason.VALUE_MISSING),
-        ("countdown", Given(value=b""), Reason.VALUE_MISSING),
-        ("countdown", Given(value=b"{"), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=b"\xff\xfe\xff"), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=b"[" * 100_000), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=b"120"), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=body(topic=None)), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=body(topic="")), Reason.TOPIC_MISSING),
-        ("countdown", Given(value=body(message={"a": 1})), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=body(countdown="120")), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=body(countdown=True)), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=body(countdown=-1)), Reason.EXPIRY_OUT_OF_RANGE),
-        ("countdown", Given(value=body(countdown=float("nan"))), Reason.EXPIRY_OUT_OF_RANGE),
-        ("countdown", Given(value=body(countdown=float("inf"))), Reason.EXPIRY_OUT_OF_RANGE),
-        ("countdown", Given(value=body(countdown=10**100)), Reason.EXPIRY_OUT_OF_RANGE),
-        ("countdown", Given(value=b'{"countdown": %b}' % (b"9" * 5_000)), Reason.VALUE_NOT_COUNTDOWN),
-        ("countdown", Given(value=body(countdown=99_999_999_999)), Reason.EXPIRY_OUT_OF_RANGE),
-        ("countdown", Given(value=body(countdown=0), timestamp=-1), Reason.EXPIRY_OUT_OF_RANGE),
-        ("karafka", Given(None, headers=KARAFKA), Reason.KEY_MISSING),
-        ("karafka", Given(), Reason.VERSION_UNKNOWN),
-        ("karafka", Given(headers=(("schedule_schema_version", b"2.0.0"), *KARAFKA[1:])), Reason.VERSION_UNKNOWN),
-        ("karafka", Given(headers=KARAFKA[:2]), Reason.TYPE_UNKNOWN),
-        ("karafka", Given(value=None, headers=KARAFKA), Reason.VALUE_MISSING),
-        ("karafka", Given(headers=(KARAFKA[0], *KARAFKA[2:])), Reason.EXPIRY_MISSING),
-        ("karafka", Given(headers=KARAFKA[:3]), Reason.TOPIC_MISSING),
-        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition", b"2"))), Reason.PARTITION_UNSUPPORTED),
-        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition_key", b"x"))), Reason.PARTITION_UNSUPPORTED),
-        ("timebridge", Given(), Reason.EXPIRY_MISSING),
-        ("timebridge", Given(headers=TIMEBRIDGE[:1]), Reason.TOPIC_MISSING),
-        ("timebridge", Given(value=None, headers=TIMEBRIDGE), Reason.VALUE_MISSING),
+        ("etf1", Given(None, headers=ETF1), Refusal.KEY_MISSING),
+        ("etf1", Given(b" \n", headers=ETF1), Refusal.KEY_MISSING),
+        ("etf1", Given(), Refusal.EXPIRY_MISSING),
+        ("etf1", Given(headers=changed(ETF1, scheduler_target_topic=None)), Refusal.TOPIC_MISSING),
+        ("headers", Given(b"", headers=PLAIN), Refusal.KEY_MISSING),
+        ("headers", Given(None, None), Refusal.KEY_MISSING),
+        ("headers", Given(headers=PLAIN[:1]), Refusal.TOPIC_MISSING),
+        ("countdown", Given(value=None), Refusal.VALUE_MISSING),
+        ("countdown", Given(value=b""), Refusal.VALUE_MISSING),
+        ("countdown", Given(value=b"{"), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=b"\xff\xfe\xff"), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=b"[" * 100_000), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=b"120"), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(topic=None)), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(topic="")), Refusal.TOPIC_MISSING),
+        ("countdown", Given(value=body(message={"a": 1})), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(countdown="120")), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(countdown=True)), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(countdown=-1)), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=body(countdown=float("nan"))), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=body(countdown=float("inf"))), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=body(countdown=10**100)), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=b'{"countdown": %b}' % (b"9" * 5_000)), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(countdown=99_999_999_999)), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=body(countdown=0), timestamp=-1), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("karafka", Given(None, headers=KARAFKA), Refusal.KEY_MISSING),
+        ("karafka", Given(), Refusal.VERSION_UNKNOWN),
+        ("karafka", Given(headers=(("schedule_schema_version", b"2.0.0"), *KARAFKA[1:])), Refusal.VERSION_UNKNOWN),
+        ("karafka", Given(headers=KARAFKA[:2]), Refusal.TYPE_UNKNOWN),
+        ("karafka", Given(value=None, headers=KARAFKA), Refusal.VALUE_MISSING),
+        ("karafka", Given(headers=(KARAFKA[0], *KARAFKA[2:])), Refusal.EXPIRY_MISSING),
+        ("karafka", Given(headers=KARAFKA[:3]), Refusal.TOPIC_MISSING),
+        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition", b"2"))), Refusal.PARTITION_UNSUPPORTED),
+        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition_key", b"x"))), Refusal.PARTITION_UNSUPPORTED),
+        ("timebridge", Given(), Refusal.EXPIRY_MISSING),
+        ("timebridge", Given(headers=TIMEBRIDGE[:1]), Refusal.TOPIC_MISSING),
+        ("timebridge", Given(value=None, headers=TIMEBRIDGE), Refusal.VALUE_MISSING),
     ],
 )
-def test_a_malformed_record_is_refused_with_its_reason(door: str, record: Given, reason: Reason) -> None:
-    assert DOORS[door](record) == reason
+def test_a_malformed_record_is_refused_with_its_reason(adapter: str, record: Given, reason: Refusal) -> None:
+    assert ADAPTERS[adapter](record) == reason
 
 
 @pytest.mark.parametrize(
     ("when", "reason"),
     [
-        (b"2024-12-25T10:00:00", Reason.EXPIRY_NOT_RFC3339),
-        (b"2024-12-25 10:00:00Z", Reason.EXPIRY_NOT_RFC3339),
-        (b"2024-02-30T10:00:00Z", Reason.EXPIRY_NOT_RFC3339),
-        (b"2024-12-25T10:00:00+25:00", Reason.EXPIRY_NOT_RFC3339),
-        (b"+24h", Reason.EXPIRY_NOT_RFC3339),
-        (b"1735120800", Reason.EXPIRY_NOT_RFC3339),
-        (b"\xff", Reason.EXPIRY_NOT_RFC3339),
-        (b"1969-12-31T23:59:59Z", Reason.EXPIRY_OUT_OF_RANGE),
-        (b"9999-12-31T23:59:59Z", Reason.EXPIRY_OUT_OF_RANGE),
+        (b"2024-12-25T10:00:00", Refusal.EXPIRY_NOT_RFC3339),
+        (b"2024-12-25 10:00:00Z", Refusal.EXPIRY_NOT_RFC3339),
+        (b"2024-02-30T10:00:00Z", Refusal.EXPIRY_NOT_RFC3339),
+        (b"2024-12-25T10:00:00+25:00", Refusal.EXPIRY_NOT_RFC3339),
+        (b"+24h", Refusal.EXPIRY_NOT_RFC3339),
+        (b"1735120800", Refusal.EXPIRY_NOT_RFC3339),
+        (b"\xff", Refusal.EXPIRY_NOT_RFC3339),
+        (b"1969-12-31T23:59:59Z", Refusal.EXPIRY_OUT_OF_RANGE),
+        (b"9999-12-31T23:59:59Z", Refusal.EXPIRY_OUT_OF_RANGE),
     ],
 )
-def test_a_time_that_timebridge_would_not_take_is_refused(when: bytes, reason: Reason) -> None:
-    assert DOORS["timebridge"](Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1]))) == reason
+def test_a_time_that_timebridge_would_not_take_is_refused(when: bytes, reason: Refusal) -> None:
+    assert ADAPTERS["timebridge"](Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1]))) == reason
 
 
 @pytest.mark.parametrize(
-    ("door", "record"),
+    ("adapter", "record"),
     [
         ("etf1", Given(b"\xff", headers=ETF1)),
         ("etf1", Given(b"\xff", None)),
@@ -395,16 +395,16 @@ def test_a_time_that_timebridge_would_not_take_is_refused(when: bytes, reason: R
         ("timebridge", Given(b"\xff", headers=TIMEBRIDGE)),
     ],
 )
-def test_text_that_is_not_utf8_is_told_from_everything_else(door: str, record: Given) -> None:
+def test_text_that_is_not_utf8_is_told_from_everything_else(adapter: str, record: Given) -> None:
     """The reader refuses it as `not-utf8`: a Future carries text."""
     with pytest.raises(UnicodeError):
-        DOORS[door](record)
+        ADAPTERS[adapter](record)
 
 
 # --- the setting -----------------------------------------------------------------------------------------------------
 
 
-def test_doors_are_listed_with_their_topics() -> None:
+def test_adapters_are_listed_with_their_topics() -> None:
     assert door_topics("") == []
     assert door_topics("etf1=schedules, headers=a=b,etf1=more") == [
         ("etf1", "schedules"),
@@ -414,6 +414,6 @@ def test_doors_are_listed_with_their_topics() -> None:
 
 
 @pytest.mark.parametrize("text", ["etf1", "etf1=", "=t", "back=t", "etf1=schedules,front"])
-def test_a_door_that_is_none_is_named(text: str) -> None:
+def test_an_adapter_that_does_not_exist_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="give NAME=TOPIC, the name one of etf1, countdown"):
         door_topics(text)

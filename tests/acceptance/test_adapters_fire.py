@@ -10,7 +10,7 @@ from kafka_timers.core.wire import Reply
 Headers = list[tuple[str, bytes]]
 
 
-async def test_a_record_of_each_door_fires_its_callback(service: Service) -> None:
+async def test_a_record_of_each_adapter_fires_its_callback(service: Service) -> None:
     """Through one worker that has all of them; each second lies in the past and is ticked by the test."""
     second = int(time.time()) - 1_000
     when, rfc3339 = b"%d" % second, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second)).encode()
@@ -29,7 +29,7 @@ async def test_a_record_of_each_door_fires_its_callback(service: Service) -> Non
         ("schedule_target_key", b"user-1"),
         ("own", b"1"),
     ]
-    # The door, a record for its topic, and key, value and headers of the callback.
+    # The adapter, a record for its topic, and key, value and headers of the callback.
     cases: list[tuple[str, bytes | None, bytes, Headers, bytes | None, bytes, Headers]] = [
         (
             *("etf1", b"vid1-online", b'"video 1"', etf1),
@@ -83,12 +83,12 @@ async def test_a_record_of_each_door_fires_its_callback(service: Service) -> Non
     ]
     producer = Producer({"bootstrap.servers": service.bootstrap})
     options = []
-    for door, key, value, headers, *_ in cases:
+    for adapter, key, value, headers, *_ in cases:
         # With the producer's time, as most topics have.
-        await service.create_topic(prefix + door, message_timestamp_type="CreateTime")
+        await service.create_topic(prefix + adapter, message_timestamp_type="CreateTime")
         at = {"partition": 0, "timestamp": (second - 60) * 1000}
-        producer.produce(prefix + door, value, key, headers=headers, **at)
-        options += ["--door", f"{door}={prefix}{door}"]
+        producer.produce(prefix + adapter, value, key, headers=headers, **at)
+        options += ["--door", f"{adapter}={prefix}{adapter}"]
     assert producer.flush(10) == 0
 
     worker = await service.worker(*options)
@@ -160,7 +160,7 @@ async def test_a_client_without_protobuf_cancels_and_is_answered(service: Servic
     }
 
 
-async def test_a_worker_that_is_killed_loses_and_doubles_nothing_of_a_door(service: Service) -> None:
+async def test_a_worker_that_is_killed_loses_and_doubles_nothing_of_an_adapter(service: Service) -> None:
     """The first is killed while it passes records on; what it had begun is done by the second."""
     second = int(time.time()) - 1_000
     topic = service.prefix + "schedules"

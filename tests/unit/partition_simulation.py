@@ -5,8 +5,8 @@ One broker, up to three workers with a disk each, one oscillator; chosen step by
 Python generators that yield wherever another process could get in between, so "crash", "pause" and "takeover" are just
 ways of not going on with one. After a history the promises are checked against what became visible.
 
-    python tests/unit/simulation.py 4711                      tell history 4711 step by step
-    python tests/unit/simulation.py 4711 --off fencing        the same with a rule of the design switched off
+    python tests/unit/partition_simulation.py 4711                      tell history 4711 step by step
+    python tests/unit/partition_simulation.py 4711 --off fencing        the same with a rule of the design switched off
 
 What the shell must keep is written here as the shell would do it; each such line can be switched off by the name in
 `SHELL_RULES`, and `CORE_RULES` does the same to `Partition` itself.

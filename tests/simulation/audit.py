@@ -1,0 +1,106 @@
+"""
+What requests and seals tell together, by the words of `sealed.proto` and not by the code of the worker.
+
+So it is also P12: whoever owned the partition, what has fired follows from the request log and the fences in the seals.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+
+from kafka_timers.core.wire import Sealed
+from simulation.clients import Wish
+from simulation.log import Record
+
+
+class PromiseError(AssertionError):
+    """A promise does not hold; the text says which."""
+
+
+def wish_of(record: Record) -> Wish:
+    """Return what *record* wants."""
+    assert isinstance(record.about, Wish)
+    return record.about
+
+
+def is_in_time(record: Record, by: Record) -> bool:
+    """Tell whether *by* was appended before the second of an earlier *record*."""
+    return by.timestamp < wish_of(record).second * 1000
+
+
+def followers_of(records: Mapping[int, Record]) -> dict[int, int]:
+    """Return the offset of the first record after each request that has its timer id."""
+    followers: dict[int, int] = {}
+    last: dict[bytes, int] = {}
+    for offset, record in records.items():
+        wish = wish_of(record)
+        if not wish.timer_id:
+            continue
+        if wish.timer_id in last:
+            followers.setdefault(last[wish.timer_id], offset)
+        if not wish.is_cancel:
+            last[wish.timer_id] = offset
+    return followers
+
+
+def audit(records: Mapping[int, Record], seals: Sequence[Sealed], rejected: frozenset[int]) -> dict[int, bool]:
+    """
+    Tell from requests and seals alone what became of each request of a partition.
+
+    Args:
+        records: committed ones by offset, cancels among them.
+        seals: in their order.
+        rejected: offsets of the requests that went to `timer-rejected`.
+
+    Returns:
+        Offset of a request that is done → whether it fired or was rejected, rather than taken back.
+
+    Raises:
+        PromiseError: P8, a seal contradicts the requests or the seals before it.
+    """
+    takers = {of: by for of, by in followers_of(records).items() if is_in_time(records[of], records[by])}
+    done_by: dict[int, bool] = {}
+    waiting = {offset: wish for offset, record in records.items() if not (wish := wish_of(record)).is_cancel}
+    second = fence = 0
+    scan: tuple[int, int] | None = None
+    for index, seal in enumerate(seals):
+        if seal.first != second + 1 or seal.last < seal.first:
+            raise PromiseError(f"P8: {seal.first}..{seal.last} is sealed after {second}")
+        if seal.fence < fence:
+            raise PromiseError(f"P8: the fence went back from {fence} to {seal.fence} with {seal.last}")
+        if scan not in (None, (seal.last, seal.fence)):
+            raise PromiseError(f"P8: {scan} was left unfinished for {(seal.last, seal.fence)}")
+        keys = {}
+        for offset, wish in waiting.items():
+            if wish.second <= seal.last and offset < seal.fence:
+                late = wish.second <= second
+                keys[offset] = (second + 1, 0, offset) if late else (wish.second, wish.millis, offset)
+        if seal.HasField("through"):
+            through = struct.unpack_from(">QHQ", seal.through)
+            keys = {offset: key for offset, key in keys.items() if key <= through}
+        gone = {offset for offset in keys if takers.get(offset, seal.fence) < seal.fence}
+        cancelled = sum(wish_of(records[takers[offset]]).is_cancel for offset in gone)
+        done_by.update({offset: offset not in gone for offset in keys})
+        for offset in keys:
+            del waiting[offset]
+        due = [offset for offset in keys if offset not in gone]
+        fired = [offset for offset in due if offset not in rejected]
+        late_arrivals = sum(wish_of(records[offset]).second <= second for offset in due)
+        digest = sum((offset + 1) ** 3 for offset in fired) % 2**64
+        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.digest, seal.cancelled, seal.moved)
+        counts = (len(due), len(fired), len(due) - len(fired), late_arrivals)
+        meant = (*counts, digest, cancelled, len(gone) - cancelled)
+        if said != meant:
+            raise PromiseError(f"P8: seal {index} of {seal.last} says {said}, requests say {meant}: {sorted(keys)}")
+        left = [offset for offset in waiting if takers.get(offset, seal.fence) >= seal.fence]
+        if any(offset < seal.restore_from for offset in left):
+            raise PromiseError(f"P8: {min(left)} waits below restore_from {seal.restore_from} of {seal.last}")
+        known = sum(offset < seal.fence and takers.get(offset) is None for offset in left)
+        if seal.pending < known:
+            raise PromiseError(f"P8: {seal.last} says that {seal.pending} wait, {known} do")
+        if seal.HasField("through"):
+            scan = seal.last, seal.fence
+        else:
+            second, fence, scan = seal.last, seal.fence, None
+    if not waiting and seals and seals[-1].pending:
+        raise PromiseError(f"P8: the last seal says that {seals[-1].pending} wait, none does")
+    return done_by

@@ -1,0 +1,138 @@
+"""
+One partition of a topic as readers of committed records meet it: offsets, open transactions, markers.
+
+A transaction's records lie in the log from the moment they are sent, and hold back the last stable offset until a marker
+behind them says how it ended. Markers take offsets too, so positions and record numbers differ as they do in Kafka.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from aiokafka.errors import NotLeaderForPartitionError
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Phase(Enum):
+    """How far a transaction has come; a prepared one will be committed, whatever becomes of its producer."""
+
+    OPEN = auto()
+    PREPARED = auto()
+    COMMITTED = auto()
+    ABORTED = auto()
+
+
+@dataclass(eq=False, slots=True)
+class Transaction:
+    """A transaction, and the logs that it has written to; `name` is that of its producer."""
+
+    name: str
+    phase: Phase = Phase.OPEN
+    logs: dict["Log", None] = field(default_factory=dict)
+
+
+@dataclass(eq=False, slots=True)
+class Record:
+    """
+    A record of any topic, as the parser of aiokafka gives it.
+
+    Attributes:
+        transaction: that it was sent in, if any.
+        is_marker: whether it only says how the transaction has ended.
+        about: what the one who wrote it wanted, for those who check.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    offset: int = 0
+    timestamp: int = 0
+    headers: Headers = ()
+    transaction: Transaction | None = None
+    is_marker: bool = False
+    about: object = None
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether a reader of committed records gets it, once no transaction is open below it."""
+        if self.is_marker:
+            return False
+        return self.transaction is None or self.transaction.phase in (Phase.PREPARED, Phase.COMMITTED)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a broker that answers as leader believes of a log: its first offset, its last stable one, and its end."""
+
+    start: int
+    stable: int
+    end: int
+
+
+class Log:
+    """
+    One partition of a topic.
+
+    Args:
+        topic: name.
+        number: of the partition.
+        leader: number of the broker that leads it.
+        changed: called when there may be more to read.
+
+    Attributes:
+        records: markers among them; what retention has deleted is still here.
+        start: the first offset that is left.
+        open: the first offset of each transaction that has not ended here.
+        out_of_date: brokers that lead it no more and do not know it, with what they believe.
+    """
+
+    def __init__(self, topic: str, number: int, leader: int, changed: Callable[[], None]) -> None:
+        self.topic, self.number, self.leader = topic, number, leader
+        self.records: list[Record] = []
+        self.start = 0
+        self.open: dict[Transaction, int] = {}
+        self.out_of_date: dict[int, View] = {}
+        self._changed = changed
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last record."""
+        return len(self.records)
+
+    @property
+    def stable(self) -> int:
+        """The last stable offset: no transaction is open below it."""
+        return min(self.open.values(), default=self.end)
+
+    def view(self, node: int) -> View:
+        """
+        Return what broker *node* says of this log.
+
+        Raises:
+            NotLeaderForPartitionError: it knows that another one leads it.
+        """
+        if node == self.leader:
+            return View(self.start, self.stable, self.end)
+        if node in self.out_of_date:
+            return self.out_of_date[node]
+        raise NotLeaderForPartitionError(f"{self.topic} {self.number}")
+
+    def append(self, record: Record, now_ms: int) -> int:
+        """Append *record*, as part of its transaction if it has one, and return its offset."""
+        record.offset, record.timestamp = self.end, now_ms
+        if record.transaction is not None:
+            record.transaction.logs[self] = None
+            self.open.setdefault(record.transaction, record.offset)
+        self.records.append(record)
+        self._changed()
+        return record.offset
+
+    def mark(self, transaction: Transaction, now_ms: int) -> None:
+        """Append the marker that says how *transaction* has ended; what it has here can be read, or never will be."""
+        if self.open.pop(transaction, None) is not None:
+            self.append(Record(None, None, is_marker=True), now_ms)
+
+    def committed(self, start: int = 0, before: int | None = None) -> Iterator[Record]:
+        """Yield what readers of committed records get from *start* on and below *before*, by default all there is."""
+        stable = self.stable if before is None else before
+        return (record for record in self.records[start:stable] if record.is_committed)

@@ -1,0 +1,187 @@
+"""
+The larger trouble of a history: brokers, disks, topics, the group and whole processes.
+
+Each kind is one method; a random history draws among them, a told story calls the one that it is about.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from kafka_timers.core.wire import Sealed, is_complete
+from simulation.clients import MOODY
+from simulation.group import Group
+from simulation.kafka import NODES, Kafka
+from simulation.loop import SeededLoop
+from simulation.network import Network
+
+# What a random history draws from; each is a method of `Nemesis`.
+TROUBLES = (
+    *("kill", "pause", "deafen", "rebalance", "back_up"),
+    *("freeze", "elect", "cut_off", "slow_down"),
+    *("fill_disk", "spoil_topic", "retain", "compact"),
+)
+# How long a broker is silent before the others lead in its place.
+_SESSION_S = 3.0
+
+
+class Nemesis:
+    """
+    What makes trouble.
+
+    Args:
+        loop: of the history.
+        kafka: its brokers.
+        network: the way to them.
+        group: of the workers.
+        seed: of what happens when.
+        say: takes a line for each trouble.
+    """
+
+    def __init__(
+        self,
+        loop: SeededLoop,
+        kafka: Kafka,
+        network: Network,
+        group: Group,
+        seed: object,
+        say: Callable[[str], None],
+    ) -> None:
+        self._loop, self._kafka, self._network, self._group = loop, kafka, network, group
+        self._rng = random.Random(f"{seed}/nemesis")
+        self._say = say
+        self._kinds: list[Callable[[], None]] = []
+        self._pause_s = 1.0
+
+    def draw(self, kinds: frozenset[str]) -> None:
+        """Draw which of *kinds* of trouble a history has, and how much of it."""
+        if self._rng.random() < 0.9:
+            self._kinds = [getattr(self, kind) for kind in TROUBLES if kind in kinds and self._rng.random() < 0.5]
+        self._pause_s = self._rng.choice((0.7, 1.5, 4.0))
+
+    async def run(self, until_s: float) -> None:
+        """Make trouble, until a moment of the loop's time."""
+        while self._kinds and self._loop.time() < until_s:
+            await asyncio.sleep(self._rng.expovariate(1 / self._pause_s))
+            kind = self._rng.choice(self._kinds)
+            self._say(f"-- {kind.__name__.replace('_', ' ')}")
+            kind()
+
+    def end(self) -> None:
+        """End all trouble; what was asked of frozen brokers is answered or not."""
+        self._network.slow = False
+        for node in list(self._network.frozen):
+            self._thaw(node)
+        for log in self._kafka.logs.values():
+            log.out_of_date.clear()
+        for disk in self._group.disks:
+            disk.is_full = False
+        self._mend_topic()
+        self._group.resume_all()
+
+    # --- workers -----------------------------------------------------------------------------------------------------
+
+    def rebalance(self) -> None:
+        """Hand partitions over."""
+        self._group.rebalance_soon()
+
+    def kill(self) -> None:
+        """Kill a worker; another one is started on its disk, on none, or on an old copy of it."""
+        if members := self._group.members:
+            dice = self._rng.random()
+            self._group.kill(
+                self._rng.choice(members), keeps=dice < 0.7, old=dice < 0.3, for_s=self._rng.choice((0, 2))
+            )
+
+    def pause(self) -> None:
+        """Pause a worker; others get its partitions, and it goes on later without knowing."""
+        if len(members := self._group.members) > 1:
+            self._group.pause(self._rng.choice(members), self._rng.choice((0.5, 2.0, 5.0)))
+
+    def deafen(self) -> None:
+        """Give a worker's partitions to others without its hearing of that for a while."""
+        if len(members := self._group.members) > 1:
+            self._group.deafen(self._rng.choice(members), self._rng.choice((0.5, 2.0, 5.0)))
+
+    # --- brokers -----------------------------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Have a broker answer nothing for a while; the others lead in its place soon."""
+        if self._network.frozen:
+            return
+        node = self._rng.choice(NODES)
+        self._network.freeze(node)
+        self._loop.outside(self._rng.random() * _SESSION_S, self._depose, node)
+        self._loop.outside(self._rng.choice((0.5, 3.0, 8.0)), self._thaw, node)
+
+    def _thaw(self, node: int) -> None:
+        self._network.thaw(node, answers=self._rng.random() < 0.7)
+
+    def _depose(self, node: int) -> None:
+        others = [other for other in NODES if other != node]
+        for log in self._kafka.logs.values():
+            if log.leader == node:
+                log.leader = self._rng.choice(others)
+        if self._kafka.coordinator == node:
+            self._kafka.coordinator = self._rng.choice(others)
+
+    def elect(self) -> None:
+        """Have another broker lead, as when partitions are spread anew."""
+        self._depose(self._rng.choice(NODES))
+
+    def cut_off(self) -> None:
+        """Cut a broker off from the others; clients still reach it, and get its old answers."""
+        node = self._rng.choice(NODES)
+        led = [log for log in self._kafka.logs.values() if log.leader == node]
+        views = {log: log.view(node) for log in led}
+        self._depose(node)
+        for log in led:
+            log.out_of_date[node] = views[log]
+            self._loop.outside(self._rng.choice((2.0, 6.0)), log.out_of_date.pop, node, None)
+
+    def slow_down(self) -> None:
+        """Have everything take longer for a while."""
+        self._network.slow = True
+        self._loop.outside(3.0, setattr, self._network, "slow", False)
+
+    # --- disks and topics --------------------------------------------------------------------------------------------
+
+    def fill_disk(self) -> None:
+        """Fill a worker's disk for a while."""
+        if members := self._group.members:
+            disk = self._group.disk_of(self._rng.choice(members))
+            disk.is_full = True
+            self._loop.outside(self._rng.choice((0.01, 0.5, 3.0)), setattr, disk, "is_full", False)
+
+    def back_up(self) -> None:
+        """Copy a worker's disk."""
+        if members := self._group.members:
+            self._group.disk_of(self._rng.choice(members)).back_up()
+
+    def spoil_topic(self) -> None:
+        """Remove the moody topic, or have it refuse what its settings allow."""
+        topic = self._kafka.topics[MOODY]
+        if self._rng.random() < 0.5:
+            topic.exists = False
+        else:
+            topic.refuses = True
+        self._loop.outside(self._rng.choice((0.5, 2.0, 6.0)), self._mend_topic)
+
+    def _mend_topic(self) -> None:
+        topic = self._kafka.topics[MOODY]
+        topic.exists, topic.refuses = True, False
+
+    def retain(self) -> None:
+        """Delete what is below `restore_from` of the last seal: nothing that is pending may expire."""
+        for number in range(self._kafka.topics[self._kafka.own.requests].partitions):
+            seals = [Sealed.FromString(seal.value or b"") for seal in self._kafka.sealed(number).committed()]
+            log = self._kafka.requests(number)
+            complete = [seal for seal in seals if is_complete(seal)]
+            if complete:
+                log.start = max(log.start, complete[-1].restore_from)
+
+    def compact(self) -> None:
+        """Compact the seals that are there by now."""
+        for number in range(self._kafka.topics[self._kafka.own.sealed].partitions):
+            log = self._kafka.sealed(number)
+            log.start = log.stable

@@ -1,0 +1,143 @@
+"""
+The way to the brokers and back: how long it takes, and what gets lost on it.
+
+A question is answered by a broker at some moment, and the answer arrives at a later one. A broker that is frozen answers
+what it is asked when it wakes up, by what was true when it was asked, or never; so does one whose answers are lost.
+Those who ask wait up to a limit.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
+
+from simulation.kafka import NODES, Kafka
+from simulation.loop import SeededLoop
+
+T = TypeVar("T")
+
+# How long one way takes; most requests are answered at once.
+_LAGS_S = (0.0, 0.0, 0.0, 0.001, 0.01, 0.05)
+_SLOW_S = (0.0, 0.01, 0.1, 0.4)
+# aiokafka's own, where the service sets none.
+REQUEST_TIMEOUT_S = 40.0
+
+
+class Network:
+    """
+    Connections of all processes to all brokers.
+
+    Args:
+        loop: of the history.
+        seed: of the lags; None has no lags.
+
+    Attributes:
+        frozen: brokers that do not answer, with what they would have answered.
+        slow: whether everything takes longer.
+        loses: draws whether an answer is lost; the broker has done what it was asked for.
+    """
+
+    def __init__(self, loop: SeededLoop, seed: object = None) -> None:
+        self.loop = loop
+        self._rng = None if seed is None else random.Random(f"{seed}/network")
+        self.frozen: dict[int, list[Callable[[], None]]] = {}
+        self.slow = False
+        self.loses: Callable[[], bool] = lambda: False
+
+    def lag_s(self) -> float:
+        """Draw how long one way takes."""
+        return self._rng.choice(_SLOW_S if self.slow else _LAGS_S) if self._rng else 0.0
+
+    async def ask(
+        self,
+        node: int,
+        answer: Callable[[], T],
+        *,
+        limit_s: float = REQUEST_TIMEOUT_S,
+        poll: tuple[Kafka, Callable[[], bool], float] | None = None,
+    ) -> T:
+        """
+        Return what broker *node* answers.
+
+        Args:
+            node: number of the broker.
+            answer: gives the answer, or raises it, at the broker and at its time.
+            limit_s: of the waiting.
+            poll: have the broker wait until there is something to tell, for so many seconds at most.
+
+        Raises:
+            RequestTimedOutError: no answer within the limit. What was asked for may be done or not.
+        """
+        coming: asyncio.Future[T] = self.loop.create_future()
+        if poll:
+            self.loop.outside(self.lag_s(), self._poll, node, answer, coming, *poll)
+        else:
+            self.loop.outside(self.lag_s(), self._answer, node, answer, coming)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await coming
+        except TimeoutError:
+            raise RequestTimedOutError(f"broker {node} does not answer") from None
+
+    def _poll(
+        self,
+        node: int,
+        answer: Callable[[], T],
+        coming: "asyncio.Future[T]",
+        kafka: Kafka,
+        has_some: Callable[[], bool],
+        wait_s: float,
+    ) -> None:
+        def end() -> None:
+            if kafka.watchers.pop(look, end) is None:
+                timer.cancel()
+                self._answer(node, answer, coming)
+
+        def look() -> None:
+            if has_some() or coming.done():
+                end()
+
+        kafka.watchers[look] = None
+        timer = self.loop.outside(wait_s, end)
+        look()
+
+    def _answer(self, node: int, answer: Callable[[], T], coming: "asyncio.Future[T]") -> None:
+        value: T | None = None
+        error: Exception | None = None
+        try:
+            value = answer()
+        except Exception as raised:
+            error = raised
+
+        def arrive() -> None:
+            if coming.done():
+                return
+            if error is not None:
+                coming.set_exception(error)
+            else:
+                coming.set_result(value)  # type: ignore[arg-type]
+
+        if node in self.frozen:
+            self.frozen[node].append(arrive)
+        elif not self.loses():
+            self.loop.outside(self.lag_s(), arrive)
+        else:
+            # The connection breaks; waiting for the whole limit is what frozen brokers are for.
+            error = KafkaConnectionError(f"the connection to broker {node} was lost")
+            self.loop.outside(self.lag_s(), arrive)
+
+    def freeze(self, node: int) -> None:
+        """Have broker *node* answer nothing."""
+        self.frozen.setdefault(node, [])
+
+    def thaw(self, node: int, *, answers: bool = True) -> None:
+        """Have broker *node* answer again, and first what it was asked meanwhile, if it *answers* that at all."""
+        for arrive in self.frozen.pop(node, ()):
+            if answers:
+                self.loop.outside(self.lag_s(), arrive)
+
+    def any_node(self) -> int:
+        """Return a broker to ask where the leaders are: one that answers, as the client finds it after some tries."""
+        return next((node for node in NODES if node not in self.frozen), NODES[0])

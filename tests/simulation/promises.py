@@ -1,0 +1,209 @@
+"""
+What is checked when a history is over, by what readers of committed records find on the topics.
+
+The numbers are those of docs/design.md, section Promises.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kafka_timers.core.wire import REQUEST_HEADER, Reply, Sealed
+from simulation.audit import PromiseError, audit, followers_of, is_in_time, wish_of
+from simulation.clients import CALM, COMPACTED, NOWHERE, OWN
+from simulation.kafka import Kafka
+from simulation.log import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """A callback or a reject of a partition's request."""
+
+    offset: int
+    topic: str
+    record: Record
+    is_reject: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What lies on the topics about one partition of `timer-request`."""
+
+    number: int
+    records: dict[int, Record]
+    seals: list[Sealed]
+    callbacks: list[Callback]
+    replies: list[Reply]
+
+    @property
+    def visible(self) -> Counter[int]:
+        """How many callbacks and rejects there are of each request."""
+        return Counter(callback.offset for callback in self.callbacks)
+
+
+def found_in(kafka: Kafka) -> list[Found]:
+    """Read all topics."""
+    partitions = range(kafka.topics[kafka.own.requests].partitions)
+    callbacks: dict[int, list[Callback]] = {number: [] for number in partitions}
+    replies: dict[int, list[Reply]] = {number: [] for number in partitions}
+    for (topic, _), log in kafka.logs.items():
+        if topic in (kafka.own.requests, kafka.own.sealed):
+            continue
+        for record in log.committed():
+            headers = dict(record.headers)
+            if topic == kafka.own.replies:
+                reply = Reply.FromString(record.value or b"")
+                replies[_parts(reply.asked)[0]].append(reply)
+            elif topic == kafka.own.rejected:
+                number = int(headers["timer-rejected-partition"] or b"")
+                offset = int(headers["timer-rejected-offset"] or b"")
+                callbacks[number].append(Callback(offset, topic, record, True))
+            else:
+                number, offset = _parts((headers[REQUEST_HEADER] or b"").decode())
+                callbacks[number].append(Callback(offset, topic, record, False))
+    return [
+        Found(
+            number,
+            {record.offset: record for record in kafka.requests(number).committed()},
+            [Sealed.FromString(record.value or b"") for record in kafka.sealed(number).committed()],
+            callbacks[number],
+            replies[number],
+        )
+        for number in partitions
+    ]
+
+
+def _parts(name: str) -> tuple[int, int]:
+    number, offset = name.split(":")
+    return int(number), int(offset)
+
+
+def left_in(kafka: Kafka) -> list[str]:
+    """Return what is missing until everything that was asked for is sealed, by partition."""
+    # What is sealed can be read a moment later where it was sent to.
+    left = [f"a transaction is open on {topic}" for (topic, _), log in kafka.logs.items() if log.open]
+    for number in range(kafka.topics[kafka.own.requests].partitions):
+        records = list(kafka.requests(number).committed())
+        sealed = list(kafka.sealed(number).committed())
+        seal = Sealed.FromString(sealed[-1].value or b"") if sealed else Sealed()
+        if not records:
+            continue
+        second = max(max(wish_of(record).second, record.timestamp // 1000) for record in records)
+        fence = records[-1].offset + 1
+        if seal.HasField("through") or seal.last < second or seal.fence < fence:
+            of = "slice" if seal.HasField("through") else "seal"
+            left.append(f"partition {number}: {second} at {fence}, the last {of} is of {seal.last} at {seal.fence}")
+    return left
+
+
+def check(found: Found, *, lost_replies: Iterable[Reply] = ()) -> None:
+    """
+    Check the promises about one partition, once everything that was asked for is sealed.
+
+    Args:
+        found: on the topics.
+        lost_replies: that their topic did not take: whoever asked was not told.
+
+    Raises:
+        PromiseError: one does not hold.
+    """
+    records, visible = found.records, found.visible
+    followers = followers_of(records)
+    for offset, record in records.items():
+        wish = wish_of(record)
+        if wish.is_cancel:
+            continue
+        taken = offset in followers and is_in_time(record, records[followers[offset]])
+        if not visible[offset] and not taken:
+            raise PromiseError(f"P1: #{offset} for {wish.second} is lost")
+        if visible[offset] > 1:
+            raise PromiseError(f"P2: #{offset} for {wish.second} is visible {visible[offset]} times")
+    check_callbacks(found)
+    done_by = audit(records, found.seals, frozenset(each.offset for each in found.callbacks if each.is_reject))
+    for offset, record in records.items():
+        if wish_of(record).is_cancel:
+            continue
+        if offset not in done_by:
+            raise PromiseError(f"P8: the seals do not say of #{offset} that it is done")
+        if done_by[offset] != bool(visible[offset]):
+            what = "did not fire" if done_by[offset] else "fired, though it was taken back"
+            raise PromiseError(f"P5: #{offset} {what}")
+    check_answers(found, {_parts(reply.asked)[1] for reply in lost_replies if _parts(reply.asked)[0] == found.number})
+
+
+def check_callbacks(found: Found) -> None:
+    """Check that callbacks are what was asked for (P7), not early (P3), and in order (P6)."""
+    latest: dict[tuple[str, bytes | None, int, int], int] = {}
+    for callback in found.callbacks:
+        record = found.records.get(callback.offset)
+        if record is None or wish_of(record).is_cancel:
+            raise PromiseError(f"P7: {callback} is not of what was asked for")
+        wish = wish_of(record)
+        if callback.is_reject:
+            if not wish.is_refused and wish.topic in (CALM, COMPACTED):
+                raise PromiseError(f"P7: #{callback.offset} was rejected, though nothing is wrong with it")
+            continue
+        if wish.is_refused or wish.topic in (NOWHERE, OWN):
+            raise PromiseError(f"P10: #{callback.offset} fired, though it is to be refused")
+        if callback.record.value != wish.payload or callback.topic != wish.topic:
+            raise PromiseError(f"P7: {callback} is not what #{callback.offset} has asked for")
+        if callback.record.timestamp < wish.second * 1000:
+            raise PromiseError(f"P3: #{callback.offset} for {wish.second} fired at {callback.record.timestamp}")
+        at = callback.topic, callback.record.key, wish.second, wish.millis
+        if latest.get(at, -1) > callback.offset:
+            raise PromiseError(f"P6: #{callback.offset} for {at[2:]} fired after #{latest[at]}")
+        latest[at] = callback.offset
+
+
+def check_answers(found: Found, lost: set[int]) -> None:
+    """Check that whoever asked was answered, and nothing but what is true (P4)."""
+    records, visible = found.records, found.visible
+    followers = followers_of(records)
+    said: dict[int, set[Reply.Outcome]] = {}
+    for reply in found.replies:
+        said.setdefault(_parts(reply.asked)[1], set()).add(reply.outcome)
+    before: dict[bytes, int] = {}
+    cancelled: set[int] = set()
+    for offset, record in records.items():
+        wish = wish_of(record)
+        if not wish.timer_id:
+            continue
+        of = before.get(wish.timer_id)
+        true = _true_of(offset, of, records, visible, followers, cancelled)
+        if not wish.is_cancel:
+            before[wish.timer_id] = offset
+        if wish.asks and not said.get(offset) and offset not in lost:
+            raise PromiseError(f"P4: #{offset} was not answered")
+        if not said.get(offset, set()) <= true:
+            names = [Reply.Outcome.Name(outcome) for outcome in sorted(said[offset])]
+            raise PromiseError(f"P4: #{offset} was answered {names} about #{of}, which fired {visible[of or 0]} times")
+
+
+def _true_of(
+    offset: int,
+    of: int | None,
+    records: Mapping[int, Record],
+    visible: Mapping[int, int],
+    followers: Mapping[int, int],
+    cancelled: set[int],
+) -> set[Reply.Outcome]:
+    """Return the answers that are true of the record at *offset*, whose id has the request *of* before it."""
+    is_cancel = wish_of(records[offset]).is_cancel
+    if of is None:
+        return {Reply.UNKNOWN}
+    if visible[of]:
+        first = followers[of]
+        # Whoever reads the log again takes the first one for in time, if it only became readable too late.
+        is_unsure = first != offset and is_in_time(records[of], records[first])
+        return {Reply.TOO_LATE, Reply.UNKNOWN} if is_unsure else {Reply.TOO_LATE}
+    if of in cancelled:
+        return {Reply.CANCELLED, Reply.UNKNOWN} if is_cancel else {Reply.UNKNOWN}
+    cancelled.add(of)
+    return {Reply.CANCELLED if is_cancel else Reply.MOVED}
+
+
+def check_fences(found: Found, stable_at: Mapping[int, int]) -> None:
+    """Check that what was accepted before a tick fires in its second; *stable_at* has what could be read then."""
+    for seal in found.seals:
+        if seal.fence < stable_at.get(seal.last, 0):
+            raise PromiseError(f"{seal.last} was scanned at {seal.fence}, {stable_at[seal.last]} was read at its tick")
