@@ -11,6 +11,7 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brokers import StartKafka
@@ -30,6 +31,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let `make check` have a look where `make test` searches."""
     told = "how many random histories a simulation lives through; each has a number of its own, in the thousands"
     parser.addoption("--histories", type=int, help=told)
+
+
+# --- `make test` runs in two processes --------------------------------------------------------------------------------
+
+_FOLDERS = ("acceptance", "simulation", "unit", "integration")
+
+
+def part_of(path: str) -> str:
+    """
+    Return the part of the tests that one process runs as a whole, of the file *path*.
+
+    All that needs the Spark session is one part: it takes long to start, and is quicker the longer it runs. Of all
+    others each file is a part, because the tests of a file may share a broker.
+    """
+    folder, name = path.split("/")[-2:]
+    return "spark" if folder == "spark" or (name.startswith("test_lake") and folder != "unit") else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a part to whichever process has none left, in the order below."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Parts(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return part_of(nodeid.split("::")[0])
+
+    config.option.loadscopereorder = False
+    return Parts(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest part first, and then the folders whose files take longer: what is short evens out the end."""
+    if not hasattr(config, "workerinput"):  # no process of pytest-xdist
+        return
+
+    def place(item: pytest.Item) -> int:
+        path = item.nodeid.split("::")[0]
+        folder = path.split("/")[-2]
+        return -1 if part_of(path) == "spark" else _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS)
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
