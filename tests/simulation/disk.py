@@ -19,7 +19,8 @@ from rocksdict import Options
 from kafka_timers.worker.store import StoreMemory, TimerStore
 from simulation.faults import Faults
 
-_FLUSHED = 0.05
+# How often what is written gets to the disk, of the writes and of the moments at which a worker is killed.
+_FLUSHED, _FLUSHED_WHEN_KILLED = 0.005, 0.4
 
 
 @contextmanager
@@ -56,6 +57,7 @@ class Disk:
     Attributes:
         folder: another one after `lose_power`.
         is_full: whether nothing can be written.
+        databases: that are open.
         killed: called when the worker is killed while it closes a store.
     """
 
@@ -65,6 +67,7 @@ class Disk:
         self.is_full = False
         self.killed: Callable[[], None] = lambda: None
         self._rng = None if seed is None else random.Random(f"{seed}/{folder.name}")
+        self.databases: WeakSet[_Database] = WeakSet()
         self._backup: Path | None = None
         self._moves = 0
 
@@ -84,6 +87,8 @@ class Disk:
 
     def lose_power(self, *, keeps: bool = True, old: bool = False) -> None:
         """Have what is written by now in another folder: the worker that is killed holds the one from before."""
+        if self._rng and self._rng.random() < _FLUSHED_WHEN_KILLED:
+            self._flush()
         source = self._backup if old and self._backup else self.folder
         self._moves += 1
         folder = self.folder.with_name(f"{self.folder.name.split('-')[0]}-{self._moves}")
@@ -93,10 +98,15 @@ class Disk:
 
     def back_up(self) -> None:
         """Keep a copy, that may come back with `lose_power`."""
+        self._flush()
         self._backup = self.folder.with_name(f"{self.folder.name.split('-')[0]}-backup")
         shutil.rmtree(self._backup, ignore_errors=True)
         if self.folder.is_dir():
             shutil.copytree(self.folder, self._backup)
+
+    def _flush(self) -> None:
+        for database in list(self.databases):
+            database.flush_all()
 
     def open_stores(self) -> list[str]:
         """Return which stores in the folder are open in this process, as far as the system tells."""
@@ -117,14 +127,18 @@ class _Database:
 
     def __init__(self, db: Any, families: Sequence[Any], disk: Disk) -> None:
         self._db, self._families, self._disk = db, families, disk
+        disk.databases.add(self)
 
     def write(self, batch: Any) -> None:
         self._disk.check()
         self._db.write(batch)
         if self._disk.flushes():
-            # As RocksDB does by itself with full buffers, all families at once: nobody can die in between here.
-            for family in (*self._families, self._db):
-                family.flush()
+            self.flush_all()
+
+    def flush_all(self) -> None:
+        # As RocksDB does by itself with full buffers, all families at once: nobody can die in between here.
+        for family in (*self._families, self._db):
+            family.flush()
 
     def flush(self) -> None:
         self._db.flush()
@@ -132,6 +146,7 @@ class _Database:
             self._disk.killed()
 
     def close(self) -> None:
+        self._disk.databases.discard(self)
         self._families = ()
         self._db.close()
 

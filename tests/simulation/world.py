@@ -24,8 +24,8 @@ from simulation.network import Network
 from simulation.promises import check, check_fences, found_in, left_in
 
 # P9: virtual seconds after the end of all faults in which all has fired. The longest waits behind it: a request that is
-# never answered (40 s), a session after having been fenced (6 s), the pauses between attempts (5 s).
-P9_S = 90.0
+# never answered (10 s), a session after having been fenced (6 s), the pauses between attempts (5 s).
+P9_S = 60.0
 _LOOK_S = 0.5
 
 
