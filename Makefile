@@ -23,7 +23,7 @@ run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl
 
 # The inner loop: seconds, and no Java. What is random lives through some hundred histories instead of thousands.
 check: lint ## Check format, lint, types and all that tests without Java, in a minute: for each change
-	$(BIN)/pytest -m 'not chaos' --histories 300 tests/unit
+	$(BIN)/pytest -m 'not chaos' --histories 300 tests/unit tests/store tests/simulation
 
 # In two processes, each with a Kafka of its own: many tests wait for a second to come, and so leave a core to others.
 # tests/conftest.py shares them out.

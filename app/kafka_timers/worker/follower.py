@@ -185,7 +185,13 @@ class Follower:
         Keep *records*, after which the log has been read up to *position*.
 
         What has come before is passed over: the reader begins anew where the store is, though more is held back.
+
+        Raises:
+            FaultError: something has failed before.
+            Exception: RocksDB did not take it.
         """
+        # After a fault there may be a gap between what was written and what comes.
+        self.check()
         read_up_to = self.read_up_to
         if position <= read_up_to:
             return
@@ -212,8 +218,12 @@ class Follower:
     def release_held(self) -> None:
         """Decide on what was held back, as far as that can be done now."""
         held, self._held = self._held, deque()
-        for records, position in held:
-            self.ingest(records, position)
+        try:
+            for records, position in held:
+                self.ingest(records, position)
+        except Exception as error:
+            self.fail(error)
+            raise
 
     def _count(self, accepted: Accepted) -> None:
         metrics, decided = self._metrics, accepted.decided
