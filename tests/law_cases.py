@@ -67,12 +67,21 @@ def copy(offset: int, appended_s: float, second: int, of: int, decided: int, dec
     return request(offset, appended_s, second, copy=Copy(offset=of, appended=1, decidedOffset=decided, decided=known))
 
 
-def seal(last: int, fence: int, first: int | None = None, *, through: bytes | None = None, format: int = 1) -> Sealed:
+def seal(
+    last: int,
+    fence: int,
+    first: int | None = None,
+    *,
+    through: bytes | None = None,
+    format: int = 1,
+    conditions_from: int = 0,
+) -> Sealed:
     """Return a seal of a partition without a lake, in the old form or in the new one."""
     first = last if first is None else first
     made = Sealed(first=first, last=last, fence=fence, through=through, partitions=1)
     if format > 1:
-        made.format, made.first_ms, made.end_ms, made.conditions_from = format, first * 1000, (last + 1) * 1000, 0
+        made.format, made.first_ms, made.end_ms = format, first * 1000, (last + 1) * 1000
+        made.conditions_from = conditions_from
     return made
 
 
@@ -259,7 +268,7 @@ CONDITIONS = [
     Case(
         "a condition that no owner could judge is refused",
         [request(1, 9, 30, condition=ABSENT)],
-        [*LAST, seal(21, 15, format=2)],
-        "P",
+        [*LAST, seal(21, 15, format=2, conditions_from=15)],
+        "R",
     ),
 ]

@@ -10,25 +10,27 @@ from typing import NamedTuple
 
 import pytest
 from lake_rows import REJECTED, of
-from law_cases import CASES, Case, Record
+from law_cases import CASES, CONDITIONS, Case, Record
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Sealed
+from kafka_timers.lake.conditions import history_of, in_force, verdicts_of
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.records import requests_of, seals_of
 
-TOLD = [case for case in CASES if not case.only_live]
+ALL = [*CASES, *CONDITIONS]
+TOLD = [case for case in ALL if not case.only_live]
 RECORD = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
 # All records are judged as those of partition 0, where an id of one partition belongs, and then put into their own.
 APART = 1_000_000
 
 
 class Outcome(NamedTuple):
-    """What Spark says of a record: its kind, and of a request the rest."""
+    """What Spark says of a record: its kind, and of a request the rest; of one that was ignored nothing."""
 
-    kind: str
+    kind: str | None
     reason: str | None
     taken_by: int | None
     fence: int | None
@@ -44,9 +46,12 @@ def judged(spark: SparkSession, cases: Sequence[Case]) -> list[str]:
     sealed = [(None, seal.SerializeToString(), *at) for at, seal in _seals(cases)]
     seals = seals_of(spark.createDataFrame(sealed, RECORD))
     rejected = [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected]
-    outcomes = outcomes_of(asked, intervals_of(seals), of(spark, rejected, REJECTED))
-    found = told_of(asked, outcomes, pending(asked, seals))
-    asked.unpersist()
+    intervals = intervals_of(seals).persist()
+    counted = in_force(asked, verdicts_of(history_of(asked, asked), intervals)).persist()
+    outcomes = outcomes_of(counted, intervals, of(spark, rejected, REJECTED))
+    found = told_of(asked, counted, outcomes, pending(counted, seals))
+    for frame in (asked, intervals, counted):
+        frame.unpersist()
     return [
         states_of({at: outcome for (n, at), outcome in found.items() if n == number}) for number in range(len(cases))
     ]
@@ -68,13 +73,16 @@ def _moment(record: Record) -> datetime:
     return datetime.fromtimestamp(record.timestamp / 1000, UTC).replace(tzinfo=None)
 
 
-def told_of(asked: DataFrame, outcomes: DataFrame, waiting: DataFrame) -> dict[tuple[int, int], Outcome]:
+def told_of(
+    asked: DataFrame, counted: DataFrame, outcomes: DataFrame, waiting: DataFrame
+) -> dict[tuple[int, int], Outcome]:
     """Return what is said of each record but copies, by partition and offset."""
     name = ["partition", "offset"]
     waits = waiting.select(*name, (F.col("far") & F.col("copied_at").isNull()).alias("parked"))
     rows = (
         asked.where("kind <> 'copy'")
-        .select(*name, "kind")
+        .select(*name)
+        .join(counted.select(*name, "kind"), name, "left")
         .join(outcomes.select(*name, "reason", "taken_by", "fence"), name, "left")
         .join(waits, name, "left")
         .select(*name, *Outcome._fields)
@@ -86,6 +94,9 @@ def states_of(found: Mapping[int, Outcome]) -> str:
     """Return the states of records of one id."""
     letters, about = "", None
     for offset, outcome in sorted(found.items()):
+        if outcome.kind is None:
+            letters += "I"
+            continue
         if outcome.kind == "cancel":
             # What a cancel comes to is what the request before it has come to by then.
             taken_by = found[about].taken_by if about is not None else None
@@ -115,7 +126,7 @@ def told(spark: SparkSession) -> dict[str, str]:
     return dict(zip([case.name for case in TOLD], judged(spark, TOLD), strict=True))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
 def test_spark_comes_to_the_same_states(case: Case, request: pytest.FixtureRequest) -> None:
     if case.only_live:
         pytest.skip(case.only_live)

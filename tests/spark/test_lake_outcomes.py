@@ -164,8 +164,8 @@ def test_with_fewer_ticks_all_fires_at_the_next_of_them(spark: SparkSession) -> 
     assertDataFrameEqual(
         intervals,
         spark.createDataFrame(
-            [(0, 10, 2, 0, 0), (0, 20, 3, 0, 0), (0, 30, 5, 0, 0)],
-            "partition int, last bigint, fence bigint, horizon_s bigint, horizon_from bigint",
+            [(0, 10, 2, 0, 0, 0), (0, 20, 3, 0, 0, 0), (0, 30, 5, 0, 0, 0)],
+            "partition int, last bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint",
         ),
     )
     fired = fires(outcomes_of(requests, intervals, of(spark, [], REJECTED)))

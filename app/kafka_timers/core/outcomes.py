@@ -144,6 +144,8 @@ def outcomes_of(
     partition: int,
     partitions: int,
     rejected: Mapping[int, str] | None = None,
+    *,
+    whole: bool = False,
 ) -> list[Outcome]:
     """
     Return what became of each of *records*, in their order.
@@ -155,8 +157,10 @@ def outcomes_of(
         partition: that all of it lies in.
         partitions: how many there are.
         rejected: offsets of requests that lie on `timer-rejected`, and why.
+        whole: *records* are all that the id has ever had. Else a request that replaces one which lies before them
+            stands, unless the last seal says otherwise.
     """
-    history = _History(partition, partitions, list(seals))
+    history = _History(partition, partitions, list(seals), whole=whole)
     outcomes = history.live(records)
     lost = {each.offset: each for each in outcomes if each.state is State.FIRED and each.offset in (rejected or {})}
     for offset, each in lost.items():
@@ -172,7 +176,7 @@ class _HistoricPartition(Partition):
 
 
 class _History:
-    def __init__(self, partition: int, partitions: int, seals: list[Sealed]) -> None:
+    def __init__(self, partition: int, partitions: int, seals: list[Sealed], *, whole: bool) -> None:
         last = seals[-1] if seals else Sealed()
         self._seals = seals
         self._number, self._partitions = partition, partitions
@@ -181,7 +185,7 @@ class _History:
         self._partition.conditions_from = last.conditions_from if last.HasField("conditions_from") else None
         self._partition.ignored = dict.fromkeys(last.ignored, 0)
         # A request that has replaced one which was not read stands, unless a seal says otherwise.
-        self._partition.replaced_below = last.fence
+        self._partition.replaced_below = 0 if whole else last.fence
         self._store = MemoryStore()
         self._outcomes: dict[int, Outcome] = {}
 

@@ -23,11 +23,22 @@ from pyspark.sql import functions as F
 from kafka_timers.lake.schema import REFUSED, REQUEST
 from kafka_timers.lake.versions import marks_of
 
-__all__ = ["by_seal", "due_ms", "figures", "fires", "intervals_of", "outcomes_of", "totals", "waits_longer"]
+__all__ = [
+    "INTERVAL",
+    "by_seal",
+    "due_ms",
+    "figures",
+    "fires",
+    "first_interval",
+    "intervals_of",
+    "outcomes_of",
+    "totals",
+    "waits_longer",
+]
 
 _REQUEST = ("partition", "offset")
 _SEAL = ("partition", "last", "fence")
-_INTERVAL = ("last", "fence", "horizon_s", "horizon_from")
+INTERVAL = ("last", "fence", "horizon_s", "horizon_from", "conditions_from")
 
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
@@ -91,16 +102,17 @@ def intervals_of(seals: DataFrame) -> DataFrame:
             at-least-once, is left out: it tells of nothing that was not done.
 
     Returns:
-        partition int, last bigint, fence bigint, horizon_s bigint, horizon_from bigint.
+        partition int, last bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint (null
+        where no condition is judged).
     """
     before = Window.partitionBy("partition").orderBy("last", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
         seals.where(F.col("through").isNull())
         .groupBy(*_SEAL)
-        .agg(F.max("horizon_s").alias("horizon_s"), F.max("horizon_from").alias("horizon_from"))
+        .agg(*(F.max(name).alias(name) for name in ("horizon_s", "horizon_from", "conditions_from")))
         .withColumn("passed", F.max("fence").over(before))
         .where(F.col("passed").isNull() | (F.col("fence") >= F.col("passed")))
-        .select("partition", *_INTERVAL)
+        .select("partition", *INTERVAL)
     )
 
 
@@ -136,7 +148,7 @@ def outcomes_of(
         *_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic"
     )
     seconds = timers.select("partition", F.col("second").alias("at")).distinct()
-    found = _first_interval(seconds, intervals, F.col("last")).withColumnRenamed("at", "second")
+    found = first_interval(seconds, intervals, F.col("last")).withColumnRenamed("at", "second")
     seen = timers.join(keep(_marks(requests, rejected)), [*_REQUEST], "left")
     seen = seen.join(keep(found), ["partition", "second"], "left")
     far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
@@ -149,7 +161,7 @@ def outcomes_of(
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
     sealed = seen.where(~behind).withColumn("late", F.lit(False))
     # The fence is the seal's minus one: a request at it is behind.
-    sealed = sealed.unionByName(_first_interval(late, intervals, F.col("fence") - 1))
+    sealed = sealed.unionByName(first_interval(late, intervals, F.col("fence") - 1))
     fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
     return sealed.select(
         *_REQUEST,
@@ -199,9 +211,9 @@ def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
     )
 
 
-def _first_interval(rows: DataFrame, intervals: DataFrame, reaches: Column) -> DataFrame:
+def first_interval(rows: DataFrame, intervals: DataFrame, reaches: Column) -> DataFrame:
     """Return *rows* with the column interval: the first one that *reaches* their `at`, null if none does."""
-    found = intervals.select("partition", reaches.alias("at"), F.struct(*_INTERVAL).alias("interval"))
+    found = intervals.select("partition", reaches.alias("at"), F.struct(*INTERVAL).alias("interval"))
     # From the end on: what a row has last seen is the first that comes at or after it. Of intervals that reach as far
     # the earliest comes last, and before the rows, whose interval is null.
     seen = Window.partitionBy("partition").orderBy(F.desc("at"), F.desc_nulls_last("interval.last"))

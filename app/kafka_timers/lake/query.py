@@ -5,6 +5,7 @@ What the lake knows, in SQL: all timers that wait, have fired or were withdrawn;
     pending                       requests that wait, as far as has been landed: see `pending.pending`
     fired                         requests whose callbacks are out
     cancelled                     requests that were withdrawn in time, and by what
+    ignored                       requests and cancels whose condition did not hold
 
 All of them are views of the session; nothing is written but what `lake cancel` and `lake move` are asked to publish.
 """
@@ -20,6 +21,7 @@ from kafka_timers.broker.topics import counts
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
+from kafka_timers.lake.conditions import IGNORED, VERDICTS, has_conditions, history_of, in_force, verdicts_of
 from kafka_timers.lake.live import publish, refuse_other_topic
 from kafka_timers.lake.outcomes import fires, intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
@@ -32,6 +34,7 @@ __all__ = [
     "cancels_of",
     "chosen",
     "fired",
+    "ignored",
     "moves_of",
     "open_views",
     "rows_of",
@@ -50,14 +53,20 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> None:
     requests, seals, rejected = (tables.read(spark, root, table) for table in (REQUESTS, SEALS, REJECTED))
     own = rejected.where(F.col("source_topic") == Topics.of(settings.topic_prefix).requests)
     own = own.select(F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason")
-    outcomes = outcomes_of(requests, intervals_of(seals), own)
+    counted, intervals = requests, intervals_of(seals)
+    verdicts = tables.constant(spark, [], VERDICTS)
+    if has_conditions(requests):
+        verdicts = verdicts_of(history_of(requests, requests), intervals)
+        counted = in_force(requests, verdicts)
+    outcomes = outcomes_of(counted, intervals, own)
     views = {
         "requests": requests.withColumns({"appended_at": _appended_at(), "due_at": F.timestamp_seconds("second")}),
         "seals": seals.withColumns({"appended_at": _appended_at(), "last_at": F.timestamp_seconds("last")}),
         "rejected": rejected.withColumn("appended_at", _appended_at()),
-        "pending": waiting(pending(requests, seals)),
+        "pending": waiting(pending(counted, seals)),
         "fired": fired(outcomes),
         "cancelled": cancelled(outcomes, requests),
+        "ignored": ignored(requests, verdicts),
     }
     for name, view in views.items():
         view.createOrReplaceTempView(name)
@@ -115,6 +124,21 @@ def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
     return taken.join(by, ["partition", "taken_by"]).select(*_TIMER[:-1], "taken_by", "taken_kind", "taken_at")
 
 
+def ignored(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
+    """
+    Return the requests and cancels whose condition did not hold, as far as has been landed.
+
+    Args:
+        requests: all rows of `requests`.
+        verdicts: rows of `conditions.verdicts_of`.
+
+    Returns:
+        The columns of `waiting` but far, and kind string: request or cancel, condition string.
+    """
+    said = verdicts.where(F.col("verdict") == IGNORED).select(*_NAME)
+    return _timers(requests.join(said, [*_NAME])).select(*_TIMER[:-1], "kind", "condition")
+
+
 def select(spark: SparkSession, query: str) -> DataFrame:
     """
     Return what a SELECT of SQL finds in the views.
@@ -128,7 +152,7 @@ def select(spark: SparkSession, query: str) -> DataFrame:
     except PySparkException as error:
         raise LakeError(
             f"this cannot be asked: {tables.words_of(error)}. Give a single SELECT over requests, seals, rejected, "
-            "pending, fired or cancelled"
+            "pending, fired, cancelled or ignored"
         ) from error
 
 

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from kafka_timers.core.verdicts import Reason, dues_of, judged, screened
-from kafka_timers.core.wire import is_complete, sealed_from
+from kafka_timers.core.verdicts import Reason, dues_of, expected_in, judged, screened
+from kafka_timers.core.wire import Condition, Future, is_complete, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.schema import (
     CANCEL,
@@ -136,6 +136,8 @@ class _Judged(NamedTuple):
     original_s: int | None = None
     decided: int | None = None
     decided_s: int | None = None
+    condition: str | None = None
+    expected: int | None = None
 
 
 _JUDGED_TYPES = {name: to_arrow_type(REQUESTS.columns[name].dataType) for name in _Judged._fields}
@@ -186,14 +188,21 @@ def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
     due_ms, future = judged(record, number, partitions)
     if isinstance(future, Reason):
         return _Judged(REFUSED, reason=future.value)
-    timer_id = future.timerId or None
+    timer_id, on_condition = future.timerId or None, _condition_of(future, number)
     if due_ms is None:
-        return _Judged(CANCEL, timer_id=timer_id)
+        return _Judged(CANCEL, timer_id=timer_id, **on_condition)
     asked = (due_ms // 1000, due_ms % 1000, future.callBackTopic, timer_id, None)
     if not future.HasField("copy"):
-        return _Judged(REQUEST, *asked)
+        return _Judged(REQUEST, *asked, **on_condition)
     copy = future.copy
     return _Judged(COPY, *asked, copy.offset, copy.appended, copy.decidedOffset, copy.decided)
+
+
+def _condition_of(future: Future, number: int) -> dict[str, Any]:
+    if not future.condition:
+        return {}
+    expected = expected_in(future, number) if future.ifRequest else None
+    return {"condition": Condition.Name(future.condition), "expected": expected}
 
 
 # --- timer-sealed ----------------------------------------------------------------------------------------------------
@@ -218,4 +227,6 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
     row = {field.name: getattr(seal, field.name) for field in seal.DESCRIPTOR.fields}
     row["digest"] -= (row["digest"] >> 63) << 64
     row["through"] = None if is_complete(seal) else seal.through
+    row["format"] = seal.format or 1
+    row["conditions_from"] = seal.conditions_from if seal.HasField("conditions_from") else None
     return row | {"partition": partition, "offset": offset, "appended_ms": appended_ms}

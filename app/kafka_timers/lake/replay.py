@@ -11,7 +11,7 @@ from kafka_timers.settings import LakeSettings
 __all__ = ["replayed", "synthetic_intervals", "with_fewer_ticks", "with_horizon"]
 
 _REQUEST = ("partition", "offset")
-_HORIZON = ("horizon_s", "horizon_from")
+_JUDGED_BY = ("horizon_s", "horizon_from", "conditions_from")
 _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 
@@ -109,5 +109,5 @@ def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int
         .groupBy("partition", "last")
         .agg(F.max("fence").alias("fence"))
         .withColumn("fence", F.coalesce(F.max("fence").over(before), F.lit(0)))
-        .select("partition", "last", "fence", *(F.lit(0).cast("bigint").alias(name) for name in _HORIZON))
+        .select("partition", "last", "fence", *(F.lit(0).cast("bigint").alias(name) for name in _JUDGED_BY))
     )

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
+from kafka_timers.lake.conditions import days_about, has_conditions, history_of, in_force, verdicts_of
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import CANCEL, COPY, REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.tables import constant, read, read_positions, root_of
@@ -124,7 +125,7 @@ def _read(
         sealed_to,
         keep(intervals_of(seals)),
         keep(totals(seals)),
-        requests_of(read(spark, root, REQUESTS), from_second, from_offset, last, keep),
+        requests_of(read(spark, root, REQUESTS), complete, from_second, from_offset, last, keep),
         # Nothing is rejected before its second.
         rejects.where(F.col("appended_ms") >= first * 1000).select(
             F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason"
@@ -135,18 +136,20 @@ def _read(
 
 def requests_of(
     requests: DataFrame,
+    seals: DataFrame,
     after: int,
     offset: int,
     last: int,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
 ) -> DataFrame:
     """
-    Return the requests that may be due in a time range, and all that can have changed them.
+    Return the requests that may be due in a time range and were not ignored, and all that can have changed them.
 
     The conditions are such that Delta passes over files by what it knows of their columns.
 
     Args:
         requests: the table.
+        seals: the table, as far as it is judged by; read for the timer ids that have a condition.
         after: UNIX second: all due until then and below *offset* was done before the time range.
         offset: see *after*.
         last: UNIX second in which the time range ends.
@@ -154,7 +157,7 @@ def requests_of(
     """
     table = requests.select(
         *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
-        "original", "original_s", "decided", "decided_s",
+        "original", "original_s", "decided", "decided_s", "condition", "expected",
     )  # fmt: skip
     in_time = F.col("second").isNull() | (F.col("second") <= last)
     due = table.where(in_time & ((F.col("second") > after) | (F.col("offset") >= offset)))
@@ -170,7 +173,14 @@ def requests_of(
     if named_ms is None:
         return unnamed
     ids = due.where(named & (F.col("kind") != CANCEL)).select(*_ID)
-    return unnamed.unionByName(keep(table.where(named & (F.col("appended_ms") >= named_ms)).join(ids, [*_ID], "semi")))
+    known = keep(table.where(named & (F.col("appended_ms") >= named_ms)).join(ids, [*_ID], "semi"))
+    if not has_conditions(known):
+        return unnamed.unionByName(known)
+    # Whether a condition held may depend on requests that were done long before.
+    history = keep(history_of(table, known))
+    around = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") >= after))
+    judged = in_force(history, keep(verdicts_of(history, intervals_of(around))))
+    return unnamed.unionByName(known.join(history.select(*_ID).distinct(), [*_ID], "anti")).unionByName(judged)
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:
