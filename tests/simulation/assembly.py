@@ -134,7 +134,8 @@ class Process:
         kafka, network, faults, clock = self.kafka, self.network, self.faults, Clock(self.loop)
         configured = WorkerSettings(data_dir=str(self.disk.folder), **settings)
         rush = Rush()
-        reader = RequestReader(cast(Any, RequestLog(kafka, network, faults, seed)), rush)
+        self.request_log = RequestLog(kafka, network, faults, seed)
+        reader = RequestReader(cast(Any, self.request_log), rush)
         targets = CallbackTopics(cast(Any, Admin(kafka, network, faults)), kafka.own, "*", clock)
         self.answers = Answers(kafka, network, faults, request_timeout_ms=_REPLY_MS)
         own = {name: Target(1, kafka.topics[name].bytes_max) for name in (kafka.own.rejected, kafka.own.replies)}
@@ -219,8 +220,12 @@ class Process:
         return [f"{self.name} has died of {error!r}" for task in ended if (error := task.exception())]
 
     async def end(self) -> None:
-        """End what runs beside the owners."""
+        """End what runs beside the owners, and let go of all."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.answers.stop()
+        self._tasks.clear()
+        self._assignment = None
+        # Whoever still knows this process must not keep alive what nobody has looked at.
+        del self._shared
