@@ -29,7 +29,7 @@ from kafka_timers.worker.reader import RequestReader
 from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.targets import CallbackTopics
 from simulation.disk import Disk, DiskStore, SmallMemory
-from simulation.faults import CLOSES_READERS, Faults
+from simulation.faults import CLOSES_STORES, Faults
 from simulation.kafka import Kafka
 from simulation.loop import PROCESS, SeededLoop
 from simulation.network import Network
@@ -64,9 +64,7 @@ def _producer(**options: Any) -> Producer:
 
 def _store(folder: Path, identity: bytes, memory: SmallMemory) -> DiskStore:
     process = _running[PROCESS.get()]
-    # What is told shows the worker as it is.
-    closes_readers = CLOSES_READERS and process.seed is not None
-    return DiskStore(folder, identity, memory, process.disk, closes_readers=closes_readers)
+    return DiskStore(folder, identity, memory, process.disk, closes_readers=process.closes_stores)
 
 
 class Clock:
@@ -104,6 +102,7 @@ class Process:
 
     Attributes:
         owners: of the partitions that it believes to own.
+        closes_stores: see `simulation.faults.CLOSES_STORES`.
     """
 
     def __init__(
@@ -117,7 +116,9 @@ class Process:
         seed: object = None,
         **settings: Any,
     ) -> None:
-        self.name, self.seed = name, seed
+        self.name = name
+        # What is told shows the worker as it is.
+        self.closes_stores = CLOSES_STORES and seed is not None
         self.loop, self.kafka, self.network, self.faults, self.disk = loop, kafka, network, faults, disk
         self.owners: dict[int, Owner] = {}
         self.metrics = WorkerMetrics()
@@ -193,6 +194,8 @@ class Process:
             await asyncio.wait([before])
         owners, self.owners = list(self.owners.values()), {}
         await asyncio.gather(*[owner.stop(HAND_OVER_S) for owner in owners])
+        for owner in owners if self.closes_stores else ():
+            owner._close()
         self.owners = {number: Owner(number, self._shared) for number in numbers}
 
     def tick(self, number: int, second: int, appended_ms: int) -> None:

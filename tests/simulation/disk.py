@@ -168,7 +168,7 @@ class DiskStore(TimerStore):
         identity: the same.
         memory: the same.
         disk: that the folder lies on.
-        closes_readers: see `simulation.faults.CLOSES_READERS`.
+        closes_readers: see `simulation.faults.CLOSES_STORES`.
     """
 
     def __init__(
