@@ -136,7 +136,7 @@ class Process:
         seed: object = None,
         **settings: Any,
     ) -> None:
-        self.name, self.seed = name, seed
+        self.name = name
         self.loop, self.kafka, self.network, self.faults, self.disk = loop, kafka, network, faults, disk
         self.owners: dict[int, Owner] = {}
         self.format = FORMAT
@@ -156,7 +156,8 @@ class Process:
         kafka, network, faults, clock = self.kafka, self.network, self.faults, Clock(self.loop)
         configured = WorkerSettings(data_dir=str(self.disk.folder), **settings)
         gate = PriorityGate()
-        reader = RequestReader(RequestLog(kafka, network, faults, seed), gate)
+        self.request_log = RequestLog(kafka, network, faults, seed)
+        reader = RequestReader(self.request_log, gate)
         topics = TopicLookup(cast(Any, Admin(kafka, network, faults)), kafka.own, "*", clock)
         self._lookup = topics
         self.answers = Answers(kafka, network, faults, request_timeout_ms=_REPLY_MS)
@@ -246,8 +247,12 @@ class Process:
         return [f"{self.name} has died of {error!r}" for task in ended if (error := task.exception())]
 
     async def end(self) -> None:
-        """End what runs beside the owners."""
+        """End what runs beside the owners, and let go of all."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.answers.stop()
+        self._tasks.clear()
+        self._assignment = None
+        # Whoever still knows this process must not keep alive what nobody has looked at.
+        del self._ports

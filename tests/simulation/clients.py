@@ -15,7 +15,7 @@ from simulation.kafka import Kafka
 from simulation.log import Log, Record, Transaction
 from simulation.loop import EPOCH_S, SeededLoop
 
-# Always there · comes, goes and refuses · takes little · takes no record without a key · was never there · the service's.
+# Always there · comes, goes, refuses · takes little · takes no record without a key · was never there · the service's.
 CALM, MOODY, SMALL, COMPACTED, NOWHERE, OWN = "calm", "moody", "small", "compacted", "nowhere", "timer-sealed"
 _SMALL_BYTES = 600
 
@@ -30,6 +30,7 @@ class Wish:
         millis: within that second.
         topic: of the callback.
         payload: of the callback.
+        key: of the callback.
         timer_id: empty without one.
         is_cancel: takes back the timer of its id.
         asks: wants to be told what came of it.
@@ -40,6 +41,7 @@ class Wish:
     millis: int = 0
     topic: str = CALM
     payload: bytes = b""
+    key: str = ""
     timer_id: bytes = b""
     is_cancel: bool = False
     asks: bool = False
@@ -54,15 +56,13 @@ def create_topics(kafka: Kafka) -> None:
     kafka.create(COMPACTED, 1, is_compacted=True)
 
 
-def ask(
-    kafka: Kafka, number: int, wish: Wish, *, key: str = "", transaction: Transaction | None = None, **more: Any
-) -> Record:
+def ask(kafka: Kafka, number: int, wish: Wish, *, transaction: Transaction | None = None, **more: Any) -> Record:
     """Append what says *wish* to a partition of `timer-request`; *more* are fields of the Future."""
     log = kafka.requests(number)
     future = Future(
         callBackTopic=wish.topic,
         callBack=wish.payload,
-        callBackKey=key,
+        callBackKey=wish.key,
         millis=wish.millis,
         timerId=wish.timer_id.decode(),
         cancel=wish.is_cancel,
@@ -199,13 +199,12 @@ class Clients:
             0 if is_cancel or rng.random() < 0.8 else rng.choice((1, 500)),
             topic,
             payload,
+            "k" if topic == COMPACTED else rng.choice(("", "k")),
             timer_id,
             is_cancel,
             asks=bool(timer_id) and rng.random() < 0.8,
         )
-        ask(
-            self._kafka, number, wish, key=rng.choice(("", "k")) if topic != COMPACTED else "k", transaction=transaction
-        )
+        ask(self._kafka, number, wish, transaction=transaction)
         if timer_id and not is_cancel and rng.random() < 0.4:
             # Near its second is where it is decided whether it was in time.
             near_s = second - EPOCH_S - self._loop.time() - rng.choice((0.4, 0.1, 0.02, 0.002, -0.05))
@@ -219,6 +218,5 @@ class Clients:
         ask(
             self._kafka,
             number,
-            Wish(second, 0, CALM, b"payload %d" % self._count, wish.timer_id, is_cancel, asks=True),
-            transaction=None,
+            Wish(second, 0, CALM, b"payload %d" % self._count, "", wish.timer_id, is_cancel, asks=True),
         )

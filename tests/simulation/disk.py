@@ -1,8 +1,8 @@
 """
 The disks of workers: real RocksDB in temporary folders, in memory where the host has such a place.
 
-A store is flushed at drawn moments only, so a worker that is killed comes back with one that is some batches old; nothing
-runs in threads of RocksDB meanwhile, which a seed could not tell again.
+A store is flushed at drawn moments only, so a worker that is killed comes back with one that is some batches old. No
+thread of RocksDB runs meanwhile, since a seed could not tell that again.
 """
 
 import os
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from rocksdict import Options
 
@@ -148,6 +149,8 @@ class _Database:
     def close(self) -> None:
         self._disk.databases.discard(self)
         self._families = ()
+        if self._disk.faults.drawn("killed_while_closing"):
+            self._disk.killed()
         self._db.close()
 
     def __getattr__(self, name: str) -> Any:

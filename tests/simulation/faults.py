@@ -23,6 +23,7 @@ class Kind(NamedTuple):
 KINDS = {
     "fetch_fails": Kind("a broker does not answer a fetch of the request log", 0.01),
     "ends_fail": Kind("the end of the request log is asked for in vain", 0.03),
+    "ends_are_slow": Kind("the end of the request log is told long after it was asked for", 0.03),
     "seals_fail": Kind("the end of timer-sealed is asked for in vain", 0.1),
     "look_up_fails": Kind("topics are looked up in vain", 0.05),
     "coordinator_fails": Kind("the coordinator of transactions is not available", 0.05),

@@ -154,8 +154,9 @@ class Group:
     # --- who owns what -----------------------------------------------------------------------------------------------
 
     def rebalance_soon(self) -> None:
-        """Assign partitions anew, as soon as the last time is over."""
-        self._wanted.set()
+        """Assign partitions anew, as soon as the last time is over; in a told story the story does."""
+        if self._seed is not None:
+            self._wanted.set()
 
     @property
     def is_settled(self) -> bool:

@@ -114,5 +114,9 @@ class SeededLoop(base_events.BaseEventLoop):
         pass
 
     def _complain(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.complaints.append(f"{context['message']}{f': {error!r}' if error else ''}")
+        parts = [context["message"]]
+        if error := context.get("exception"):
+            parts.append(repr(error))
+        if isinstance(task := context.get("future") or context.get("task"), asyncio.Task):
+            parts.append(getattr(task.get_coro(), "__qualname__", ""))
+        self.complaints.append(": ".join(parts))

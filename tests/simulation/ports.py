@@ -50,12 +50,18 @@ class Leaders:
 
 
 class RequestLog:
-    """Stands in for `broker.fetching.Fetcher`."""
+    """
+    Stands in for `broker.fetching.Fetcher`.
+
+    Attributes:
+        records_max: that fit into one answer; drawn anew for each in random histories.
+    """
 
     def __init__(self, kafka: Kafka, network: Network, faults: Faults, seed: object = None) -> None:
         self._kafka, self._network, self._faults = kafka, network, faults
         self._rng = None if seed is None else random.Random(f"{seed}/fetches")
         self._leaders = Leaders(kafka, network, kafka.own.requests)
+        self.records_max = 1 << 30
 
     def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
         """Return the partitions by the node that leads them."""
@@ -94,9 +100,9 @@ class RequestLog:
             return error
         if not view.start <= position <= view.end:
             return OffsetOutOfRangeError(f"partition {log.number} has no offset {position}")
-        # What fits into one answer: a few records, so that a history has many fetches.
-        behind = view.stable if self._rng is None else min(view.stable, position + self._rng.randint(1, 5))
-        behind = max(behind, position)
+        # A few records, so that a history has many fetches.
+        count = self._rng.randint(1, 5) if self._rng else self.records_max
+        behind = max(min(view.stable, position + count), position)
         is_large = self._rng is not None and behind < view.stable and self._rng.random() < 0.5
         return Fetched(log.committed(position, behind), behind, is_large, view.stable, view.end)
 
@@ -111,7 +117,9 @@ class Ends:
     async def end_offsets(self, where: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition."""
         self._faults.maybe("ends_fail")
-        return {at: (await self._view(at.partition)).stable for at in where}
+        ends = {at: (await self._view(at.partition)).stable for at in where}
+        await self._faults.delay("ends_are_slow")
+        return ends
 
     async def beginning_offsets(self, where: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""

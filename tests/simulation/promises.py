@@ -140,7 +140,7 @@ def check_callbacks(found: Found) -> None:
             raise PromiseError(f"P7: {callback} is not of what was asked for")
         wish = wish_of(record)
         if callback.is_reject:
-            if not wish.is_refused and wish.topic in (CALM, COMPACTED):
+            if not wish.is_refused and (wish.topic == CALM or (wish.topic == COMPACTED and wish.key)):
                 raise PromiseError(f"P7: #{callback.offset} was rejected, though nothing is wrong with it")
             continue
         if wish.is_refused or wish.topic in (NOWHERE, OWN):

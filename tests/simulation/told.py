@@ -1,0 +1,92 @@
+"""Told stories: a history in which nothing happens by chance, and a test says what happens when."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kafka_timers.core.wire import Reply
+from simulation.assembly import Process
+from simulation.clients import Wish, ask
+from simulation.log import Record, Transaction
+from simulation.loop import EPOCH_S, SeededLoop
+from simulation.promises import found_in
+from simulation.world import World, history
+
+_COORDINATOR = 4
+
+
+class Story:
+    """
+    A story; moments are seconds since its beginning, as are the seconds of its timers.
+
+    Attributes:
+        world: all that is in it.
+        kafka: its cluster.
+        faults: what goes wrong.
+    """
+
+    def __init__(self, loop: SeededLoop, world: World) -> None:
+        self._loop, self.world = loop, world
+        self.kafka, self.faults, self.network = world.kafka, world.faults, world.network
+        self._asked = 0
+        # It leads nothing, so all else goes on without it.
+        self.kafka.coordinator = _COORDINATOR
+        loop.run_until_complete(self._begin())
+
+    async def _begin(self) -> None:
+        self.world.begin()
+
+    def until(self, moment_s: float) -> None:
+        """Let everything run until *moment_s*."""
+        self._loop.run_until_complete(_sleep(moment_s - self._loop.time()))
+
+    def start(self, host: str, *numbers: int) -> Process:
+        """Start a worker that owns *numbers*."""
+        process = self.world.group.start(host)
+        process.own(list(numbers))
+        return process
+
+    def request(
+        self, second: int, *, number: int = 0, transaction: Transaction | None = None, more: Any = None, **wish: Any
+    ) -> Record:
+        """Ask for a timer; *more* are fields of the Future that a `Wish` does not have."""
+        self._asked += 1
+        payload = b"payload %d" % self._asked
+        due = second and EPOCH_S + second
+        return ask(self.kafka, number, Wish(due, payload=payload, **wish), transaction=transaction, **(more or {}))
+
+    def cancel(self, timer_id: bytes, *, number: int = 0, transaction: Transaction | None = None) -> Record:
+        """Cancel a timer, and ask for what comes of it."""
+        return self.request(0, number=number, transaction=transaction, timer_id=timer_id, is_cancel=True, asks=True)
+
+    def coordinator_is_silent(self, until_s: float) -> None:
+        """Freeze the broker that coordinates transactions."""
+        node = self.kafka.coordinator
+        self.network.freeze(node)
+        self._loop.outside(until_s - self._loop.time(), self.network.thaw, node)
+
+    def finish(self) -> None:
+        """See `World.finish`."""
+        self._loop.run_until_complete(self.world.finish())
+
+    def fired(self, number: int = 0) -> list[tuple[int, float]]:
+        """Return offset and moment of all that has fired."""
+        callbacks = found_in(self.kafka)[number].callbacks
+        return sorted((each.offset, each.record.timestamp / 1000 - EPOCH_S) for each in callbacks if not each.is_reject)
+
+    def answers(self, number: int = 0) -> list[str]:
+        """Return what was answered, in its order."""
+        return [Reply.Outcome.Name(reply.outcome) for reply in found_in(self.kafka)[number].replies]
+
+
+async def _sleep(for_s: float) -> None:
+    await asyncio.sleep(for_s)
+
+
+@contextmanager
+def told(*, partitions: int = 1, **settings: Any) -> Iterator[Story]:
+    """Yield a story; *settings* are those of the workers. What is seen is printed, so pytest shows it on failure."""
+    options = {"seal_every_s": 1, "arm_bytes": 0} | settings
+    with history(trace=print, partitions=partitions, **options) as (loop, world):
+        yield Story(loop, world)
