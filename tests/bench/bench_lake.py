@@ -45,9 +45,10 @@ from kafka_timers.clock import HostClock
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.lake.buckets import Bucket
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.maintain import optimize
-from kafka_timers.lake.promote import Bucket, Promoter
+from kafka_timers.lake.promote import Promoter
 from kafka_timers.lake.schema import REQUESTS
 from kafka_timers.lake.session import open_session
 from kafka_timers.lake.tables import read, root_of
@@ -215,7 +216,7 @@ async def promote(bench: Bench) -> None:
 def _promoted(spark: SparkSession, settings: LakeSettings, bucket: Bucket) -> float:
     promoter = Promoter(spark, settings, HostClock(), bucket_s=BUCKET_S, wait_s=0)
     start_s = time.monotonic()
-    seen = promoter.publish_what_is_left(bucket)
+    seen = promoter.publish_missing(bucket)
     if seen.published != IN_BUCKET:
         sys.exit(f"{seen.published} of {IN_BUCKET} were published")
     return seen.published / (time.monotonic() - start_s)

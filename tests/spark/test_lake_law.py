@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pytest
+from histories import history
 from lake_rows import REJECTED, of
 from law_cases import CASES, CONDITIONS, Case, Record
 from pyspark.sql import DataFrame, SparkSession
@@ -21,7 +22,8 @@ from kafka_timers.lake.pending import pending
 from kafka_timers.lake.records import requests_of, seals_of
 
 ALL = [*CASES, *CONDITIONS]
-TOLD = [case for case in ALL if not case.only_live]
+HISTORIES = [history(seed) for seed in range(400)]
+TOLD = [*(case for case in ALL if not case.only_live), *HISTORIES]
 RECORD = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
 # All records are judged as those of partition 0, where an id of one partition belongs, and then put into their own.
 APART = 1_000_000
@@ -131,3 +133,9 @@ def test_spark_comes_to_the_same_states(case: Case, request: pytest.FixtureReque
     if case.only_live:
         pytest.skip(case.only_live)
     assert request.getfixturevalue("told")[case.name] == case.states
+
+
+def test_spark_comes_to_the_same_states_of_random_histories(told: dict[str, str]) -> None:
+    """Both forms of seals, horizons, copies and conditions in any order."""
+    assert {case.name: told[case.name] for case in HISTORIES} == {case.name: case.states for case in HISTORIES}
+    assert set("".join(case.states for case in HISTORIES)) == set("PKFCMLUIR")

@@ -18,25 +18,28 @@ from kafka_timers.lake.maintain import (
 from kafka_timers.settings import LakeSettings
 
 COLUMNS = (
-    "partition int, offset bigint, appended_ms bigint, kind string, second bigint, timer_id string, original bigint"
+    "partition int, offset bigint, appended_ms bigint, kind string, second bigint, timer_id string, original bigint, "
+    "condition string"
 )
 SEALED, HORIZON_S = 10_000, 500
 
 
-def request(offset: int, second: int, timer_id: str | None = None, appended_s: int = 0) -> tuple[object, ...]:
-    return 0, offset, appended_s * 1000 + 999, "request", second, timer_id, None
+def request(
+    offset: int, second: int, timer_id: str | None = None, appended_s: int = 0, condition: str | None = None
+) -> tuple[object, ...]:
+    return 0, offset, appended_s * 1000 + 999, "request", second, timer_id, None, condition
 
 
 def cancel(offset: int, timer_id: str, appended_s: int = 0) -> tuple[object, ...]:
-    return 0, offset, appended_s * 1000, "cancel", None, timer_id, None
+    return 0, offset, appended_s * 1000, "cancel", None, timer_id, None, None
 
 
 def copy(offset: int, second: int, original: int, timer_id: str | None = None) -> tuple[object, ...]:
-    return 0, offset, 0, "copy", second, timer_id, original
+    return 0, offset, 0, "copy", second, timer_id, original, None
 
 
 def refused(offset: int, appended_s: int) -> tuple[object, ...]:
-    return 0, offset, appended_s * 1000, "refused", None, None, None
+    return 0, offset, appended_s * 1000, "refused", None, None, None, None
 
 
 def needed(
@@ -64,7 +67,7 @@ def test_what_was_left_to_the_lake_stays_until_its_second_is_promoted(spark: Spa
     assert needed(spark, far, [], promoted=[], horizon_s=None) == set()
 
 
-def test_what_took_a_waiting_request_back_stays_with_it(spark: SparkSession) -> None:
+def test_what_withdrew_a_waiting_request_stays_with_it(spark: SparkSession) -> None:
     """Without its cancel, or the move to an earlier second, it would come to life again."""
     old = [
         request(0, 100, "a"),  # before it: means nothing for it
@@ -75,10 +78,34 @@ def test_what_took_a_waiting_request_back_stays_with_it(spark: SparkSession) -> 
         request(15, 300, "c"),
         copy(16, 300, 15, "c"),
     ]
-    live = [request(10, 50_000, "a"), request(20, 50_000, "c"), cancel(5, "b"), (1, 1, 0, "request", 50_000, "b", None)]
+    live = [
+        request(10, 50_000, "a"),
+        request(20, 50_000, "c"),
+        cancel(5, "b"),
+        (1, 1, 0, "request", 50_000, "b", None, None),
+    ]
     assert needed(spark, old, live) == {11, 12, 13}
     # As long as it is there, also when it is old itself and only waits to be promoted.
     assert needed(spark, [*old, request(10, 9_500, "a")], live[1:]) == {10, 11, 12, 13}
+
+
+def test_what_a_condition_is_judged_by_stays_with_the_request(spark: SparkSession) -> None:
+    """Without the request that it replaced, a move under a condition would seem to have found nothing to replace."""
+    old = [
+        request(0, 100, "a"),
+        request(1, 200, "a"),  # stands, whatever was before
+        cancel(2, "a"),
+        request(3, 300, "a", condition="IF_ABSENT"),
+        request(4, 400, "b", condition="IF_PENDING"),
+        request(5, 500, "c"),
+        request(6, 600, "d"),
+    ]
+    live = [
+        request(10, 50_000, "a", condition="IF_PENDING"),
+        request(11, 50_000, "b", condition="IF_PENDING"),
+        request(12, 50_000, "c"),
+    ]
+    assert needed(spark, old, live) == {1, 2, 3, 4}
 
 
 def test_a_copy_stays_as_long_as_its_request(spark: SparkSession) -> None:
@@ -94,7 +121,7 @@ def test_a_copy_stays_as_long_as_its_request(spark: SparkSession) -> None:
         ([(30, 39), (0, 35), (5, 6)], [(0, 39)]),
     ],
 )
-def test_spans_that_touch_are_one(ranges: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
+def test_ranges_that_touch_are_one(ranges: list[tuple[int, int]], wanted: list[tuple[int, int]]) -> None:
     assert merged(ranges) == wanted
 
 

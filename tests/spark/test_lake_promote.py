@@ -10,16 +10,9 @@ from pyspark.sql.functions import col, when
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.core.wire import COPY_STALE_S, Copy, Future, is_far
-from kafka_timers.lake.promote import (
-    Bucket,
-    asks_about,
-    copies_in,
-    copies_of,
-    far_requests,
-    left_to_the_lake,
-    lies_in,
-    need_no_copy,
-)
+from kafka_timers.lake.buckets import Bucket, far_requests, left_to_the_lake, lies_in
+from kafka_timers.lake.conditions import NO_CONDITION_BYTES
+from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, is_sure, need_no_copy
 from kafka_timers.lake.schema import delay_of, due_of
 
 DAY_S = 86_400
@@ -28,24 +21,33 @@ NEW_YEAR = 1_893_456_000
 
 COLUMNS = (
     "partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, topic string, "
-    "timer_id string, original bigint, original_s bigint, decided bigint, decided_s bigint, value binary"
+    "timer_id string, original bigint, original_s bigint, decided bigint, decided_s bigint, value binary, "
+    "condition string, expected bigint"
 )
 
 
-def request(offset: int, appended_s: float, second: int, timer_id: str | None = None, partition: int = 0) -> tuple:
-    value = b"value %d" % offset
+def request(
+    offset: int,
+    appended_s: float,
+    second: int,
+    timer_id: str | None = None,
+    partition: int = 0,
+    value: bytes | None = None,
+    condition: str | None = None,
+) -> tuple:
+    value = b"value %d" % offset if value is None else value
     ids = (timer_id, None, None, None, None)
-    return (partition, offset, int(appended_s * 1000), "request", second, 0, "topic", *ids, value)
+    return (partition, offset, int(appended_s * 1000), "request", second, 0, "topic", *ids, value, condition, None)
 
 
 def cancel(offset: int, appended_s: float, timer_id: str, partition: int = 0) -> tuple:
-    return (partition, offset, int(appended_s * 1000), "cancel", None, None, None, timer_id, *[None] * 5)
+    return (partition, offset, int(appended_s * 1000), "cancel", None, None, None, timer_id, *[None] * 7)
 
 
 def copy(offset: int, of: tuple, decided: int, *, timer_id: str | None = None, age_s: int = 0) -> tuple:
     partition, original, original_ms, _, second = of[:5]
     ids = (timer_id or of[7], original, original_ms // 1000, decided, 50_000 - age_s)
-    return (partition, offset, 50_000_000, "copy", second, 0, "topic", *ids, None)
+    return (partition, offset, 50_000_000, "copy", second, 0, "topic", *ids, *[None] * 3)
 
 
 def table(spark: SparkSession, rows: list[tuple]) -> DataFrame:
@@ -181,7 +183,7 @@ def test_only_what_says_something_of_a_far_request_is_looked_at(spark: SparkSess
     assert sorted(row.offset for row in asks.collect()) == [3, 4, 6]
 
 
-def test_who_is_settled_is_told_with_the_reason(spark: SparkSession) -> None:
+def test_which_requests_need_no_copy_is_told_with_the_reason(spark: SparkSession) -> None:
     promoted, both, cancelled = request(0, 1, 21_000), request(1, 1, 21_000, "b"), request(2, 1, 21_000, "c")
     rows = [promoted, both, cancelled, copy(5, promoted, 4), copy(6, both, 4), cancel(7, 9, "b"), cancel(8, 9, "c")]
     requests = table(spark, rows)
@@ -210,8 +212,8 @@ def test_a_copy_is_the_original_with_its_origin(spark: SparkSession) -> None:
     original.headers.add(key="h")
     value = original.SerializeToString()
     offsets = [0, 1, *[n for n in numbers() if n < (1 << 56) - 1]]
-    rows = [request(offset, 1_899_999_999.999, 2_000_000_000 + offset % 7, partition=1)[:-1] for offset in offsets]
-    requests = spark.createDataFrame([(*row, value) for row in rows], COLUMNS)
+    rows = [request(n, 1_899_999_999.999, 2_000_000_000 + n % 7, partition=1, value=value) for n in offsets]
+    requests = spark.createDataFrame(rows, COLUMNS)
     made = copies_of(requests, {0: 5, 1: (1 << 56) - 1}, 1_999_999_999).collect()
     assert [row.partition for row in made] == [1] * len(offsets)
     for row, (second, offset) in zip(made, sorted((2_000_000_000 + o % 7, o) for o in offsets), strict=True):
@@ -224,9 +226,33 @@ def test_a_copy_is_the_original_with_its_origin(spark: SparkSession) -> None:
         assert row.key == b"%d" % second
 
 
+def test_a_copy_of_a_request_with_a_condition_has_none(spark: SparkSession) -> None:
+    """It was judged when the original was read; a copy with a condition would be refused."""
+    original = Future(callBackTopic="t", timerId="a", condition=Future.IF_PENDING, ifRequest="0:1")
+    row = request(5, 1, 21_000, "a", value=original.SerializeToString(), condition="IF_PENDING")
+    [made] = copies_of(spark.createDataFrame([row], COLUMNS), {0: 7}, 40).collect()
+    copied = Copy(offset=5, appended=1, decidedOffset=7, decided=40)
+    # The fields are there, and empty.
+    wanted = Future(callBackTopic="t", timerId="a", copy=copied)
+    assert Future.FromString(made.value) == wanted
+    assert len(made.value) == len(row[-3]) + COPY_BYTES + NO_CONDITION_BYTES
+
+
+def test_a_condition_is_judged_once_a_seal_covers_the_request(spark: SparkSession) -> None:
+    rows = [
+        request(9, 1, 21_000),
+        request(4, 1, 21_000, "a", condition="IF_ABSENT"),
+        request(5, 1, 21_000, "b", condition="IF_PENDING"),
+        request(0, 1, 21_000, "c", partition=1, condition="IF_ABSENT"),
+    ]
+    sure = spark.createDataFrame(rows, COLUMNS).where(is_sure({0: 5}))
+    assert sorted((row.partition, row.offset) for row in sure.collect()) == [(0, 4), (0, 9)]
+    assert spark.createDataFrame(rows, COLUMNS).where(is_sure({})).count() == 1
+
+
 def test_each_partition_has_its_own_decision(spark: SparkSession) -> None:
-    rows = [request(0, 1, 21_000, partition=0), request(0, 1, 21_000, partition=1)]
-    requests = spark.createDataFrame([(*row[:-1], b"") for row in rows], COLUMNS)
+    rows = [request(0, 1, 21_000, partition=number, value=b"") for number in (0, 1)]
+    requests = spark.createDataFrame(rows, COLUMNS)
     made = {row.partition: Future.FromString(row.value) for row in copies_of(requests, {0: 7, 1: 9}, 40).collect()}
     assert {partition: future.copy.decidedOffset for partition, future in made.items()} == {0: 7, 1: 9}
 
@@ -239,8 +265,6 @@ def test_what_was_landed_since_the_decision_waits_for_the_next(spark: SparkSessi
 
 
 def test_what_is_said_of_the_size_of_a_copy_is_true(spark: SparkSession) -> None:
-    from kafka_timers.lake.promote import COPY_BYTES
-
     requests = spark.createDataFrame([request(0, 1, 21_000)], COLUMNS)
     [made] = copies_of(requests, {0: 7}, 40).collect()
     assert len(made.value) == len(b"value 0") + COPY_BYTES

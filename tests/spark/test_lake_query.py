@@ -124,19 +124,32 @@ def test_what_is_no_condition_is_told(spark: SparkSession, where: str) -> None:
         chosen(timers, timers, where)
 
 
-TIMERS = [Row(partition=3, timer_id=each, second=7, value=b"value") for each in ("a", "é" * 100, "x" * 20_000)]
+TIMERS = [
+    Row(partition=3, timer_id=each, second=7, value=b"value", condition=None) for each in ("a", "é" * 100, "x" * 20_000)
+]
+
+
+TIMER = "partition int, timer_id string, second bigint, value binary, condition string"
 
 
 def test_cancels_are_what_the_client_sends(spark: SparkSession) -> None:
-    for row, timer in zip(cancels_of(spark.createDataFrame(TIMERS)).collect(), TIMERS, strict=True):
+    for row, timer in zip(cancels_of(spark.createDataFrame(TIMERS, TIMER)).collect(), TIMERS, strict=True):
         assert (row.partition, bytes(row.key).decode()) == (3, timer.timer_id)
         assert Future.FromString(row.value) == Future(timerId=timer.timer_id, cancel=True)
 
 
 @pytest.mark.parametrize(("second", "key"), [("20", b"20"), ("second - 2", b"5")])
 def test_moves_have_all_but_the_second_of_their_requests(spark: SparkSession, second: str, key: bytes) -> None:
-    for row in moves_of(spark.createDataFrame(TIMERS), expr(second)).collect():
+    for row in moves_of(spark.createDataFrame(TIMERS, TIMER), expr(second)).collect():
         assert (row.partition, bytes(row.key), bytes(row.value)) == (3, key, b"value")
+
+
+def test_a_move_of_a_request_with_a_condition_has_none(spark: SparkSession) -> None:
+    """With IF_ABSENT it would mean nothing, since its timer is known."""
+    original = Future(callBackTopic="t", timerId="a", condition=Future.IF_ABSENT)
+    timer = Row(partition=3, timer_id="a", second=7, value=original.SerializeToString(), condition="IF_ABSENT")
+    [row] = moves_of(spark.createDataFrame([timer]), expr("20L")).collect()
+    assert Future.FromString(row.value) == Future(callBackTopic="t", timerId="a")
 
 
 # --- SQL --------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.core.wire import Copy, Future, Sealed
+from kafka_timers.core.wire import Condition, Copy, Future, Sealed
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
 
@@ -56,6 +56,17 @@ def test_requests_cancels_copies_and_what_is_refused_become_rows(spark: SparkSes
     ]:
         add(b"%d" % (NOW + waits_s), plain, "request", delay, due, second=NOW + waits_s)
     add(b"%d" % (NOW + 5), named, "request", "1h", "2027-01-15", second=NOW + 5, millis=7, timer_id="a")
+    move = future(timerId="a", condition=Condition.IF_PENDING, ifRequest="0:41")
+    pending = {"timer_id": "a", "condition": "IF_PENDING"}
+    add(b"%d" % (NOW + 5), move, "request", "1h", "2027-01-15", second=NOW + 5, expected=41, **pending)
+    add(
+        b"a",
+        Future(timerId="a", cancel=True, condition=2).SerializeToString(),
+        "cancel",
+        "none",
+        "2027-01-15",
+        **pending,
+    )
     # The key of a cancel is not read.
     add(b"a", cancel, "cancel", "none", "2027-01-15", timer_id="a")
     about = {"original": 2, "original_s": NOW - 9, "decided": 4, "decided_s": NOW - 1}
@@ -80,11 +91,15 @@ def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -
     whole.MergeFrom(Sealed(digest=2**64 - 2, fence=11, restore_from=12, partitions=13, horizon_s=14, horizon_from=15))
     part = Sealed(partition=1, last=NOW + DAY_S, digest=2**63 - 1, through=b"")
     values = [whole.SerializeToString(), b"{}", None, b"", part.SerializeToString()]
+    # One that an earlier version has written says nothing of conditions.
+    newer = Sealed(partition=1, last=NOW, end_ms=(NOW + 1) * 1000, format=2, conditions_from=0, ignored=[3])
+    values.append(newer.SerializeToString())
     records = [(None, value, 1, offset, at(NOW * 1000)) for offset, value in enumerate(values)]
     head = (1, 0, NOW * 1000, NOW, NOW + 1, 3, 2, 1, 4, 5, 6, 7, 8, 9, 10)
     wanted = [
-        (*head, -2, 11, None, 12, "w", 13, 14, 15, "2027-01-15"),
-        (1, 4, NOW * 1000, 0, NOW + DAY_S, *[0] * 10, 2**63 - 1, 0, bytearray(), 0, "", 0, 0, 0, "2027-01-16"),
+        (*head, -2, 11, None, 12, "w", 13, 14, 15, 1, None, "2027-01-15"),
+        (1, 4, NOW * 1000, 0, NOW + DAY_S, *[0] * 10, 2**63 - 1, 0, bytearray(), 0, "", 0, 0, 0, 1, None, "2027-01-16"),
+        (1, 5, NOW * 1000, 0, NOW, *[0] * 12, None, 0, "", 0, 0, 0, 2, 0, "2027-01-15"),
     ]
     rows = seals_of(spark.createDataFrame(records, RECORD))
     assert rows.columns == SEALS.columns.names

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, Table
-from kafka_timers.lake.tables import append, create, path_of, read, read_positions, root_of
+from kafka_timers.lake.tables import append, constant, create, path_of, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
 
 COLUMNS = "topic string, partition int, position bigint, landed_s bigint"
@@ -49,6 +50,24 @@ def test_a_table_is_made_as_it_is_told_and_stays(spark: SparkSession, root: str,
         assert [field.metadata for field in made.schema] == [field.metadata for field in table.columns]
         [detail] = spark.sql(f"DESCRIBE DETAIL delta.`{path_of(root, table).replace('`', '``')}`").collect()
         assert tuple(detail.partitionColumns) == table.partitioned_by
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: SparkSession, root: str) -> None:
+    """Before it is written to it is read as if it had them."""
+    added = {"format", "conditions_from"}
+    old = Table("seals", StructType([column for column in SEALS.columns if column.name not in added]), ("day",))
+    row = {"worker": "w", "day": "2030-01-31", "through": None}
+    append(constant(spark, [[row.get(name, 1) for name in old.columns.names]], old.columns), root, old)
+    assert set(read(spark, root, SEALS).columns) == set(SEALS.columns.names)
+    append(constant(spark, [[row.get(name, 2) for name in SEALS.columns.names]], SEALS.columns), root, SEALS)
+    rows = read(spark, root, SEALS).select("last", "format", "conditions_from").orderBy("last").collect()
+    assert [tuple(row) for row in rows] == [(1, None, None), (2, 2, 2)]
+    comments = {column.name: column.metadata.get("comment") for column in read(spark, root, SEALS).schema}
+    assert comments == {column.name: column.metadata["comment"] for column in SEALS.columns}
+    # A job of the earlier version still lands beside this one.
+    writer = constant(spark, [[row.get(name, 3) for name in old.columns.names]], old.columns).write.format("delta")
+    writer.mode("append").save(path_of(root, old))
+    assert read(spark, root, SEALS).where("format is null").count() == 2
 
 
 def test_what_is_appended_again_under_its_version_is_there_once(spark: SparkSession, root: str) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from kafka_timers.core.wire import is_far
 from kafka_timers.errors import LakeError
+from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, next_bucket
 from kafka_timers.lake.live import refuse_other_topic, tick_of
-from kafka_timers.lake.promote import SKEW_S, Bucket, Closed, next_bucket
 
 DAY_S = 86_400
 HORIZON_S, BUCKET_S = DAY_S, 3_600

@@ -161,7 +161,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
     """
     with needs("lake"):
         from kafka_timers.lake.land import land_once
-        from kafka_timers.lake.promote import Promoter, keep_promoting
+        from kafka_timers.lake.promote import Promoter
     settings = LakeSettings(**given)
     spark = _session_of(settings)
     promoter = Promoter(
@@ -174,7 +174,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
     )
     if once:
         sys.exit(_WRONG if promoter.catch_up() else 0)
-    keep_promoting(promoter, every_s)
+    promoter.keep_on(every_s)
 
 
 @lake.command()
@@ -187,9 +187,9 @@ def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
     Ask QUERY, a SELECT in Spark's SQL.
 
     There are the tables requests, seals and rejected, and of the requests those
-    that are pending, fired or cancelled, as far as has been landed. docs/lake.md
-    has their columns; times are in UTC. In JSON bytes that are not UTF-8 go to
-    COLUMN_base64.
+    that are pending, fired, cancelled or ignored, as far as has been landed.
+    docs/lake.md has their columns; times are in UTC. In JSON bytes that are not
+    UTF-8 go to COLUMN_base64.
     """
     with needs("lake"):
         from kafka_timers.lake.query import open_views, rows_of, select

@@ -10,8 +10,11 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
     versions    which requests were withdrawn, which copies workers have taken (pure)
     outcomes    what fires, and by which seal (pure)
     pending     what waits (pure)
+    conditions  which records mean nothing, since their condition did not hold (pure)
     live        how the live topics stand; publishing through Spark
     message     protobuf fields made in SQL (pure)
+    buckets     seconds that are promoted together (pure)
+    copies      which far requests need a copy, and what it is (pure)
     promote     far requests → timer-request, as copies, before they come due
     query       views for SQL; many cancels or moves at once
     time_range  what the tables have of a time range, and no more

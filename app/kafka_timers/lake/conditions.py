@@ -17,19 +17,32 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.outcomes import State, outcomes_of
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Copy, Future, Record, Sealed
+from kafka_timers.lake import message
 from kafka_timers.lake.outcomes import INTERVAL, first_interval
 from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, due_of
 
-__all__ = ["IGNORED", "VERDICTS", "days_about", "has_conditions", "history_of", "in_force", "verdicts_of"]
+__all__ = [
+    "IGNORED",
+    "NO_CONDITION_BYTES",
+    "VERDICTS",
+    "days_about",
+    "has_conditions",
+    "history_of",
+    "in_force",
+    "no_condition",
+    "verdicts_of",
+]
 
 # Values of the column `verdict`; the other one is REFUSED.
 IGNORED = "ignored"
+# Of `no_condition`, where there is one.
+NO_CONDITION_BYTES = 3 + 5
 
 _REQUEST = ("partition", "offset")
 _ID = ("partition", "timer_id")
@@ -67,6 +80,18 @@ def days_about(history: DataFrame) -> list[str]:
     at = F.explode(F.array_compact(moments))
     days = history.select(at.alias("at")).select(F.explode(F.array(F.col("at"), F.col("at") + 86_400)).alias("at"))
     return sorted(row[0] for row in days.select(due_of(F.col("at"), F.lit("day"))).distinct().collect())
+
+
+def no_condition() -> Column:
+    """
+    Return what makes the value of a request one without a condition, when it follows that: binary, mostly empty.
+
+    It was judged when the request was read; what is published again is to stand. Of a field that a message has twice
+    the last one counts.
+    """
+    condition = message.number(Future.CONDITION_FIELD_NUMBER, F.lit(0), 2)
+    none = message.bytes_of(condition, message.text(Future.IFREQUEST_FIELD_NUMBER, F.lit("")))
+    return F.when(F.col("condition").isNotNull(), none).otherwise(F.lit(b""))
 
 
 def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
@@ -186,7 +211,9 @@ def verdicts_in(
             yield row["offset"], REFUSED
         else:
             records.append(_Asked(timer_id, row))
-    for outcome in outcomes_of(records, [_seal(seals[at]) for at in sorted(seals)], 0, 1, whole=True):
+    # Before the first seal they are judged as they will be once it is there.
+    sealed = [_seal(seals[at]) for at in sorted(seals)] or [Sealed(format=2, conditions_from=0)]
+    for outcome in outcomes_of(records, sealed, 0, 1, whole=True):
         if outcome.state is State.IGNORED:
             yield outcome.offset, IGNORED
 

@@ -21,7 +21,15 @@ from kafka_timers.broker.topics import counts
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
-from kafka_timers.lake.conditions import IGNORED, VERDICTS, has_conditions, history_of, in_force, verdicts_of
+from kafka_timers.lake.conditions import (
+    IGNORED,
+    VERDICTS,
+    has_conditions,
+    history_of,
+    in_force,
+    no_condition,
+    verdicts_of,
+)
 from kafka_timers.lake.live import publish, refuse_other_topic
 from kafka_timers.lake.outcomes import fires, intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
@@ -162,11 +170,12 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
 
     Args:
         timers: rows of `waiting`.
-        requests: all rows of `requests`.
+        requests: all rows of `requests` but what was ignored.
         where: a condition of SQL over their columns.
 
     Returns:
-        The columns of `waiting`, value binary of the request, and against string: null when it can be withdrawn.
+        The columns of `waiting`, value binary and condition string of the request, and against string: null when it can
+        be withdrawn.
 
     Raises:
         LakeError: *where* is no such condition.
@@ -186,11 +195,11 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
         "a later request of its id came when it was due already",
     )
     return (
-        meant.join(requests.select(*_NAME, "value"), [*_NAME])
+        meant.join(requests.select(*_NAME, "value", "condition"), [*_NAME])
         .join(last, [*_ID], "left")
         .withColumn("against", against)
         .drop("last")
-        .select(*_TIMER, "value", "against")
+        .select(*_TIMER, "value", "condition", "against")
     )
 
 
@@ -220,7 +229,9 @@ def moves_of(timers: DataFrame, second: Column) -> DataFrame:
     Returns:
         partition int, key binary, value binary.
     """
-    return timers.select("partition", second.cast("string").cast("binary").alias("key"), "value")
+    # The condition of the request was judged when it was read: with IF_ABSENT the move would mean nothing.
+    value = F.concat("value", no_condition())
+    return timers.select("partition", second.cast("string").cast("binary").alias("key"), value.alias("value"))
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
@@ -258,7 +269,8 @@ class Bulk:
         open_views(spark, settings)
         self._settings = settings
         # Kept, so that what was looked at is what is asked for.
-        self._meant = chosen(spark.table("pending"), spark.table("requests"), where).persist()
+        requests = spark.table("requests").join(spark.table("ignored").select(*_NAME), [*_NAME], "left_anti")
+        self._meant = chosen(spark.table("pending"), requests, where).persist()
         self._timers = self._meant.where(F.col("against").isNull())
 
     def __enter__(self) -> Self:
