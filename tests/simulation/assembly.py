@@ -200,9 +200,10 @@ class Process:
 
     def tick(self, number: int, second: int, appended_ms: int) -> None:
         """Take a tick of partition *number*."""
-        usable = tick_second(second, appended_ms, self._shared.settings.max_clock_skew_s)
-        if usable is not None and number in self.owners:
-            self.owners[number].tick(usable)
+        if owner := self.owners.get(number):
+            usable = tick_second(second, appended_ms, self._shared.settings.max_clock_skew_s)
+            if usable is not None:
+                owner.tick(usable)
 
     def after(self, delay_s: float, what: str, *args: Any) -> None:
         """Call a method of this process after *delay_s*, or later where it is paused."""
