@@ -15,7 +15,7 @@ from simulation.kafka import Kafka
 from simulation.log import Log, Record, Transaction
 from simulation.loop import EPOCH_S, SeededLoop
 
-# Always there · comes, goes and refuses · takes little · takes no record without a key · was never there · the service's.
+# Always there · comes, goes, refuses · takes little · takes no record without a key · was never there · the service's.
 CALM, MOODY, SMALL, COMPACTED, NOWHERE, OWN = "calm", "moody", "small", "compacted", "nowhere", "timer-sealed"
 _SMALL_BYTES = 600
 
@@ -56,9 +56,7 @@ def create_topics(kafka: Kafka) -> None:
     kafka.create(COMPACTED, 1, is_compacted=True)
 
 
-def ask(
-    kafka: Kafka, number: int, wish: Wish, *, transaction: Transaction | None = None, **more: Any
-) -> Record:
+def ask(kafka: Kafka, number: int, wish: Wish, *, transaction: Transaction | None = None, **more: Any) -> Record:
     """Append what says *wish* to a partition of `timer-request`; *more* are fields of the Future."""
     log = kafka.requests(number)
     future = Future(
@@ -136,8 +134,11 @@ class Clients:
         self._pause_s = rng.choice((0.1, 0.3, 0.6))
         self._count = 0
         self._ids = {
-            number: [b"%s" % name for name in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h")
-                     if hash_of(name) % self._partitions == number][:2]
+            number: [
+                b"%s" % name
+                for name in (b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h")
+                if hash_of(name) % self._partitions == number
+            ][:2]
             for number in range(self._partitions)
         }
 

@@ -1,8 +1,8 @@
 """
 The disks of workers: real RocksDB in temporary folders, in memory where the host has such a place.
 
-A store is flushed at drawn moments only, so a worker that is killed comes back with one that is some batches old; nothing
-runs in threads of RocksDB meanwhile, which a seed could not tell again.
+A store is flushed at drawn moments only, so a worker that is killed comes back with one that is some batches old.
+Nothing runs in threads of RocksDB meanwhile, which a seed could not tell again.
 """
 
 import os
@@ -81,7 +81,7 @@ class Disk:
             Exception: there is no room, in the words of RocksDB.
         """
         if self.is_full or self.faults.drawn("disk_write_fails"):
-            raise Exception(f"IO error: No space left on device: While appending to file: {self.folder.name}")  # noqa: TRY002
+            raise Exception(f"IO error: No space left on device: While appending to file: {self.folder.name}")
 
     def flushes(self) -> bool:
         """Draw whether what is written by now gets to the disk."""
@@ -171,9 +171,7 @@ class DiskStore(TimerStore):
         closes_readers: see `simulation.faults.CLOSES_STORES`.
     """
 
-    def __init__(
-        self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk, *, closes_readers: bool
-    ) -> None:
+    def __init__(self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk, *, closes_readers: bool) -> None:
         super().__init__(folder, identity, memory)
         self._db = _Database(self._db, (self._ids, self._side), disk)  # type: ignore[assignment]
         self._readers: WeakSet[Any] | None = WeakSet() if closes_readers else None

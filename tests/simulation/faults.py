@@ -48,14 +48,14 @@ NOT_YET: dict[str, str] = {
     "cut_off": "a leader that is none any more is believed at takeovers and ticks: Exactly once on a real cluster",
 }
 
-# What random histories let pass of what asyncio complains of, by the coroutine: the answer to a question that all owners
-# share, and of which none is left to hear that it has failed (faults B6).
+# What random histories let pass of what asyncio complains of, by the coroutine: the answer to a question that all
+# owners share, and of which none is left to hear that it has failed (faults B6).
 NOT_YET_LOOKED_AT = ("Fences.ends",)
 
-# Whether stores of random histories are closed as those of today are not: with what reads from them, and after a hand-over
-# that was cut short. Without, a slice that fails and a slow broker at a rebalance leave a store that its own process can
-# never open again (protocol A3, house A1), and one history in five ends there. The told stories have none of this; it
-# goes from here when the worker does it.
+# Whether stores of random histories are closed as those of today are not: with what reads from them, and after a
+# hand-over that was cut short. Without, a slice that fails and a slow broker at a rebalance leave a store that its own
+# process can never open again (protocol A3, house A1), and one history in eight ends there. The told stories have none
+# of this; it goes from here when the worker does it.
 CLOSES_STORES = True
 
 # How long slow things take: around the limit of a hand-over (2 s) and that of stopping a producer (5 s).

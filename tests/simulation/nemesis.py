@@ -89,7 +89,9 @@ class Nemesis:
         """Kill a worker; another one is started on its disk, on none, or on an old copy of it."""
         if members := self._group.members:
             dice = self._rng.random()
-            self._group.kill(self._rng.choice(members), keeps=dice < 0.7, old=dice < 0.3, for_s=self._rng.choice((0, 2)))
+            self._group.kill(
+                self._rng.choice(members), keeps=dice < 0.7, old=dice < 0.3, for_s=self._rng.choice((0, 2))
+            )
 
     def pause(self) -> None:
         """Pause a worker; others get its partitions, and it goes on later without knowing."""

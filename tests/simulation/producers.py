@@ -1,9 +1,9 @@
 """
 What stands in for AIOKafkaProducer: the transactional one of a partition's owner, and the plain one for answers.
 
-The worker's own `Sender`, `Lease` and `Replies` run on these, so what they make of errors is tried too. As with aiokafka
-0.14 a batch is queued by `send_batch` and its outcome comes later; a commit of a transaction of which a batch has failed
-raises; and whoever was shut out hears of it with the next question.
+The worker's own `Sender`, `Lease` and `Replies` run on these, so what they make of errors is tried too. As with
+aiokafka 0.14 a batch is queued by `send_batch` and its outcome comes later, a commit of a transaction of which a batch
+has failed raises, and whoever was shut out hears of it with the next question.
 """
 
 import asyncio
@@ -150,9 +150,7 @@ class Producer:
 
     # --- on the way --------------------------------------------------------------------------------------------------
 
-    async def _deliver(
-        self, before: "asyncio.Task[None] | None", data: bytes, topic: str, partition: int
-    ) -> None:
+    async def _deliver(self, before: "asyncio.Task[None] | None", data: bytes, topic: str, partition: int) -> None:
         """Deliver a batch once the one *before* is delivered: one producer's batches keep their order."""
         try:
             if before is not None:
@@ -169,7 +167,7 @@ class Producer:
         self._faults.maybe("write_fails", NotEnoughReplicasError)
         try:
             async with asyncio.timeout(self._limit_s):
-                while not await self._try_to_write(list(records), size, topic, partition):
+                while not await self._try_to_write(list(records), size, topic, partition):  # noqa: ASYNC110  # as aiokafka
                     await asyncio.sleep(_RETRY_S)
         except TimeoutError as error:
             raise KafkaTimeoutError from error

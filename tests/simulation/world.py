@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from kafka_timers.core.wire import Reply
-from simulation.assembly import Process, patched
+from simulation.assembly import patched
 from simulation.audit import PromiseError
 from simulation.clients import Clients, create_topics
 from simulation.disk import scratch
@@ -62,9 +62,7 @@ class World:
         self.faults = Faults(seed, kinds)
         self.network = Network(loop, seed)
         self.network.loses = lambda: self.faults.drawn("answer_is_lost")
-        self.group = Group(
-            loop, self.kafka, self.network, self.faults, folder, seed, self.say, **settings
-        )
+        self.group = Group(loop, self.kafka, self.network, self.faults, folder, seed, self.say, **settings)
         self.clients = Clients(loop, self.kafka, seed)
         self.nemesis = Nemesis(loop, self.kafka, self.network, self.group, seed, self.say)
         self.surprises: list[str] = []
@@ -230,7 +228,9 @@ def _listening(world: World) -> Iterator[None]:
 ALL = frozenset((*KINDS, *TROUBLES))
 
 
-def run_history(seed: int, *, trace: Callable[[str], None] | None = None, kinds: frozenset[str] = ALL - NOT_YET.keys()) -> World:
+def run_history(
+    seed: int, *, trace: Callable[[str], None] | None = None, kinds: frozenset[str] = ALL - NOT_YET.keys()
+) -> World:
     """
     Live one random history, the same for the same arguments.
 
