@@ -86,7 +86,7 @@ class World:
     async def live(self) -> None:
         """Live a random history."""
         rng = Random(f"{self.seed}/world")
-        until_s = rng.choice((6.0, 10.0, 16.0))
+        until_s = rng.choice((5.0, 8.0, 12.0))
         is_quiet = rng.random() < 0.1
         if is_quiet:
             self.faults.end()
