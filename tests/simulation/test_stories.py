@@ -82,6 +82,30 @@ def test_a_worker_that_is_killed_with_its_disk_loses_nothing() -> None:
         assert (story.fired(), story.answers()) == ([(1, 5.0)], ["CANCELLED"])
 
 
+def test_a_paused_owner_says_of_nothing_that_it_was_cancelled() -> None:
+    """A cancel of an open transaction can be read only when another owner has fired what it is about."""
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(3, timer_id=b"a")
+        story.until(2.1)
+        transaction = story.kafka.begin("client")
+        story.cancel(b"a", transaction=transaction)
+        story.world.loop.pause(a.name)
+        b = story.start("b", 0)
+        story.until(3.2)
+        assert story.fired() == [(0, 3.0)]
+        b.give_up()
+        story.until(3.3)
+        story.kafka.commit(transaction)
+        story.world.loop.resume(a.name)
+        story.until(3.9)
+        story.world.group.members.remove(a)
+        a.give_up()
+        b.own([0])
+        story.finish()
+        assert story.answers() == ["TOO_LATE"]
+
+
 def test_records_that_no_worker_may_accept_stop_nothing() -> None:
     with told() as story:
         story.start("a", 0)

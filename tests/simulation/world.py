@@ -64,7 +64,7 @@ class World:
         self.network.loses = lambda: self.faults.drawn("answer_is_lost")
         self.group = Group(loop, self.kafka, self.network, self.faults, folder, seed, self.say, **settings)
         self.clients = Clients(loop, self.kafka, seed)
-        self.nemesis = Nemesis(loop, self.kafka, self.network, self.group, seed, self.say)
+        self.nemesis = Nemesis(loop, self.kafka, self.network, self.group, self.clients, seed, self.say)
         self.surprises: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
 
