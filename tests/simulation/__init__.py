@@ -1,20 +1,34 @@
 """
-The worker that ships, on an event loop with virtual time; Kafka alone is a model.
+A deterministic simulation of the worker: the shipped code, on a loop with virtual time, against a model of Kafka.
 
-    loop        the seeded loop: who runs first is drawn, time jumps, processes can be paused
-    log, kafka  the model: logs with transactions; brokers, topics, the coordinator
-    network     how long questions take, and what gets lost on the way
-    ports       what stands in for Kafka's clients where the worker reads
-    producers   and where it writes
-    disk        real RocksDB on disks that may be full, old or lost
-    faults      what may go wrong, and how often
-    nemesis     larger trouble: brokers that freeze, workers that are paused or killed
-    clients     requests, cancels, moves, hostile records
-    group       which worker owns what, and the oscillator
-    assembly    how a worker process is put together: the one module that knows it
+    python -m simulation 4711           tell history 4711 step by step; with app, oscillator and tests on PYTHONPATH
+    python -m simulation 0 300          which of 300 histories fail, and what each costs
+    pytest tests/simulation             random histories, and the told stories
+
+Owner, Follower, Firing, RequestReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox, KafkaSender,
+EpochCheck and all of `core` are those that are shipped. Kafka's clients are replaced at their own methods, and Kafka behind them is a model. A
+history is one seed: who runs first, how long each question takes, what clients ask for, and what goes wrong.
+
+    loop        virtual time; a seed draws who runs first; processes that can be paused as SIGSTOP does it
+    log         one partition of a topic: offsets, transactions, markers, leaders that are out of date
+    kafka       topics, and the coordinator of transactions
+    network     how long questions and answers take, brokers that do not answer, answers that get lost
+    ports       stand-ins of Kafka's clients where the worker reads
+    producers   the same where it writes
+    disk        real stores on disks that fill up, lose what was not flushed, or come back as an old copy
+    assembly    how a worker is put together: the only module that knows
+    faults      what may go wrong where it happens, and what today's worker does not survive (`NOT_YET`)
+    nemesis     larger trouble: workers, brokers, disks, topics
+    clients     who asks for timers
+    group       who owns which partition, and the oscillator
+    audit       what requests and seals tell together
+    promises    what is checked when a history is over
     world       one history
-    promises    what must hold after it; audit: what the seals must say
-    told        a history that happens as a story says
+    told        told stories; those in test_not_yet fail on today's worker, as they have to
 
-`PYTHONPATH=app:oscillator:tests python -m simulation SEED` tells one history step by step.
+How to look for a mistake: tell the history that fails, and read from its end. A line is a moment, and what happened
+then; what the worker logs is among them. To shrink it leave out kinds of faults: `run_history(seed, kinds=...)`.
+
+What the random histories leave out stands in `faults`, each with the finding that says why; when the worker is mended,
+its line goes, and the mark of its story with it.
 """

@@ -224,9 +224,10 @@ class Process:
 
     def tick(self, number: int, second: int, appended_ms: int) -> None:
         """Take a tick of partition *number*."""
-        usable = tick_second(second, appended_ms, self._ports.settings.max_clock_skew_s)
-        if usable is not None and number in self.owners:
-            self.owners[number].tick(usable)
+        if owner := self.owners.get(number):
+            usable = tick_second(second, appended_ms, self._ports.settings.max_clock_skew_s)
+            if usable is not None:
+                owner.tick(usable)
 
     def after(self, delay_s: float, what: str, *args: Any) -> None:
         """Call a method of this process after *delay_s*, or later where it is paused."""
@@ -250,6 +251,7 @@ class Process:
         """End what runs beside the owners, and let go of all."""
         for task in self._tasks:
             task.cancel()
+        self._ports.ends.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.answers.stop()
         self._tasks.clear()

@@ -211,6 +211,24 @@ class Clients:
             if near_s > 0:
                 self._loop.outside(near_s, self._second_thoughts, number, wish)
 
+    def cancel_late(self, number: int, readable_s: float) -> None:
+        """Ask for a timer, and cancel it in time in a transaction that is committed after *readable_s*."""
+        if not self._ids[number]:
+            return
+        self._count += 2
+        timer_id = self._rng.choice(self._ids[number])
+        second = self._now_s + 2
+        ask(self._kafka, number, Wish(second, 0, CALM, b"payload %d" % self._count, "", timer_id))
+
+        def cancel() -> None:
+            transaction = self._kafka.begin(f"client {self._count} late")
+            self.foreign[transaction] = None
+            wish = Wish(timer_id=timer_id, is_cancel=True, asks=True)
+            ask(self._kafka, number, wish, transaction=transaction)
+            self._loop.outside(readable_s - 0.5, self._close, transaction, True)
+
+        self._loop.outside(0.5, cancel)
+
     def _second_thoughts(self, number: int, wish: Wish) -> None:
         self._count += 1
         is_cancel = self._rng.random() < 0.6

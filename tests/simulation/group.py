@@ -112,6 +112,8 @@ class Group:
 
     def pause(self, process: Process, for_s: float) -> None:
         """Pause *process*, and give its partitions to the others."""
+        if process.name in self._dead:
+            return
         self._leave(process)
         self._loop.pause(process.name)
         self._say(f"{process.name} is paused")

@@ -4,7 +4,7 @@ The model of Kafka: three brokers, the logs of all topics, and the coordinator o
     init       shuts out whoever had the transactional id, and aborts what that one has open
     append     of a producer that was shut out is refused
     end        a commit is decided at once, and becomes readable a moment later, in each partition for itself; until
-               then the next init of that id has to wait, so whoever was let in reads all that the one before has committed
+               then the next init of that id has to wait, so whoever is let in can read all that was committed before
 
 What brokers are asked, and how long that takes, is in `network`.
 """

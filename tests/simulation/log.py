@@ -2,8 +2,7 @@
 One partition of a topic as readers of committed records meet it: offsets, open transactions, markers.
 
 A transaction's records lie in the log from the moment they are sent, and hold back the last stable offset until a
-marker behind them says how it ended. Markers take offsets too, so positions and
-record numbers differ as they do in Kafka.
+marker behind them says how it ended. Markers take offsets too, so offsets have gaps as they do in Kafka.
 """
 
 from collections.abc import Callable, Iterator, Sequence

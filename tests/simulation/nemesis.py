@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 from kafka_timers.core.wire import Sealed, is_complete
-from simulation.clients import MOODY
+from simulation.clients import MOODY, Clients
 from simulation.group import Group
 from simulation.kafka import NODES, Kafka
 from simulation.loop import SeededLoop
@@ -17,7 +17,7 @@ from simulation.network import Network
 
 # What a random history draws from; each is a method of `Nemesis`.
 TROUBLES = (
-    *("kill", "pause", "deafen", "rebalance", "back_up"),
+    *("kill", "pause", "deafen", "rebalance", "back_up", "cancel_late"),
     *("freeze", "elect", "cut_off", "slow_down"),
     *("fill_disk", "spoil_topic", "retain", "compact"),
 )
@@ -34,6 +34,7 @@ class Nemesis:
         kafka: its brokers.
         network: the way to them.
         group: of the workers.
+        clients: who ask for timers.
         seed: of what happens when.
         say: takes a line for each trouble.
     """
@@ -44,10 +45,12 @@ class Nemesis:
         kafka: Kafka,
         network: Network,
         group: Group,
+        clients: Clients,
         seed: object,
         say: Callable[[str], None],
     ) -> None:
-        self._loop, self._kafka, self._network, self._group = loop, kafka, network, group
+        self._loop, self._kafka, self._network = loop, kafka, network
+        self._group, self._clients = group, clients
         self._rng = random.Random(f"{seed}/nemesis")
         self._say = say
         self._kinds: list[Callable[[], None]] = []
@@ -97,6 +100,16 @@ class Nemesis:
         """Pause a worker; others get its partitions, and it goes on later without knowing."""
         if len(members := self._group.members) > 1:
             self._group.pause(self._rng.choice(members), self._rng.choice((0.5, 2.0, 5.0)))
+
+    def cancel_late(self) -> None:
+        """Have a cancel become readable only when its timer has fired, and pause the owner of before until then."""
+        members = self._group.members
+        owners = [(member, number) for member in members for number in member.owners]
+        if len(members) > 1 and owners:
+            owner, number = self._rng.choice(owners)
+            readable_s = 2.1 + self._rng.random()
+            self._clients.cancel_late(number, readable_s)
+            self._loop.outside(0.5, self._group.pause, owner, readable_s - 0.5 + self._rng.choice((-0.2, 0.0, 0.1)))
 
     def deafen(self) -> None:
         """Give a worker's partitions to others without its hearing of that for a while."""

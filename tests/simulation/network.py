@@ -1,9 +1,8 @@
 """
 The way to the brokers and back: how long it takes, and what gets lost on it.
 
-A question is answered by a broker at some moment, and the answer arrives at a later one. A broker that is frozen
-answers what it is asked when it wakes up, by what was true when it was asked, or never; so does one whose answers
-are lost. Those who ask wait up to a limit.
+A question is answered by a broker at some moment, and the answer arrives at a later one. What a frozen broker is asked
+it answers when it wakes up, by what was true when it was asked, or never. Those who ask wait up to a limit.
 """
 
 import asyncio

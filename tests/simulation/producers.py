@@ -2,8 +2,8 @@
 What stands in for AIOKafkaProducer: the transactional one of a partition's owner, and the plain one for answers.
 
 The worker's own `KafkaSender`, `EpochCheck` and `KafkaReplies` run on these, so what they make of errors is tried too.
-As with aiokafka 0.14 a batch is queued by `send_batch` and its outcome comes later; a commit of a transaction of which
-a batch has failed raises; and whoever was shut out hears of it with the next question.
+As with aiokafka 0.14 a batch is queued by `send_batch` and its outcome comes later, a commit of a transaction of which
+a batch has failed raises, and whoever was shut out hears of it with the next question.
 """
 
 import asyncio
@@ -167,7 +167,7 @@ class Producer:
         self._faults.maybe("write_fails", NotEnoughReplicasError)
         try:
             async with asyncio.timeout(self._limit_s):
-                while not await self._try_to_write(list(records), size, topic, partition):  # noqa: ASYNC110
+                while not await self._try_to_write(list(records), size, topic, partition):  # noqa: ASYNC110  # as aiokafka
                     await asyncio.sleep(_RETRY_S)
         except TimeoutError as error:
             raise KafkaTimeoutError from error

@@ -86,7 +86,7 @@ async def _sleep(for_s: float) -> None:
 
 @contextmanager
 def told(*, partitions: int = 1, **settings: Any) -> Iterator[Story]:
-    """Yield a story; *settings* are those of the workers. What is seen is printed, so pytest shows it on failure."""
+    """Yield a story; *settings* are those of the workers. What happens is printed: pytest shows it when it fails."""
     options = {"seal_every_s": 1, "arm_bytes": 0} | settings
     with history(trace=print, partitions=partitions, **options) as (loop, world):
         yield Story(loop, world)

@@ -64,7 +64,7 @@ class World:
         self.network.loses = lambda: self.faults.drawn("answer_is_lost")
         self.group = Group(loop, self.kafka, self.network, self.faults, folder, seed, self.say, **settings)
         self.clients = Clients(loop, self.kafka, seed)
-        self.nemesis = Nemesis(loop, self.kafka, self.network, self.group, seed, self.say)
+        self.nemesis = Nemesis(loop, self.kafka, self.network, self.group, self.clients, seed, self.say)
         self.surprises: list[str] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -86,7 +86,7 @@ class World:
     async def live(self) -> None:
         """Live a random history."""
         rng = Random(f"{self.seed}/world")
-        until_s = rng.choice((6.0, 10.0, 16.0))
+        until_s = rng.choice((5.0, 8.0, 12.0))
         is_quiet = rng.random() < 0.1
         if is_quiet:
             self.faults.end()

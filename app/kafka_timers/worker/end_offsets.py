@@ -47,3 +47,8 @@ class EndOffsets:
         if number not in ends:
             ends = await self._bounds.ends([number])
         return ends[number]
+
+    def close(self) -> None:
+        """End the question that is under way; nobody waits for it any more."""
+        if self._asked:
+            self._asked.cancel()

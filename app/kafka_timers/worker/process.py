@@ -227,6 +227,8 @@ class Worker:
         gate = PriorityGate()
         reader = RequestReader(fetcher, gate)
         bounds, seals = KafkaLogBounds(asking, topics.requests), KafkaSealLog(sealing, topics.sealed)
+        ends = EndOffsets(bounds, lambda: reader.numbers)
+        stack.callback(ends.close)
         check_partitions(await seals.seals(0), partitions)
         own = {}
         for name, found_as in (await lookup.look_up([topics.rejected, topics.replies])).items():
@@ -243,7 +245,7 @@ class Worker:
             partitions=partitions,
             reader=reader,
             bounds=bounds,
-            ends=EndOffsets(bounds, lambda: reader.numbers),
+            ends=ends,
             seals=seals,
             new_sender=lambda number: KafkaSender(settings, number, topics.sealed),
             stores=StoreFolders(Path(settings.data_dir), f"{cluster}/{topics.requests}", settings.horizon_s),
