@@ -6,7 +6,8 @@ A deterministic simulation of the worker: the shipped code, on a loop with virtu
     pytest tests/simulation             random histories, and the told stories
 
 Owner, Follower, Firing, RequestReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox, KafkaSender,
-EpochCheck and all of `core` are those that are shipped. Kafka's clients are replaced at their own methods, and Kafka behind them is a model. A
+EpochCheck and all of `core` are those that are shipped. Kafka's clients are replaced at their own methods, and Kafka
+behind them is a model. A
 history is one seed: who runs first, how long each question takes, what clients ask for, and what goes wrong.
 
     loop        virtual time; a seed draws who runs first; processes that can be paused as SIGSTOP does it
