@@ -231,6 +231,9 @@ class Audit:
             holds = before is None or wish.appended_ms >= hours_end_ms
         elif wish.condition == Condition.IF_PENDING:
             holds = withdraws and wish.expected in (None, of)
+        was_doubtful = before is not None and before.is_doubtful
+        if before is not None and before.is_done and is_in_time:
+            before.is_doubtful = True
         if not holds:
             self.true[offset] = {Reply.IGNORED}
             return False
@@ -245,8 +248,7 @@ class Audit:
             before.withdrawn_by = offset
         else:
             # Whoever reads the log again cannot tell whether an earlier record, which was in time, could be read so.
-            true = {Reply.TOO_LATE, Reply.UNKNOWN} if before.is_doubtful else {Reply.TOO_LATE}
-            before.is_doubtful |= is_in_time
+            true = {Reply.TOO_LATE, Reply.UNKNOWN} if was_doubtful else {Reply.TOO_LATE}
         if self.terms.is_forgetful:
             true.add(Reply.UNKNOWN)
         self.true[offset] = true

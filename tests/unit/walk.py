@@ -29,6 +29,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1]))
 
 from promises import Callback, PromiseError, Terms, Wish, check, check_at_least_once
+from rules import switched_off
 
 from kafka_timers.core import backlog, decisions, memory_store, partition, reconcile
 from kafka_timers.core import rows as batches
@@ -48,7 +49,9 @@ MAX_CLOCK_SKEW_S = 2.0
 MEMORY_S, STALE_S = 12, 3
 _CHECKED = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
 _ALL = 1 << 60
-TROUBLES = ("crash", "assign", "zombie") * 2 + ("late cancel", "resume", "land", "backup", "compact", "retention")
+TROUBLES = ("crash", "assign", "zombie") * 2 + (
+    *("late cancel", "resume", "land", "backup", "compact", "retention", "formats"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Log:
         self.wishes: dict[int, Wish] = {}
         self.start = 0  # retention has deleted what lies below
         self.pinned: int | None = None  # somebody's open transaction begins here
-        self.ticks: list[tuple[int, int]] = []
+        self.ticks: list[tuple[int, int, int]] = []  # second, UNIX milliseconds of its append, what could be read then
         self.seals: list[Sealed] = []
         self.kept_seals: list[tuple[str, Sealed]] = []  # what compaction has left of them
         self.callbacks: list[Callback] = []
@@ -248,11 +251,12 @@ class Owner:
         walk, now = self.walk, self.partition
         if walk.hits(walk.ticks_coalesced):
             self.tick = len(self.log.ticks) - 1
-        second = partition.tick_second(*self.log.ticks[self.tick], MAX_CLOCK_SKEW_S)
+        second, appended_ms, stable = self.log.ticks[self.tick]
         self.tick += 1
+        second = partition.tick_second(second, appended_ms, MAX_CLOCK_SKEW_S)
         if second is None or ((second + 1) * 1000 <= now.sealed_ms and "old ticks" not in walk.off):
             return
-        if not walk.hits(walk.impatient) or "position is the snapshot" in walk.off:
+        if not walk.hits(walk.impatient):
             self.read()
         end_ms = (second + 1) * 1000
         due = next(self.disk.rows(*_range_of(now, end_ms)), None)
@@ -260,7 +264,10 @@ class Owner:
         if not (self.is_up and (now.scan or self._held or due or quiet_s >= walk.seal_every_s)):
             return
         self.target_ms = end_ms
-        self.write(now.begin(end_ms))
+        begun = now.begin(end_ms)
+        if "position is the snapshot" in walk.off and not now.scan and begun.head.scan:
+            begun.head = replace(begun.head, scan=begun.head.scan._replace(snapshot=stable))
+        self.write(begun)
         if walk.trace:
             walk.say(f"{self.name} fires {second}: {state_of(now)}")
 
@@ -323,11 +330,19 @@ class Owner:
         cancelled, superseded = disk.count_withdrawn(start, drop_before)
         seal = now.seal(contents, complete=is_last, cancelled=cancelled, superseded=superseded)
         seal.partitions = 1
-        waiting = sum(map(count_of, disk.data)) - len(disk.marks) - len(contents.offsets)
+        waiting = self._waiting() - len(contents.offsets)
         if seal.pending != waiting:
             raise PromiseError(f"P8: seal {seal.last} says that {seal.pending} wait, and {waiting} do")
         has_rows = bool(contents.offsets or cancelled or superseded)
         return Slice(contents, seal, drop_before if has_rows else None, callbacks)
+
+    def _waiting(self) -> int:
+        """Return how many requests lie on disk that were not withdrawn."""
+        disk = self.disk
+        if not disk.marks:
+            return sum(map(count_of, disk.data))
+        rows = disk.rows(b"", b"\xff")
+        return sum(len(batches.unpack(row).offsets) if is_batch(key) else 1 for key, row in rows)
 
     def _commit(self, ready: Slice) -> None:
         """Commit; its outcome may be known to nobody, and then the partition is taken over anew."""
@@ -426,7 +441,8 @@ class Walk:
 
     Args:
         seed: of every choice.
-        off: rules that are switched off.
+        off: rules that are switched off, of those that owners keep.
+        partition_class: breaks those of the core.
         trace: gets a line for each step.
         terms: that it is lived under.
         is_fenced: whether the broker shuts out an owner that another has followed.
@@ -437,16 +453,17 @@ class Walk:
         seed: int = 0,
         *,
         off: Iterable[str] = (),
+        partition_class: type[Partition] = Partition,
         trace: Callable[[str], None] | None = None,
         terms: Terms | None = None,
         is_fenced: bool = True,
     ) -> None:
         self.rng = random.Random(seed)
         self.off = frozenset(off)
+        self.partition_class = partition_class
         self.trace = trace
         self.terms = terms or Terms()
         self.is_fenced = is_fenced
-        self.partition_class: type[Partition] = Partition
         self.log = Log()
         self.lake = Lake(self)
         self.owners = [Owner(self, name) for name in "ABC"]
@@ -527,7 +544,7 @@ class Walk:
 
     def tick(self, second: int) -> None:
         """Append a tick."""
-        self.log.ticks.append((second, self.log.now_ms))
+        self.log.ticks.append((second, self.log.now_ms, self.log.stable))
         self.say(f"tick {second}")
 
     def at(self, second: float) -> None:
@@ -615,9 +632,8 @@ class Walk:
         self.seal_every_s = rng.choice((0, 2, 5))
         self.named = rng.choice((0.0, 0.7, 0.9) if has_lake else (0.0, 0.5, 0.9))
         if self.is_fenced and not has_lake:
-            self.conditional = rng.choice((0.0, 0.0, 0.5))
-        if not self.conditional:
-            self.format = rng.choice((1, 2, 2))
+            self.conditional = rng.choice((0.0, 0.5))
+        self.format = rng.choice((1, 2, 2))
         trouble = rng.choice((0.0, 0.06, 0.06, 0.12))
         if self.hits(0.1):
             trouble = self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
@@ -755,6 +771,8 @@ class Walk:
                 each.is_paused = False
         elif kind == "land":
             self.land()
+        elif kind == "formats":
+            self.change_format()
         elif kind == "backup":
             one = rng.choice(self.owners)
             one.backup = copy_of(one.disk)
@@ -768,10 +786,21 @@ class Walk:
                 log.start = max(log.start, to)
         elif kind == "compact":
             self.compact()
-        if not self.conditional and kind in ("assign", "crash") and self.hits(0.3):
-            # The members of the group are upgraded, or the version before is brought back.
-            self.format = 3 - self.format
-            self.say(f"all know format {self.format}")
+
+    def change_format(self) -> None:
+        """Have the group upgraded, or the version before brought back; owners keep the format that they know."""
+        if self.conditional:
+            if self.format == 2:
+                return
+            # What has read a condition as an owner of format 1 does is of no use to one of format 2, and no store tells
+            # which format it was read by.
+            for each in self.owners:
+                each.down("is upgraded")
+                each.disk, each.backup = MemoryStore(), MemoryStore()
+            # A cancel behind a condition that was refused then found no timer, which was so.
+            self.terms = replace(self.terms, is_forgetful=True)
+        self.format = 3 - self.format
+        self.say(f"all know format {self.format}")
 
     def another(self) -> Owner:
         return self.rng.choice([owner for owner in self.owners if owner is not self.owner])
@@ -907,8 +936,8 @@ def run_history(
     if has_lake is None:
         has_lake = seed % 3 == 1
     terms = replace(SHORT, horizon_s=2 + seed % 2 * 2) if has_lake else Terms()
-    with shortened(terms):
-        Walk(seed, off=off, trace=trace, terms=terms, is_fenced=seed % 8 != 7).run()
+    with shortened(terms), switched_off(off) as broken:
+        Walk(seed, off=off, partition_class=broken, trace=trace, terms=terms, is_fenced=seed % 8 != 7).run()
 
 
 def first_violation(
