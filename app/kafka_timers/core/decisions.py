@@ -92,10 +92,12 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
     kept = before
     if effect is Effect.WITHDRAWS and before is not None:
         kept = before._replace(cancelled=True)
-        if not before.far:
+        if before.far:
+            out.remember.append((before.offset, record.appended_ms // 1000 * 1000))
+        else:
             _withdraw(record, before, partition, out)
-    elif effect is Effect.FORGOTTEN:
-        kept = None
+    elif effect is Effect.FORGOTTEN and before is not None:
+        kept = partition.unsure(before)
     _keep(record, before, kept, known, partition, out)
     if record.reply_topic and not partition.is_answered(record.offset):
         about = None if outcome in (Reply.UNKNOWN, Reply.ACCEPTED) else before
@@ -106,7 +108,7 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
 def _outcome_of(record: TimerRecord, before: Version | None, effect: Effect | None) -> Reply.Outcome:
     is_cancel = record.due_ms is None
     if before is not None and before.cancelled:
-        return Reply.CANCELLED if is_cancel and before.due_ms else Reply.UNKNOWN
+        return Reply.CANCELLED if is_cancel and before.due_ms and not before.unsure else Reply.UNKNOWN
     if effect is Effect.WITHDRAWS:
         return Reply.CANCELLED if is_cancel else Reply.MOVED
     return Reply.TOO_LATE if effect is Effect.TOO_LATE else Reply.UNKNOWN
@@ -175,8 +177,7 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
     if record.condition == Condition.IF_ABSENT:
         # By the append time, not by what is remembered: whoever reads the log again comes to the same end.
         return before is None or not before.due_ms or record.appended_ms >= before.closes_ms + ID_MEMORY_MS
-    if before is None and record.offset < partition.replaced_below:
-        # The request that it has replaced lies below what is read again; had it found none, it would be in `ignored`.
+    if before is None and partition.has_replaced(record.offset, record.appended_ms):
         return True
     is_meant = record.expected is None or (before is not None and before.offset == record.expected)
     return is_meant and effect in (Effect.WITHDRAWS, Effect.FORGOTTEN)

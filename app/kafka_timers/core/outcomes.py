@@ -174,6 +174,10 @@ class _HistoricPartition(Partition):
     def is_answered(self, offset: int) -> bool:
         return False
 
+    def has_replaced(self, offset: int, appended_ms: int) -> bool:
+        # The records before it may have left the log.
+        return offset < self.replaced_below
+
 
 class _History:
     def __init__(self, partition: int, partitions: int, seals: list[Sealed], *, whole: bool) -> None:

@@ -70,8 +70,7 @@ class Partition:
         conditions_from: the offset from which on all owners have judged conditions; None before a seal tells it.
         ignored: offsets of requests whose condition did not hold, and what they are due at in UNIX milliseconds, 0
             where that has not been read.
-        replaced_below: a request below this offset that stands by replacing another one, which was not read, does so
-            unless it is `ignored`.
+        replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
     """
 
     def __init__(self, number: int, horizon_s: int = 0, format: int = FORMAT) -> None:
@@ -253,6 +252,16 @@ class Partition:
             return Effect.TOO_LATE if scan.through else Effect.UNDECIDED
         return Effect.WITHDRAWS
 
+    def unsure(self, version: Version) -> Version | None:
+        """
+        Return what is kept of a request that is done, and of which nobody can tell whether it was withdrawn.
+
+        Whoever asks for a timer unless there is one must hear that there was. An owner of format 1 is not asked that,
+        and an earlier version would take it for cancelled.
+        Held by test_an_id_of_which_nobody_can_tell_what_became_of_it_is_not_absent.
+        """
+        return version._replace(cancelled=True, unsure=True) if self.format > 1 else None
+
     def holds_original(self, due_ms: int, offset: int, appended_s: int) -> bool:
         """
         Tell whether this partition's owners keep, or have kept, the request that a copy is made of.
@@ -272,12 +281,33 @@ class Partition:
         return self.conditions_from is not None
 
     def refuses_condition(self, offset: int) -> bool:
-        """Tell whether a record at *offset* may have no condition: some owner did not know what that is."""
+        """
+        Tell whether a record at *offset* may have no condition: some owner did not know what that is.
+
+        Where no seal says from where on conditions are judged, that owner has read all that is sealed. It must not be
+        held back for such a seal, which may come only behind all snapshots:
+         1. 13 is sealed with snapshot 8 by an owner of format 1; offset 2 has a condition    2. all know format 2
+         3. a next owner without a store reads offset 2 again, waits for its own seal, and makes that with snapshot 2
+        Held by test_a_condition_that_was_refused_before_an_upgrade_does_not_hold_the_log_back.
+        """
         if self.conditions_from is None:
             return self.format < 2 or offset < self.must_read_to
         # Also where a member of an earlier version has joined since: what was accepted under a condition must come to
         # the same end whenever it is read again.
         return offset < self.conditions_from
+
+    def has_replaced(self, offset: int, appended_ms: int) -> bool:
+        """
+        Tell whether a request that stands by replacing another one has done so, although that one was not read.
+
+        What was replaced less than an hour ago is read again, see `Backlog`. So where nothing is found, nothing was.
+
+        Args:
+            offset: of the request, which is not among the `ignored` ones.
+            appended_ms: UNIX milliseconds of its append.
+        """
+        hour_is_over = appended_ms // 1000 * 1000 + ID_MEMORY_MS <= _last_ms(self.scanned_ms)
+        return offset < self.replaced_below and hour_is_over
 
     def is_answered(self, offset: int) -> bool:
         """Tell whether the record at *offset* was answered before: no seal covers what was not."""
@@ -410,8 +440,16 @@ class Partition:
         else:
             head = replace(self.head, scan=scan._replace(through=seal.through))
         changes = Changes(replace(head, done_below=seal.restore_from), drop_before=drop_before, counts=after.counts)
+        # One that came late is done with a later scan than its due tells:
+        #  1. 14 is sealed; offset 13 asks for 13 if its id is pending, and is ignored    2. slices of the next scan are
+        #  sealed    3. a next owner without a store reads offset 13 again, and must find it among the ignored ones
         # One whose due is not known lies below all that is read again.
-        gone = [at for at, due in self.ignored.items() if due < head.sealed_ms and (due or at < seal.restore_from)]
+        # Held by test_what_came_late_and_was_ignored_is_named_until_it_is_done.
+        gone = [
+            at
+            for at, due in self.ignored.items()
+            if (due < head.sealed_ms and at < head.snapshot if due else at < seal.restore_from)
+        ]
         changes.unignored = [*gone, *sorted(self.ignored)[:-IGNORED_MAX]]
         if seal.HasField("conditions_from"):
             changes.conditions_from = seal.conditions_from

@@ -39,6 +39,7 @@ class Version(NamedTuple):
         by: offset of the last cancel behind it; kept where there is a horizon, else 0.
         far: whether it is left to the lake.
         copied: where its copy lies, if it is one.
+        unsure: it is done, and nobody can tell any more whether a cancel was in time; it counts as cancelled then.
     """
 
     due_ms: int
@@ -47,6 +48,7 @@ class Version(NamedTuple):
     by: int = 0
     far: bool = False
     copied: Copied | None = None
+    unsure: bool = False
 
     @property
     def second(self) -> int:
@@ -76,7 +78,7 @@ class Version(NamedTuple):
     def pack(self) -> bytes:
         """Return it as a row of the store."""
         second, millis = divmod(self.due_ms, 1000)
-        row = _VERSION.pack(second, millis, self.offset, self.by, self.cancelled | self.far << 1)
+        row = _VERSION.pack(second, millis, self.offset, self.by, self.cancelled | self.far << 1 | self.unsure << 2)
         return row + _COPIED.pack(*self.copied) if self.copied else row
 
     @classmethod
@@ -84,7 +86,7 @@ class Version(NamedTuple):
         """Return what `pack` was called on."""
         second, millis, offset, by, flags = _VERSION.unpack_from(row)
         copied = Copied(*_COPIED.unpack_from(row, _VERSION.size)) if len(row) > _VERSION.size else None
-        return cls(second * 1000 + millis, offset, bool(flags & 1), by, bool(flags & 2), copied)
+        return cls(second * 1000 + millis, offset, bool(flags & 1), by, bool(flags & 2), copied, bool(flags & 4))
 
 
 class Effect(Enum):
@@ -94,7 +96,7 @@ class Effect(Enum):
     Attributes:
         WITHDRAWS: the earlier one does not fire.
         TOO_LATE: it fires, or has fired.
-        FORGOTTEN: one or the other, long ago: a worker that reads the log again cannot tell, and nobody asks any more.
+        FORGOTTEN: one or the other: a worker that reads the log again cannot tell, and nobody asks any more.
         UNDECIDED: whether it fires will be known when the open scan is sealed.
     """
 
