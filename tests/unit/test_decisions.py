@@ -209,12 +209,15 @@ def test_a_request_that_was_ignored_once_is_ignored_by_every_next_owner() -> Non
 
 
 def test_a_move_if_pending_that_stood_once_stands_for_every_next_owner() -> None:
-    """The request that it has replaced lies below what is read again."""
+    """The request that it has replaced lies below what is read again, which it does after an hour."""
+    heir, due_ms = judging(sealed=SECOND + ID_MEMORY_S, snapshot=20), NEW_MS + 2 * ID_MEMORY_MS
+    decided = decide([under(Condition.IF_PENDING)._replace(due_ms=due_ms)], {}, heir)
+    assert (decided.versions, decided.answers, decided.ignored) == ({b"a": Version(due_ms, AT)}, [], {})
+    # Within the hour, and behind what was answered before, nothing known means that there is nothing.
     decided = decide([under(Condition.IF_PENDING)], {}, judging(snapshot=20))
-    assert (decided.versions, decided.answers, decided.ignored) == ({b"a": Version(NEW_MS, AT)}, [], {})
-    # Behind what was answered before, nothing known means that there is nothing.
-    decided = decide([under(Condition.IF_PENDING, offset=20)], {}, judging(snapshot=20))
-    assert (decided.versions, decided.ignored) == ({}, {20: NEW_MS})
+    assert (decided.versions, decided.ignored) == ({}, {AT: NEW_MS})
+    decided = decide([under(Condition.IF_PENDING, offset=20)._replace(due_ms=due_ms)], {}, heir)
+    assert (decided.versions, decided.ignored) == ({}, {20: due_ms})
 
 
 def test_a_move_if_pending_that_a_seal_covers_stands_beside_what_it_has_replaced() -> None:

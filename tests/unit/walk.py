@@ -773,7 +773,7 @@ class Walk:
                 self.cancel()
                 self.hand_over(self.another())
         elif kind == "mid-second":
-            # Somebody's transaction ends when a scan has begun; its owner reads on, answers, and is followed by another.
+            # Somebody's transaction ends when a scan has begun; its owner reads on, answers, and another one follows.
             if owner.is_up and owner.target_ms:
                 log.pinned = None
                 self.guarded(owner, owner.read)
@@ -941,8 +941,8 @@ def run_history(
         seed: of every choice.
         off: rules that are switched off.
         trace: gets a line for each step.
-        has_lake: whether far requests are left to a lake; by default in every third history. Hours last seconds in those,
-            and in every sixth history without.
+        has_lake: whether far requests are left to a lake; by default in every third history. Hours last seconds in
+            those, and in every sixth history without.
 
     Raises:
         PromiseError: a promise does not hold.
