@@ -220,6 +220,11 @@ class _HasNeverReplaced(Partition):
         return False
 
 
+class _ForgetsAll(Partition):
+    def unsure(self, version: Version) -> Version | None:
+        return None
+
+
 class _KnowsAll(Partition):
     def acquire(self, seals: Iterable[Sealed], local: Head | None, **more: Any) -> bool:
         kept = super().acquire(seals, local, **more)
@@ -268,7 +273,7 @@ def _no_memory_of_done(reconciled: Any) -> Any:
 def _no_marks_moved(marked: Any) -> Any:
     def marks(now: Partition, marks: Any, lookup: Any, changes: Changes) -> None:
         marked(now, marks, lookup, changes)
-        changes.marks = {key: None for key in changes.marks}
+        changes.marks = dict.fromkeys(changes.marks)
 
     return marks
 
@@ -302,11 +307,6 @@ def _forget_cancels(decided: Decided) -> None:
 def _forget_last_records(decided: Decided) -> None:
     versions = decided.versions.items()
     decided.versions = {name: each._replace(by=0) if each and each.due_ms else each for name, each in versions}
-
-
-def _forget_the_forgotten(decided: Decided) -> None:
-    versions = decided.versions.items()
-    decided.versions = {name: None if each and each.unsure else each for name, each in versions}
 
 
 def _remember_nothing(decided: Decided) -> None:
@@ -450,15 +450,14 @@ CONDITION_RULES: dict[str, Rule] = {
     "the one that is meant": Rule(
         "IF_PENDING means the request that it names", patches=[(decisions, "_holds", _any_is_meant)]
     ),
-    "forgotten is known": Rule(
-        "of an id of which nobody can tell more, it is known that there is one",
-        patches=[(verdicts, "decide", _deciding(_forget_the_forgotten))],
-    ),
+    "forgotten is known": Rule("of an id of which nobody can tell more, it is known that there is one", _ForgetsAll),
 }
 
 LAKE_CORE_RULES: dict[str, Rule] = {
     "known from": Rule("a copy that was decided below what is known has the log read again", _KnowsAll, **_LAKE),
-    "done by its own offset": Rule("whether a copy is done is told by where it lies itself", _DoneByTheOriginal, **_LAKE),
+    "done by its own offset": Rule(
+        "whether a copy is done is told by where it lies itself", _DoneByTheOriginal, **_LAKE
+    ),
     "covered by its own offset": Rule(
         "whether a scan covers a copy is told by where it lies itself", _OriginalsOffset, **_LAKE
     ),

@@ -48,8 +48,8 @@ def test_what_a_seal_covers_is_not_answered_again() -> None:
     partition = Partition(0)
     partition.acquire([Sealed(last=SECOND, fence=2)], None)
     decided = decide([asked(0, DUE_MS), asked(1, None), asked(2, None)], {}, partition)
-    # Whether the first cancel was read in time cannot be told any more.
-    assert decided.versions == {b"a": None}
+    # Whether the first cancel was read in time cannot be told any more, only that there was a timer.
+    assert decided.versions == {b"a": Version(DUE_MS, 0, cancelled=True, unsure=True)}
     assert [(answer.offset, answer.outcome) for answer in decided.answers] == [(2, Reply.UNKNOWN)]
 
 

@@ -50,7 +50,7 @@ MEMORY_S, STALE_S = 12, 3
 _CHECKED = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
 _ALL = 1 << 60
 TROUBLES = ("crash", "assign", "zombie") * 2 + (
-    *("late cancel", "resume", "land", "backup", "compact", "retention", "formats"),
+    *("late cancel", "mid-second", "resume", "land", "backup", "compact", "retention", "formats"),
 )
 
 
@@ -186,6 +186,8 @@ class Owner:
         to = min(log.stable, at + count)
         if at >= to:
             return
+        if "forget when serving" in self.walk.off:
+            self.forget()
         records = [self.walk.seen(record) for record in log.records[at:to] if record]
         try:
             self._ingest(records, to)
@@ -610,7 +612,8 @@ class Walk:
             owner.read()
             if not owner.is_up:
                 self.take_over(owner)
-            owner.forget()
+            if owner.is_serving:
+                owner.forget()
             if not owner.can_fire:
                 owner.answer()
                 return
@@ -644,7 +647,7 @@ class Walk:
             if dice < trouble:
                 self.trouble()
             elif dice < 0.3:
-                self.pass_time(self.between(20, 600))
+                self.pass_time(self.between(20, 1200 if self.terms.is_forgetful else 600))
             elif dice < 0.5:
                 self.random_request()
             elif dice < 0.55 and has_lake:
@@ -669,8 +672,10 @@ class Walk:
 
     def random_record(self) -> None:
         rng, log = self.rng, self.log
-        far = self.terms.horizon_s and self.hits(0.5)
-        second = log.now_ms // 1000 + self.between(-3, 12 if far else 4)
+        ahead_s = 4
+        if self.terms.is_forgetful and self.hits(0.5):
+            ahead_s = 12 if self.terms.horizon_s else 25
+        second = log.now_ms // 1000 + self.between(-3, ahead_s)
         dice = rng.random()
         if dice < 0.05:
             self.unsendable.add(len(log.records))
@@ -709,6 +714,11 @@ class Walk:
                 self.tick(self._boundary + 3600)
             self._boundary += 1
         log.now_ms = until_ms
+        if log.pinned is not None and self.terms.is_forgetful:
+            # Brokers end a transaction after a quarter of an hour, unless they are told otherwise.
+            first = next(filter(None, log.records[log.pinned :]), None)
+            if first and until_ms - first.timestamp > STALE_S * 1000:
+                log.pinned = None
 
     def some_owner(self) -> None:
         """Let one of them do something, if it has anything to do."""
@@ -719,13 +729,14 @@ class Walk:
             return
         if owner.is_paused:
             return
+        if owner.target_ms and self.log.pinned is not None and self.hits(0.2):
+            # A transaction that ends in mid-second is what tells owners apart.
+            self.log.pinned = None
         dice = self.rng.random()
         if owner.outbox and dice < 0.5:
             self.guarded(owner, owner.answer)
         elif owner.read_up_to < self.log.stable and (dice < 0.6 or not owner.can_fire):
             self.guarded(owner, lambda: owner.read(self.between(1, 4)))
-            if "forget when serving" in self.off:
-                owner.forget()
         elif owner.can_fire:
             self.guarded(owner, owner.fire)
         elif owner.is_serving:
@@ -765,6 +776,13 @@ class Walk:
             if self.named and log.pinned is None:
                 log.pinned = len(log.records)
                 self.cancel()
+                self.hand_over(self.another())
+        elif kind == "mid-second":
+            # Somebody's transaction ends when a scan has begun; its owner reads on, answers, and is followed by another.
+            if owner.is_up and owner.target_ms:
+                log.pinned = None
+                self.guarded(owner, owner.read)
+                self.guarded(owner, owner.answer)
                 self.hand_over(self.another())
         elif kind == "resume":
             for each in self.owners:
@@ -928,14 +946,16 @@ def run_history(
         seed: of every choice.
         off: rules that are switched off.
         trace: gets a line for each step.
-        has_lake: whether far requests are left to a lake; by default in every third history.
+        has_lake: whether far requests are left to a lake; by default in every third history. Hours last seconds in those,
+            and in every sixth history without.
 
     Raises:
         PromiseError: a promise does not hold.
     """
     if has_lake is None:
         has_lake = seed % 3 == 1
-    terms = replace(SHORT, horizon_s=2 + seed % 2 * 2) if has_lake else Terms()
+    is_short = has_lake or seed % 6 == 3
+    terms = replace(SHORT, horizon_s=2 + seed % 2 * 2 if has_lake else 0) if is_short else Terms()
     with shortened(terms), switched_off(off) as broken:
         Walk(seed, off=off, partition_class=broken, trace=trace, terms=terms, is_fenced=seed % 8 != 7).run()
 

@@ -97,7 +97,7 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
         else:
             _withdraw(record, before, partition, out)
     elif effect is Effect.FORGOTTEN and before is not None:
-        kept = before._replace(cancelled=True, unsure=True)
+        kept = partition.unsure(before)
     _keep(record, before, kept, known, partition, out)
     if record.reply_topic and not partition.is_answered(record.offset):
         about = None if outcome in (Reply.UNKNOWN, Reply.ACCEPTED) else before

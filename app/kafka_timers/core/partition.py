@@ -252,6 +252,16 @@ class Partition:
             return Effect.TOO_LATE if scan.through else Effect.UNDECIDED
         return Effect.WITHDRAWS
 
+    def unsure(self, version: Version) -> Version | None:
+        """
+        Return what is kept of a request that is done, and of which nobody can tell whether it was withdrawn.
+
+        Whoever asks for a timer unless there is one must hear that there was. An owner of format 1 is not asked that,
+        and an earlier version would take it for cancelled.
+        Held by test_an_id_of_which_nobody_can_tell_what_became_of_it_is_not_absent.
+        """
+        return version._replace(cancelled=True, unsure=True) if self.format > 1 else None
+
     def holds_original(self, due_ms: int, offset: int, appended_s: int) -> bool:
         """
         Tell whether this partition's owners keep, or have kept, the request that a copy is made of.
@@ -426,9 +436,9 @@ class Partition:
         else:
             head = replace(self.head, scan=scan._replace(through=seal.through))
         changes = Changes(replace(head, done_below=seal.restore_from), drop_before=drop_before, counts=after.counts)
-        # It came late if it lies behind the snapshot, and is done with a later scan:
-        #  1. 14 is sealed; offset 13 asks for 13, if pending, and is ignored    2. the next scan's first slice is sealed
-        #  3. a next owner without a store reads offset 13 again, and must still find it among the ignored ones
+        # One that came late is done with a later scan than its due tells:
+        #  1. 14 is sealed; offset 13 asks for 13 if its id is pending, and is ignored    2. slices of the next scan are
+        #  sealed    3. a next owner without a store reads offset 13 again, and must find it among the ignored ones
         # One whose due is not known lies below all that is read again.
         # Held by test_what_came_late_and_was_ignored_is_named_until_it_is_done.
         gone = [

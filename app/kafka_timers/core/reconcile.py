@@ -94,4 +94,4 @@ def _reconcile_marks(partition: Partition, marks: Mapping[bytes, Mark], lookup: 
     # It was cancelled here, and done by another owner, who may have fired it before the cancel could be read.
     for timer_id, version in zip(unsure, lookup(list(unsure)), strict=True) if unsure else ():
         if version and version.cancelled and version.offset == unsure[timer_id]:
-            changes.versions[timer_id] = version._replace(unsure=True)
+            changes.versions[timer_id] = partition.unsure(version)

@@ -96,7 +96,7 @@ class Effect(Enum):
     Attributes:
         WITHDRAWS: the earlier one does not fire.
         TOO_LATE: it fires, or has fired.
-        FORGOTTEN: one or the other, long ago: a worker that reads the log again cannot tell, and nobody asks any more.
+        FORGOTTEN: one or the other: a worker that reads the log again cannot tell, and nobody asks any more.
         UNDECIDED: whether it fires will be known when the open scan is sealed.
     """
 
