@@ -714,6 +714,11 @@ class Walk:
                 self.tick(self._boundary + 3600)
             self._boundary += 1
         log.now_ms = until_ms
+        if log.pinned is not None and self.terms.is_forgetful:
+            # Brokers end a transaction after a quarter of an hour, unless they are told otherwise.
+            first = next(filter(None, log.records[log.pinned :]), None)
+            if first and until_ms - first.timestamp > STALE_S * 1000:
+                log.pinned = None
 
     def some_owner(self) -> None:
         """Let one of them do something, if it has anything to do."""
