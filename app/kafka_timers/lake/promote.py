@@ -229,15 +229,15 @@ class Promoter:
         live = decision.live
         reset_bytes = F.when(F.col("condition").isNotNull(), NO_CONDITION_BYTES).otherwise(0)
         copy_bytes = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) + reset_bytes
-        lacking = lacking.withColumn("fits", copy_bytes <= live.message_bytes_max)
-        lacking = lacking.withColumn("is_sure", is_sure(judged_to))
-        ready = lacking.where("fits AND is_sure")
+        fits, sure = F.col("fits"), F.col("is_sure")
+        lacking = lacking.withColumns({"fits": copy_bytes <= live.message_bytes_max, "is_sure": is_sure(judged_to)})
+        ready = lacking.where(fits & sure)
         count, first_due, large, unsure = _counts(
             lacking,
-            F.count_if("fits AND is_sure"),
-            F.min(F.when(F.col("fits") & F.col("is_sure"), F.col("second"))),
-            F.count_if("NOT fits"),
-            F.count_if("fits AND NOT is_sure"),
+            F.count_if(fits & sure),
+            F.min(F.when(fits & sure, F.col("second"))),
+            F.count_if(~fits),
+            F.count_if(fits & ~sure),
         )
         late = 0
         if count:
