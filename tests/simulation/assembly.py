@@ -29,7 +29,7 @@ from kafka_timers.worker.reader import RequestReader
 from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.targets import CallbackTopics
 from simulation.disk import Disk, DiskStore, SmallMemory
-from simulation.faults import CLOSES_STORES, Faults
+from simulation.faults import Faults
 from simulation.kafka import Kafka
 from simulation.loop import PROCESS, SeededLoop
 from simulation.network import Network
@@ -117,8 +117,7 @@ class Process:
         **settings: Any,
     ) -> None:
         self.name = name
-        # What is told shows the worker as it is.
-        self.closes_stores = CLOSES_STORES and seed is not None
+        self.closes_stores = False
         self.loop, self.kafka, self.network, self.faults, self.disk = loop, kafka, network, faults, disk
         self.owners: dict[int, Owner] = {}
         self.metrics = WorkerMetrics()
