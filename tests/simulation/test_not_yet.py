@@ -99,26 +99,6 @@ def test_a_producer_that_is_slow_to_end_leaves_no_locked_store() -> None:
         assert [offset for offset, _ in story.fired()] == [0]
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="protocol A3 a, by being shut out")
-def test_an_owner_that_is_shut_out_in_mid_second_leaves_no_locked_store() -> None:
-    """A worker is paused for a moment, and gets its partition back later."""
-    with told(slice_rows=1) as story:
-        a = story.start("a", 0)
-        for _ in range(3):
-            story.request(3)
-        story.request(9)
-        story.until(2.5)
-        story.world.loop.pause(a.name)
-        b = story.start("b", 0)
-        story.until(3.5)
-        story.world.loop.resume(a.name)
-        story.until(4)
-        b.give_up()
-        a.own([0])
-        story.finish()
-        assert [offset for offset, _ in story.fired()] == [0, 1, 2, 3]
-
-
 @pytest.mark.xfail(strict=True, raises=AssertionError, reason="protocol A4")
 def test_what_could_not_be_written_once_is_not_lost() -> None:
     """The disk is full for one write, while the end of the log is asked for."""
