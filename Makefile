@@ -13,7 +13,7 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake java
+.PHONY: help run check mutants test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,8 +21,14 @@ help: ## Show this
 run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
 	@$(BIN)/kafka-timers dev
 
-test: $(INSTALLED) java ## Run the tests, against a real Kafka that they start themselves
-	$(BIN)/pytest -m 'not chaos'
+# The inner loop: seconds, and no Java. What is random lives through some hundred histories instead of thousands.
+check: lint ## Check format, lint, types and all that tests without Java, in a minute: for each change
+	$(BIN)/pytest -m 'not chaos' --histories 300 tests/unit tests/store tests/simulation
+
+# In two processes, each with a Kafka of its own: many tests wait for a second to come, and so leave a core to others.
+# tests/conftest.py shares them out.
+test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start themselves
+	$(BIN)/pytest -m 'not chaos' -n 2
 
 # Helm comes by Go, which takes some minutes once, into the user's cache. kubernetes-validate brings the schemas of
 # Kubernetes, which nobody else needs.
@@ -45,6 +51,9 @@ chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out
 
 chaos-lake: $(INSTALLED) java ## Run those of them that are about the lake, some two hours
 	$(BIN)/pytest -m chaos -k lake
+
+mutants: $(INSTALLED) ## Break the code in one place at a time; the tests of `make check` must notice each, some half an hour
+	$(BIN)/python tests/mutants/run.py --json docs/mutants.json
 
 bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench.py docs/performance/bench.json

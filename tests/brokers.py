@@ -29,7 +29,7 @@ async def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Ma
     async with administering(bootstrap) as admin:
         made = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=dict(configs or {}))])
         assert [code for _, code, _ in made.topic_errors] == [0]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while name not in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
                 await asyncio.sleep(0.02)
 

@@ -7,9 +7,11 @@ address use that one. Tests that need a broker of ours are skipped where there i
 """
 
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from brokers import StartKafka
@@ -25,9 +27,71 @@ from kafka_timers.settings import LakeSettings
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `make check` have a look where `make test` searches."""
+    told = "how many random histories a simulation lives through; each has a number of its own, in the thousands"
+    parser.addoption("--histories", type=int, help=told)
+
+
+# --- `make test` runs in two processes --------------------------------------------------------------------------------
+
+_FOLDERS = ("acceptance", "simulation", "unit", "integration")
+
+
+def part_of(path: str) -> str:
+    """
+    Return the part of the tests that one process runs as a whole, of the file *path*.
+
+    All that needs the Spark session is one part: it takes long to start, and is quicker the longer it runs. Of all
+    others each file is a part, because the tests of a file may share a broker.
+    """
+    folder, name = path.split("/")[-2:]
+    return "spark" if folder == "spark" or (name.startswith("test_lake") and folder != "unit") else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give a part to whichever process has none left, in the order below."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Parts(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return part_of(nodeid.split("::")[0])
+
+    config.option.loadscopereorder = False
+    return Parts(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the longest part first, and then the folders whose files take longer: what is short evens out the end."""
+    if not hasattr(config, "workerinput"):  # no process of pytest-xdist
+        return
+
+    def place(item: pytest.Item) -> int:
+        path = item.nodeid.split("::")[0]
+        folder = path.split("/")[-2]
+        return -1 if part_of(path) == "spark" else _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS)
+
+    items.sort(key=place)
+
+
+@pytest.fixture(scope="session")
+def histories(pytestconfig: pytest.Config) -> int | None:
+    """How many random histories are asked for; None means all."""
+    given: int | None = pytestconfig.getoption("histories")
+    return given
+
+
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment() -> Iterator[None]:
-    """Remove settings that whoever runs the tests has in the environment; child processes inherit what is left."""
+    """
+    Remove settings that whoever runs the tests has in the environment; child processes inherit what is left.
+
+    So they do with signals that are ignored, as Ctrl-C is where a shell runs the tests in the background: tests that
+    press it would wait for ever.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith("KAFKA_TIMERS_"):
@@ -74,6 +138,14 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "spark.sql.warehouse.dir": str(folder),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # A test's tables are a few rows, and most of its time went into all that Spark does around them:
+        # compiling what runs once, planning anew after each stage, one task more for each part of nothing.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        # The plan as text, made for pages that nobody opens.
+        "spark.sql.maxPlanStringLength": "0",
     }
     session = open_session(LakeSettings(master="local[2]"), conf)
     yield session

@@ -1,5 +1,7 @@
 """
-Run a command that ends with the process that started it, also when that one is killed: `tied.py PARENT COMMAND…`.
+Run a command that ends with the process that started it, also when that process is killed.
+
+    die_with_parent.py PARENT COMMAND…
 
 Run as a script, by path, and with -IS, so that it is quick: it asks the kernel for a SIGKILL when the parent goes, then
 becomes the command, under the same process id. This is Linux's (prctl); elsewhere the command outlives a killed parent.
@@ -14,7 +16,7 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 
-def tied_to_us(*command: str) -> list[str]:
+def die_with_us(*command: str) -> list[str]:
     """Return the command line that runs *command* in a process that ends with this one."""
     return [sys.executable, "-IS", __file__, str(os.getpid()), *command]
 

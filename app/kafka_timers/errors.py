@@ -6,10 +6,12 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── RequestError     topic, key, value, id, token or headers are not what a request can carry
     ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
-    ├── AnswerError      a cancel or a move was accepted and its answer did not come; it stands
+    ├── AnswerError      a cancel, a move or a create was accepted and its answer did not come; it stands
     ├── BrokerError      no broker answers, or it refuses what this process needs
     ├── TopicsError      topics are missing or do not fit each other
-    ├── SettingsError    settings contradict each other or this machine
+    ├── SettingsError    a setting is out of its bounds, or settings contradict each other or this machine
+    ├── NewerFormatError seals or stores were written by a later version than this one
+    ├── WorkerError      a worker cannot go on, and only a fresh start helps
     ├── LakeError        Spark cannot start, or the lake's tables cannot be read or written
     └── KafkaSetupError  the embedded Kafka of `kafka-timers dev` cannot be started
 """
@@ -46,7 +48,7 @@ class PublishError(KafkaTimersError):
 
 class AnswerError(KafkaTimersError):
     """
-    A cancel or a move was accepted, and its answer did not come; it stands.
+    A cancel, a move or a create was accepted, and its answer did not come; it stands.
 
     Attributes:
         asked: its partition:offset on `timer-request`, None when the broker did not tell the offset.
@@ -66,7 +68,15 @@ class TopicsError(KafkaTimersError):
 
 
 class SettingsError(KafkaTimersError):
-    """Settings contradict each other, or this machine cannot do what they ask for."""
+    """A setting is out of its bounds, settings contradict each other, or this machine cannot do what they ask for."""
+
+
+class NewerFormatError(KafkaTimersError):
+    """A later version of kafka-timers has written what this one does not understand: upgrade this process."""
+
+
+class WorkerError(KafkaTimersError):
+    """A worker cannot go on; start it again."""
 
 
 class LakeError(KafkaTimersError):

@@ -4,9 +4,13 @@ What can be set, one frozen dataclass per process.
 Each field is at the same time a command line option (`session_timeout_s` is `--session-timeout-s`) and an environment
 variable (`KAFKA_TIMERS_SESSION_TIMEOUT_S`). `from_env` is for those who start a process from Python; the command line
 builds its options from the same fields.
+
+A field declares its bounds (`setting`), and `objection` judges a value by them, wherever the value comes from. A
+`validate` checks no more than how fields fit each other.
 """
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,15 +19,97 @@ from typing import Any, Self
 
 from kafka_timers.adapters import DOORS, door_topics
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.core.wire import SECOND_LIMIT, Topics
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 
+__all__ = [
+    "DevSettings",
+    "KafkaSettings",
+    "LakeSettings",
+    "OscillatorSettings",
+    "WorkerSettings",
+    "bounds_of",
+    "objection",
+    "setting",
+]
+
 _LOG_LEVELS = ("debug", "info", "warning", "error")
+_PORT_MAX = 65_535
+# For longer no broker lets a transaction be open or a member be silent, unless its own settings have been raised.
+_TRANSACTION_MAX_S, _SESSION_MAX_S = 900, 1_800
+# As an empty address Python would take all of the host's.
+_HOST_MISSING = "give an address of this host, or 0.0.0.0 for all of them"
+
+_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 
-def setting(default: object, help: str, **more: object) -> Any:
-    """Declare a field with its default and its line of help; `choices` limits a string, `is_list` means many."""
-    return dataclasses.field(default=default, metadata={"help": help, **more})
+def setting(
+    default: object,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+    is_list: bool = False,
+    if_empty: str = "",
+    why: str = "",
+) -> Any:
+    """
+    Declare a field.
+
+    Args:
+        default: the default; its type is the type of the field.
+        help: one line of help, for the command line.
+        least: the smallest number that is taken.
+        above: a number that is too small by itself; every larger one is taken.
+        most: the largest number that is taken.
+        choices: the only texts that are taken; without any, all are.
+        is_list: the text is a comma separated list, of which the command line takes one item at a time.
+        if_empty: what to give instead of an empty text; an empty text is taken where this is empty.
+        why: the reason for the bounds, put behind the sentence that names them.
+    """
+    declared = {"least": least, "above": above, "most": most, "choices": choices, "is_list": is_list}
+    return dataclasses.field(default=default, metadata={"help": help, "if_empty": if_empty, "why": why, **declared})
+
+
+def bounds_of(field: "dataclasses.Field[Any]") -> str:
+    """Return which numbers *field* takes, such as `1 to 256`, or which texts; empty where it takes all."""
+    least, above, most, choices = (field.metadata[name] for name in ("least", "above", "most", "choices"))
+    if choices:
+        return f"{', '.join(choices[:-1])} or {choices[-1]}"
+    if least is not None:
+        return f"at least {least}" if most is None else f"{least} to {most}"
+    if above is not None:
+        return f"more than {above}" + ("" if most is None else f", at most {most}")
+    return "" if most is None else f"at most {most}"
+
+
+def objection(field: "dataclasses.Field[Any]", value: object) -> str:
+    """Return what to give instead of *value*, which *field* does not take; empty if it takes it."""
+    kind = type(field.default)
+    # A whole number is a number to everybody. True is one to Python alone.
+    kinds = (int, float) if kind is float else kind
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
+        return f"give {_KINDS[kind]}"
+    if isinstance(value, str) and field.metadata["if_empty"] and not value.strip(", "):
+        return str(field.metadata["if_empty"])
+    if _is_within(field, value):
+        return ""
+    why = field.metadata["why"]
+    return f"give {bounds_of(field) or _KINDS[kind]}" + (f"; {why}" if why else "")
+
+
+def _is_within(field: "dataclasses.Field[Any]", value: object) -> bool:
+    least, above, most, choices = (field.metadata[name] for name in ("least", "above", "most", "choices"))
+    if not isinstance(value, int | float):
+        return not choices or value in choices
+    # Neither infinity nor what is not a number is any time or size, whatever the bounds.
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    is_low = (least is not None and value < least) or (above is not None and value <= above)
+    return not is_low and (most is None or value <= most)
 
 
 def _flag(text: str) -> bool:
@@ -44,7 +130,7 @@ class _Settings:
         Return settings from *env*, overridden by *given*.
 
         Raises:
-            SettingsError: a variable is not of its field's type, or fields contradict each other.
+            SettingsError: a value is not of its field's type or out of its bounds, or fields contradict each other.
         """
         values = dict(given)
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
@@ -59,6 +145,10 @@ class _Settings:
         return cls(**values)
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]  # every subclass is a dataclass
+            value = getattr(self, field.name)
+            if wrong := objection(field, value):
+                raise SettingsError(f"{field.name} {value!r}: {wrong}")
         self.validate()
 
     def validate(self) -> None:
@@ -102,39 +192,42 @@ class KafkaSettings(_Settings):
 class OscillatorSettings(KafkaSettings):
     """Settings of one oscillator replica."""
 
-    replica: int = setting(0, "rank of this replica; replica r waits r x 250 ms for a tick before it emits it")
-    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on")
-    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none")
-    catch_up_s: int = setting(3600, "seconds missed while no oscillator ran that are emitted one by one at start")
-    max_clock_skew_s: float = setting(2.0, "clocks of host and broker further apart silence and alarm the oscillator")
+    replica: int = setting(
+        0,
+        "rank of this replica; replica r waits r x 250 ms for a tick before it emits it",
+        least=0,
+        most=3,
+        why="a later one could not emit within its second",
+    )
+    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on", if_empty=_HOST_MISSING)
+    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none", least=0, most=_PORT_MAX)
+    catch_up_s: int = setting(
+        3600, "seconds missed while no oscillator ran that are emitted one by one at start", least=1
+    )
+    max_clock_skew_s: float = setting(
+        2.0, "clocks of host and broker further apart silence and alarm the oscillator", above=0
+    )
     log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
-
-    def validate(self) -> None:
-        """
-        Check fields against each other.
-
-        Raises:
-            SettingsError: names the clash.
-        """
-        super().validate()
-        if not 0 <= self.replica <= 3:
-            raise SettingsError(f"replica {self.replica}: give 0 to 3; a later one could not emit within its second")
-        if self.catch_up_s < 1:
-            raise SettingsError(f"catch_up_s {self.catch_up_s}: give at least 1 second")
-        if self.max_clock_skew_s <= 0:
-            raise SettingsError(f"max_clock_skew_s {self.max_clock_skew_s}: give more than 0 seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings(KafkaSettings):
     """Settings of one worker process."""
 
-    group: str = setting("kafka-timers", "consumer group of all workers of this service")
-    data_dir: str = setting("kafka-timers-data", "folder of this worker's stores; no two workers share one")
-    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on")
-    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none")
+    group: str = setting(
+        "kafka-timers", "consumer group of all workers of this service", if_empty="give the name of a consumer group"
+    )
+    data_dir: str = setting(
+        "kafka-timers-data", "folder of this worker's stores; no two workers share one", if_empty="give a folder"
+    )
+    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on", if_empty=_HOST_MISSING)
+    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none", least=0, most=_PORT_MAX)
     processes: int = setting(
-        1, "workers to run on this host, each with a folder in the data folder and a port: the given one, the next, …"
+        1,
+        "workers to run on this host, each with a folder in the data folder and a port: the given one, the next, …",
+        least=1,
+        most=256,
+        why="the number of cores of this host at most",
     )
     guarantee: str = setting(
         "exactly-once",
@@ -142,7 +235,12 @@ class WorkerSettings(KafkaSettings):
         "callbacks after a crash, a takeover or a pause",
         choices=("exactly-once", "at-least-once"),
     )
-    allowed_topics: str = setting("*", "callback topics that requests may name: globs, comma separated")
+    allowed_topics: str = setting(
+        "*",
+        "callback topics that requests may name: globs, comma separated",
+        if_empty="give globs of callback topics, comma separated, or * for all topics: with none every request is "
+        "rejected",
+    )
     door: str = setting(
         "",
         "take in what another scheduler's users write to a topic, as NAME=TOPIC, comma separated; the names are "
@@ -150,26 +248,44 @@ class WorkerSettings(KafkaSettings):
         is_list=True,
     )
     door_grace_s: int = setting(
-        -1, "what a door finds longer past its second is rejected instead of fired; -1 fires it however late it is"
+        -1,
+        "what a door finds longer past its second is rejected instead of fired; -1 fires it however late it is",
+        least=-1,
     )
     door_require_caller: bool = setting(False, "the door countdown rejects records without CALLER_SERVICE")
     door_caller_limit: int = setting(
-        0, "most countdowns of one caller in a second of one partition of the topic; 0 is no limit"
+        0, "most countdowns of one caller in a second of one partition of the topic; 0 is no limit", least=0
     )
     horizon_s: int = setting(
-        0, "requests due later than this after they were made are left to the lake; 0 leaves none to it"
+        0,
+        "requests due later than this after they were made are left to the lake; 0 leaves none to it",
+        least=0,
+        most=SECOND_LIMIT,
+        why="no timer is due later",
     )
-    session_timeout_s: float = setting(6.0, "silence after which the other workers take over this one's partitions")
-    max_clock_skew_s: float = setting(2.0, "ticks further ahead of the broker's clock are refused and alarmed")
-    fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read")
-    seal_every_s: int = setting(5, "seconds between seals while nothing is due")
-    slice_rows: int = setting(25_000, "most callbacks in one transaction; a larger second is fired in slices")
-    slice_bytes: int = setting(64 << 20, "most bytes of requests in one transaction")
+    session_timeout_s: float = setting(
+        6.0,
+        "silence after which the other workers take over this one's partitions",
+        least=1,
+        most=_SESSION_MAX_S,
+        why="brokers refuse more by default (group.max.session.timeout.ms)",
+    )
+    max_clock_skew_s: float = setting(2.0, "ticks further ahead of the broker's clock are refused and alarmed", above=0)
+    fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read", least=0)
+    seal_every_s: int = setting(5, "seconds between seals while nothing is due", least=1)
+    slice_rows: int = setting(25_000, "most callbacks in one transaction; a larger second is fired in slices", least=1)
+    slice_bytes: int = setting(64 << 20, "most bytes of requests in one transaction", least=1)
     arm_bytes: int = setting(
-        64 << 20, "most bytes of requests whose callbacks are built before their tick comes; 0 builds none"
+        64 << 20, "most bytes of requests whose callbacks are built before their tick comes; 0 builds none", least=0
     )
-    transaction_timeout_s: float = setting(10.0, "after it the broker aborts the transaction of a dead worker")
-    stalled_after_s: float = setting(10.0, "seconds without progress after which a partition turns health red")
+    transaction_timeout_s: float = setting(
+        10.0,
+        "after it the broker aborts the transaction of a dead worker",
+        least=1,
+        most=_TRANSACTION_MAX_S,
+        why="brokers refuse more by default (transaction.max.timeout.ms)",
+    )
+    stalled_after_s: float = setting(10.0, "seconds without progress after which a partition turns health red", above=0)
     log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
 
     def validate(self) -> None:
@@ -180,33 +296,42 @@ class WorkerSettings(KafkaSettings):
             SettingsError: names the clash.
         """
         super().validate()
-        if self.guarantee not in ("exactly-once", "at-least-once"):
-            raise SettingsError(f"guarantee {self.guarantee!r}: give exactly-once or at-least-once")
-        if not 1 <= self.processes <= 256:
-            raise SettingsError(f"processes {self.processes}: give 1 to 256, the number of cores at most")
-        if self.slice_rows < 1 or self.slice_bytes < 1:
-            raise SettingsError("slice_rows and slice_bytes: give at least 1")
+        port_max = _PORT_MAX - self.processes + 1
+        if self.port > port_max:
+            raise SettingsError(
+                f"port {self.port} leaves no port for each of {self.processes} processes: give {port_max} at most"
+            )
         if self.stalled_after_s <= self.seal_every_s:
             raise SettingsError(
                 f"stalled_after_s {self.stalled_after_s} must be longer than seal_every_s {self.seal_every_s}: "
                 "a partition in which nothing is due shows progress only that often"
             )
-        if self.session_timeout_s < 1:
-            raise SettingsError(f"session_timeout_s {self.session_timeout_s}: give at least 1 second")
-        if self.horizon_s < 0:
-            raise SettingsError(f"horizon_s {self.horizon_s}: give seconds, or 0 to leave nothing to the lake")
         try:
-            door_topics(self.door)
+            doors = door_topics(self.door)
         except ValueError as error:
             raise SettingsError(str(error)) from error
+        for name, topic in doors:
+            # What it takes in it would write there again, for ever.
+            if topic in Topics.of(self.topic_prefix):
+                raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LakeSettings(KafkaSettings):
     """Settings of a lake job."""
 
-    lake: str = setting("kafka-timers-lake", "where the tables lie: a folder, or a URI such as s3a://bucket/timers")
-    horizon_s: int = setting(86_400, "the --horizon-s of the workers, or less: what is due later is promoted to them")
+    lake: str = setting(
+        "kafka-timers-lake",
+        "where the tables lie: a folder, or a URI such as s3a://bucket/timers",
+        if_empty="give a folder or a URI for the tables",
+    )
+    horizon_s: int = setting(
+        86_400,
+        "the --horizon-s of the workers, or less: what is due later is promoted to them",
+        least=1,
+        most=SECOND_LIMIT,
+        why="no more than the workers have",
+    )
     master: str = setting(
         "", "Spark master; empty takes that of spark-submit or of spark-defaults.conf, else all cores of this machine"
     )
@@ -215,31 +340,26 @@ class LakeSettings(KafkaSettings):
     )
     log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
 
-    def validate(self) -> None:
-        """
-        Check fields against each other.
-
-        Raises:
-            SettingsError: names the clash.
-        """
-        super().validate()
-        if not self.lake:
-            raise SettingsError("lake is empty: give a folder or a URI for its tables")
-        if self.horizon_s < 1:
-            raise SettingsError(f"horizon_s {self.horizon_s}: give at least 1, and no more than the workers have")
-
 
 @dataclass(frozen=True, kw_only=True)
 class DevSettings(KafkaSettings):
     """Settings of `kafka-timers dev`, which runs everything on this machine."""
 
     bootstrap: str = setting("", "Kafka brokers to use, host:port, comma separated; empty brings a Kafka along")
-    folder: str = setting(".kafka-timers", "folder of Kafka's data, the worker's stores and all logs")
+    folder: str = setting(
+        ".kafka-timers", "folder of Kafka's data, the worker's stores and all logs", if_empty="give a folder"
+    )
     fresh: bool = setting(False, "delete first what earlier runs left in the folder")
-    partitions: int = setting(4, "partitions of topics that do not exist yet; existing ones keep theirs")
-    port: int = setting(9092, "port of the Kafka that is brought along")
-    worker_port: int = setting(8070, "port of the worker's /metrics, /livez and /readyz")
-    oscillator_port: int = setting(8071, "the same of the first oscillator; the second has the next port")
+    partitions: int = setting(4, "partitions of topics that do not exist yet; existing ones keep theirs", least=1)
+    port: int = setting(9092, "port of the Kafka that is brought along", least=1, most=_PORT_MAX)
+    worker_port: int = setting(8070, "port of the worker's /metrics, /livez and /readyz", least=1, most=_PORT_MAX)
+    oscillator_port: int = setting(
+        8071,
+        "the same of the first oscillator; the second has the next port",
+        least=1,
+        most=_PORT_MAX - 1,
+        why="the second oscillator has the next port",
+    )
     lake: bool = setting(False, "leave timers that are due later than in a minute to a lake, kept in the folder")
 
     def validate(self) -> None:
@@ -253,8 +373,6 @@ class DevSettings(KafkaSettings):
             super().validate()
         elif self.kafka_config:
             raise SettingsError("kafka_config is for a Kafka that is there: give bootstrap too")
-        if self.partitions < 1:
-            raise SettingsError(f"partitions {self.partitions}: give at least 1")
         ports = {
             "worker_port": self.worker_port,
             "oscillator_port": self.oscillator_port,
@@ -262,9 +380,6 @@ class DevSettings(KafkaSettings):
         }
         if not self.bootstrap:
             ports["port"] = self.port
-        for name, port in ports.items():
-            if not 0 < port < 65_536:
-                raise SettingsError(f"{name} is {port}: give 1 to 65535")
         if len(set(ports.values())) < len(ports):
             listed = ", ".join(f"{name} {port}" for name, port in ports.items())
             raise SettingsError(f"two of these ports are the same: {listed}")

@@ -8,20 +8,31 @@ Test timers without waiting: a clock that stands still until it is moved, and an
     [record] = timers.take("reminders")
 
 No Kafka, no threads, and the same result on every run. Of the service it has what a receiver sees, records, headers and
-their order, and what `cancel` and `move` are answered. It lets every topic pass and keeps nothing after the process.
+their order, and what `cancel`, `move` and `create` are answered. It lets every topic pass and keeps nothing after the
+process.
 """
 
 import asyncio
 import heapq
 import itertools
 from collections import defaultdict
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
 from aiokafka import ConsumerRecord
 
-from kafka_timers.client.request import Answer, Outcome
+from kafka_timers.client.answers import AnswerReader
+from kafka_timers.client.request import Answer
 from kafka_timers.client.timer_client import TimerClient
-from kafka_timers.core.wire import ID_MEMORY_S, Future, Request, callback_headers
+from kafka_timers.core import rows as batches
+from kafka_timers.core.changes import Changes
+from kafka_timers.core.contents import Contents
+from kafka_timers.core.keys import is_late, parts_of
+from kafka_timers.core.memory_store import MemoryStore
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.verdicts import accept
+from kafka_timers.core.versions import Answer as Decision
+from kafka_timers.core.wire import Future, Request, callback_headers
 
 __all__ = ["InMemoryTimers", "ManualClock"]
 
@@ -91,21 +102,22 @@ async def _let_run() -> None:
         await asyncio.sleep(0)
 
 
-@dataclass(slots=True)
-class _Version:
-    """The latest request of a timer id; `ended` is the second in which it fires or, when it was, is cancelled."""
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A record on `timer-request`, as `core.wire.Record` has it."""
 
-    second: int
+    key: bytes
+    value: bytes
     offset: int
-    ended: int
-    cancelled: bool = False
+    timestamp: int
 
 
 class InMemoryTimers:
     """
     The timer service and its broker in memory, with one partition.
 
-    A cancel or a move is too late once the second of its timer has begun on the clock.
+    It decides by the rules of the real service, whose code it runs. A cancel or a move is too late once the second of
+    its timer has begun on the clock. Conditions are judged from the first request on.
 
     Attributes:
         client: a `TimerClient` whose requests stay in here; same checks, same results, no network.
@@ -115,15 +127,16 @@ class InMemoryTimers:
     """
 
     def __init__(self, clock: ManualClock) -> None:
-        self.client: TimerClient = _InMemoryClient(self, clock)
+        self._answers = _InMemoryAnswers()
+        self.client: TimerClient = _InMemoryClient(self, clock, self._answers)
         self._clock = clock
-        self._second = int(clock.wall_s())
-        self._pending: list[tuple[int, int, int, int, Request]] = []
-        self._taken_back: set[int] = set()
-        self._versions: dict[str, _Version] = {}
-        self._offsets = itertools.count()
+        self._partition = Partition(0)
+        # In the service the first seal of a partition says so.
+        self._partition.conditions_from = 0
+        self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
+        self._tick()
 
     def take(self, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
         """Return the callbacks on *topic* that are due by now and were not taken before, in the order of firing."""
@@ -132,75 +145,96 @@ class InMemoryTimers:
         self._taken[topic] += len(records)
         return records
 
-    def _accept(self, second: int | None, future: Future) -> tuple[int, Answer]:
-        """Take a request for *second*, or with None a cancel; return its offset, and what there is to say to its id."""
+    def _accept(self, key: bytes, value: bytes) -> int:
+        """Take a record of `timer-request`, and return its offset."""
         self._tick()
-        offset = next(self._offsets)
-        answer = self._answer(future, f"0:{offset}")
-        if second is not None:
-            request = Request.FromString(future.SerializeToString())
-            # Late ones fire with the next tick, before those with millis, as in the service.
-            late = second <= self._second
-            due, millis = (self._second + 1, 0) if late else (second, request.millis)
-            heapq.heappush(self._pending, (due, millis, offset, second, request))
-            if future.timerId:
-                self._versions[future.timerId] = _Version(second, offset, due)
-        return offset, answer
-
-    def _answer(self, future: Future, asked: str) -> Answer:
-        version = self._versions.get(future.timerId)
-        if version is None or self._second - version.ended > ID_MEMORY_S:
-            return Answer(Outcome.UNKNOWN, None, None, asked)
-        if version.cancelled:
-            if not future.cancel:
-                return Answer(Outcome.UNKNOWN, None, None, asked)
-            outcome = Outcome.CANCELLED
-        elif version.second <= self._second:
-            outcome = Outcome.TOO_LATE
-        else:
-            outcome = Outcome.CANCELLED if future.cancel else Outcome.MOVED
-            self._taken_back.add(version.offset)
-            version.ended, version.cancelled = self._second, True
-        return Answer(outcome, version.second, f"0:{version.offset}", asked)
+        partition, offset = self._partition, self._partition.position
+        # What comes after a tick was appended after it, also when the clock was set back.
+        appended_ms = max(int(self._clock.wall_s() * 1000), partition.sealed_ms - 1000)
+        accepted = accept([_Record(key, value, offset, appended_ms)], partition, 1, self._store.versions)
+        if accepted.refused or not accepted.count:
+            raise AssertionError(f"the client has let pass what the service does not take: {accepted}")
+        self._write(partition.read(offset + 1, accepted.rows, accepted.offsets, accepted.decided))
+        self._answers.add(accepted.decided.answers)
+        return offset
 
     def _tick(self) -> None:
         # Nobody can tell a callback that appears in its second from one that appears when it is looked for.
-        self._second = max(self._second, int(self._clock.wall_s()))
-        while self._pending and self._pending[0][0] <= self._second:
-            due, _, offset, second, request = heapq.heappop(self._pending)
-            if offset not in self._taken_back:
-                self._fire(due, second, offset, request)
+        partition, store, end_ms = self._partition, self._store, (int(self._clock.wall_s()) + 1) * 1000
+        if end_ms <= partition.sealed_ms:
+            return
+        self._write(partition.begin(end_ms))
+        start, end = partition.keys_left()
+        contents = Contents()
+        for batch_key, batch in store.rows(start, end):
+            for key, row in batches.singles(batch_key, batch):
+                self._fire(key, row, contents)
+        cancelled, superseded = store.count_withdrawn(start, end)
+        seal = partition.seal(contents, complete=True, cancelled=cancelled, superseded=superseded)
+        self._write(partition.sealed(seal, contents, end))
+        store.forget(partition.sealed_ms // 1000 - 1)
 
-    def _fire(self, due: int, second: int, offset: int, request: Request) -> None:
-        topic, key, value = request.callBackTopic.decode(), request.callBackKey or None, request.callBack
+    def _fire(self, key: bytes, row: bytes, contents: Contents) -> None:
+        request, (due_ms, offset) = Request.FromString(row), parts_of(key)
+        contents.offsets.append(offset)
+        contents.named |= bool(request.timerId)
+        contents.late += is_late(key)
+        contents.through = key
+        # Late ones fire with the first tick after they were accepted.
+        tick = max(due_ms, self._partition.sealed_ms) // 1000
+        topic, callback_key, value = request.callBackTopic.decode(), request.callBackKey or None, request.callBack
         log = self._topics[topic]
         log.append(
             ConsumerRecord(
                 topic=topic,
                 partition=0,
                 offset=len(log),
-                timestamp=due * 1000,
+                timestamp=tick * 1000,
                 timestamp_type=1,
-                key=key,
+                key=callback_key,
                 value=value,
                 checksum=None,
-                serialized_key_size=len(key) if key else -1,
+                serialized_key_size=len(callback_key) if callback_key else -1,
                 serialized_value_size=len(value),
-                headers=tuple(callback_headers(request, second, b"0:%d" % offset)),
+                headers=tuple(callback_headers(request, due_ms // 1000, b"0:%d" % offset)),
             )
         )
 
+    def _write(self, changes: Changes) -> None:
+        self._store.write(changes)
+        self._partition.apply(changes)
+
+
+class _InMemoryAnswers(AnswerReader):
+    """The answers of the service, which are there as soon as the record that asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._answers: dict[int, Answer] = {}
+
+    def add(self, answers: Iterable[Decision]) -> None:
+        self._answers.update({answer.offset: Answer.of(answer.reply(0)) for answer in answers})
+
+    async def answer(self, future: Future, publishing: Awaitable[tuple[int, int]], timeout_s: float) -> Answer:
+        """Return the answer to what *publishing* publishes."""
+        _, offset = await publishing
+        return self._answers.pop(offset)
+
 
 class _InMemoryClient(TimerClient):
-    def __init__(self, timers: InMemoryTimers, clock: ManualClock) -> None:
+    def __init__(self, timers: InMemoryTimers, clock: ManualClock, answers: _InMemoryAnswers) -> None:
         super().__init__(clock=clock)
         self._timers = timers
+        self._in_memory = answers
 
     async def start(self) -> None:
         """Nothing to connect to."""
 
     async def _publish(self, key: bytes, value: bytes, name: str) -> tuple[int, int]:
-        return 0, self._timers._accept(int(key), Future.FromString(value))[0]
+        return 0, self._timers._accept(key, value)
 
-    async def _answer(self, future: Future, second: int | None, timeout_s: float) -> Answer:
-        return self._timers._accept(second, future)[1]
+    async def _reading(self) -> AnswerReader:
+        return self._in_memory
+
+    def _partitions(self) -> int:
+        return 1

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kafka_timers.dev.broker import free_port
-from kafka_timers.die_with_parent import tied_to_us
+from kafka_timers.die_with_parent import die_with_us
 
 PROGRAM = (sys.executable, "-m", "kafka_timers")
 
@@ -58,7 +58,7 @@ async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
     kafka, worker, oscillator = ports[:3]
     options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
     process = await asyncio.create_subprocess_exec(
-        *tied_to_us(*PROGRAM, "dev", *options, *more),
+        *die_with_us(*PROGRAM, "dev", *options, *more),
         cwd=folder,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -26,7 +26,7 @@ from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.seals import last_seals
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Sealed, Topics
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
@@ -169,14 +169,14 @@ class Service:
             )
         await asyncio.gather(*acks)
 
-    async def tick(self, second: int, partitions: Iterable[int] | None = None) -> None:
-        """Write one tick into every partition, or into the ones named."""
+    async def tick(self, second: int, partitions: Iterable[int] | None = None) -> list[int]:
+        """Write one tick into every partition, or into the ones named; return when each was appended, in ms."""
         where = range(self.partitions) if partitions is None else partitions
         sends = [
             self.producer.send_and_wait(self.topics.oscillator, b"1", key=str(second).encode(), partition=partition)
             for partition in where
         ]
-        await asyncio.gather(*sends)
+        return [at.timestamp for at in await asyncio.gather(*sends)]
 
     # --- out ---------------------------------------------------------------------------------------------------------
 

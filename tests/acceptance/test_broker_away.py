@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import NewPartitions
 from brokers import administering, delete_records, make_topic
-from service import Process, Service
+from service import LIMIT_S, Process, Service
 
 from kafka_timers.dev.broker import EmbeddedKafka
 
@@ -39,7 +39,7 @@ async def own_service(fragile_kafka: EmbeddedKafka, prefix: str, tmp_path: Path)
 
 async def ended(process: Process) -> str:
     """Wait until *process* has ended by itself, with exit code 1, and return what it said."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(LIMIT_S):
         assert await process.child.wait() == 1, process.child.last_words()
     said = process.child.last_words()
     assert "Traceback" not in said
@@ -111,17 +111,17 @@ async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
 ) -> None:
     """It is away for some seconds while timers are due: all fire afterwards, each once, none early."""
     service, kafka = own_service, fragile_kafka
-    oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
-    worker = await service.worker()
-    await worker.until("/readyz", lambda status, _: status == 200)
-    now = int(time.time())
-    # All in one partition: few transactions that are long, so that one is easily found open.
+    # All in one partition: two transactions that are long, so that one is easily found open. Nothing fires before the
+    # first tick, however long it takes to ask for so many.
+    worker = await service.worker("--slice-rows", "40000")
+    hot_second = int(time.time())
     hot = [f"hot-{n}" for n in range(80_000)]
-    await service.requests(now + 8, hot, partition=0)
-    seconds = {f"t-{n}": now + 8 + n for n in range(8)}
+    await service.requests(hot_second, hot, partition=0)
+    now = int(time.time())
+    seconds = {f"t-{n}": now + 2 + n for n in range(8)}
     for name, second in seconds.items():
         await service.requests(second, [name], partition=second % 4)
-    assert time.time() < now + 8
+    oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
     await stop_in_mid_transaction(service, worker)
     await kafka.kill()
     os.kill(worker.child.pid, signal.SIGCONT)
@@ -134,7 +134,7 @@ async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
     records = await service.read_all(service.callbacks, len(hot) + len(seconds), quiet_s=2)
     counts = Counter(record.value.decode() for record in records)
     assert counts == Counter([*hot, *seconds])
-    assert all(r.timestamp >= seconds.get(r.value.decode(), now + 8) * 1000 for r in records)
+    assert all(r.timestamp >= seconds.get(r.value.decode(), hot_second) * 1000 for r in records)
 
 
 async def test_worker_ends_when_asked_to_while_kafka_is_away(
@@ -145,10 +145,9 @@ async def test_worker_ends_when_asked_to_while_kafka_is_away(
     await worker.until("/readyz", lambda status, _: status == 200)
     await fragile_kafka.kill()
     for process in (worker, oscillator):
-        started_s = time.monotonic()
-        await process.child.stop(20)
+        # Killed after as long as Kubernetes gives by default, and then the exit code is another one.
+        await process.child.stop(30)
         assert process.child.returncode == 0, process.child.last_words()
-        assert time.monotonic() - started_s < 15
 
 
 # --- Kafka is not what it was ----------------------------------------------------------------------------------------
@@ -166,7 +165,7 @@ async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service:
     await worker.child.stop()
     heir = await service.start("worker")
     told = await heir.until("/readyz", lambda _, body: body.count("was the topic deleted") == 4)
-    assert f"{service.topics.requests} ends at offset 0, below 10" in told
+    assert f"{service.topics.requests} partition 0 ends at offset 0, below 10" in told
     await service.requests(second + 5, ["new"], partition=0)
     await service.tick(second + 10)
     assert len(await service.read_all(service.callbacks, 40, quiet_s=1)) == 40

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from service import Service, take
 
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Copy, Future, Reply
 
 HORIZON_S = 2

@@ -151,16 +151,17 @@ async def test_seconds_missed_without_oscillators_fire_when_one_is_back(service:
     oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
     worker = await service.worker()
     await worker.until("/readyz", lambda status, _: status == 200)
+    for oscillator in oscillators:
+        oscillator.child.kill()
+        await oscillator.child.wait()
     now = int(time.time())
     dues = {f"t-{n}": now + 2 + n for n in range(16)}
     for name, second in dues.items():
         await service.requests(second, [name], partition=second % 4)
-    for oscillator in oscillators:
-        oscillator.child.kill()
     told = await worker.until("/readyz", lambda status, _: status == 503)
     assert "no tick" in told
     await asyncio.sleep(now + 12 - time.time())  # that it is 10 s is the point
-    assert await service.read(service.callbacks, 1, limit_s=0.2) == [] or time.time() < now + 3
+    assert await service.read(service.callbacks, 1, limit_s=0.2) == []
     back = time.time()
     for replica in range(2):
         await service.start("oscillator", "--replica", str(replica))
@@ -208,17 +209,24 @@ async def test_ticks_an_hour_ahead_are_refused_and_alarmed(service: Service) -> 
 
 
 async def test_tick_ahead_of_the_broker_by_less_counts_as_the_second_of_its_append(service: Service) -> None:
-    """V8: a tick that comes 0.2 s early must not make its second early."""
+    """V8: a tick that comes early must not make its second early."""
     await service.worker()
-    second = int(time.time() + 0.4) + 1
-    await asyncio.sleep(second - 0.9 - time.time())
-    await service.requests(second, ["t"], partition=0)
-    await service.tick(second)
+    names, second, landed_ms = [], 0, 0
+    while landed_ms >= second * 1000:
+        # On a busy machine a tick may come too late to be early. The next try is behind the five seconds in which a
+        # partition is not sealed again.
+        second = max(int(time.time() + 0.4) + 1, second + 7)
+        await asyncio.sleep(max(second - 0.9 - time.time(), 0))
+        names.append(f"t-{second}")
+        await service.requests(second, names[-1:], partition=0)
+        landed_ms = max(await service.tick(second))
     await service.until_sealed(second - 1)
-    assert await service.read(service.callbacks, 1, limit_s=0.1) == []
+    fired = await service.read_all(service.callbacks, len(names) - 1, quiet_s=0.1)
+    assert [record.value.decode() for record in fired] == names[:-1]
     await asyncio.sleep(max(second + 0.01 - time.time(), 0))
     await service.tick(second)
-    [callback] = await service.read(service.callbacks, 1)
+    records = await service.read(service.callbacks, len(names))
+    [callback] = [record for record in records if record.value.decode() == names[-1]]
     assert callback.timestamp >= second * 1000
 
 

@@ -20,8 +20,8 @@ from brokers import make_topic
 from pyspark.sql import SparkSession
 from service import Process, Service, take
 
-from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
 from kafka_timers.dev.process import Child
 from kafka_timers.lake.audit import Audit, audit

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 from service import Service
 
+from kafka_timers.cli import lake as commands
 from kafka_timers.cli.program import program
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Future
-from kafka_timers.lake import commands
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.schema import SEALS
 from kafka_timers.lake.tables import name_of, root_of

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
 
 from kafka_timers.lake.audit import audit
-from kafka_timers.lake.fates import fates, figures, fires
-from kafka_timers.lake.replay import synthetic_steps
+from kafka_timers.lake.outcomes import figures, fires, outcomes_of
+from kafka_timers.lake.replay import synthetic_intervals
 from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS, delay_of, due_of
 from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
@@ -59,10 +59,10 @@ def sealed(requests: DataFrame, span_s: int) -> DataFrame:
     """Return rows of `seals` that say what *requests* fire, with a tick each second."""
     spark, last = requests.sparkSession, START_S + span_s
     known = requests.select("partition", "offset", "appended_ms")
-    steps = synthetic_steps(known, START_S + 1, last, 1)
+    intervals = synthetic_intervals(known, START_S + 1, last, 1)
     none = constant(spark, [], "partition int, offset bigint, reason string")
-    fired = figures(fires(fates(requests, steps, none)), "partition", F.col("sealed_in").alias("last"))
-    seals = steps.where(F.col("last") <= last).join(fired, ["partition", "last"], "left")
+    fired = figures(fires(outcomes_of(requests, intervals, none)), "partition", F.col("sealed_in").alias("last"))
+    seals = intervals.where(F.col("last") <= last).join(fired, ["partition", "last"], "left")
     seals = seals.fillna(0, ["due", "fired", "rejected", "digest"]).withColumns(
         {
             "first": F.col("last"),

@@ -45,7 +45,7 @@ from rich.table import Table
 from service import Process, Service
 
 from kafka_timers import TimerClient
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import EmbeddedKafka
 

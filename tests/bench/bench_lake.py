@@ -10,8 +10,8 @@ warm, two runs go before, since a JVM gets faster over some minutes.
     disk        what the table takes per request of 150 bytes, as landed and after optimize
     promote     a bucket of 1,000,000, of which every fifth has a timer id, out of 1, 5 and 20 million that are parked
                 in a lake that was optimized: timers a second, from the first question to the last copy on the log
-    audit       a span of 10,000 s with 16 million requests, of which every fifth has a timer id, and 80,000 seals:
-                requests and seals a second of a whole audit
+    audit       10,000 s with 16 million requests, of which every fifth has a timer id, and 80,000 seals: requests and
+                seals a second of a whole audit
 
     bench_lake.py [--json FILE] [STEP ...]      without a STEP all of them, in their order
 """
@@ -41,13 +41,14 @@ from rich.table import Table
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.lake.buckets import Bucket
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.maintain import optimize
-from kafka_timers.lake.promote import Bucket, Promoter
+from kafka_timers.lake.promote import Promoter
 from kafka_timers.lake.schema import REQUESTS
 from kafka_timers.lake.session import open_session
 from kafka_timers.lake.tables import read, root_of
@@ -215,7 +216,7 @@ async def promote(bench: Bench) -> None:
 def _promoted(spark: SparkSession, settings: LakeSettings, bucket: Bucket) -> float:
     promoter = Promoter(spark, settings, HostClock(), bucket_s=BUCKET_S, wait_s=0)
     start_s = time.monotonic()
-    seen = promoter.publish_what_is_left(bucket)
+    seen = promoter.publish_missing(bucket)
     if seen.published != IN_BUCKET:
         sys.exit(f"{seen.published} of {IN_BUCKET} were published")
     return seen.published / (time.monotonic() - start_s)

@@ -290,10 +290,10 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
                 await prometheus.until_ringing({"TimersIngestLag"})
             await prometheus.until_silent({"TimersIngestLag", "TimersPartitionNotSealed"})
             await set_seals(service, max_bytes=100)
-            await prometheus.until_ringing({"TimersPartitionNotSealed", "TimersPartitionFails"})
+            await prometheus.until_ringing({"TimersPartitionNotSealed", "TimersPartitionFails", "TimersPartitionDown"})
             await set_seals(service, max_bytes=1 << 20)
             # What leaves the log before it was read is lost, and that is told until the next takeover.
-            await prometheus.until_silent({"TimersPartitionNotSealed"})
+            await prometheus.until_silent({"TimersPartitionNotSealed", "TimersPartitionDown"})
 
         # --- what is lost, and who is gone ---
         await service.requests(int(time.time()) + 60, map(str, range(33_000)), partition=0)

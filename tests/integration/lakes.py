@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Sealed, Topics
 from kafka_timers.lake import tables
+from kafka_timers.lake.buckets import Closed
 from kafka_timers.lake.land import land_once
-from kafka_timers.lake.promote import Closed, Promoter
+from kafka_timers.lake.promote import Promoter
 from kafka_timers.lake.schema import BUCKETS
 from kafka_timers.settings import LakeSettings
 

@@ -16,10 +16,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 from kafka_timers import Outcome
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.client.request import partition_of
-from kafka_timers.core.wire import Future, Reply, Sealed, future_from
+from kafka_timers.core.routing import partition_of
+from kafka_timers.core.wire import Condition, Future, Reply, Sealed, future_from
 
 LIMIT_S = 30.0
+
+# Outcomes of which an answer names no earlier timer.
+NOT_KNOWN = ("UNKNOWN", "ACCEPTED")
 
 
 async def started(*arguments: str, stdin: int = DEVNULL) -> Process:
@@ -155,7 +158,7 @@ async def answered(bootstrap: str, prefix: str) -> AsyncIterator[list[ConsumerRe
             future = future_from(record.value)
             if name := next((name for name in Outcome if name in future.timerId), None):
                 reply = Reply(timerId=future.timerId, outcome=name, asked=f"{record.partition}:{record.offset}")
-                if name != "UNKNOWN":
+                if name not in NOT_KNOWN:
                     reply.second, reply.request = 1_900_000_000, "0:17"
                 await producer.send_and_wait(future.replyTopic, reply.SerializeToString(), future.timerId.encode())
 
@@ -176,6 +179,7 @@ async def answered(bootstrap: str, prefix: str) -> AsyncIterator[list[ConsumerRe
         (["a-CANCELLED", "b-CANCELLED"], 0),
         (["a-CANCELLED", "b-TOO_LATE"], 3),
         (["a-UNKNOWN", "b-TOO_LATE", "c-CANCELLED"], 4),
+        (["a-IGNORED", "b-CANCELLED"], 5),
     ],
 )
 async def test_cancel_tells_what_became_of_each_timer(
@@ -196,7 +200,9 @@ async def test_cancel_tells_what_became_of_each_timer(
 
 def line_of(name: str) -> str:
     line = f"{name}: {name[2:].lower().replace('_', ' ')}"
-    return line if "UNKNOWN" in name else line + ", of 2030-03-17 17:46:40 UTC (second 1900000000), request 0:17"
+    between = "; known is the timer of " if "IGNORED" in name else ", of "
+    known = "2030-03-17 17:46:40 UTC (second 1900000000), request 0:17"
+    return line if name[2:] in NOT_KNOWN else line + between + known
 
 
 async def test_cancel_with_one_answer_missing_shows_the_others(bootstrap: str, where: list[str], prefix: str) -> None:
@@ -239,6 +245,41 @@ async def test_move_asks_for_what_its_options_say_and_tells_what_it_replaced(
     assert (record.key, future.timerId, future.cancel) == (b"1900000000", name, False)
     assert (future.callBackTopic, future.callBackKey, future.callBack) == ("calls", "k", b"v")
     assert (future.token, [(header.key, header.value) for header in future.headers]) == ("t", [("a", b"b=c")])
+
+
+@pytest.mark.parametrize(("name", "code"), [("a-ACCEPTED", 0), ("a-IGNORED", 5)])
+async def test_send_if_absent_tells_whether_the_timer_stands(
+    bootstrap: str, where: list[str], prefix: str, name: str, code: int
+) -> None:
+    send = ["send", *where, "--at", "1900000007", "--topic", "calls", "--timer-id", name, "--if-absent"]
+    async with answered(bootstrap, prefix) as seen:
+        new = "; the new request is 0:0" if code == 0 else ""
+        assert await ended(*send) == (code, f"{line_of(name)}{new}\n", "")
+        ended_with, output, errors = await ended(*send, "--json")
+    assert (ended_with, errors) == (code, "")
+    second, request = (None, None) if code == 0 else (1_900_000_000, "0:17")
+    answer = {"outcome": name[2:], "second": second, "request": request, "asked": "0:1"}
+    assert json.loads(output) == {"timer_id": name} | answer
+    futures = [future_from(record.value) for record in seen]
+    assert [(future.timerId, future.condition) for future in futures] == [(name, Condition.IF_ABSENT)] * 2
+
+
+async def test_cancel_and_move_if_pending_name_the_request_that_is_meant(
+    bootstrap: str, where: list[str], prefix: str
+) -> None:
+    meant = [*where, "--if-pending", "--request", "0:17"]
+    new = ["--in", "1h", "--topic", "calls"]
+    async with answered(bootstrap, prefix) as seen:
+        assert await ended("cancel", "a-IGNORED", *meant) == (5, f"{line_of('a-IGNORED')}\n", "")
+        assert await ended("move", "a-IGNORED", *meant, *new) == (5, f"{line_of('a-IGNORED')}\n", "")
+        assert (await ended("move", "a-MOVED", *meant, *new))[0] == 0
+        assert (await ended("cancel", "a-CANCELLED", *where, "--if-pending"))[0] == 0
+        code, _, errors = await ended("cancel", "a-CANCELLED", *where, "--if-pending", "--request", "1:17")
+        assert (code, errors.count("\n")) == (1, 1)
+        assert errors.startswith("Error: request 1:17 is not one of 'a-CANCELLED'")
+    futures = [future_from(record.value) for record in seen]
+    assert {future.condition for future in futures} == {Condition.IF_PENDING}
+    assert [future.ifRequest for future in futures] == ["0:17", "0:17", "0:17", ""]
 
 
 async def test_find_shows_how_the_timers_of_an_id_stand(bootstrap: str, where: list[str], prefix: str) -> None:

@@ -143,7 +143,7 @@ async def test_request_too_large_fails_alone(client: TimerClient) -> None:
 
 
 async def test_refused_request_disturbs_none_of_those_after_it_or_beside_it(client: TimerClient) -> None:
-    """The broker takes the sequence numbers of a refused batch for lost ones; see `_Link`."""
+    """The broker takes the sequence numbers of a refused batch for lost ones; see `RenewableProducer`."""
     for _ in range(3):
         answers = await asyncio.gather(
             client.at(FAR, topic="reminders", key="k", value=bytes(2 << 20)),

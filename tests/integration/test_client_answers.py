@@ -13,8 +13,8 @@ from brokers import StartKafka, administering, make_topic
 from kafka_timers import Answer, AnswerError, Outcome, PublishError, RequestError, TimerClient, TopicsError, WhenError
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.topics import create
-from kafka_timers.client.request import partition_of
-from kafka_timers.core.wire import Reply, future_from
+from kafka_timers.core.routing import partition_of
+from kafka_timers.core.wire import Condition, Reply, future_from
 
 PARTITIONS = 8
 FAR = 4_000_000_000
@@ -109,6 +109,36 @@ async def test_move_is_a_whole_request_with_an_answer(
     assert (future.token, future.millis, future.headers[0].key) == ("t", 7, "a")
     await reply(producer, record, outcome=Reply.MOVED, second=FAR, request="3:16")
     assert await call == Answer(Outcome.MOVED, FAR, "3:16", place(record))
+
+
+async def test_create_is_a_whole_request_under_a_condition(
+    topics: str, client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
+) -> None:
+    given: dict[str, Any] = {"topic": "reminders", "key": "k", "value": b"v", "token": "t", "millis": 7}
+    call, record = await asked(client.create("id", FAR + 0.5, headers=[("a", b"b")], **given), requests)
+    future = future_from(record.value)
+    assert (record.key, record.partition) == (b"4000000001", partition_of("id", PARTITIONS))
+    assert (future.timerId, future.condition, future.ifRequest) == ("id", Condition.IF_ABSENT, "")
+    assert (future.callBackTopic, future.callBackKey, future.callBack) == ("reminders", "k", b"v")
+    assert (future.token, future.millis, future.headers[0].key) == ("t", 7, "a")
+    assert future.replyTopic == topics + "timer-reply"
+    await reply(producer, record, outcome=Reply.ACCEPTED, second=0, request="")
+    assert await call == Answer(Outcome.ACCEPTED, None, None, place(record))
+
+
+async def test_cancel_and_move_name_the_pending_request_that_they_mean(
+    client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
+) -> None:
+    meant = f"{partition_of('id', PARTITIONS)}:17"
+    for conditional in (
+        client.cancel("id", if_pending=True, request=meant),
+        client.move("id", FAR, topic="reminders", if_pending=True, request=meant),
+    ):
+        call, record = await asked(conditional, requests)
+        future = future_from(record.value)
+        assert (future.condition, future.ifRequest) == (Condition.IF_PENDING, meant)
+        await reply(producer, record, outcome=Reply.IGNORED, second=FAR, request="3:18")
+        assert await call == Answer(Outcome.IGNORED, FAR, "3:18", place(record))
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -241,8 +271,10 @@ async def test_without_an_answer_it_says_where_the_cancel_stands(
     assert text in str(caught.value)
     await reply(producer, record)  # the late one disturbs nobody
     move, moved = await asked(client.move("order-7", FAR, topic="calls", timeout_s=0.2), requests)
-    with pytest.raises(AnswerError, match="The move of 'order-7'"):
+    with pytest.raises(AnswerError, match=r"The move of 'order-7' .* and stands:"):
         await move
+    with pytest.raises(AnswerError, match=r"The create of 'order-7' .* and stands if its condition holds:"):
+        await client.create("order-7", FAR, topic="calls", timeout_s=0.2)
     async with working(requests, producer):
         await client.cancel("order-7")
     assert moved.partition == record.partition
@@ -379,4 +411,7 @@ async def test_what_is_asked_for_is_checked_before_anything_else(client: TimerCl
         await client.move("id", 0, topic="calls")
     with pytest.raises(RequestError, match="timer service's own"):
         await client.move("id", FAR, topic=client._reply_topic)
-    assert client._replies is None
+    foreign = (partition_of("id", PARTITIONS) + 1) % PARTITIONS
+    with pytest.raises(RequestError, match="not one of 'id': all requests of this timer id lie in partition"):
+        await client.cancel("id", if_pending=True, request=f"{foreign}:17")
+    assert client._answers is None

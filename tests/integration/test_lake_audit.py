@@ -6,21 +6,25 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import StructType
 from rich.console import Console
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.audit import audit
 from kafka_timers.lake.forecast import forecast, plot
+from kafka_timers.lake.query import open_views, select
 from kafka_timers.lake.replay import replayed, with_fewer_ticks, with_horizon
 from kafka_timers.lake.report import page_of, printed, printed_forecast, printed_rows
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, POSITIONS, REQUESTS, SEALS
-from kafka_timers.lake.tables import append, read, root_of
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, POSITIONS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
 
 DAY = "1970-01-01"
 
 
-def asked(offset: int, appended_s: int, second: int | None, timer_id: str | None = None) -> Row:
+def asked(
+    offset: int, appended_s: int, second: int | None, timer_id: str | None = None, condition: str | None = None
+) -> Row:
     is_cancel = second is None
     known = dict.fromkeys(REQUESTS.columns.names) | {
         "partition": 0,
@@ -31,6 +35,7 @@ def asked(offset: int, appended_s: int, second: int | None, timer_id: str | None
         "millis": None if is_cancel else 0,
         "topic": None if is_cancel else "<b>t</b>",
         "timer_id": timer_id,
+        "condition": condition,
         "delay": "none" if is_cancel else "1h",
         "due": DAY,
     }
@@ -58,7 +63,7 @@ def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
     settings = LakeSettings(lake=str(folder))
     root = root_of(settings)
     requests = [
-        asked(0, 90, 95),  # done before the span
+        asked(0, 90, 95),  # done before the time range
         asked(1, 90, 101),
         asked(2, 91, 102, "a"),
         asked(3, 92, 102, "b"),
@@ -104,6 +109,56 @@ def test_a_clean_lake_is_judged_replayed_and_told_ahead(spark: SparkSession, tmp
     plot(ahead, tmp_path / "ahead.svg")
     assert "Timers ahead" in (tmp_path / "ahead.svg").read_text()
     assert forecast(spark, settings, ahead_s=1_000, by="day", topic="other").timers == 0
+
+
+def of_version_1(rows: list[Row], table: Table, *added: str) -> tuple[list[Row], Table]:
+    """Return *rows* and *table* as they were before columns were *added*."""
+    columns = StructType([column for column in table.columns if column.name not in added])
+    made = Table(table.name, columns, table.partitioned_by, table.skipped_by[:4])
+    return [Row(**{name: row[name] for name in columns.names}) for row in rows], made
+
+
+def test_a_lake_of_an_earlier_version_is_judged_on_and_what_was_ignored_does_not_fire(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = LakeSettings(lake=str(tmp_path / "lake"))
+    root = root_of(settings)
+    old = [asked(0, 90, 95), asked(1, 90, 101), asked(2, 91, 103, "a")]
+    seals = [sealed(1, 99, 1, [0]), sealed(100, 101, 5, [1])]
+    for rows, table in (
+        of_version_1(old, REQUESTS, "condition", "expected"),
+        of_version_1(seals, SEALS, "format", "conditions_from"),
+    ):
+        append(spark.createDataFrame(rows, table.columns), root, table)
+    append(spark.createDataFrame([("timer-request", 0, 10, 1)], POSITIONS.columns), root, POSITIONS)
+    [before] = replayed(spark, settings, 100, None)
+    assert (before.fired, before.same) == (1, True)
+
+    newer = [
+        asked(5, 101, 104, "a", "IF_ABSENT"),  # refused: no seal had told yet from where on conditions are judged
+        asked(6, 102, 104, "a", "IF_ABSENT"),  # ignored: #2 waits
+        asked(7, 102, 105, "a", "IF_PENDING"),  # moves #2
+        asked(8, 102, None, "b", "IF_PENDING"),  # ignored: there is nothing to cancel
+        asked(9, 102, 105),
+    ]
+    append(spark.createDataFrame(newer, REQUESTS.columns), root, REQUESTS)
+    known = {"format": 2, "conditions_from": 6}
+    seals = [sealed(102, 102, 6, [], due=1, rejected=1, **known), sealed(103, 105, 10, [7, 9], **known)]
+    append(spark.createDataFrame(seals, SEALS.columns), root, SEALS)
+    names = {"partition": 0, "offset": 0, "appended_ms": 102_000, "reason": "condition-unsupported", "day": DAY}
+    reject = Row(**names, source_topic="timer-request", source_partition=0, source_offset=5)
+    append(constant(spark, [[reject[name] for name in REJECTED.columns.names]], REJECTED.columns), root, REJECTED)
+    told = audit(spark, settings, 7, first=100)
+    assert (told.seals, told.due, told.fired, told.rejected, told.kinds) == (3, 4, 3, 1, {})
+    assert replayed(spark, settings, 100, None)[0].same
+    # Also where what the conditions are about was done before the time range.
+    assert audit(spark, settings, 8, first=104).kinds == {}
+    open_views(spark, settings)
+    shown = {view: select(spark, f"select offset from {view} order by 1").collect() for view in ("ignored", "fired")}
+    assert {view: [row[0] for row in rows] for view, rows in shown.items()} == {
+        "ignored": [6, 8],
+        "fired": [0, 1, 7, 9],
+    }
 
 
 def test_a_wrong_seal_is_told_in_table_and_page(spark: SparkSession, tmp_path: Path) -> None:

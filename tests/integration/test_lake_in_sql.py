@@ -10,10 +10,10 @@ from click.testing import CliRunner, Result
 from lakes import PARTITIONS, SOON_S, Lake, future
 from pyspark.sql import SparkSession
 
+from kafka_timers.cli import lake as commands
 from kafka_timers.cli.program import program
-from kafka_timers.client.request import partition_of
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future
-from kafka_timers.lake import commands
 from kafka_timers.lake.land import land_once
 
 
@@ -66,7 +66,7 @@ async def test_many_timers_are_cancelled_and_moved_by_what_sql_tells_of_them(lak
     assert (none.exit_code, "no pending timer" in none.stdout) == (4, True)
     unsure = await run(lake, "cancel", "--where", "topic = 'sold'", answer="n\n")
     assert unsure.exit_code == 1
-    assert "1 cannot be taken back: it has no timer id" in unsure.stdout
+    assert "1 cannot be cancelled: it has no timer id" in unsure.stdout
     assert "3 timers due from" in unsure.stdout
     assert len(await lake.records()) == len(before)
 

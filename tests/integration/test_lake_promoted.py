@@ -27,8 +27,9 @@ from pyspark.sql import SparkSession
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
+from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
-from kafka_timers.core.wire import Copy, Future
+from kafka_timers.core.wire import Condition, Copy, Future
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import promote
@@ -244,6 +245,32 @@ async def test_a_bucket_stays_open_while_a_transaction_may_have_requests_of_it(l
         await producer.stop()
     assert await asyncio.to_thread(lake.promoter().catch_up) == 0
     assert [record.key for record in await lake.copies()] == [b"%d" % (lake.now + SOON_S)]
+
+
+async def test_what_was_ignored_is_not_promoted_and_what_may_not_be_judged_yet_waits(lake: Lake) -> None:
+    soon = lake.now + SOON_S
+    named = next(each for each in (f"id-{n}" for n in range(99)) if partition_of(each, PARTITIONS) == 0)
+
+    async def ask(second: int, condition: Future.Condition, at_s: float | None = None) -> None:
+        what = future(named)
+        what.condition = condition
+        await lake.request(second, what, at_s=at_s)
+
+    await ask(soon, Condition.IF_ABSENT)
+    await ask(soon + 1, Condition.IF_ABSENT)
+    await lake.request(soon + 2, future())
+    with pytest.raises(LakeError, match="1 have a condition, and no seal tells that a worker has judged it"):
+        await asyncio.to_thread(lake.promoter().catch_up)
+    assert [record.key for record in await lake.copies()] == [b"%d" % (soon + 2)]
+    assert lake.closed() == []
+
+    end_ms = (lake.now + 1) * 1000
+    await lake.seal(fence=3, horizon_s=HORIZON_S, format=2, first_ms=1_000, end_ms=end_ms, conditions_from=0)
+    assert await asyncio.to_thread(lake.promoter().catch_up) == 0
+    copies = {record.key: Future.FromString(record.value) for record in await lake.copies()}
+    assert set(copies) == {b"%d" % second for second in (soon, soon + 2)}
+    assert copies[b"%d" % soon].condition == Condition.CONDITION_UNSPECIFIED
+    assert [closed.promoted for closed in lake.closed()] == [2]
 
 
 async def test_many_are_promoted_to_a_topic_that_takes_small_messages_only(lake: Lake) -> None:

@@ -357,7 +357,8 @@ async def test_a_small_step_of_the_host_s_clock_does_not_move_ticks(log: Log, st
         clock.off_s = step_s
         await log.until_second(begin + 5)
     log.assert_gapless()
-    assert log.lateness_s(after=begin) < 0.5
+    # Had ticks moved with the clock, they would be late, or early and then missing, by its whole step.
+    assert log.lateness_s(after=begin) < 1.3
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])

@@ -13,7 +13,7 @@ from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.wire import Record
-from kafka_timers.worker.priority import Rush
+from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import RequestReader
 
 
@@ -22,15 +22,18 @@ class Collected:
 
     def __init__(self, number: int, position: int = 0) -> None:
         self.partition = Partition(number)
-        self.partition.position = position
+        self.go_on_at(position)
         self.awaited = 0
         self.values: list[bytes | None] = []
         self.fetches = 0
         self.error: Exception | None = None
         self._fed = asyncio.Event()
 
+    def go_on_at(self, position: int) -> None:
+        self.partition.apply(self.partition.read(position))
+
     def ingest(self, records: Sequence[Record], position: int) -> None:
-        self.partition.position = position
+        self.go_on_at(position)
         self.values += [record.value for record in records]
         self.fetches += 1
         self._fed.set()
@@ -64,7 +67,7 @@ async def topic(bootstrap: str, prefix: str) -> str:
 async def reader(bootstrap: str, topic: str) -> AsyncIterator[RequestReader]:
     """A reader that runs."""
     async with Fetcher.open(Kafka(bootstrap), topic) as fetcher:
-        reading = RequestReader(fetcher, Rush())
+        reading = RequestReader(fetcher, PriorityGate())
         task = asyncio.create_task(reading.run())
         yield reading
         task.cancel()
@@ -121,7 +124,7 @@ async def test_a_feed_that_is_removed_gets_nothing_more(
     reader.add(other)
     await put(producer, topic, 0, b"a")
     await feed.reached(1)
-    heir.partition.position = 1
+    heir.go_on_at(1)
     reader.add(heir)
     reader.remove(feed)  # no longer the one that is read for
     await put(producer, topic, 0, b"b")

@@ -7,10 +7,11 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from brokers import administering, make_topic
 
-from kafka_timers.core.verdicts import Reason, Target
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Topics
 from kafka_timers.testing import ManualClock
-from kafka_timers.worker.targets import CallbackTopics
+from kafka_timers.worker.targets import TopicLookup
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
         yield client
 
 
-async def verdict(known: CallbackTopics, name: str) -> Target | Reason:
+async def verdict(known: TopicLookup, name: str) -> Target | Reason:
     """Return what is known of *name*, looked up if nothing is."""
     if name not in known.verdicts:
         await known.resolve([name])
@@ -31,7 +32,7 @@ async def test_each_topic_has_a_verdict(bootstrap: str, admin: AIOKafkaAdminClie
     await make_topic(bootstrap, prefix + "small", configs={"max.message.bytes": "5000"})
     await make_topic(bootstrap, "secret-" + prefix)
     own = Topics.of(prefix)
-    known = CallbackTopics(admin, own, f"{prefix}*, other.?", ManualClock())
+    known = TopicLookup(admin, own, f"{prefix}*, other.?", ManualClock())
     expected = {
         prefix + "callbacks": Target(3, 1_048_588),
         prefix + "small": Target(1, 5_000),
@@ -51,14 +52,14 @@ async def test_each_topic_has_a_verdict(bootstrap: str, admin: AIOKafkaAdminClie
 
 @pytest.mark.parametrize("name", [".", ".."])
 async def test_names_that_are_none_to_kafka_are_unknown(admin: AIOKafkaAdminClient, name: str) -> None:
-    assert await verdict(CallbackTopics(admin, Topics(), "*", ManualClock()), name) is Reason.TOPIC_UNKNOWN
+    assert await verdict(TopicLookup(admin, Topics(), "*", ManualClock()), name) is Reason.TOPIC_UNKNOWN
 
 
 async def test_a_topic_that_is_made_later_is_found_within_seconds(
     bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
 ) -> None:
     clock = ManualClock()
-    known = CallbackTopics(admin, Topics(), "*", clock)
+    known = TopicLookup(admin, Topics(), "*", clock)
     assert await verdict(known, prefix + "new") is Reason.TOPIC_UNKNOWN
     await make_topic(bootstrap, prefix + "new", 2)
     await known.refresh()
@@ -72,7 +73,7 @@ async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
     bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
 ) -> None:
     clock = ManualClock()
-    known = CallbackTopics(admin, Topics(), "*", clock)
+    known = TopicLookup(admin, Topics(), "*", clock)
     await make_topic(bootstrap, prefix + "gone")
     assert isinstance(await verdict(known, prefix + "gone"), Target)
     await admin.delete_topics([prefix + "gone"])
@@ -88,7 +89,7 @@ async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
 async def test_what_is_wanted_is_known_after_the_next_refresh(
     bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
 ) -> None:
-    known = CallbackTopics(admin, Topics(), "*", ManualClock())
+    known = TopicLookup(admin, Topics(), "*", ManualClock())
     await make_topic(bootstrap, prefix + "a")
     known.want([prefix + "a", prefix + "missing"])
     assert not known.verdicts
@@ -100,7 +101,7 @@ async def test_what_is_doubted_is_looked_up_again_and_what_was_refused_is_not(
     bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
 ) -> None:
     clock = ManualClock()
-    known = CallbackTopics(admin, Topics(), "*", clock)
+    known = TopicLookup(admin, Topics(), "*", clock)
     await make_topic(bootstrap, prefix + "a")
     await make_topic(bootstrap, prefix + "b")
     await known.resolve([prefix + "a", prefix + "b"])

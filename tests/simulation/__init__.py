@@ -3,10 +3,11 @@ A deterministic simulation of the worker: the shipped code, on a loop with virtu
 
     python -m simulation 4711           tell history 4711 step by step; with app, oscillator and tests on PYTHONPATH
     python -m simulation 0 300          which of 300 histories fail, and what each costs
-    pytest tests/simulation             300 histories, and the told stories
+    pytest tests/simulation             random histories, and the told stories
 
-Owner, RequestReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox, Sender, Lease and all of `core`
-are those that are shipped. Kafka's clients are replaced at their own methods, and Kafka behind them is a model. A
+Owner, Follower, Firing, RequestReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox, KafkaSender,
+EpochCheck and all of `core` are those that are shipped. Kafka's clients are replaced at their own methods, and Kafka
+behind them is a model. A
 history is one seed: who runs first, how long each question takes, what clients ask for, and what goes wrong.
 
     loop        virtual time; a seed draws who runs first; processes that can be paused as SIGSTOP does it

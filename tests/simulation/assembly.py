@@ -1,7 +1,8 @@
 """
 How a worker process is put together: the one module that knows it.
 
-    shipped    Owner, RequestReader, TimerStore, Sender, Lease, Fences, Replies, CallbackTopics, and all of `core`
+    shipped    Owner, Follower, Firing, RequestReader, TimerStore, KafkaSender, EpochCheck, EndOffsets, KafkaReplies,
+               TopicLookup, and all of `core`
     modelled   what is in `ports`, `producers` and `disk`
 """
 
@@ -14,20 +15,25 @@ from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
-from kafka_timers.core import partition as backlog
+from kafka_timers.core import backlog
+from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
-from kafka_timers.core.verdicts import Target
+from kafka_timers.core.wire import FORMAT
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker import owner as owner_module
 from kafka_timers.worker import sender as sender_module
+from kafka_timers.worker.end_offsets import EndOffsets
+from kafka_timers.worker.kafka_ports import KafkaLogBounds
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.outbox import Replies
-from kafka_timers.worker.owner import Fences, Ledger, Owner, Shared
-from kafka_timers.worker.prebuild import Room
-from kafka_timers.worker.priority import Rush
+from kafka_timers.worker.outbox import KafkaReplies
+from kafka_timers.worker.owner import Owner
+from kafka_timers.worker.prebuild import ByteBudget
+from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import RequestReader
+from kafka_timers.worker.sender import KafkaSender
+from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
-from kafka_timers.worker.targets import CallbackTopics
+from kafka_timers.worker.store import destroy
+from kafka_timers.worker.targets import TopicLookup
 from simulation.disk import Disk, DiskStore, SmallMemory
 from simulation.faults import Faults
 from simulation.kafka import Kafka
@@ -52,7 +58,6 @@ def patched() -> Iterator[None]:
         # Two offsets to a chunk, so that a history of some dozens of requests has several.
         stack.enter_context(mock.patch.object(backlog, "CHUNK_BITS", 1))
         stack.enter_context(mock.patch.object(sender_module, "AIOKafkaProducer", _producer))
-        stack.enter_context(mock.patch.object(owner_module, "TimerStore", _store))
         yield
         _running.clear()
 
@@ -62,9 +67,25 @@ def _producer(**options: Any) -> Producer:
     return Producer(process.kafka, process.network, process.faults, **options)
 
 
-def _store(folder: Path, identity: bytes, memory: SmallMemory) -> DiskStore:
-    process = _running[PROCESS.get()]
-    return DiskStore(folder, identity, memory, process.disk, closes_readers=process.closes_stores)
+class DiskStores:
+    """The stores of one worker, on its disk."""
+
+    def __init__(self, process: "Process") -> None:
+        self._disk = process.disk
+        # A disk whose process was killed goes on in another folder.
+        self._data_dir = process.disk.folder
+        self._memory = SmallMemory()
+
+    def open(self, number: int) -> DiskStore:
+        """Open the store of partition *number*."""
+        return DiskStore(self._folder(number), b"simulated/%d" % number, self._memory, self._disk)
+
+    def destroy(self, number: int) -> None:
+        """Remove the store of partition *number*."""
+        destroy(self._folder(number))
+
+    def _folder(self, number: int) -> Path:
+        return self._data_dir / str(number)
 
 
 class Clock:
@@ -102,7 +123,6 @@ class Process:
 
     Attributes:
         owners: of the partitions that it believes to own.
-        closes_stores: see `simulation.faults.CLOSES_STORES`.
     """
 
     def __init__(
@@ -117,47 +137,54 @@ class Process:
         **settings: Any,
     ) -> None:
         self.name = name
-        self.closes_stores = False
         self.loop, self.kafka, self.network, self.faults, self.disk = loop, kafka, network, faults, disk
         self.owners: dict[int, Owner] = {}
+        self.format = FORMAT
+        # Why the process has ended itself.
+        self.gave_up: list[str] = []
         self.metrics = WorkerMetrics()
         self._tasks: list[asyncio.Task[None]] = []
         self._assignment: asyncio.Task[None] | None = None
         self._context = copy_context()
         self._context.run(PROCESS.set, name)
         _running[name] = self
-        self._shared = self._context.run(self._connect, f"{seed}/{name}" if seed is not None else None, settings)
-        self.run(self._shared.reader.run())
+        self._ports = self._context.run(self._connect, f"{seed}/{name}" if seed is not None else None, settings)
+        self.run(self._ports.reader.run())
         self.run(self._keep_house())
 
-    def _connect(self, seed: object, settings: dict[str, Any]) -> Shared:
+    def _connect(self, seed: object, settings: dict[str, Any]) -> Ports:
         kafka, network, faults, clock = self.kafka, self.network, self.faults, Clock(self.loop)
         configured = WorkerSettings(data_dir=str(self.disk.folder), **settings)
-        rush = Rush()
+        gate = PriorityGate()
         self.request_log = RequestLog(kafka, network, faults, seed)
-        reader = RequestReader(cast(Any, self.request_log), rush)
-        targets = CallbackTopics(cast(Any, Admin(kafka, network, faults)), kafka.own, "*", clock)
+        reader = RequestReader(self.request_log, gate)
+        topics = TopicLookup(cast(Any, Admin(kafka, network, faults)), kafka.own, "*", clock)
+        self._lookup = topics
         self.answers = Answers(kafka, network, faults, request_timeout_ms=_REPLY_MS)
         own = {name: Target(1, kafka.topics[name].bytes_max) for name in (kafka.own.rejected, kafka.own.replies)}
-        return Shared(
+        bounds = KafkaLogBounds(cast(Any, Ends(kafka, network, faults)), kafka.own.requests)
+        return Ports(
             settings=configured,
-            topics=kafka.own,
+            names=kafka.own,
             partitions=kafka.topics[kafka.own.requests].partitions,
             reader=reader,
-            fences=Fences(cast(Any, Ends(kafka, network, faults)), kafka.own.requests, lambda: reader.numbers),
-            ledger=cast(Ledger, SealLog(kafka, network, faults, seed)),
-            targets=targets,
+            bounds=bounds,
+            ends=EndOffsets(bounds, lambda: reader.numbers),
+            seals=SealLog(kafka, network, faults, seed),
+            new_sender=lambda number: KafkaSender(configured, number, kafka.own.sealed),
+            stores=DiskStores(self),
+            callback_topics=topics,
             rejects=Rejects(kafka.own.rejected, own[kafka.own.rejected], kafka.own.requests),
-            replies=Replies(
-                cast(Any, self.answers), (kafka.own.replies, own[kafka.own.replies]), targets, self.metrics
+            replies=KafkaReplies(
+                cast(Any, self.answers), (kafka.own.replies, own[kafka.own.replies]), topics, self.metrics
             ),
-            memory=SmallMemory(),
-            room=Room(configured.arm_bytes),
-            rush=rush,
-            cluster="simulated",
+            budget=ByteBudget(configured.arm_bytes),
+            gate=gate,
             metrics=self.metrics,
             clock=clock,
             name=self.name,
+            format=lambda: self.format,
+            give_up=self.gave_up.append,
         )
 
     def run(self, chore: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -172,7 +199,7 @@ class Process:
             for owner in self.owners.values():
                 owner.show()
             try:
-                await self._shared.targets.refresh()
+                await self._lookup.refresh()
             except Exception as error:
                 if type(error).__module__ != "aiokafka.errors":
                     raise
@@ -193,14 +220,12 @@ class Process:
             await asyncio.wait([before])
         owners, self.owners = list(self.owners.values()), {}
         await asyncio.gather(*[owner.stop(HAND_OVER_S) for owner in owners])
-        for owner in owners if self.closes_stores else ():
-            owner._close()
-        self.owners = {number: Owner(number, self._shared) for number in numbers}
+        self.owners = {number: Owner(number, self._ports) for number in numbers}
 
     def tick(self, number: int, second: int, appended_ms: int) -> None:
         """Take a tick of partition *number*."""
         if owner := self.owners.get(number):
-            usable = tick_second(second, appended_ms, self._shared.settings.max_clock_skew_s)
+            usable = tick_second(second, appended_ms, self._ports.settings.max_clock_skew_s)
             if usable is not None:
                 owner.tick(usable)
 
@@ -226,9 +251,10 @@ class Process:
         """End what runs beside the owners, and let go of all."""
         for task in self._tasks:
             task.cancel()
+        self._ports.ends.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.answers.stop()
         self._tasks.clear()
         self._assignment = None
         # Whoever still knows this process must not keep alive what nobody has looked at.
-        del self._shared
+        del self._ports

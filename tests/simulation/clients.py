@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_timers.core.versions import hash_of
+from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Copy, Future
 from simulation.kafka import Kafka
 from simulation.log import Log, Record, Transaction

@@ -1,8 +1,8 @@
 """
 The disks of workers: real RocksDB in temporary folders, in memory where the host has such a place.
 
-A store is flushed at drawn moments only, so a worker that is killed comes back with one that is some batches old.
-Nothing runs in threads of RocksDB meanwhile, which a seed could not tell again.
+A store is flushed at drawn moments only, so a worker that is killed comes back with one that is some batches old. No
+thread of RocksDB runs meanwhile, since a seed could not tell that again.
 """
 
 import os
@@ -17,7 +17,6 @@ from weakref import WeakSet
 
 from rocksdict import Options
 
-from kafka_timers.core.rows import Row
 from kafka_timers.worker.store import StoreMemory, TimerStore
 from simulation.faults import Faults
 
@@ -150,6 +149,8 @@ class _Database:
     def close(self) -> None:
         self._disk.databases.discard(self)
         self._families = ()
+        if self._disk.faults.drawn("killed_while_closing"):
+            self._disk.killed()
         self._db.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -168,23 +169,8 @@ class DiskStore(TimerStore):
         identity: the same.
         memory: the same.
         disk: that the folder lies on.
-        closes_readers: see `simulation.faults.CLOSES_STORES`.
     """
 
-    def __init__(self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk, *, closes_readers: bool) -> None:
+    def __init__(self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk) -> None:
         super().__init__(folder, identity, memory)
         self._db = _Database(self._db, (self._ids, self._side), disk)  # type: ignore[assignment]
-        self._readers: WeakSet[Any] | None = WeakSet() if closes_readers else None
-
-    def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
-        """See `TimerStore.rows`."""
-        rows = super().rows(start, before)
-        if self._readers is not None:
-            self._readers.add(rows)
-        return rows
-
-    def close(self) -> None:
-        """See `TimerStore.close`."""
-        for rows in list(self._readers or ()):
-            rows.close()
-        super().close()

@@ -48,7 +48,6 @@ class Group:
         members: alive, and in the group.
         processes: all that ever were.
         ticks: by partition.
-        closes_stores: see `simulation.faults.CLOSES_STORES`.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class Group:
         self._rng = random.Random(f"{seed}/group")
         self.members: list[Process] = []
         self.processes: list[Process] = []
-        self.closes_stores = False
         self._dead: set[str] = set()
         self._disks: dict[str, Disk] = {}
         self._partitions = kafka.topics[kafka.own.requests].partitions
@@ -95,7 +93,6 @@ class Group:
         process = Process(
             name, self._loop, self._kafka, self._network, self._faults, disk, self._seed, **self._settings
         )
-        process.closes_stores = self.closes_stores
         disk.killed = partial(self.kill, process)
         self.processes.append(process)
         self.members.append(process)

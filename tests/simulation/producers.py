@@ -1,9 +1,9 @@
 """
 What stands in for AIOKafkaProducer: the transactional one of a partition's owner, and the plain one for answers.
 
-The worker's own `Sender`, `Lease` and `Replies` run on these, so what they make of errors is tried too. As with
-aiokafka 0.14 a batch is queued by `send_batch` and its outcome comes later, a commit of a transaction of which a batch
-has failed raises, and whoever was shut out hears of it with the next question.
+The worker's own `KafkaSender`, `EpochCheck` and `KafkaReplies` run on these, so what they make of errors is tried too.
+As with aiokafka 0.14 a batch is queued by `send_batch` and its outcome comes later, a commit of a transaction of which
+a batch has failed raises, and whoever was shut out hears of it with the next question.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Producer:
         self._tasks: list[asyncio.Task[None]] = []
         self.client = self
 
-    # --- what Sender calls -------------------------------------------------------------------------------------------
+    # --- what KafkaSender calls --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Shut out whoever had the transactional id."""
@@ -124,7 +124,7 @@ class Producer:
         self._is_open = False
         self._faults.maybe("commit_is_not_answered", KafkaTimeoutError)
 
-    # --- what Lease calls --------------------------------------------------------------------------------------------
+    # --- what EpochCheck calls ---------------------------------------------------------------------------------------
 
     @property
     def _txn_manager(self) -> Any:

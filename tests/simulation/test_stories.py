@@ -132,8 +132,7 @@ def test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later() -> None:
 
 def test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so() -> None:
     """A part of the second is sealed by an owner that could not read the cancel, and is gone."""
-    # Who is shut out while an answer is outstanding leaves its store locked (house A1): not what this is about.
-    with told(slice_rows=1, closes_stores=True) as story:
+    with told(slice_rows=1) as story:
         a = story.start("a", 0)
         story.request(3)
         story.request(4, timer_id=b"a")

@@ -1,20 +1,21 @@
 """What several tests put in the place of the broker and of what is known of it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from kafka_timers.core.partition import Partition, Version
-from kafka_timers.core.verdicts import Accepted, Reason, Target, accept
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.verdicts import Accepted, Reason, accept
+from kafka_timers.core.versions import Version
 from kafka_timers.core.wire import Future
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.sender import BATCH_BYTES
 from kafka_timers.worker.slices import Rejects, Slice
-from kafka_timers.worker.targets import CallbackTopics
 
 SECOND = 1_800_000_000
+DUE_MS = SECOND * 1000
 ROOMY = Target(partitions=7, batch_bytes_max=1_048_588)
 
 
@@ -47,10 +48,20 @@ class Known:
     def __init__(self, **verdicts: Target | Reason) -> None:
         self.verdicts = verdicts
         self.asked: list[str] = []
+        self.wanted: list[str] = []
 
-    async def resolve(self, names: Iterable[str]) -> None:
+    def want(self, names: Iterable[str]) -> None:
+        self.wanted += names
+
+    async def resolve(self, names: Collection[str]) -> None:
         self.asked += names
         self.verdicts |= dict.fromkeys(names, Reason.TOPIC_UNKNOWN)
+
+    def refuse(self, name: str, reason: Reason) -> None:
+        self.verdicts[name] = reason
+
+    def doubt(self) -> None:
+        raise AssertionError("nothing is looked up again")
 
 
 def new_batch() -> BatchBuilder:
@@ -68,7 +79,6 @@ def slice_to(
     not_before_s: int = 0,
 ) -> Slice:
     """Return an empty slice of partition 3; the one topic known is `callbacks`."""
-    targets = cast(CallbackTopics, known or Known(callbacks=ROOMY))
     rejects = Rejects("timer-rejected", rejected, "timer-request")
     limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_s": not_before_s}
-    return Slice(3, new_batch, targets, rejects, ManualClock(wall_s), **limits)
+    return Slice(3, new_batch, known or Known(callbacks=ROOMY), rejects, ManualClock(wall_s), **limits)

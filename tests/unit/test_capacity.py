@@ -6,13 +6,13 @@ import pytest
 from click.testing import CliRunner
 
 from kafka_timers.cli.program import program
-from kafka_timers.operate.capacity import Load, needs
+from kafka_timers.operate.capacity import Load, needs_of
 
 DAY_S = 86_400
 
 
 def amounts(load: Load) -> dict[str, float]:
-    return {need.name: need.amount for need in needs(load)}
+    return {need.name: need.amount for need in needs_of(load)}
 
 
 def test_a_small_load_needs_two_workers_and_room_to_grow() -> None:

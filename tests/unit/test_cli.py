@@ -14,8 +14,11 @@ import pytest
 from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
 
-from kafka_timers.cli.program import delay_s_of, json_of, line_of, printable, program, when_of
+from kafka_timers.cli.options import delay_s_of, when_of
+from kafka_timers.cli.program import program
+from kafka_timers.cli.render import callback_line, printable
 from kafka_timers.environment import env_name
+from kafka_timers.operate.documents import callback_document
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
 
 PROCESSES = {"dev": DevSettings, "worker": WorkerSettings, "oscillator": OscillatorSettings}
@@ -108,8 +111,8 @@ def test_settings_that_clash_are_one_sentence_and_exit_code_1() -> None:
 
 def test_settings_come_from_the_environment_and_an_option_wins() -> None:
     env = {"KAFKA_TIMERS_REPLICA": "9"}
-    assert "replica 9: give 0 to 3" in run("oscillator", env=env).stderr
-    assert "replica 7: give 0 to 3" in run("oscillator", "--replica", "7", env=env).stderr
+    assert "9: give 0 to 3" in run("oscillator", env=env).stderr
+    assert "7: give 0 to 3" in run("oscillator", "--replica", "7", env=env).stderr
 
 
 @pytest.mark.parametrize(
@@ -131,6 +134,10 @@ def test_settings_come_from_the_environment_and_an_option_wins() -> None:
         ["move", "id", "--topic", "calls", "--in", "3s", "--at", "1900000000"],
         ["move", "--topic", "calls", "--in", "3s"],
         ["move", "id", "--in", "3s"],
+        ["move", "id", "--topic", "calls", "--in", "3s", "--request", "0:17"],
+        ["send", "--topic", "calls", "--in", "3s", "--if-absent"],
+        ["cancel", "id", "--request", "0:17"],
+        ["cancel", "id", "other", "--if-pending", "--request", "0:17"],
         ["watch"],
         ["watch", "calls", "--count", "0"],
     ],
@@ -243,7 +250,7 @@ def test_every_character_outside_of_what_prints_is_spelled_out() -> None:
 
 
 def test_a_line_of_watch_tells_second_lateness_key_and_value() -> None:
-    assert line_of(record(b"order-7", b"hello"), 0.0, 80).split() == [
+    assert callback_line(record(b"order-7", b"hello"), 0.0, 80).split() == [
         "17:46:40",
         "12",
         "ms",
@@ -255,7 +262,7 @@ def test_a_line_of_watch_tells_second_lateness_key_and_value() -> None:
 
 def test_a_line_of_watch_fits_the_terminal_and_holds_no_control_characters() -> None:
     for value in (b"x" * 500, "日本".encode() * 300, b"\x1b[2J\n" * 100):
-        line = line_of(record(value * 2, value), 0.0, 80)
+        line = callback_line(record(value * 2, value), 0.0, 80)
         assert line.isprintable()
         assert "…" in line
         assert len(line.encode("utf-8", "replace")) > 40
@@ -264,24 +271,24 @@ def test_a_line_of_watch_fits_the_terminal_and_holds_no_control_characters() -> 
 
 
 def test_a_callback_that_came_early_is_called_early() -> None:
-    assert "3 ms early" in line_of(record(timestamp_ms=EXPIRY_S * 1000 - 3), 0.0, 80)
+    assert "3 ms early" in callback_line(record(timestamp_ms=EXPIRY_S * 1000 - 3), 0.0, 80)
 
 
 def test_lateness_is_counted_to_the_arrival_when_the_record_has_no_time() -> None:
-    assert json_of(record(timestamp_ms=-1), EXPIRY_S + 1.5)["lateness_ms"] == 1_500
+    assert callback_document(record(timestamp_ms=-1), EXPIRY_S + 1.5)["lateness_ms"] == 1_500
 
 
 @pytest.mark.parametrize(
     "headers", [(), (("timer-expiry", None),), (("timer-expiry", b"soon"),), (("timer-expiry", b"9" * 30),)]
 )
 def test_a_record_that_is_no_callback_is_shown_without_lateness(headers: tuple[tuple[str, bytes | None], ...]) -> None:
-    shown = json_of(record(headers=headers), 0.0)
+    shown = callback_document(record(headers=headers), 0.0)
     assert (shown["second"], shown["lateness_ms"]) == (None, None)
-    assert "no timer" in line_of(record(headers=headers), 0.0, 80)
+    assert "no timer" in callback_line(record(headers=headers), 0.0, 80)
 
 
-def test_json_of_a_record_keeps_bytes_that_are_not_text() -> None:
-    shown = json_of(record(None, b"\xff\x00"), 0.0)
+def test_a_record_as_json_keeps_bytes_that_are_not_text() -> None:
+    shown = callback_document(record(None, b"\xff\x00"), 0.0)
     assert shown == {
         "topic": "calls",
         "partition": 1,

@@ -9,16 +9,29 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from kafka_timers import RequestError, WhenError
-from kafka_timers.client.request import future_of, second_after, second_of
+from kafka_timers import Future, RequestError, WhenError
+from kafka_timers.client.request import (
+    Answer,
+    Callback,
+    Outcome,
+    cancel_of,
+    check_home,
+    future_of,
+    only_if_absent,
+    only_if_pending,
+    second_after,
+    second_at,
+)
+from kafka_timers.core.routing import partition_of
+from kafka_timers.core.verdicts import expected_in
+from kafka_timers.core.wire import Condition, Reply
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-def asked(**given: Any) -> Any:
+def asked(**given: Any) -> Future:
     """A request for a callback on `reminders`, changed by what is given."""
-    plain = {"topic": "reminders", "key": None, "value": b"", "timer_id": None, "token": None, "millis": 0}
-    return future_of(**(plain | {"headers": (), "reserved": {"timer-request"}} | given))
+    return future_of(Callback(**({"topic": "reminders"} | given)), reserved={"timer-request"})
 
 
 @pytest.mark.parametrize(
@@ -39,18 +52,18 @@ def asked(**given: Any) -> Any:
     ],
 )
 def test_moment_is_the_first_whole_second_that_is_not_before_it(when: datetime | float, second: int) -> None:
-    assert second_of(when) == second
+    assert second_at(when) == second
 
 
 def test_hour_that_a_clock_shows_twice_is_two_moments() -> None:
     twice = datetime(2023, 10, 29, 2, 30, tzinfo=BERLIN)
-    assert second_of(twice) == 1_698_539_400
-    assert second_of(twice.replace(fold=1)) == 1_698_539_400 + 3600
+    assert second_at(twice) == 1_698_539_400
+    assert second_at(twice.replace(fold=1)) == 1_698_539_400 + 3600
 
 
 def test_day_over_the_change_to_summer_time_has_23_hours() -> None:
     before, after = (datetime(2023, 3, day, 12, tzinfo=BERLIN) for day in (25, 26))
-    assert second_of(after) - second_of(before) == 23 * 3600
+    assert second_at(after) - second_at(before) == 23 * 3600
 
 
 def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
@@ -58,9 +71,9 @@ def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
     for _ in range(2_000):
         moment = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC) + timedelta(microseconds=chance.randrange(10**17))
         exact = (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(seconds=1)
-        assert 0 <= second_of(moment) - Decimal(exact) < 1 + Decimal("1e-5")
+        assert 0 <= second_at(moment) - Decimal(exact) < 1 + Decimal("1e-5")
         number = chance.uniform(0.1, 99_999_999_998)
-        assert 0 <= second_of(number) - number < 1
+        assert 0 <= second_at(number) - number < 1
 
 
 @pytest.mark.parametrize(
@@ -91,12 +104,12 @@ def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
 )
 def test_what_is_no_moment_is_refused_with_what_to_give_instead(when: Any, advice: str) -> None:
     with pytest.raises(WhenError, match=advice):
-        second_of(when)
+        second_at(when)
 
 
 def test_number_too_large_for_a_float_is_refused_like_any_other() -> None:
     with pytest.raises(WhenError, match="looks like milliseconds"):
-        second_of(10**400)
+        second_at(10**400)
 
 
 @pytest.mark.parametrize(
@@ -200,3 +213,44 @@ def test_what_a_request_cannot_carry_is_refused_by_name(given: dict[str, Any], a
 
 def test_topic_of_three_dots_is_a_name_to_kafka() -> None:
     assert asked(topic="...").callBackTopic == "..."
+
+
+def test_request_without_a_condition_has_none_on_the_wire() -> None:
+    assert only_if_pending(cancel_of("id"), False, None) == cancel_of("id")
+
+
+def test_conditions_on_the_wire() -> None:
+    assert only_if_absent(asked(timer_id="id")).condition == Condition.IF_ABSENT
+    anyone = only_if_pending(cancel_of("id"), True, None)
+    assert (anyone.condition, anyone.ifRequest) == (Condition.IF_PENDING, "")
+    meant = only_if_pending(cancel_of("id"), True, "3:17")
+    assert (meant.condition, expected_in(meant, 3)) == (Condition.IF_PENDING, 17)
+
+
+@pytest.mark.parametrize(
+    "request_", ["", "3", "3:", ":17", "3:-1", "03:17", "3:17 ", "3:1\n", "3:٣", "a:b", "3:" + 20 * "1", 17, b"3:17"]
+)
+def test_what_names_no_request_is_refused(request_: Any) -> None:
+    with pytest.raises(RequestError, match=r"is not partition:offset: give what Timer\.request"):
+        only_if_pending(cancel_of("id"), True, request_)
+
+
+def test_request_that_is_named_without_a_condition_is_refused() -> None:
+    with pytest.raises(RequestError, match="give if_pending=True with it"):
+        only_if_pending(cancel_of("id"), False, "3:17")
+
+
+def test_request_of_another_partition_than_the_ids_is_refused() -> None:
+    home = partition_of("id", 8)
+    check_home(cancel_of("id"), 8)
+    check_home(only_if_pending(cancel_of("id"), True, f"{home}:17"), 8)
+    with pytest.raises(RequestError, match=f"all requests of this timer id lie in partition {home}"):
+        check_home(only_if_pending(cancel_of("id"), True, f"{(home + 1) % 8}:17"), 8)
+
+
+def test_every_outcome_of_the_service_is_one_of_the_client() -> None:
+    names = set(Reply.Outcome.keys()) - {"OUTCOME_UNSPECIFIED"}
+    assert names == set(Outcome)
+    told = Answer.of(Reply(outcome="IGNORED", second=9, request="3:16", asked="3:17"))
+    assert told == Answer(Outcome.IGNORED, 9, "3:16", "3:17")
+    assert Answer.of(Reply(outcome="ACCEPTED", asked="3:17")) == Answer(Outcome.ACCEPTED, None, None, "3:17")

@@ -12,7 +12,7 @@ from grpc_tools import protoc
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.adapters import DOORS
-from kafka_timers.adapters import commands as doors
+from kafka_timers.adapters.commands import Refusal
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
@@ -100,7 +100,7 @@ def test_clients_find_every_reason_for_which_a_request_is_refused() -> None:
 
 def test_users_of_doors_find_every_reason_for_which_a_record_is_refused() -> None:
     table = MIGRATE.read_text().split("| reason | the record |\n")[1].split("\n\n")[0]
-    assert re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE) == list(doors.Reason)
+    assert re.findall(r"^\| `([a-z0-9-]+)` \|", table, re.MULTILINE) == list(Refusal)
     assert set(re.findall(r"`--door ([a-z0-9]+)=", MIGRATE.read_text())) - {"NAME"} == set(DOORS)
 
 
@@ -132,8 +132,10 @@ def test_newcomers_find_every_target_of_make() -> None:
     known = {
         "help",
         "run",
+        "check",
         "test",
         "test-deploy",
+        "mutants",
         "lint",
         "proto",
         "bench",

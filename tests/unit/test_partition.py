@@ -1,142 +1,142 @@
-"""The rules of one partition, one at a time; `test_simulation.py` has them work together."""
+"""The rules of one partition, one at a time."""
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from kafka_timers.core import partition as core
-from kafka_timers.core.partition import (
-    REFUSED,
-    Local,
-    Partition,
-    Scan,
-    Taken,
-    digest_of,
-    first_key,
-    is_late,
-    parts_of,
-    tick_second,
-)
-from kafka_timers.core.wire import Sealed
+from kafka_timers.core import backlog
+from kafka_timers.core import partition as rules
+from kafka_timers.core.changes import Head, Scan
+from kafka_timers.core.contents import Contents, digest_of
+from kafka_timers.core.keys import REFUSED_MS, first_key, is_late, parts_of
+from kafka_timers.core.partition import Partition, tick_second
+from kafka_timers.core.reconcile import key_by_now, unreconciled
+from kafka_timers.core.wire import FORMAT, Sealed
+from kafka_timers.errors import NewerFormatError
 
 
-def sealed_up_to(second: int, fence: int) -> Partition:
+def read_to(partition: Partition, position: int, offsets: Sequence[int] = ()) -> None:
+    """Read the log on up to *position*, with requests at *offsets*."""
+    partition.apply(partition.read(position, offsets=offsets))
+
+
+def sealed_up_to(second: int, snapshot: int) -> Partition:
     partition = Partition(3)
-    partition.take_over([Sealed(last=second, fence=fence)], None)
-    partition.position = fence
+    partition.acquire([Sealed(last=second, fence=snapshot)], None)
+    read_to(partition, snapshot)
     return partition
 
 
-def taken_from(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Taken:
-    """Return what a slice says of its rows, none of which is a run."""
-    through = max(due, default=b"")
-    return Taken(
-        [parts_of(key)[2] for key in due],
-        [parts_of(key)[2] for key in rejected],
+def contents_of(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Contents:
+    """Return what a slice says of its rows, none of which is a batch."""
+    return Contents(
+        [parts_of(key)[1] for key in due],
+        [parts_of(key)[1] for key in rejected],
         late=sum(map(is_late, due)),
-        through=through,
+        through=max(due, default=b""),
     )
 
 
-def place(partition: Partition, second: int, offset: int, millis: int = 0) -> bytes:
-    key = partition.place(second, millis, offset)
+def place(partition: Partition, due_ms: int, offset: int) -> bytes:
+    """Return the key of a request that is kept, and count it."""
+    key = partition.place(due_ms, offset)
     assert key is not None
-    partition.added([offset])
+    read_to(partition, partition.position, [offset])
     return key
+
+
+def seal(partition: Partition, contents: Contents, *, complete: bool = True) -> Sealed:
+    """Seal *contents* of the open scan."""
+    sealed = partition.seal(contents, complete=complete)
+    partition.apply(partition.sealed(sealed, contents))
+    return sealed
 
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core, "CHUNK_BITS", 2)
+    monkeypatch.setattr(backlog, "CHUNK_BITS", 2)
 
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_keys_sort_by_second_millis_and_offset() -> None:
+def test_keys_sort_by_moment_and_offset() -> None:
     partition = Partition(0)
-    asked = [(12, 0, 7), (12, 0, 300), (12, 999, 1), (13, 0, 0), (70_000, 5, 2), (99_999_999_999, 0, 3)]
+    asked = [(12_000, 7), (12_000, 300), (12_999, 1), (13_000, 0), (70_000_005, 2), (99_999_999_999_000, 3)]
     shuffled = random.Random(1).sample(asked, len(asked))
     keys = sorted(partition.place(*parts) or b"" for parts in shuffled)
     assert [parts_of(key) for key in keys] == asked
 
 
 def test_a_late_key_sorts_first_in_the_next_second_and_knows_what_was_asked_for() -> None:
-    partition = sealed_up_to(20, fence=5)
-    late, on_time = place(partition, 12, 9, millis=250), place(partition, 21, 8, millis=1)
+    partition = sealed_up_to(20, snapshot=5)
+    late, on_time = place(partition, 12_250, 9), place(partition, 21_001, 8)
     assert (is_late(late), is_late(on_time)) == (True, False)
-    assert first_key(21) < late < on_time < first_key(22)
-    assert parts_of(late) == (12, 250, 9)
+    assert first_key(21_000) < late < on_time < first_key(22_000)
+    assert parts_of(late) == (12_250, 9)
 
 
 def test_late_keys_sort_in_order_of_acceptance() -> None:
-    partition = sealed_up_to(20, fence=5)
-    assert place(partition, 19, 6, millis=999) < place(partition, 3, 7) < place(partition, 20, 8)
-
-
-def test_digests_of_parts_add_up_in_any_order() -> None:
-    offsets = [0, 1, 5, 2**40, 2**63]
-    whole = digest_of(offsets)
-    assert whole == digest_of(reversed(offsets)) < 2**64
-    assert whole == (digest_of(offsets[:2]) + digest_of(offsets[2:])) % 2**64
-    assert digest_of([0]) == 1
-    assert digest_of([]) == 0
+    partition = sealed_up_to(20, snapshot=5)
+    assert place(partition, 19_999, 6) < place(partition, 3_000, 7) < place(partition, 20_000, 8)
 
 
 # --- place -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_is_done_when_its_second_is_sealed_and_its_offset_below_the_fence() -> None:
-    partition = sealed_up_to(20, fence=5)
-    assert partition.place(20, 0, 4) is None
-    assert partition.place(20, 0, 5) is not None
-    assert partition.place(21, 0, 4) is not None
+def test_a_request_is_done_when_its_second_is_sealed_and_its_offset_below_the_snapshot() -> None:
+    partition = sealed_up_to(20, snapshot=5)
+    assert partition.place(20_000, 4) is None
+    assert partition.place(20_999, 4) is None
+    assert partition.place(20_000, 5) is not None
+    assert partition.place(21_000, 4) is not None
 
 
 def test_a_refused_request_goes_with_the_next_tick() -> None:
-    first = Partition(0).place(REFUSED, 0, 0)
+    first = Partition(0).place(REFUSED_MS, 0)
     assert first is not None
-    assert first_key(1) <= first < first_key(2)
-    late = sealed_up_to(20, fence=5).place(REFUSED, 0, 5)
+    assert first_key(1_000) <= first < first_key(2_000)
+    late = sealed_up_to(20, snapshot=5).place(REFUSED_MS, 5)
     assert late is not None
-    assert first_key(21) <= late < first_key(22)
-    assert parts_of(late) == (REFUSED, 0, 5)
+    assert first_key(21_000) <= late < first_key(22_000)
+    assert parts_of(late) == (REFUSED_MS, 5)
 
 
 def test_what_is_read_during_a_scan_is_kept_behind_it() -> None:
-    partition = sealed_up_to(20, fence=5)
-    partition.position = 8
-    partition.begin(30)
-    for second in (12, 21, 30):
-        key = partition.place(second, 0, 8)
+    partition = sealed_up_to(20, snapshot=5)
+    read_to(partition, 8)
+    partition.apply(partition.begin(31_000))
+    for due_ms in (12_000, 21_000, 30_999):
+        key = partition.place(due_ms, 8)
         assert key is not None
-        assert first_key(31) <= key < first_key(32)
-        assert parts_of(key) == (second, 0, 8)
-    assert partition.place(31, 0, 8) == first_key(31)[:10] + (8).to_bytes(8, "big")
+        assert first_key(31_000) <= key < first_key(32_000)
+        assert parts_of(key) == (due_ms, 8)
+    assert partition.place(31_000, 8) == first_key(31_000)[:10] + (8).to_bytes(8, "big")
 
 
 def test_what_a_scan_covers_has_the_same_key_before_and_during_it() -> None:
-    partition = sealed_up_to(20, fence=5)
-    before = [partition.place(second, 0, 7) for second in (12, 25)]
-    partition.position = 8
-    partition.begin(30)
-    assert [partition.place(second, 0, 7) for second in (12, 25)] == before
+    partition = sealed_up_to(20, snapshot=5)
+    before = [partition.place(due_ms, 7) for due_ms in (12_000, 25_000)]
+    read_to(partition, 8)
+    partition.apply(partition.begin(31_000))
+    assert [partition.place(due_ms, 7) for due_ms in (12_000, 25_000)] == before
 
 
-def test_a_slice_has_done_what_is_up_to_its_last_key_and_below_its_fence() -> None:
-    owner = sealed_up_to(20, fence=5)
-    keys = [place(owner, second, offset) for second, offset in ((25, 5), (26, 6), (26, 7))]
-    owner.position = 8
-    owner.begin(30)
-    part = owner.seal(taken_from(keys[:2]), complete=False)
+def test_a_slice_has_done_what_is_up_to_its_last_key_and_below_its_snapshot() -> None:
+    owner = sealed_up_to(20, snapshot=5)
+    keys = [place(owner, due_ms, offset) for due_ms, offset in ((25_000, 5), (26_000, 6), (26_000, 7))]
+    read_to(owner, 8)
+    owner.apply(owner.begin(31_000))
+    part = owner.seal(contents_of(keys[:2]), complete=False)
     heir = Partition(3)
-    heir.take_over([Sealed(last=20, fence=5), part], None)
-    assert heir.scan == Scan(30, 8, keys[1])
-    assert [heir.settle(key) for key in keys] == [None, None, keys[2]]
-    behind = heir.place(25, 0, 8)
+    heir.acquire([Sealed(last=20, fence=5), part], None)
+    assert heir.scan == Scan(31_000, 8, keys[1])
+    assert [key_by_now(heir, key) for key in keys] == [None, None, keys[2]]
+    behind = heir.place(25_000, 8)
     assert behind is not None
-    assert behind >= first_key(31)
+    assert behind >= first_key(31_000)
 
 
 # --- counts ----------------------------------------------------------------------------------------------------------
@@ -145,48 +145,74 @@ def test_a_slice_has_done_what_is_up_to_its_last_key_and_below_its_fence() -> No
 @pytest.mark.usefixtures("small_chunks")
 def test_restore_from_is_where_the_first_chunk_with_pending_requests_begins() -> None:
     partition = Partition(0)
-    partition.position = 23
+    read_to(partition, 23)
     assert (partition.pending, partition.restore_from) == (0, 23)
-    partition.added([5, 6])
-    partition.added([7, 8, 21])
+    read_to(partition, 23, [5, 6])
+    read_to(partition, 23, [7, 8, 21])
     assert (partition.pending, partition.restore_from) == (5, 4)
-    partition.removed([5, 7, 6])
+    partition.apply(partition.begin(12_000))
+    seal(partition, Contents([5, 7, 6], through=first_key(11_000)), complete=False)
     assert (partition.pending, partition.restore_from) == (2, 8)
-    partition.removed([8, 21])
+    seal(partition, Contents([8, 21]))
     assert (partition.pending, partition.restore_from) == (0, 23)
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_touched_chunks_are_told_once_with_their_counts() -> None:
+def test_a_log_that_starts_within_the_first_chunk_that_waits_may_have_lost_nothing() -> None:
     partition = Partition(0)
-    partition.added([1, 2, 9])
-    assert partition.take_touched() == {0: (2, 0), 2: (1, 0)}
-    assert partition.take_touched() == {}
-    partition.removed([9, 1])
-    assert partition.take_touched() == {0: (1, 0), 2: (0, 0)}
+    read_to(partition, 23)
+    assert partition.restorable_from == 23
+    read_to(partition, 23, [5, 21])
+    assert partition.restorable_from == 7
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_step_tells_the_counts_of_the_chunks_that_it_changes_and_of_no_others() -> None:
+    partition = Partition(0)
+    changes = partition.read(10, offsets=[1, 2, 9])
+    assert changes.counts == {0: (2, 0), 2: (1, 0)}
+    partition.apply(changes)
+    assert partition.read(11).counts == {}
+    partition.apply(partition.begin(12_000))
+    contents = Contents([9, 1])
+    assert partition.sealed(partition.seal(contents, complete=True), contents).counts == {0: (1, 0), 2: (0, 0)}
 
 
 def test_nothing_is_counted_for_no_offsets() -> None:
     partition = Partition(0)
-    partition.added([])
-    partition.removed([])
-    assert (partition.pending, partition.take_touched()) == (0, {})
+    changes = partition.read(0, offsets=[])
+    assert changes.counts == {}
+    partition.apply(changes)
+    assert partition.pending == 0
+
+
+def test_a_step_moves_the_state_when_it_is_applied_and_not_before() -> None:
+    """In between it is written, which may fail."""
+    partition = Partition(0)
+    read, begun = partition.read(3, offsets=[0, 1]), partition.begin(12_000)
+    assert (partition.position, partition.pending, partition.scan) == (0, 0, None)
+    partition.apply(read)
+    assert (partition.position, partition.pending) == (3, 2)
+    partition.apply(begun)
+    contents = Contents([0, 1])
+    changes = partition.sealed(partition.seal(contents, complete=True), contents)
+    assert (partition.sealed_ms, partition.pending, partition.scan) == (1_000, 2, begun.head.scan)
+    partition.apply(changes)
+    assert (partition.sealed_ms, partition.pending, partition.scan) == (12_000, 0, None)
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_restore_from_never_goes_back() -> None:
     partition = Partition(0)
-    partition.position = 6
-    partition.begin(10)
-    seal = partition.seal(taken_from([]), complete=True)
-    assert seal.restore_from == 6
-    partition.sealed(seal, taken_from([]))
-    partition.added([7])
-    partition.position = 8
+    read_to(partition, 6)
+    partition.apply(partition.begin(11_000))
+    sealed = seal(partition, contents_of([]))
+    assert sealed.restore_from == 6
+    read_to(partition, 8, [7])
     assert partition.restore_from == 6
     heir = Partition(0)
-    assert not heir.take_over([seal], None)
-    heir.added([7])
+    assert not heir.acquire([sealed], None)
+    read_to(heir, 8, [7])
     assert heir.restore_from == 6
 
 
@@ -195,14 +221,15 @@ def test_restore_from_never_goes_back() -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
-    partition = sealed_up_to(20, fence=5)
-    late, on_time, refused = place(partition, 19, 6), place(partition, 22, 9), place(partition, REFUSED, 10)
-    place(partition, 40, 13)
-    partition.position = 15
-    partition.begin(30)
-    due = sorted([late, on_time, refused])
-    seal = partition.seal(taken_from(due, [refused]), complete=True)
-    assert seal == Sealed(
+    partition = sealed_up_to(20, snapshot=5)
+    late, on_time = place(partition, 19_000, 6), place(partition, 22_000, 9)
+    refused = place(partition, REFUSED_MS, 10)
+    place(partition, 40_000, 13)
+    read_to(partition, 15)
+    partition.apply(partition.begin(31_000))
+    contents = contents_of(sorted([late, on_time, refused]), [refused])
+    sealed = partition.seal(contents, complete=True)
+    assert sealed == Sealed(
         partition=3,
         first=21,
         last=30,
@@ -214,132 +241,248 @@ def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
         digest=digest_of([6, 9]),
         fence=15,
         restore_from=12,
+        format=2,
+        first_ms=21_000,
+        end_ms=31_000,
+        conditions_from=15,
     )
-    assert (partition.second, partition.pending) == (20, 4)
-    partition.sealed(seal, taken_from(due))
-    assert (partition.second, partition.fence, partition.scan, partition.pending) == (30, 15, None, 1)
+    assert (partition.sealed_ms, partition.pending) == (21_000, 4)
+    partition.apply(partition.sealed(sealed, contents))
+    assert (partition.sealed_ms, partition.head.snapshot, partition.scan) == (31_000, 15, None)
+    assert partition.pending == 1
 
 
 def test_slices_go_on_where_the_one_before_ended() -> None:
     partition = Partition(0)
-    keys = [place(partition, 11, offset) for offset in range(3)]
-    partition.position = 3
-    scan = partition.begin(12)
-    assert partition.range_of(scan) == (first_key(1), first_key(13))
-    seal = partition.seal(taken_from(keys[:2]), complete=False)
-    assert (seal.through, seal.first, seal.last) == (keys[1], 1, 12)
-    partition.sealed(seal, taken_from(keys[:2]))
-    scan = partition.begin(12)
-    start, before = partition.range_of(scan)
+    keys = [place(partition, 11_000, offset) for offset in range(3)]
+    read_to(partition, 3)
+    partition.apply(partition.begin(13_000))
+    assert partition.keys_left() == (first_key(1_000), first_key(13_000))
+    sealed = seal(partition, contents_of(keys[:2]), complete=False)
+    assert (sealed.through, sealed.first, sealed.last) == (keys[1], 1, 12)
+    partition.apply(partition.begin(13_000))
+    start, before = partition.keys_left()
     assert [key for key in keys if start <= key < before] == keys[2:]
-    seal = partition.seal(taken_from(keys[2:]), complete=True)
-    assert not seal.HasField("through")
-    partition.sealed(seal, taken_from(keys[2:]))
-    assert (partition.second, partition.scan, partition.pending) == (12, None, 0)
+    sealed = seal(partition, contents_of(keys[2:]))
+    assert not sealed.HasField("through")
+    assert (partition.sealed_ms, partition.scan, partition.pending) == (13_000, None, 0)
 
 
-def test_an_open_scan_comes_first_and_keeps_its_fence() -> None:
+def test_an_open_scan_comes_first_and_keeps_its_snapshot() -> None:
     partition = Partition(0)
-    partition.position = 4
-    scan = partition.begin(12)
-    partition.position = 9
-    assert partition.begin(15) is scan
-    assert scan == Scan(12, 4)
+    read_to(partition, 4)
+    partition.apply(partition.begin(13_000))
+    scan = partition.scan
+    read_to(partition, 9)
+    partition.apply(partition.begin(16_000))
+    assert partition.scan is scan
+    assert scan == Scan(13_000, 4)
 
 
 def test_nothing_can_be_sealed_without_a_scan() -> None:
     with pytest.raises(AssertionError, match="begin"):
-        Partition(0).seal(taken_from([]), complete=True)
+        Partition(0).seal(contents_of([]), complete=True)
 
 
-# --- taking over -----------------------------------------------------------------------------------------------------
+# --- acquiring it ----------------------------------------------------------------------------------------------------
 
 
 def test_the_first_owner_of_all_begins_at_the_beginning() -> None:
     partition = Partition(0)
-    assert partition.take_over([], None) is False
-    assert (partition.second, partition.position, partition.scan, partition.must_reach) == (0, 0, None, 0)
+    assert partition.acquire([], None) is False
+    assert (partition.sealed_ms, partition.position, partition.scan, partition.must_read_to) == (1_000, 0, None, 0)
 
 
 def test_an_empty_store_is_filled_from_where_something_waits() -> None:
     partition = Partition(0)
     seals = [Sealed(last=10, fence=5, restore_from=2), Sealed(last=11, fence=90, restore_from=40)]
-    assert partition.take_over(seals, None) is False
-    assert (partition.second, partition.fence, partition.position, partition.must_reach) == (11, 90, 40, 90)
+    assert partition.acquire(seals, None) is False
+    assert (partition.sealed_ms, partition.head.snapshot) == (12_000, 90)
+    assert (partition.position, partition.must_read_to) == (40, 90)
 
 
 def test_the_highest_seal_counts_whatever_the_order_in_the_log() -> None:
     partition = Partition(0)
-    partition.take_over([Sealed(last=12, fence=9), Sealed(last=12, fence=7), Sealed(last=11, fence=8)], None)
-    assert (partition.second, partition.fence) == (12, 9)
+    partition.acquire([Sealed(last=12, fence=9), Sealed(last=12, fence=7), Sealed(last=11, fence=8)], None)
+    assert (partition.sealed_ms, partition.head.snapshot) == (13_000, 9)
 
 
 def test_slices_of_a_second_that_is_complete_by_now_do_not_count() -> None:
     partition = Partition(0)
-    partition.take_over([Sealed(first=11, last=12, fence=9, through=first_key(12)), Sealed(last=12, fence=9)], None)
-    assert (partition.second, partition.scan) == (12, None)
+    part = Sealed(first=11, last=12, fence=9, through=first_key(12_000))
+    partition.acquire([part, Sealed(last=12, fence=9)], None)
+    assert (partition.sealed_ms, partition.scan) == (13_000, None)
 
 
-def test_an_open_scan_must_be_read_up_to_its_fence_before_it_goes_on() -> None:
+def test_an_open_scan_must_be_read_up_to_its_snapshot_before_it_goes_on() -> None:
     partition = Partition(0)
-    slice_of_15 = Sealed(first=13, last=15, fence=20, through=first_key(14))
-    partition.take_over([Sealed(last=12, fence=9), slice_of_15], None)
-    assert (partition.second, partition.scan, partition.must_reach) == (12, Scan(15, 20, first_key(14)), 20)
+    slice_of_15 = Sealed(first=13, last=15, fence=20, through=first_key(14_000))
+    partition.acquire([Sealed(last=12, fence=9), slice_of_15], None)
+    assert (partition.sealed_ms, partition.scan) == (13_000, Scan(16_000, 20, first_key(14_000)))
+    assert partition.must_read_to == 20
 
 
 def test_a_slice_counts_only_on_top_of_the_complete_seal_that_it_was_made_on() -> None:
-    owner = sealed_up_to(12, fence=5)
-    keys = [place(owner, 11, 6), place(owner, 11, 7)]
-    owner.position = 8
-    owner.begin(13)
-    part = owner.seal(taken_from(keys[:1]), complete=False)
+    owner = sealed_up_to(12, snapshot=5)
+    keys = [place(owner, 11_000, 6), place(owner, 11_000, 7)]
+    read_to(owner, 8)
+    owner.apply(owner.begin(14_000))
+    part = owner.seal(contents_of(keys[:1]), complete=False)
     heir = Partition(3)
-    heir.take_over([part, Sealed(last=9, fence=5)], None)
+    heir.acquire([part, Sealed(last=9, fence=5)], None)
     assert heir.scan is None
-    assert heir.settle(keys[1]) is not None
+    assert key_by_now(heir, keys[1]) is not None
 
 
 @pytest.mark.parametrize(("position", "kept"), [(39, False), (40, True), (95, True)])
 def test_a_store_is_kept_unless_it_ends_below_what_waits(position: int, kept: bool) -> None:
     partition = Partition(0)
-    local = Local(position, second=10, fence=5, scan=None)
-    assert partition.take_over([Sealed(last=11, fence=90, restore_from=40)], local) is kept
+    local = Head(position, sealed_ms=11_000, snapshot=5, known_from=0, scan=None)
+    assert partition.acquire([Sealed(last=11, fence=90, restore_from=40)], local) is kept
     assert partition.position == (position if kept else 40)
-    assert (partition.second, partition.fence) == (11, 90)
+    assert (partition.sealed_ms, partition.head.snapshot) == (12_000, 90)
 
 
 def test_a_store_that_knows_more_than_the_seals_is_believed() -> None:
     partition = Partition(0)
-    local = Local(9, second=12, fence=8, scan=None)
-    assert partition.take_over([], local) is True
-    assert (partition.second, partition.fence, partition.position) == (12, 8, 9)
+    local = Head(9, sealed_ms=13_000, snapshot=8, known_from=0, scan=None)
+    assert partition.acquire([], local) is True
+    assert (partition.sealed_ms, partition.head.snapshot, partition.position) == (13_000, 8, 9)
 
 
 def test_rows_of_a_kept_store_get_the_keys_that_a_new_reading_would_give_them() -> None:
     stale = Partition(0)
-    stale.take_over([Sealed(last=10, fence=2)], None)
-    rows = {key: parts_of(key) for key in (stale.place(9, 0, 3), stale.place(12, 5, 4), stale.place(14, 0, 5)) if key}
+    stale.acquire([Sealed(last=10, fence=2)], None)
+    asked = [(9_000, 3), (12_005, 4), (14_000, 5)]
+    rows = {key: parts_of(key) for key in (stale.place(*parts) for parts in asked) if key}
     heir = Partition(0)
-    heir.take_over([Sealed(last=13, fence=4)], Local(6, second=10, fence=2, scan=None))
-    assert {heir.settle(key): parts for key, parts in rows.items()} == {
-        None: (9, 0, 3),
-        heir.place(12, 5, 4): (12, 5, 4),
-        heir.place(14, 0, 5): (14, 0, 5),
+    heir.acquire([Sealed(last=13, fence=4)], Head(6, sealed_ms=11_000, snapshot=2, known_from=0, scan=None))
+    assert {key_by_now(heir, key): parts for key, parts in rows.items()} == {
+        None: (9_000, 3),
+        heir.place(12_005, 4): (12_005, 4),
+        heir.place(14_000, 5): (14_000, 5),
     }
 
 
-def test_rows_beyond_unsettled_keep_their_keys() -> None:
+def test_rows_beyond_what_is_to_be_reconciled_keep_their_keys() -> None:
     heir = Partition(0)
-    local = Local(6, second=10, fence=2, scan=Scan(17, 4))
-    heir.take_over([Sealed(last=13, fence=5)], local)
+    local = Head(6, sealed_ms=11_000, snapshot=2, known_from=0, scan=Scan(18_000, 4))
+    heir.acquire([Sealed(last=13, fence=5)], local)
+    bound = unreconciled(heir, local)
     stale = Partition(0)
-    stale.scan = local.scan
-    moved = stale.place(11, 0, 5)
+    read_to(stale, 4)
+    stale.apply(stale.begin(18_000))
+    assert stale.scan == local.scan
+    moved = stale.place(11_000, 5)
     assert moved is not None
-    assert moved < first_key(heir.unsettled(local))
-    untouched = heir.place(heir.unsettled(local), 0, 5)
+    assert moved < bound
+    untouched = heir.place(parts_of(bound)[0], 5)
     assert untouched is not None
-    assert heir.settle(untouched) == untouched
+    assert untouched > bound
+    assert key_by_now(heir, untouched) == untouched
+
+
+# --- formats of seals ------------------------------------------------------------------------------------------------
+
+
+def in_format_2(seal: Sealed) -> Sealed:
+    """Return *seal* as a worker writes it that knows milliseconds, in fields that older ones do not read."""
+    more = {"format": 2, "first_ms": seal.first * 1000, "end_ms": (seal.last + 1) * 1000}
+    return Sealed.FromString(seal.SerializeToString() + Sealed(**more).SerializeToString())
+
+
+@pytest.mark.parametrize("complete_in", [1, 2])
+@pytest.mark.parametrize("slice_in", [1, 2])
+def test_seals_of_both_formats_say_the_same(complete_in: int, slice_in: int) -> None:
+    """While a group is upgraded, one owner writes the complete seal and the next one a slice on top of it."""
+    complete = Sealed(first=9, last=12, fence=9, restore_from=3)
+    part = Sealed(first=13, last=15, fence=20, through=first_key(14_000), restore_from=4)
+    seals = [complete if complete_in == 1 else in_format_2(complete), part if slice_in == 1 else in_format_2(part)]
+    partition = Partition(0)
+    assert partition.acquire(seals, None) is False
+    assert partition.head == Head(4, 13_000, 9, 4, Scan(16_000, 20, first_key(14_000)), done_below=4)
+
+
+def test_the_latest_seal_counts_whatever_its_format() -> None:
+    old, new = Sealed(first=1, last=12, fence=9), in_format_2(Sealed(first=13, last=13, fence=9))
+    for seals in ([old, new], [new, old]):
+        partition = Partition(0)
+        partition.acquire(seals, None)
+        assert partition.sealed_ms == 14_000
+
+
+@pytest.mark.parametrize("more", [{}, {"through": first_key(12_500)}], ids=["complete", "slice"])
+def test_a_seal_of_a_later_format_is_not_gone_on_from(more: dict[str, Any]) -> None:
+    """Also not when an earlier one says all that is needed: what the later one adds may be what must not be lost."""
+    partition = Partition(4)
+    later = Sealed(partition=4, first=12, last=12, fence=9, format=FORMAT + 1, first_ms=12_000, end_ms=13_000, **more)
+    with pytest.raises(NewerFormatError, match=r"partition 4 has seals of format 3, .* up to 2: upgrade this worker"):
+        partition.acquire([Sealed(first=1, last=11, fence=8), later], None)
+    assert (partition.sealed_ms, partition.position, partition.scan) == (1_000, 0, None)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_group_with_an_older_member_gets_seals_that_it_can_read(complete: bool) -> None:
+    partition = Partition(3, horizon_s=60, format=1)
+    key = place(partition, 11_000, 5)
+    read_to(partition, 6)
+    partition.apply(partition.begin(12_000))
+    sealed = partition.seal(contents_of([key]), complete=complete)
+    assert max(field.number for field, _ in sealed.ListFields()) <= 21
+    assert (sealed.first, sealed.last, sealed.fence) == (1, 11, 6)
+    partition.apply(partition.sealed(sealed, contents_of([key])))
+    assert not partition.judges_conditions
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_group_that_is_upgraded_gets_seals_in_milliseconds_too(complete: bool) -> None:
+    partition = Partition(3, format=2)
+    partition.acquire([Sealed(first=1, last=10, fence=4)], None)
+    key = place(partition, 11_000, 5)
+    read_to(partition, 6)
+    partition.apply(partition.begin(12_000))
+    sealed = partition.seal(contents_of([key]), complete=complete)
+    assert (sealed.format, sealed.first_ms, sealed.end_ms) == (2, 11_000, 12_000)
+    assert (sealed.first, sealed.last, sealed.conditions_from) == (11, 11, 6)
+    assert not partition.judges_conditions
+    partition.apply(partition.sealed(sealed, contents_of([key])))
+    assert (partition.judges_conditions, partition.conditions_from) == (True, 6)
+
+
+def test_from_where_conditions_are_judged_is_told_once_and_handed_on() -> None:
+    owner = Partition(3)
+    owner.acquire([in_format_2(Sealed(first=1, last=10, fence=4, conditions_from=3))], None)
+    read_to(owner, 9)
+    owner.apply(owner.begin(12_000))
+    assert seal(owner, contents_of([])).conditions_from == 3
+    assert [owner.refuses_condition(offset) for offset in (2, 3)] == [True, False]
+
+
+def test_a_request_that_waits_in_vain_is_named_by_each_seal_until_its_moment() -> None:
+    """Who begins without a store reads it again, and could not tell by the log that is left."""
+    partition = Partition(0)
+    changes = partition.read(9)
+    changes.ignored = {7: 12_500, 3: 40_000}
+    partition.apply(changes)
+    told = []
+    for end_ms in (12_000, 13_000, 14_000):
+        partition.apply(partition.begin(end_ms))
+        told.append([*seal(partition, contents_of([])).ignored])
+    assert told == [[3, 7], [3, 7], [3]]
+    heir = Partition(0)
+    heir.acquire([in_format_2(Sealed(first=1, last=12, fence=9, ignored=[3, 7], conditions_from=0))], None)
+    assert heir.ignored == {3: 0, 7: 0}
+
+
+def test_of_requests_that_wait_in_vain_the_newest_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "IGNORED_MAX", 2)
+    partition = Partition(0)
+    changes = partition.read(9)
+    changes.ignored = dict.fromkeys([5, 1, 3], 40_000)
+    partition.apply(changes)
+    partition.apply(partition.begin(12_000))
+    assert [*seal(partition, contents_of([])).ignored] == [3, 5]
+    assert sorted(partition.ignored) == [3, 5]
 
 
 # --- ticks -----------------------------------------------------------------------------------------------------------

@@ -1,18 +1,16 @@
 """Answers on their way out: what a seal waits for, and what it hears when they cannot leave."""
 
 import asyncio
-from typing import cast
+from collections.abc import Iterable
 
 import pytest
 
-from kafka_timers.broker.epoch import Lease
-from kafka_timers.core.partition import Version
-from kafka_timers.core.versions import Answer
+from kafka_timers.core.versions import Answer, Version
 from kafka_timers.core.wire import Reply
-from kafka_timers.worker.outbox import Outbox, Replies
-from kafka_timers.worker.sender import FencedError
+from kafka_timers.worker.faults import FaultError, FencedError
+from kafka_timers.worker.outbox import Outbox
 
-CANCELLED = Answer(7, b"replies", b"a", Reply.CANCELLED, Version(100, 0, 3))
+CANCELLED = Answer(7, b"replies", b"a", Reply.CANCELLED, Version(100_000, 3))
 UNKNOWN = Answer(8, b"replies", b"b", Reply.UNKNOWN, None)
 
 
@@ -23,7 +21,7 @@ class Topic:
         self.sent: list[Answer] = []
         self.open = asyncio.Event()
 
-    async def send(self, _: int, answers: list[Answer]) -> None:
+    async def send(self, number: int, answers: Iterable[Answer]) -> None:
         await self.open.wait()
         self.sent += answers
 
@@ -41,12 +39,12 @@ class Held:
 
 
 def outbox(topic: Topic, held: Held | None) -> Outbox:
-    return Outbox(0, cast(Replies, topic), cast(Lease, held) if held else None)
+    return Outbox(0, topic, held)
 
 
 async def test_a_seal_waits_for_what_was_added_before_and_not_for_more() -> None:
-    topic, lease = Topic(), Held(held=True)
-    box = outbox(topic, lease)
+    topic, check = Topic(), Held(held=True)
+    box = outbox(topic, check)
     running = asyncio.create_task(box.run())
     box.add([CANCELLED, UNKNOWN])
     waiting = asyncio.create_task(box.sent())
@@ -58,8 +56,8 @@ async def test_a_seal_waits_for_what_was_added_before_and_not_for_more() -> None
     assert await waiting == 2
     assert topic.sent[:2] == [CANCELLED, UNKNOWN]
     assert await box.sent() == 3
-    # What tells of nothing that was taken back needs no question.
-    assert lease.asked == 1
+    # What tells of nothing that was withdrawn needs no question.
+    assert check.asked == 1
     running.cancel()
 
 
@@ -68,8 +66,9 @@ async def test_whoever_waits_hears_that_another_owns_the_partition_and_nothing_i
     box = outbox(topic, Held(held=False))
     running = asyncio.create_task(box.run())
     box.add([CANCELLED])
-    with pytest.raises(FencedError):
+    with pytest.raises(FaultError) as heard:
         await box.sent()
+    assert heard.value.fault.fenced
     with pytest.raises(FencedError):
         await running
     assert topic.sent == []

@@ -1,15 +1,56 @@
 """Settings are read from the environment once, and say in words what does not fit."""
 
 import dataclasses
+import math
+import re
+from collections.abc import Iterator
 
 import pytest
+from click.testing import CliRunner
 
+from kafka_timers.cli.program import program
+from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
+from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings, bounds_of
 
-Settings = type[DevSettings] | type[OscillatorSettings] | type[WorkerSettings]
+Settings = type[DevSettings] | type[LakeSettings] | type[OscillatorSettings] | type[WorkerSettings]
 
-EACH = pytest.mark.parametrize("settings", [DevSettings, OscillatorSettings, WorkerSettings])
+# Each class with the command that makes settings of it.
+COMMANDS: dict[Settings, list[str]] = {
+    DevSettings: ["dev"],
+    LakeSettings: ["lake", "optimize"],
+    OscillatorSettings: ["oscillator"],
+    WorkerSettings: ["worker"],
+}
+EACH = pytest.mark.parametrize("settings", COMMANDS)
+
+
+def numbers() -> Iterator[tuple[Settings, "dataclasses.Field[object]"]]:
+    """Yield each field that is a number, with its class."""
+    for settings in COMMANDS:
+        for field in dataclasses.fields(settings):
+            if type(field.default) in (int, float):
+                yield settings, field
+
+
+def outside() -> Iterator[tuple[Settings, str, float]]:
+    """Yield for each field that is a number what it must not be: class, name and value."""
+    for settings, field in numbers():
+        least, above, most = (field.metadata[name] for name in ("least", "above", "most"))
+        if type(field.default) is int:
+            wrong: list[float] = [-7, -(10**300), least - 1]
+            wrong += [] if most is None else [most + 1, 10**300]
+        else:
+            wrong = [-7.0, -1e300, math.nan, math.inf, -math.inf]
+            wrong += [float(above)] if least is None else [math.nextafter(least, -math.inf)]
+            wrong += [] if most is None else [math.nextafter(most, math.inf)]
+        yield from ((settings, field.name, value) for value in wrong)
+
+
+EACH_NUMBER = pytest.mark.parametrize(
+    ("settings", "field"), [pytest.param(*each, id=f"{each[0].__name__}-{each[1].name}") for each in numbers()]
+)
+EACH_OUTSIDE = pytest.mark.parametrize(("settings", "name", "value"), list(outside()))
 
 
 @EACH
@@ -63,21 +104,161 @@ def test_a_value_of_another_type_is_named_with_its_variable(settings: Settings, 
         settings.from_env({name: text})
 
 
+@EACH_NUMBER
+def test_every_number_has_a_lower_bound_and_takes_its_bounds(
+    settings: Settings, field: "dataclasses.Field[object]"
+) -> None:
+    least, above, most = (field.metadata[name] for name in ("least", "above", "most"))
+    assert (least is None) != (above is None)
+    assert bounds_of(field)
+    kind = type(field.default)
+    for bound in (least, most):
+        if bound is not None:
+            assert getattr(settings(**{field.name: kind(bound)}), field.name) == bound  # type: ignore[arg-type]
+
+
+@EACH_OUTSIDE
+def test_a_number_outside_of_its_bounds_is_refused_from_python(settings: Settings, name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=f"^{name} {re.escape(repr(value))}: give "):
+        settings(**{name: value})  # type: ignore[arg-type]
+
+
+@EACH_OUTSIDE
+def test_a_number_outside_of_its_bounds_is_refused_from_the_environment(
+    settings: Settings, name: str, value: float
+) -> None:
+    with pytest.raises(SettingsError, match=f"^{name} {re.escape(repr(value))}: give "):
+        settings.from_env({env_name(name): repr(value)})
+
+
+@EACH_OUTSIDE
+def test_a_number_outside_of_its_bounds_is_refused_on_the_command_line(
+    settings: Settings, name: str, value: float
+) -> None:
+    option = "--" + name.replace("_", "-")
+    result = CliRunner().invoke(program, [*COMMANDS[settings], f"{option}={value!r}"])
+    assert result.exit_code == 2
+    assert re.search(rf"{option}'.*: {re.escape(repr(value))}: give ", result.stderr)
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1", "", "many", "0x10"])
+@EACH_NUMBER
+def test_what_is_no_sensible_number_is_refused_from_the_environment(
+    settings: Settings, field: "dataclasses.Field[object]", text: str
+) -> None:
+    if field.metadata["least"] == -1 and text == "-1":
+        return
+    with pytest.raises(SettingsError, match=f"(?i)^(KAFKA_TIMERS_)?{field.name}[ =]") as refusal:
+        settings.from_env({env_name(field.name): text})
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"transaction_timeout_s": 0},
+        {"transaction_timeout_s": -3},
+        {"fence_wait_s": -1},
+        {"max_clock_skew_s": -5},
+        {"seal_every_s": -1},
+        {"arm_bytes": -1},
+        {"session_timeout_s": math.nan},
+        {"log_level": "loud"},
+        {"port": 99_999},
+        {"door_grace_s": -7},
+        {"door_caller_limit": -1},
+        {"allowed_topics": ""},
+    ],
+    ids=str,
+)
+def test_nonsense_is_refused_at_start(given: dict[str, object]) -> None:
+    """A process that takes one of these goes wrong later, far from the setting."""
+    [name] = given
+    with pytest.raises(SettingsError, match=f"^{name} .*: give "):
+        WorkerSettings(**given)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=f"^{name} .*: give "):
+        WorkerSettings.from_env({env_name(name): str(given[name])})
+    option = f"--{name.replace('_', '-')}={given[name]}"
+    assert CliRunner().invoke(program, ["worker", option]).exit_code == 2
+
+
+@EACH
+def test_python_must_give_values_of_the_types_of_the_fields(settings: Settings) -> None:
+    wrong: dict[type, list[object]] = {
+        bool: [0, 1, "true", None],
+        int: [True, 5.0, "5", None],
+        float: [False, "5", None, b"5"],
+        str: [5, None, b"text", True],
+    }
+    for field in dataclasses.fields(settings):
+        for value in wrong[type(field.default)]:
+            with pytest.raises(SettingsError, match=f"^{field.name} {re.escape(repr(value))}: give "):
+                settings(**{field.name: value})  # type: ignore[arg-type]
+
+
+def test_a_whole_number_will_do_for_any_number() -> None:
+    assert WorkerSettings(fence_wait_s=3).fence_wait_s == 3
+
+
+@EACH
+def test_a_text_that_is_none_of_the_choices_is_refused(settings: Settings) -> None:
+    for field in dataclasses.fields(settings):
+        for choice in field.metadata["choices"]:
+            assert getattr(settings.from_env({env_name(field.name): choice}), field.name) == choice
+            sentence = f"^{field.name} '{choice.upper()}': give {bounds_of(field)}"
+            with pytest.raises(SettingsError, match=sentence):
+                settings(**{field.name: choice.upper()})
+            with pytest.raises(SettingsError, match=sentence):
+                settings.from_env({env_name(field.name): choice.upper()})
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", " , "])
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        (WorkerSettings, "allowed_topics"),
+        (WorkerSettings, "group"),
+        (WorkerSettings, "data_dir"),
+        (WorkerSettings, "host"),
+        (OscillatorSettings, "host"),
+        (LakeSettings, "lake"),
+        (DevSettings, "folder"),
+    ],
+)
+def test_a_text_that_has_to_be_there_is_refused_when_it_is_empty(settings: Settings, name: str, text: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name} '{text}': give "):
+        settings(**{name: text})  # type: ignore[arg-type]
+
+
+def test_commands_that_take_single_settings_refuse_what_the_processes_refuse() -> None:
+    for arguments in (["acls", "--allowed-topics", ""], ["topics", "check", "--horizon-s", "-1"]):
+        result = CliRunner().invoke(program, arguments)
+        assert result.exit_code == 2
+        assert ": give " in result.stderr
+
+
 @pytest.mark.parametrize(
     ("settings", "given", "sentence"),
     [
         (WorkerSettings, {"guarantee": "maybe"}, "give exactly-once or at-least-once"),
-        (WorkerSettings, {"slice_rows": 0}, "slice_rows and slice_bytes: give at least 1"),
-        (WorkerSettings, {"slice_bytes": 0}, "slice_rows and slice_bytes: give at least 1"),
+        (WorkerSettings, {"log_level": "loud"}, "give debug, info, warning or error"),
+        (WorkerSettings, {"slice_rows": 0}, "slice_rows 0: give at least 1"),
+        (WorkerSettings, {"slice_bytes": 0}, "slice_bytes 0: give at least 1"),
         (WorkerSettings, {"stalled_after_s": 5.0}, "must be longer than seal_every_s 5"),
-        (WorkerSettings, {"session_timeout_s": 0.5}, "give at least 1 second"),
+        (WorkerSettings, {"session_timeout_s": 0.5}, "give 1 to 1800"),
+        (WorkerSettings, {"transaction_timeout_s": 901}, "give 1 to 900; .*transaction.max.timeout.ms"),
+        (WorkerSettings, {"port": 65_535, "processes": 2}, "no port for each of 2 processes: give 65534 at most"),
+        (WorkerSettings, {"door": "headers=p-timer-request", "topic_prefix": "p-"}, "is the service's own"),
+        (WorkerSettings, {"door": "nothing=t"}, "give NAME=TOPIC"),
         (OscillatorSettings, {"replica": 4}, "give 0 to 3"),
         (OscillatorSettings, {"replica": -1}, "give 0 to 3"),
-        (OscillatorSettings, {"catch_up_s": 0}, "give at least 1 second"),
+        (OscillatorSettings, {"catch_up_s": 0}, "give at least 1"),
+        (LakeSettings, {"horizon_s": 0}, "give 1 to .*; no more than the workers have"),
         (DevSettings, {"partitions": 0}, "give at least 1"),
+        (DevSettings, {"oscillator_port": 65_535}, "give 1 to 65534; the second oscillator has the next port"),
     ],
 )
-def test_a_clash_is_told_in_words(settings: Settings, given: dict[str, object], sentence: str) -> None:
+def test_what_does_not_fit_is_told_in_words(settings: Settings, given: dict[str, object], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         settings(**given)  # type: ignore[arg-type]
 

@@ -5,7 +5,7 @@ from io import StringIO
 from rich.console import Console
 
 from kafka_timers.broker.seals import latest
-from kafka_timers.cli.program import status_table
+from kafka_timers.cli.render import status_table
 from kafka_timers.core.wire import Sealed
 from kafka_timers.operate.status import PartitionStatus, status_of
 

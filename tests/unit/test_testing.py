@@ -258,26 +258,106 @@ async def test_move_of_nothing_is_a_new_timer() -> None:
     assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:3"]
 
 
-async def test_ids_are_known_for_an_hour_after_their_timer_has_ended() -> None:
+async def test_ids_are_known_for_an_hour_after_the_second_of_their_timer() -> None:
+    """As in the service, which forgets the ids of a minute together."""
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     await timers.client.at(110, topic="reminders", timer_id="fires")
     await timers.client.at(110, topic="reminders", timer_id="cancelled")
     await timers.client.cancel("cancelled")
-    clock.set(3_700)
-    assert (await timers.client.cancel("cancelled")).outcome is Outcome.CANCELLED
-    clock.set(3_701)
-    assert (await timers.client.cancel("cancelled")).outcome is Outcome.UNKNOWN
     clock.set(3_710)
+    assert (await timers.client.cancel("cancelled")).outcome is Outcome.CANCELLED
     assert (await timers.client.cancel("fires")).outcome is Outcome.TOO_LATE
-    clock.set(3_711)
+    clock.set(3_720)
+    assert (await timers.client.cancel("cancelled")).outcome is Outcome.UNKNOWN
     assert (await timers.client.cancel("fires")).outcome is Outcome.UNKNOWN
     await timers.client.at(40, topic="reminders", timer_id="late")
-    clock.set(3_712)
+    clock.set(3_721)
     assert (await timers.client.cancel("late")).outcome is Outcome.TOO_LATE
     await timers.client.at(10_000, topic="reminders", timer_id="far")
     clock.set(9_999)
     assert (await timers.client.cancel("far")).outcome is Outcome.CANCELLED
+
+
+async def test_create_stands_once_however_often_it_is_asked_for() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    created = await timers.client.create("id", 110, topic="reminders", key="k", value=b"first", token="t")
+    assert created == Answer(Outcome.ACCEPTED, None, None, "0:0")
+    again = await timers.client.create("id", 105, topic="reminders", value=b"second")
+    assert again == Answer(Outcome.IGNORED, 110, created.asked, "0:1")
+    await clock.advance(100)
+    [record] = timers.take("reminders")
+    assert (record.key, record.value, request_from(record.headers)) == (b"k", b"first", created.asked)
+
+
+async def test_create_is_ignored_until_an_hour_after_the_second_of_the_last_timer() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    for timer_id in ("fired", "cancelled"):
+        await timers.client.at(110, topic="reminders", timer_id=timer_id)
+    await timers.client.cancel("cancelled")
+    for timer_id in ("fired", "cancelled"):
+        clock.set(3_709.999)
+        ignored = await timers.client.create(timer_id, 4_000, topic="reminders")
+        assert (ignored.outcome, ignored.second) == (Outcome.IGNORED, 110)
+    clock.set(3_710)
+    for timer_id in ("fired", "cancelled"):
+        assert (await timers.client.create(timer_id, 4_000, topic="reminders")).outcome is Outcome.ACCEPTED
+
+
+async def test_create_after_a_cancel_of_nothing_is_accepted() -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    await timers.client.cancel("id")
+    assert (await timers.client.create("id", 110, topic="reminders")).outcome is Outcome.ACCEPTED
+
+
+async def test_late_move_fires_alone_or_not_at_all_under_a_condition() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    first = await timers.client.at(110, topic="reminders", timer_id="id")
+    clock.set(110.0)
+    ignored = await timers.client.move("id", 120, topic="reminders", if_pending=True)
+    assert ignored == Answer(Outcome.IGNORED, 110, first.request, "0:1")
+    await clock.advance(100)
+    assert [request_from(record.headers) for record in timers.take("reminders")] == [first.request]
+
+
+async def test_move_of_what_is_pending_is_a_move_also_under_a_condition() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    first = await timers.client.at(110, topic="reminders", timer_id="id")
+    moved = await timers.client.move("id", 120, topic="reminders", if_pending=True, request=first.request)
+    assert moved == Answer(Outcome.MOVED, 110, first.request, "0:1")
+    ignored = await timers.client.move("id", 130, topic="reminders", if_pending=True, request=first.request)
+    assert ignored == Answer(Outcome.IGNORED, 120, moved.asked, "0:2")
+    await clock.advance(100)
+    assert [request_from(record.headers) for record in timers.take("reminders")] == [moved.asked]
+
+
+async def test_move_of_nothing_is_ignored_under_a_condition() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    ignored = await timers.client.move("id", 120, topic="reminders", if_pending=True)
+    assert ignored == Answer(Outcome.IGNORED, None, None, "0:0")
+    await clock.advance(100)
+    assert timers.take("reminders") == []
+
+
+async def test_cancel_under_a_condition_tells_who_has_taken_the_timer_back() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    timer = await timers.client.at(110, topic="reminders", timer_id="id")
+    other = await timers.client.cancel("id", if_pending=True, request="0:7")
+    assert other == Answer(Outcome.IGNORED, 110, timer.request, "0:1")
+    cancelled = await timers.client.cancel("id", if_pending=True, request=timer.request)
+    assert cancelled == Answer(Outcome.CANCELLED, 110, timer.request, "0:2")
+    again = await timers.client.cancel("id", if_pending=True)
+    assert again == Answer(Outcome.IGNORED, 110, timer.request, "0:3")
+    assert (await timers.client.cancel("id")).outcome is Outcome.CANCELLED
+    assert (await timers.client.cancel("nothing", if_pending=True)).request is None
+    await clock.advance(100)
+    assert timers.take("reminders") == []
 
 
 async def test_checks_are_those_of_the_real_client() -> None:
@@ -292,6 +372,14 @@ async def test_checks_are_those_of_the_real_client() -> None:
             await client.cancel("")
         with pytest.raises(RequestError):
             await client.move("id", 10, topic="timer-reply")
+        with pytest.raises(RequestError, match="give if_pending=True with it"):
+            await client.cancel("id", request="0:0")
+        with pytest.raises(RequestError, match="not partition:offset"):
+            await client.move("id", 10, topic="reminders", if_pending=True, request="0-0")
+        with pytest.raises(RequestError, match="lie in partition 0"):
+            await client.cancel("id", if_pending=True, request="1:0")
+        with pytest.raises(RequestError, match="timer_id is None"):
+            await client.create(None, 10, topic="reminders")  # type: ignore[arg-type]
 
 
 async def test_real_client_that_was_not_started_says_so() -> None:
@@ -311,6 +399,21 @@ async def test_cancel_on_the_receivers_page_tells_what_became_of_the_timer() -> 
     assert await names["pay"]("1", timers.client)
     clock.set(110.0)
     assert not await names["pay"]("2", timers.client)
+
+
+async def test_conditions_on_the_receivers_page_hold() -> None:
+    names: dict[str, Any] = {}
+    [block] = [block for block in python_blocks(RECEIVERS_PAGE) if "def extend(number" in block]
+    exec(block, names)
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    assert await names["open_order"]("1", 110, timers.client)
+    assert not await names["open_order"]("1", 110, timers.client)
+    assert await names["extend"]("1", 120, timers.client)
+    clock.set(120.0)
+    assert not await names["extend"]("1", 130, timers.client)
+    await clock.advance(100)
+    assert [dict(record.headers)["timer-expiry"] for record in timers.take("deadlines")] == [b"120"]
 
 
 async def test_tests_on_the_receivers_page_pass() -> None:

@@ -1,49 +1,56 @@
 """
-Doors: what other schedulers' users write to their topics, taken in as timers, with their producers left alone.
+Adapters: read the topics that other schedulers' users write to, as timers. Their producers stay as they are.
 
-    commands                                            what all doors share
-    etf1, countdown, headers, karafka, timebridge       a door each: a pure function from a record to what it asks for
-    reader                                              one reader for all of them, from a topic into `timer-request`
-    lag                                                 how far it has come
+Users know adapters as doors: the option `--door`, the metrics `kafka_timers_door_…`, the groups `….door.…` and the
+header `timer-rejected-door` have that name, and so have docs/migrate.md and the log.
 
-docs/migrate.md tells each in prose.
+    commands                                            the values and functions that all adapters share
+    etf1, countdown, headers, karafka, timebridge       an adapter each: `parse` turns a record into a command (pure)
+    reader                                              reads a topic through an adapter, into `timer-request`
+    lag                                                 reads how far each adapter is behind
 """
 
 from collections.abc import Callable
 
 from kafka_timers.adapters import countdown, etf1, headers, karafka, timebridge
-from kafka_timers.adapters.commands import Asked, Record
+from kafka_timers.adapters.commands import Parsed, SourceRecord
 
-__all__ = ["DOORS", "WITH_IDS", "door_group", "door_topics"]
+__all__ = ["ADAPTERS", "DOORS", "WITH_IDS", "adapter_group", "door_topics"]
 
-DOORS: dict[str, Callable[[Record], Asked]] = {
-    "etf1": etf1.ask,
-    "countdown": countdown.ask,
-    "headers": headers.ask,
-    "karafka": karafka.ask,
-    "timebridge": timebridge.ask,
+ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
+    "etf1": etf1.parse,
+    "countdown": countdown.parse,
+    "headers": headers.parse,
+    "karafka": karafka.parse,
+    "timebridge": timebridge.parse,
 }
 
-# Where a record may take the place of an earlier one, or take it back.
+# The names that `--door` takes.
+DOORS = tuple(ADAPTERS)
+
+# Adapters of which a record may replace or cancel an earlier one.
 WITH_IDS = frozenset(("etf1", "headers", "karafka"))
 
 
-def door_group(group: str, name: str) -> str:
-    """Return the consumer group of door *name* of the workers in *group*; its transactional ids begin so too."""
+def adapter_group(group: str, name: str) -> str:
+    """Return the consumer group of adapter *name* of the workers in *group*; its transactional ids begin with it."""
     return f"{group}.door.{name}"
 
 
 def door_topics(text: str) -> list[tuple[str, str]]:
     """
-    Return the doors that *text* names, each with its topic: NAME=TOPIC, comma separated.
+    Return the adapters that a value of `--door` names, each with its topic.
+
+    Args:
+        text: pairs NAME=TOPIC, comma separated.
 
     Raises:
-        ValueError: there is no such door, or no topic; the text says which.
+        ValueError: there is no such adapter, or no topic; the text says which.
     """
-    doors = []
+    adapters = []
     for pair in filter(None, map(str.strip, text.split(","))):
         name, _, topic = pair.partition("=")
-        if name not in DOORS or not topic:
+        if name not in ADAPTERS or not topic:
             raise ValueError(f"door {pair!r}: give NAME=TOPIC, the name one of {', '.join(DOORS)}")
-        doors.append((name, topic))
-    return doors
+        adapters.append((name, topic))
+    return adapters

@@ -1,5 +1,5 @@
 """
-What a record of another system asks this one for, and what all doors share in finding it out (pure).
+The command that an adapter parses from a record of another system, and functions that all adapters share (pure).
 """
 
 from collections.abc import Collection, Sequence
@@ -7,40 +7,28 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
-from kafka_timers.core.wire import (
-    EXPIRY_HEADER,
-    ID_HEADER,
-    REQUEST_HEADER,
-    SECOND_LIMIT,
-    TOKEN_HEADER,
-    Future,
-    number_in,
-)
+from kafka_timers.core.wire import SERVICE_HEADERS, Future, second_in
 
 __all__ = [
-    "Ask",
-    "Asked",
-    "Headers",
-    "Reason",
-    "Record",
-    "first_of",
-    "future_of",
-    "passed_on",
-    "second_of",
-    "take_back",
+    "Command",
+    "Parsed",
+    "Refusal",
+    "SourceHeaders",
+    "SourceRecord",
+    "cancel_command",
+    "expiry_in",
+    "forwarded_headers",
+    "headers_by_name",
+    "pack_future",
 ]
 
-Headers = Sequence[tuple[str, bytes | None]]
+SourceHeaders = Sequence[tuple[str, bytes | None]]
 
 _BYTES = [bytes((number,)) for number in range(128)]
 
-# Those that the service sets on each callback. A receiver that sends its callback round again sends them too, and the
-# next callback would carry the old ones beside its own.
-_OWN_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
 
-
-class Reason(StrEnum):
-    """Why a door refuses a record; the value of the header `timer-rejected-reason`."""
+class Refusal(StrEnum):
+    """Why an adapter refuses a record; the value of the header `timer-rejected-reason`."""
 
     KEY_MISSING = "key-missing"
     VALUE_MISSING = "value-missing"
@@ -61,14 +49,14 @@ class Reason(StrEnum):
     TOO_LARGE = "too-large"
 
 
-class Ask(NamedTuple):
+class Command(NamedTuple):
     """
-    A record for `timer-request`.
+    A record to be written to `timer-request`: a request, or a cancel.
 
     Attributes:
-        second: in which the timer fires, UNIX seconds; None takes the timer back.
-        name: chooses the partition by its hash: the timer's id if it has one, else the callback's key; None leaves it
-            to the sender.
+        second: UNIX second in which the timer fires; None for a cancel.
+        name: chooses the partition by its hash: the timer's id if it has one, else the callback's key; None leaves the
+            partition to the sender.
         future: a serialised `Future`.
     """
 
@@ -78,74 +66,76 @@ class Ask(NamedTuple):
 
     @property
     def key(self) -> bytes | None:
-        """The key of the record."""
+        """Key of the record."""
         return self.name if self.second is None else b"%d" % self.second
 
 
-# Nothing means that a record is none of ours to act on.
-Asked = Ask | Reason | None
+# None stands for a record that asks for nothing.
+Parsed = Command | Refusal | None
 
 
-class Record(Protocol):
-    """What is used of a consumed record."""
+class SourceRecord(Protocol):
+    """The part of a consumed record that adapters use."""
 
     @property
     def topic(self) -> str:
-        """Of the other system."""
+        """Name of the other system's topic."""
 
     @property
     def partition(self) -> int:
-        """Of that topic."""
+        """Partition of that topic."""
 
     @property
     def offset(self) -> int:
-        """In that partition."""
+        """Offset in that partition."""
 
     @property
     def timestamp(self) -> int:
-        """UNIX milliseconds."""
+        """Time of the record, in UNIX milliseconds."""
 
     @property
     def key(self) -> bytes | None:
-        """As it lies on the topic."""
+        """Key of the record."""
 
     @property
     def value(self) -> bytes | None:
-        """As it lies on the topic."""
+        """Value of the record."""
 
     @property
-    def headers(self) -> Headers:
-        """As they lie on the topic."""
+    def headers(self) -> SourceHeaders:
+        """Headers of the record, in their order."""
 
 
-def first_of(record: Record) -> dict[str, bytes | None]:
+def headers_by_name(record: SourceRecord) -> dict[str, bytes | None]:
     """Return the headers of *record* by name; of those that share one, the first."""
     return dict(reversed(record.headers))
 
 
-def passed_on(record: Record, without: Collection[str] = ()) -> list[tuple[str, bytes | None]]:
+def forwarded_headers(record: SourceRecord, without: Collection[str] = ()) -> list[tuple[str, bytes | None]]:
     """Return the headers of *record* for its callback, but for the service's own and those *without*."""
-    return [header for header in record.headers if header[0] not in _OWN_HEADERS and header[0] not in without]
+    # A receiver that sends its callback round again sends the service's headers too, and the next callback would carry
+    # the old ones beside its own.
+    return [header for header in record.headers if header[0] not in SERVICE_HEADERS and header[0] not in without]
 
 
-def second_of(text: bytes | None) -> int | Reason:
+def expiry_in(text: bytes | None) -> int | Refusal:
     """Return the UNIX second that *text* names in ASCII digits, or why it names none."""
-    if not text:
-        return Reason.EXPIRY_MISSING
-    second = number_in(text)
-    if not second:
-        return Reason.EXPIRY_NOT_A_SECOND
-    return second if second < SECOND_LIMIT else Reason.EXPIRY_IN_MILLISECONDS
+    return second_in(
+        text,
+        missing=Refusal.EXPIRY_MISSING,
+        malformed=Refusal.EXPIRY_NOT_A_SECOND,
+        in_milliseconds=Refusal.EXPIRY_IN_MILLISECONDS,
+    )
 
 
-def future_of(headers: Headers = (), **fields: Any) -> bytes:
+def pack_future(headers: SourceHeaders = (), **fields: Any) -> bytes:
     """
     Return a serialised `Future` of *fields*, in which text may be bytes and None is a field that is not set.
 
     Raises:
         UnicodeError: text is not UTF-8.
     """
-    # Fields may come in any order. As messages of their own, headers cost more than all else that a door does.
+    # Fields may come in any order. As messages of their own, headers cost more than all else that an adapter does.
     try:
         framed = [
             b"\x3a%b%b\x12%b%b" % (_BYTES[len(key := _name_of(name)) + len(value) + 2], key, _BYTES[len(value)], value)
@@ -174,11 +164,11 @@ def _varint(number: int) -> bytes:
     return bytes((number & 127 | 128,)) + _varint(number >> 7)
 
 
-def take_back(timer_id: bytes, reply_topic: bytes | None = None) -> Ask:
+def cancel_command(timer_id: bytes, reply_topic: bytes | None = None) -> Command:
     """
-    Return what takes the timer *timer_id* back.
+    Return the command that cancels the timer *timer_id*.
 
     Raises:
-        UnicodeError: text is not UTF-8.
+        UnicodeError: *timer_id* or *reply_topic* is not UTF-8.
     """
-    return Ask(None, timer_id, future_of(timerId=timer_id, cancel=True, replyTopic=reply_topic))
+    return Command(None, timer_id, pack_future(timerId=timer_id, cancel=True, replyTopic=reply_topic))

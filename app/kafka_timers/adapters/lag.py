@@ -1,5 +1,5 @@
 """
-How far doors are behind, told by the offsets of their groups alone; asks no worker. `kafka-timers status` shows it.
+Read how far the adapters are behind from the offsets of their consumer groups alone. `kafka-timers status` shows it.
 """
 
 from contextlib import AsyncExitStack
@@ -8,35 +8,35 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from kafka_timers.adapters import door_group
+from kafka_timers.adapters import adapter_group
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.topics import answering
 
-__all__ = ["DoorLag", "door_lags"]
+__all__ = ["AdapterLag", "adapter_lags"]
 
 
 @dataclass(frozen=True, slots=True)
-class DoorLag:
-    """What a door has not read yet of a topic, in offsets."""
+class AdapterLag:
+    """How many offsets of a topic an adapter has not read yet."""
 
-    door: str
+    adapter: str
     topic: str
     lag: int
 
 
-async def door_lags(kafka: Kafka, group: str) -> list[DoorLag]:
+async def adapter_lags(kafka: Kafka, group: str) -> list[AdapterLag]:
     """
-    Return how far each door that has read anything is behind.
+    Return how far each adapter that has read anything is behind.
 
     Args:
-        kafka: to talk to.
-        group: of the workers.
+        kafka: where the topics are.
+        group: consumer group of the workers.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
-    start = door_group(group, "")
+    start = adapter_group(group, "")
     async with answering(kafka), AsyncExitStack() as opened:
         admin = AIOKafkaAdminClient(**kafka.client_options())
         opened.push_async_callback(admin.close)
@@ -51,5 +51,5 @@ async def door_lags(kafka: Kafka, group: str) -> list[DoorLag]:
                 starts, ends = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
                 read = {at: max(offsets[at].offset if at in offsets else 0, starts[at]) for at in where}
                 lag = sum([max(ends[at] - read[at], 0) for at in where])
-                lags.append(DoorLag(name.removeprefix(start), topic, lag))
+                lags.append(AdapterLag(name.removeprefix(start), topic, lag))
         return lags

@@ -1,5 +1,5 @@
 """
-A topic of another system → `timer-request`, whole batches at a time, exactly once.
+Read a topic of another system through an adapter into `timer-request`, whole batches at a time, exactly once.
 
 The consumer group shares the topic's partitions among all workers. Each partition has a transactional producer of its
 own, whose start shuts out the one before and ends what that one had begun; only then are the committed offsets asked
@@ -11,7 +11,8 @@ taken over, the latest must be known before the first is passed on:
 
     offset 3  vid1, due yesterday      offset 900,000  vid1, a tombstone: the other scheduler has fired it
 
-Whoever takes a partition over therefore reads ahead to its end, and then passes over what is superseded there.
+A worker that acquires a partition therefore reads ahead to its end, and then passes over versions that are superseded
+there.
 """
 
 import asyncio
@@ -24,19 +25,20 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 
-from kafka_timers.adapters import DOORS, WITH_IDS, door_group
-from kafka_timers.adapters.commands import Ask, Asked, Reason, Record
+from kafka_timers.adapters import ADAPTERS, WITH_IDS, adapter_group
+from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.producing import stop
+from kafka_timers.broker.producing import start, stop
 from kafka_timers.clock import Clock
-from kafka_timers.core.verdicts import OVERHEAD_BYTES, Target
-from kafka_timers.core.versions import hash_of
+from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target
+from kafka_timers.core.routing import hash_of
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.priority import Rush
-from kafka_timers.worker.sender import BATCH_BYTES, Filling, Ready
+from kafka_timers.worker.ports import Ready
+from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.worker.sender import BATCH_BYTES, Filling
 from kafka_timers.worker.slices import reject_headers
 from kafka_timers.worker.tasks import cancel
 
@@ -59,7 +61,7 @@ _AHEAD_S = 3_600
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """Where requests and refused records go, and what the two topics take."""
+    """Names of the topics that requests and refused records go to, and what the two topics take."""
 
     requests: str
     requests_take: Target
@@ -73,8 +75,8 @@ class Outlet:
 
 
 @dataclass(slots=True)
-class _Source:
-    """An owned partition: its producer, what is passed on, and up to where it is known what supersedes what."""
+class _OwnedPartition:
+    """An owned partition: its producer, its position, and up to where the latest version of each timer is known."""
 
     producer: AIOKafkaProducer
     position: int
@@ -87,25 +89,25 @@ class _Source:
 
 @dataclass(slots=True)
 class _Batch:
-    """What a transaction holds."""
+    """The contents of a transaction."""
 
     batches: list[Ready] = field(default_factory=list)
     made: int = 0
-    refused: Counter[Reason] = field(default_factory=Counter)
+    refused: Counter[Refusal] = field(default_factory=Counter)
 
 
-class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """
-    Reads *topic* through the door *name*.
+    Reads *topic* through the adapter *name*.
 
     Args:
-        settings: of the worker.
-        name: of the door.
-        topic: of the other system.
-        outlet: where requests go.
-        rush: goes before reading.
-        metrics: of the worker.
-        clock: tells what is past the grace, never when anything fires.
+        settings: settings of the worker.
+        name: name of the adapter.
+        topic: name of the other system's topic.
+        outlet: where requests and refused records go.
+        gate: holds reading up while callbacks leave.
+        metrics: metrics of the worker.
+        clock: tells which records are past the grace; no timer fires by it.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         name: str,
         topic: str,
         outlet: Outlet,
-        rush: Rush,
+        gate: PriorityGate,
         metrics: WorkerMetrics,
         clock: Clock,
     ) -> None:
@@ -122,12 +124,12 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         self._name = name
         self._topic = topic
         self._outlet = outlet
-        self._rush = rush
+        self._gate = gate
         self._metrics = metrics
         self._clock = clock
-        self._ask = DOORS[name]
-        self._group = door_group(settings.group, name)
-        self._sources: dict[TopicPartition, _Source] = {}
+        self._parse_record = ADAPTERS[name]
+        self._group = adapter_group(settings.group, name)
+        self._sources: dict[TopicPartition, _OwnedPartition] = {}
         self._changed = asyncio.Event()
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._turn = 0
@@ -145,12 +147,12 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             await asyncio.sleep(_RETRY_S)
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Give up all partitions, after the transactions that are under way."""
+        """Release all partitions, after the transactions that are under way."""
         self._assigned = frozenset()
-        await self._close()
+        await self._release()
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Have *assigned* taken over."""
+        """Have *assigned* acquired."""
         self._assigned = frozenset(assigned)
         self._changed.set()
 
@@ -171,11 +173,11 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             if self._topic not in await consumer.topics():
                 raise TopicsError(f"door {self._name}: topic {self._topic} does not exist: create it")
             self._assigned = frozenset()
-            stack.push_async_callback(self._close)
+            stack.push_async_callback(self._release)
             consumer.subscribe([self._topic], listener=self)
             while True:
                 self._changed.clear()
-                await _all([self._take_over(consumer, at) for at in self._assigned - self._sources.keys()])
+                await _all([self._acquire(consumer, at) for at in self._assigned - self._sources.keys()])
                 if not self._sources:
                     # The consumer wants to be asked, and tells what the group refuses. Records it has are read again.
                     await consumer.getmany(timeout_ms=_POLL_MS)
@@ -191,8 +193,8 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
                     if not task.cancelled():
                         task.result()
 
-    async def _take_over(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> None:
-        """Shut out who owned the partition before, and read on where that one has come to."""
+    async def _acquire(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> None:
+        """Shut out the previous owner of the partition, and read on from its committed offset."""
         assigned, settings = self._assigned, self._settings
         producer = AIOKafkaProducer(
             **settings.kafka.client_options(),
@@ -205,11 +207,11 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         )
         try:
             async with asyncio.timeout(settings.transaction_timeout_s):
-                await producer.start()
+                await start(producer, settings.transaction_timeout_s)
                 committed = await consumer.committed(at)
-                start = (await consumer.beginning_offsets([at]))[at]
+                beginning = (await consumer.beginning_offsets([at]))[at]
                 ahead, latest = (await consumer.end_offsets([at]))[at], dict[bytes, int]()
-            position = start if committed is None else max(committed, start)
+            position = beginning if committed is None else max(committed, beginning)
             if self._name in WITH_IDS and ahead > position:
                 latest = await self._latest(at, position, ahead)
         except BaseException:
@@ -221,7 +223,7 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             return
         consumer.seek(at, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
-        self._sources[at] = source = _Source(producer, position, ahead, latest, callers)
+        self._sources[at] = source = _OwnedPartition(producer, position, ahead, latest, callers)
         source.following = asyncio.create_task(self._follow(consumer, at, source))
         log.info("door %s: reads %s partition %d from offset %d", self._name, at.topic, at.partition, position)
 
@@ -235,25 +237,25 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             while await consumer.position(at) < end:
                 for records in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_STRIDE_RECORDS)).values():
                     for record in records:
-                        asked = self._asked(record)
-                        if isinstance(asked, Ask) and asked.name is not None:
-                            is_due = asked.second is not None and asked.second <= due_s
-                            if is_due or asked.name in latest:
-                                latest[asked.name] = record.offset
+                        command = self._parse(record)
+                        if isinstance(command, Command) and command.name is not None:
+                            is_due = command.second is not None and command.second <= due_s
+                            if is_due or command.name in latest:
+                                latest[command.name] = record.offset
                 # Ticks and heartbeats get their turn.
                 await asyncio.sleep(0)
         return latest
 
-    async def _close(self) -> None:
+    async def _release(self) -> None:
         sources, self._sources = self._sources, {}
         await cancel([source.following for source in sources.values()])
         await _all([stop(source.producer) for source in sources.values()])
         self._metrics.door_lag.labels(self._name, self._topic).set(0)
 
-    async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: _Source) -> None:
+    async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: _OwnedPartition) -> None:
         """Pass on what comes until the partition is revoked."""
         while True:
-            records: list[Record] = []
+            records: list[SourceRecord] = []
             while len(records) < _RECORDS_MAX:
                 wait_ms = 0 if records else _POLL_MS
                 more = await consumer.getmany(at, timeout_ms=wait_ms, max_records=_STRIDE_RECORDS)
@@ -277,7 +279,9 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             if len(records) < _MANY:
                 await asyncio.sleep(_LINGER_S)
 
-    async def _pass_on(self, at: TopicPartition, source: _Source, records: Sequence[Record], position: int) -> None:
+    async def _pass_on(
+        self, at: TopicPartition, source: _OwnedPartition, records: Sequence[SourceRecord], position: int
+    ) -> None:
         """Pass *records* on, after which the partition has been read up to *position*."""
         batch, producer, acks = await self._built(source, records), source.producer, list[asyncio.Future[Any]]()
         try:
@@ -302,11 +306,11 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         metrics.door_requests.labels(name).inc(batch.made)
         for reason, count in batch.refused.items():
             metrics.door_rejected.labels(name, reason).inc(count)
-        metrics.count_callers(source.callers.asked)
-        source.callers.asked.clear()
+        metrics.count_callers(source.callers.counted)
+        source.callers.counted.clear()
 
-    async def _built(self, source: _Source, records: Sequence[Record]) -> _Batch:
-        """Return what *records* ask for, as batches."""
+    async def _built(self, source: _OwnedPartition, records: Sequence[SourceRecord]) -> _Batch:
+        """Return the requests that *records* stand for, and the records that are refused, as batches."""
         out, filling = _Batch(), Filling(source.producer.create_batch)
         outlet, now_ms = self._outlet, int(self._clock.wall_s() * 1000)
         partitions, bytes_max = outlet.requests_take.partitions, outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES
@@ -316,45 +320,45 @@ class DoorReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         for number, record in enumerate(records):
             if number % _STRIDE_RECORDS == 0:
                 await asyncio.sleep(0)
-                await self._rush.over(unless=lambda: False)
-            asked = (source.callers.refuse(record) if is_countdown else None) or self._asked(record)
-            if asked is None:
+                await self._gate.over(unless=lambda: False)
+            parsed = (source.callers.refuse(record) if is_countdown else None) or self._parse(record)
+            if parsed is None:
                 continue
-            if isinstance(asked, Ask):
-                second, name, future = asked
+            if isinstance(parsed, Command):
+                second, name, future = parsed
                 if latest and record.offset < ahead and latest.get(name or b"", -1) > record.offset:
                     continue
                 if second is not None and second < oldest_s:
-                    asked = Reason.PAST_GRACE
+                    parsed = Refusal.PAST_GRACE
                 elif len(future) > bytes_max:
-                    asked = Reason.TOO_LARGE
+                    parsed = Refusal.TOO_LARGE
                 else:
                     if name is None:
                         at = self._turn = (self._turn + 1) % partitions
                     else:
                         at = hash_of(name) % partitions
-                    filling.add(outlet.requests, at, now_ms, asked.key, future)
+                    filling.add(outlet.requests, at, now_ms, parsed.key, future)
                     out.made += 1
                     continue
-            out.refused[asked] += 1
-            self._reject(filling, record, asked, now_ms)
+            out.refused[parsed] += 1
+            self._reject(filling, record, parsed, now_ms)
         out.batches = filling.all()
         return out
 
-    def _asked(self, record: Record) -> Asked:
+    def _parse(self, record: SourceRecord) -> Parsed:
         try:
-            return self._ask(record)
+            return self._parse_record(record)
         except UnicodeError:
-            return Reason.NOT_UTF8
+            return Refusal.NOT_UTF8
 
-    def _reject(self, filling: Filling, record: Record, reason: Reason, now_ms: int) -> None:
+    def _reject(self, filling: Filling, record: SourceRecord, reason: Refusal, now_ms: int) -> None:
         outlet, key, value = self._outlet, record.key, record.value
         headers = reject_headers(reason, record.topic, record.partition, record.offset)
         headers.append(("timer-rejected-door", self._name.encode()))
         room = outlet.rejected_takes.batch_bytes_max - 2 * OVERHEAD_BYTES - len(record.topic)
         own_bytes = sum([len(name.encode()) + len(content or b"") + 10 for name, content in record.headers])
         if own_bytes <= room:
-            # They say most of what the record asks for.
+            # The headers hold most of the command.
             headers += record.headers
             room -= own_bytes
         key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]

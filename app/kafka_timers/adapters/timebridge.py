@@ -1,5 +1,5 @@
 """
-The door for messages of kafka-timebridge.
+The adapter for messages of kafka-timebridge.
 
     X-Timebridge-When     header: when, as RFC 3339
     X-Timebridge-Where    header: the topic
@@ -12,8 +12,8 @@ Source: https://github.com/martavoi/kafka-timebridge, README.md and timebridge/a
 import re
 from datetime import datetime
 
-from kafka_timers.adapters.commands import Ask, Asked, Reason, Record, future_of, passed_on
-from kafka_timers.client.request import second_of
+from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord, forwarded_headers, pack_future
+from kafka_timers.client.request import second_at
 from kafka_timers.errors import WhenError
 
 _WHEN, _WHERE = "X-Timebridge-When", "X-Timebridge-Where"
@@ -23,26 +23,26 @@ _rfc3339_matches = re.compile(
 ).fullmatch
 
 
-def ask(record: Record) -> Asked:
-    """Return what a message asks for."""
+def parse(record: SourceRecord) -> Parsed:
+    """Return the command that *record* stands for, or why it is refused."""
     # Of headers that share a name, the last.
     headers = dict(record.headers)
     when, where = headers.get(_WHEN), headers.get(_WHERE)
     if not when:
-        return Reason.EXPIRY_MISSING
+        return Refusal.EXPIRY_MISSING
     if not where:
-        return Reason.TOPIC_MISSING
+        return Refusal.TOPIC_MISSING
     if record.value is None:
-        return Reason.VALUE_MISSING
+        return Refusal.VALUE_MISSING
     if not _rfc3339_matches(when):
-        return Reason.EXPIRY_NOT_RFC3339
+        return Refusal.EXPIRY_NOT_RFC3339
     try:
-        second = second_of(datetime.fromisoformat(when.decode()))
+        second = second_at(datetime.fromisoformat(when.decode()))
     except WhenError:
-        return Reason.EXPIRY_OUT_OF_RANGE
+        return Refusal.EXPIRY_OUT_OF_RANGE
     except ValueError:
         # Such as the 30th of February.
-        return Reason.EXPIRY_NOT_RFC3339
-    headers_on = passed_on(record, (_WHEN, _WHERE))
-    future = future_of(callBackTopic=where, callBackKey=record.key, callBack=record.value, headers=headers_on)
-    return Ask(second, record.key or None, future)
+        return Refusal.EXPIRY_NOT_RFC3339
+    headers_on = forwarded_headers(record, (_WHEN, _WHERE))
+    future = pack_future(callBackTopic=where, callBackKey=record.key, callBack=record.value, headers=headers_on)
+    return Command(second, record.key or None, future)

@@ -8,5 +8,6 @@ Kafka as all processes see it.
     consuming     a consumer that is always closed well
     producing     a producer that is always ended
     fetching      committed records of one topic, straight from the broker's batches
-    epoch         asks the broker whether a transactional producer was shut out
+    epoch         asks the broker whether a transactional producer has been shut out by a later one
+    internals     private names of aiokafka and Faust, which no other module touches
 """

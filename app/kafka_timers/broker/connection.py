@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from aiokafka.helpers import create_ssl_context
 
-from kafka_timers.broker.oauth import Tokens, tokens_of
+from kafka_timers.broker.oauth import LoginTokens, login_tokens_of
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 
@@ -152,7 +152,7 @@ class Kafka:
         if self.mechanism:
             options["sasl_mechanism"] = self.mechanism
             if self.mechanism == "OAUTHBEARER":
-                options["sasl_oauth_token_provider"] = self._tokens()
+                options["sasl_oauth_token_provider"] = self._login_tokens()
             else:
                 options["sasl_plain_username"] = self.properties[_USER]
                 options["sasl_plain_password"] = self.properties[_PASSWORD]
@@ -214,9 +214,9 @@ class Kafka:
             files = ", ".join(f"{name} {given[name]}" for name in (_CA, _CERTIFICATE, _KEY) if name in given)
             raise SettingsError(f"{files}: not all of it can be read, or a key does not fit: {error}") from error
 
-    def _tokens(self) -> Tokens:
+    def _login_tokens(self) -> LoginTokens:
         given = self.properties
-        return tokens_of(
+        return login_tokens_of(
             given[_TOKEN_URL], given.get(_CLIENT_ID, ""), given.get(_CLIENT_SECRET, ""), given.get(_SCOPE, "")
         )
 

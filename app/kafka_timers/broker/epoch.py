@@ -1,9 +1,10 @@
 """
-Asks the broker whether a transactional producer is still the one of its id.
+Asks the broker whether the epoch of a transactional producer is still the latest of its transactional id.
 
-Kafka tells a producer that it was shut out when it writes in a transaction. This question (DescribeTransactions, Kafka
-3.0 and later) tells it in one round trip and changes nothing. aiokafka does not have it; its client and protocol are
-used as they are.
+The broker gives each producer that starts with a transactional id a later epoch than the one before, which is shut out
+by that, and learns it when it writes in a transaction. The question (DescribeTransactions, Kafka 3.0 and later) tells
+it in one round trip and changes nothing. The answer reserves nothing: the next producer may start right after it.
+aiokafka does not have this question; its client and protocol are used as they are.
 """
 
 from typing import ClassVar
@@ -13,6 +14,8 @@ from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import for_code
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
+
+from kafka_timers.broker.internals import identity_of
 
 
 class _DescribeTransactionsResponse(Response):  # type: ignore[misc]  # aiokafka tells no types
@@ -63,9 +66,9 @@ class _DescribeTransactions(Request[_DescribeTransactionsRequest]):  # type: ign
         return request_struct_class([self._transactional_id], {})
 
 
-class Lease:
+class EpochCheck:
     """
-    What a producer has as long as no other one with its transactional id was started.
+    Tells whether a producer has been shut out by a later one with its transactional id.
 
     Args:
         producer: started, transactional.
@@ -77,19 +80,19 @@ class Lease:
 
     async def is_held(self) -> bool:
         """
-        Tell whether the producer was still the one of its transactional id, at some moment after this was asked.
+        Tell whether no later producer had been started yet, at some moment after this was asked.
 
         Raises:
             aiokafka.errors.KafkaError: the transaction coordinator does not answer; it may be another node by now.
         """
-        client, state = self._producer.client, self._producer._txn_manager
+        client, own = self._producer.client, identity_of(self._producer)
         if self._node is None:
-            self._node = await client.coordinator_lookup(CoordinationType.TRANSACTION, state.transactional_id)
+            self._node = await client.coordinator_lookup(CoordinationType.TRANSACTION, own.transactional_id)
         node, self._node = self._node, None
-        request = _DescribeTransactions(state.transactional_id)
+        request = _DescribeTransactions(own.transactional_id)
         answer = await client.send(node, request, group=ConnectionGroup.COORDINATION)
         [(code, _, _, _, _, producer_id, epoch, *_)] = answer.transaction_states
         if code:
-            raise for_code(code)(f"nothing is told of the transactional id {state.transactional_id}")
+            raise for_code(code)(f"nothing is told of the transactional id {own.transactional_id}")
         self._node = node
-        return bool((producer_id, epoch) == (state.producer_id, state.producer_epoch))
+        return bool((producer_id, epoch) == (own.producer_id, own.epoch))

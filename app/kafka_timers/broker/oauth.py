@@ -1,7 +1,7 @@
 """
-Tokens of OAuth for SASL OAUTHBEARER: from a file that something else keeps fresh, or for client id and secret.
+OAuth tokens to log in with by SASL OAUTHBEARER: from a file that something else keeps fresh, or for an id and a secret.
 
-The second is the client credentials grant of RFC 6749, section 4.4, as Kafka's own client does it.
+The second way is the client credentials grant of RFC 6749, section 4.4, as Kafka's own client does it.
 """
 
 import asyncio
@@ -18,64 +18,64 @@ from aiokafka.abc import AbstractTokenProvider
 
 from kafka_timers.errors import BrokerError
 
-__all__ = ["Tokens", "tokens_of"]
+__all__ = ["LoginTokens", "login_tokens_of"]
 
 _TIMEOUT_S = 10.0
-# Share of a token's life after which another one is asked for, as Kafka's own client has it.
-_WORN = 0.8
+# Share of an OAuth token's life after which a new one is fetched, as in Kafka's own client.
+_LIFE_SHARE = 0.8
 
 
-class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
+class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """
-    Gives the token to log in with; one for all clients of a process for as long as it is fresh.
+    Gives the OAuth token to log in with, the same one to all clients of a process for as long as it is fresh.
 
     Args:
-        url: https, of the endpoint; or file, of a token.
-        client_id: for the endpoint.
-        client_secret: for the endpoint.
-        scope: for the endpoint; empty for none.
+        url: https URL of the endpoint that gives out OAuth tokens, or file URL of an OAuth token.
+        client_id: id that the endpoint knows this client by.
+        client_secret: secret of that id.
+        scope: scope to ask for; empty for none.
     """
 
     def __init__(self, url: str, client_id: str, client_secret: str, scope: str) -> None:
         self._url, self._client_id, self._client_secret, self._scope = url, client_id, client_secret, scope
         self._lock = threading.Lock()
-        self._token, self._worn_s = "", 0.0
+        self._oauth_token, self._fresh_until_s = "", 0.0
 
     async def token(self) -> str:
         """
-        Return a token.
+        Return a fresh OAuth token; aiokafka calls this at every login.
 
         Raises:
-            BrokerError: it cannot be had.
+            BrokerError: the OAuth token cannot be fetched or read.
         """
         return await asyncio.to_thread(self._fresh)
 
     def _fresh(self) -> str:
         with self._lock:
-            if not self._token or time.monotonic() > self._worn_s:
-                self._token, life_s = self._fetch()
-                self._worn_s = time.monotonic() + _WORN * life_s
-            return self._token
+            if not self._oauth_token or time.monotonic() > self._fresh_until_s:
+                self._oauth_token, life_s = self._fetch()
+                self._fresh_until_s = time.monotonic() + _LIFE_SHARE * life_s
+            return self._oauth_token
 
     def _fetch(self) -> tuple[str, float]:
-        """Return a new token, and for how many seconds it is good."""
-        asking = urllib.request.Request(self._url)  # noqa: S310  # the operator's own setting
+        """Return a new OAuth token, and for how many seconds it is good."""
+        request = urllib.request.Request(self._url)  # noqa: S310  # the operator's own setting
         if not self._url.startswith("file:"):
             grant = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
-            asking.data = urllib.parse.urlencode(grant).encode()
+            request.data = urllib.parse.urlencode(grant).encode()
             pair = f"{urllib.parse.quote_plus(self._client_id)}:{urllib.parse.quote_plus(self._client_secret)}"
-            asking.add_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
+            request.add_header("Authorization", "Basic " + base64.b64encode(pair.encode()).decode())
         try:
-            with urllib.request.urlopen(asking, timeout=_TIMEOUT_S) as answer:  # noqa: S310  # as above
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310  # as above
                 body = answer.read().decode()
-            if asking.data is None:
-                # Whoever writes it does so in good time, and says nowhere when.
+            if request.data is None:
+                # The file does not tell how long its OAuth token is good, so it is read again at the next login.
                 return body.strip(), 0.0
-            told = json.loads(body)
-            return str(told["access_token"]), float(told.get("expires_in", 0))
+            fields = json.loads(body)
+            return str(fields["access_token"]), float(fields.get("expires_in", 0))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            # The answer itself may hold a token.
-            raise BrokerError(f"no token from {self._url}: {type(error).__name__}{_code(error)}") from error
+            # The error's own text is left out: it may hold an OAuth token.
+            raise BrokerError(f"no OAuth token from {self._url}: {type(error).__name__}{_code(error)}") from error
 
 
 def _code(error: Exception) -> str:
@@ -83,6 +83,6 @@ def _code(error: Exception) -> str:
 
 
 @functools.cache
-def tokens_of(url: str, client_id: str, client_secret: str, scope: str) -> Tokens:
-    """Return the tokens of this process; see `Tokens`."""
-    return Tokens(url, client_id, client_secret, scope)
+def login_tokens_of(url: str, client_id: str, client_secret: str, scope: str) -> LoginTokens:
+    """Return the OAuth tokens of this process; see `LoginTokens`."""
+    return LoginTokens(url, client_id, client_secret, scope)

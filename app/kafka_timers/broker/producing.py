@@ -1,12 +1,36 @@
-"""Ending a producer, also while the broker is away."""
+"""Starting a transactional producer, and ending any, also while the broker is away."""
 
 import asyncio
 from contextlib import suppress
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import InvalidTransactionTimeout, KafkaError
+
+from kafka_timers.errors import SettingsError
 
 _STOP_S = 5.0
+
+
+async def start(producer: AIOKafkaProducer, transaction_timeout_s: float) -> None:
+    """
+    Connect *producer*, and if it is transactional shut out the one before with its transactional id.
+
+    Args:
+        producer: not started.
+        transaction_timeout_s: the one that it was made with.
+
+    Raises:
+        SettingsError: the broker allows no transaction to last that long.
+        aiokafka.errors.KafkaError: no broker answers, or it refuses the producer.
+    """
+    try:
+        await producer.start()
+    except InvalidTransactionTimeout as error:
+        # Only the broker knows its own limit, and its refusal names a setting of the broker alone.
+        raise SettingsError(
+            f"transaction_timeout_s {transaction_timeout_s}: the broker takes at most its own "
+            "transaction.max.timeout.ms: give less, or raise that one"
+        ) from error
 
 
 async def stop(producer: AIOKafkaProducer) -> None:

@@ -11,7 +11,7 @@ many again and again, until a complete seal is among them or the log has no more
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -23,7 +23,7 @@ from kafka_timers.broker.topics import answering, counts
 from kafka_timers.core.wire import Sealed, Topics, is_complete, latest, sealed_from
 from kafka_timers.errors import BrokerError, TopicsError, WireError
 
-__all__ = ["is_complete", "last_seals", "latest", "read_tail", "read_tails"]
+__all__ = ["is_complete", "last_seals", "latest", "read_tail", "read_tails", "seals_in"]
 
 _FIRST_REACH = 64
 _REACH_GROWTH = 16
@@ -117,7 +117,7 @@ async def _read(
     unread = set(froms)
     while unread:
         for tp, records in (await consumer.getmany(*unread, timeout_ms=_POLL_MS)).items():
-            seals[tp].extend(_parsed(record for record in records if record.offset < ends[tp]))
+            seals[tp].extend(seals_in(record for record in records if record.offset < ends[tp]).values())
         # The position, not the last record: it also passes markers and aborted records, which are never returned.
         unread = {tp for tp in unread if await consumer.position(tp) < ends[tp]}
     # At once, or the consumer asks for more and waits at the end, and what is asked next waits behind that for half a
@@ -126,12 +126,15 @@ async def _read(
     return seals
 
 
-def _parsed(records: Iterable[ConsumerRecord]) -> Iterator[Sealed]:
+def seals_in(records: Iterable[ConsumerRecord]) -> dict[int, Sealed]:
+    """Return the seals in *records* by offset; a record that is not a seal is skipped and logged."""
+    seals = {}
     for record in records:
         try:
             # No bytes at all would parse, as a seal of second 0.
-            yield sealed_from(
+            seals[record.offset] = sealed_from(
                 record.value or b"\0", topic=record.topic, partition=record.partition, offset=record.offset
             )
         except WireError as error:
             log.warning("skipped: %s", error)
+    return seals

@@ -1,24 +1,24 @@
 """The command line of the lake: `kafka-timers lake …`. Spark is imported by the command that runs on it."""
 
-import base64
 import dataclasses
 import json
 import logging
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from kafka_timers.cli.program import Delay, When, log_to_stderr, needs, options_of, printable, when_of
-from kafka_timers.client.request import second_of
+from kafka_timers.cli.options import Delay, When, json_option, options_of, when_of
+from kafka_timers.cli.render import rows_table
+from kafka_timers.cli.running import log_to_stderr, needs
+from kafka_timers.client.request import second_at
 from kafka_timers.clock import HostClock
+from kafka_timers.operate.documents import row_document
 from kafka_timers.settings import LakeSettings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _reads(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _span(command: Callable[..., Any]) -> Callable[..., Any]:
+def _time_range(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give *command* the options that say which seconds it is about."""
     last = click.option("--to", "last", type=_Second(), help="end, as --from  [default: the last sealed second]")
     first = click.option(
@@ -57,9 +57,6 @@ def _span(command: Callable[..., Any]) -> Callable[..., Any]:
         help="begin: ISO 8601 with a zone, or UNIX seconds  [default: a day before the end]",
     )
     return first(last(command))
-
-
-_json = click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
 
 
 @click.group()
@@ -164,7 +161,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
     """
     with needs("lake"):
         from kafka_timers.lake.land import land_once
-        from kafka_timers.lake.promote import Promoter, keep_promoting
+        from kafka_timers.lake.promote import Promoter
     settings = LakeSettings(**given)
     spark = _session_of(settings)
     promoter = Promoter(
@@ -177,22 +174,22 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
     )
     if once:
         sys.exit(_WRONG if promoter.catch_up() else 0)
-    keep_promoting(promoter, every_s)
+    promoter.keep_on(every_s)
 
 
 @lake.command()
 @click.argument("query")
 @options_of(LakeSettings)
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
-@_json
+@json_option
 def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
     """
     Ask QUERY, a SELECT in Spark's SQL.
 
     There are the tables requests, seals and rejected, and of the requests those
-    that are pending, fired or cancelled, as far as has been landed. docs/lake.md
-    has their columns; times are in UTC. In JSON bytes that are not UTF-8 go to
-    COLUMN_base64.
+    that are pending, fired, cancelled or ignored, as far as has been landed.
+    docs/lake.md has their columns; times are in UTC. In JSON bytes that are not
+    UTF-8 go to COLUMN_base64.
     """
     with needs("lake"):
         from kafka_timers.lake.query import open_views, rows_of, select
@@ -201,48 +198,48 @@ def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
     open_views(spark, settings)
     rows = rows_of(select(spark, query).limit(limit + 1))
     if as_json:
-        click.echo(json.dumps([json_of(row) for row in rows[:limit]]))
+        click.echo(json.dumps([row_document(row) for row in rows[:limit]]))
     else:
         Console().print(rows_table(rows[:limit]) if rows else "no rows")
     if len(rows) > limit:
         click.echo(f"there are more than these {limit} rows: give a larger --limit", err=True)
 
 
-_where = click.option("--where", required=True, help="condition in SQL over the columns of the view pending")
-_yes = click.option("--yes", is_flag=True, help="do not ask")
+_where_option = click.option("--where", required=True, help="condition in SQL over the columns of the view pending")
+_yes_option = click.option("--yes", is_flag=True, help="do not ask")
 
 
 @lake.command()
-@_where
-@_yes
+@_where_option
+@_yes_option
 @options_of(LakeSettings)
 def cancel(where: str, yes: bool, **given: Any) -> None:
     """
-    Take back the pending timers that a condition means.
+    Cancel the pending timers that match a condition.
 
     Shows how many these are and some of them, and asks. A cancel is about the
     last request of its timer id, as far as has been landed, and comes too late
-    for one that is due by then. Exits with 4 if none can be taken back.
+    for one that is due by then. Exits with 4 if none can be cancelled.
     """
     _ask_of_all(where, yes, LakeSettings(**given), None, None)
 
 
 def _to_second(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
     try:
-        return None if given is None else second_of(when_of(given))
+        return None if given is None else second_at(when_of(given))
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
 
 @lake.command()
-@_where
+@_where_option
 @click.option("--to", "to_s", callback=_to_second, help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
 @click.option("--by", "by_s", type=int, help="seconds by which they fire later; a negative number is earlier")
-@_yes
+@_yes_option
 @options_of(LakeSettings)
 def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any) -> None:
     """
-    Give the pending timers that a condition means another second.
+    Give the pending timers that match a condition another second.
 
     Shows how many these are and some of them, and asks. Each is published anew
     with all that it had, and takes the place of the last request of its timer
@@ -258,7 +255,7 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
     """Cancel what *where* means, or move it."""
     with needs("lake"):
         from kafka_timers.lake.query import Bulk
-    asked = "moved" if to_s is not None or by_s is not None else "taken back"
+    asked = "moved" if to_s is not None or by_s is not None else "cancelled"
     with Bulk(_session_of(settings), settings, where) as bulk:
         for why, count in bulk.against.items():
             click.echo(f"{count} cannot be {asked}: {why}")
@@ -278,11 +275,11 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
 
 @lake.command()
 @_reads
-@_span
+@_time_range
 @click.option("--callbacks", is_flag=True, help="also read the callback topics and compare each callback")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
 @click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="findings to show")
-@_json
+@json_option
 def audit(
     first: int | None,
     last: int | None,
@@ -318,10 +315,10 @@ def audit(
 
 @lake.command()
 @_reads
-@_span
+@_time_range
 @click.option("--horizon-s", type=click.IntRange(min=1), help="dry run: how many of the fires the lake would have held")
 @click.option("--ticks-every-s", type=click.IntRange(min=1), help="dry run: how late all fires with fewer ticks")
-@_json
+@json_option
 def replay(
     first: int | None,
     last: int | None,
@@ -331,7 +328,7 @@ def replay(
     **given: Any,
 ) -> None:
     """
-    Fire a span of the past again, on paper.
+    Fire a past time range again, on paper.
 
     Prints what each partition fires, by the requests and the fences in the
     seals, beside what was sealed, and exits with 3 if they differ. With another
@@ -375,7 +372,7 @@ def replay(
     help="callbacks a second that workers reach  [default: what the hottest sealed seconds of the last day tell]",
 )
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="draw it into this .png or .svg")
-@_json
+@json_option
 def forecast(
     ahead_s: int, by: str, topic: str, show: int, rate: float | None, plot: Path | None, as_json: bool, **given: Any
 ) -> None:
@@ -399,38 +396,6 @@ def forecast(
         click.echo(json.dumps({field.name: getattr(told, field.name) for field in dataclasses.fields(told)} | lists))
     else:
         Console().print(printed_forecast(told))
-
-
-def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return *rows*, at least one, as a table."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in rows[0]:
-        table.add_column(Text(printable(name.encode())), overflow="fold")
-    for row in rows:
-        # As Text, or a value could be taken for markup.
-        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
-    return table
-
-
-def json_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *row* for JSON; bytes that are not UTF-8 go to their name with `_base64`."""
-    plain: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, bytearray | bytes):
-            try:
-                plain[name] = value.decode()
-            except UnicodeDecodeError:
-                plain[name + "_base64"] = base64.b64encode(value).decode()
-        else:
-            plain[name] = value
-    # What JSON has no word for, such as a date within an array.
-    return dict(json.loads(json.dumps(plain, default=str)))
-
-
-def _as_bytes(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()
 
 
 def _started(settings: LakeSettings) -> "SparkSession":

@@ -11,40 +11,60 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Self
 
-from aiokafka.partitioner import murmur2
-
-from kafka_timers.core.wire import (
-    EXPIRY_HEADER,
-    ID_HEADER,
-    REQUEST_HEADER,
-    SECOND_LIMIT,
-    TOKEN_HEADER,
-    Future,
-    Header,
-)
+from kafka_timers.core.routing import partition_of
+from kafka_timers.core.wire import REQUEST_HEADER, SECOND_LIMIT, SERVICE_HEADERS, Condition, Future, Header, Reply
 from kafka_timers.errors import RequestError, WhenError
 
 __all__ = [
     "Answer",
+    "Callback",
     "Headers",
     "Outcome",
     "Timer",
     "cancel_of",
+    "check_home",
     "future_of",
-    "partition_of",
+    "only_if_absent",
+    "only_if_pending",
     "second_after",
-    "second_of",
+    "second_at",
 ]
 
 Headers = Iterable[tuple[str, bytes | None]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
-_OWN_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
+
+_request_matches = re.compile(r"(0|[1-9][0-9]{0,9}):[0-9]{1,19}", re.ASCII).fullmatch
 
 # What Kafka takes as the name of a topic. A request for any other would only end on `timer-rejected`.
 _topic_matches = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """
+    What a caller wants to get, in its own types and not checked yet; `TimerClient.at` explains the fields.
+
+    Attributes:
+        topic: name of the topic that gets the callback.
+        key: key of the callback; None for none.
+        value: value of the callback.
+        timer_id: the caller's own name for the timer; None for none.
+        token: cancellation token, which the callback carries; None for none.
+        millis: order within the second, 0 to 999.
+        headers: headers of the callback, after the service's own.
+    """
+
+    topic: str
+    key: str | bytes | None = None
+    value: bytes = b""
+    timer_id: str | None = None
+    token: str | None = None
+    millis: int = 0
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +74,8 @@ class Timer:
 
     Attributes:
         second: UNIX second in which it fires.
-        partition: of `timer-request`.
-        offset: in that partition; -1 when the broker did not tell it (after a retry that it knew already).
+        partition: partition of `timer-request` that holds the request.
+        offset: offset in that partition; -1 when the broker did not tell it (after a retry that it knew already).
         timer_id: the sender's own name for it.
         token: what the callback carries in the header `timer-token`.
     """
@@ -74,33 +94,39 @@ class Timer:
 
 class Outcome(StrEnum):
     """
-    What became of the timer that a cancel or a move was about.
+    What became of the timer that a cancel, a move or a create was about.
 
     Attributes:
         CANCELLED: it does not fire; also for one that was cancelled before.
         MOVED: it does not fire; the request that asked has taken its place.
         TOO_LATE: it fires or has fired, since its second had begun. A move that is answered so fires as well.
-        UNKNOWN: no timer of this id is held: there was none, or it fired or was cancelled more than an hour ago; for a
-            move, it was cancelled. A move that is answered so is a new timer.
+        UNKNOWN: no timer of this id is held: there was none, or an hour has passed since its second; for a move, it was
+            cancelled. A move that is answered so is a new timer.
+        ACCEPTED: no timer of this id was known; the one that `create` asked for will fire.
+        IGNORED: the condition did not hold, so the call has changed nothing. Of `create`: the id is known already. Of
+            a cancel or a move with `if_pending`: no timer is pending under this id, or another one than was named.
     """
 
     CANCELLED = "CANCELLED"
     MOVED = "MOVED"
     TOO_LATE = "TOO_LATE"
     UNKNOWN = "UNKNOWN"
+    ACCEPTED = "ACCEPTED"
+    IGNORED = "IGNORED"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """
-    What the service says to a cancel or a move.
+    What the service says to a cancel, a move or a create.
 
     Attributes:
         outcome: what became of the timer that it was about.
-        second: UNIX second for which that timer was made; None when it is unknown.
+        second: UNIX second for which the earlier timer of this id was made; None when none is known.
         request: partition:offset of that timer's request, as its callback has it in the header `timer-request`; None
-            when it is unknown.
-        asked: partition:offset of the cancel or move. For a move that is the request of the new timer.
+            when none is known.
+        asked: partition:offset of the call's own record. Where a move or a create stands, this is the request of the
+            new timer.
     """
 
     outcome: Outcome
@@ -108,8 +134,19 @@ class Answer:
     request: str | None
     asked: str
 
+    @classmethod
+    def of(cls, reply: Reply) -> Self:
+        """
+        Return what *reply* says.
 
-def second_of(when: datetime | float) -> int:
+        Raises:
+            ValueError: its outcome is none that this version knows.
+        """
+        outcome = Outcome(Reply.Outcome.Name(reply.outcome))
+        return cls(outcome, reply.second or None, reply.request or None, reply.asked)
+
+
+def second_at(when: datetime | float) -> int:
     """
     Return the first whole UNIX second that is not before *when*, so that a timer never fires too early.
 
@@ -158,29 +195,21 @@ def second_after(delay: timedelta | float, now_s: float) -> int:
     # One comparison refuses NaN too.
     if not 0 <= delay_s < SECOND_LIMIT:
         raise WhenError(f"a delay of {delay!r} is not possible: give 0 or more seconds, or a moment to at()")
-    return second_of(now_s + delay_s)
+    return second_at(now_s + delay_s)
 
 
-def future_of(
-    *,
-    topic: str,
-    key: str | bytes | None,
-    value: bytes,
-    timer_id: str | None,
-    token: str | None,
-    millis: int,
-    headers: Headers,
-    reserved: Collection[str],
-) -> Future:
+def future_of(callback: Callback, reserved: Collection[str]) -> Future:
     """
-    Return the message that asks for a callback; see `TimerClient.at` for the arguments.
+    Return the message that asks for *callback*.
 
     Args:
-        reserved: the service's own topics, which get no callbacks.
+        callback: the caller's arguments.
+        reserved: names of the service's own topics, which get no callbacks.
 
     Raises:
         RequestError: an argument is not what a request can carry; the text names it.
     """
+    topic, value, millis = callback.topic, callback.value, callback.millis
     if not isinstance(topic, str) or not _topic_matches(topic):
         raise RequestError(f"topic {topic!r} is not the name of a Kafka topic: name the one that gets the callback")
     if topic in reserved:
@@ -190,16 +219,16 @@ def future_of(
     if isinstance(millis, bool) or not isinstance(millis, int) or not 0 <= millis <= 999:
         raise RequestError(f"millis {millis!r}: give 0 to 999, the order within the second")
     future = Future(callBackTopic=topic, callBack=value)
-    if key is not None:
-        future.callBackKey = _text("key", key)
-    if timer_id is not None:
-        future.timerId = _text("timer_id", timer_id)
-    if token is not None:
-        future.token = _text("token", token)
+    if callback.key is not None:
+        future.callBackKey = _checked_text("key", callback.key)
+    if callback.timer_id is not None:
+        future.timerId = _checked_text("timer_id", callback.timer_id)
+    if callback.token is not None:
+        future.token = _checked_text("token", callback.token)
     if millis:
         future.millis = millis
-    if headers:
-        future.headers.extend(_header(name, content) for name, content in headers)
+    if callback.headers:
+        future.headers.extend(_header(name, content) for name, content in callback.headers)
     return future
 
 
@@ -210,15 +239,57 @@ def cancel_of(timer_id: str) -> Future:
     Raises:
         RequestError: *timer_id* is empty or no text.
     """
-    return Future(cancel=True, timerId=_text("timer_id", timer_id))
+    return Future(cancel=True, timerId=_checked_text("timer_id", timer_id))
 
 
-def partition_of(name: str, partitions: int) -> int:
-    """Return the partition that every Kafka client's default hash gives to *name*, a timer id or a callback key."""
-    return int((murmur2(name.encode()) & 0x7FFFFFFF) % partitions)
+def only_if_absent(future: Future) -> Future:
+    """Return *future*, a request with a timer id, as one that means nothing if that id is known."""
+    future.condition = Condition.IF_ABSENT
+    return future
 
 
-def _text(what: str, given: str | bytes) -> str:
+def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future:
+    """
+    Return *future*, a cancel or a request, as one that means nothing unless it finds a pending timer.
+
+    Args:
+        future: has a timer id.
+        wanted: without it, *future* is returned as it is.
+        request: partition:offset of the only request that the pending timer may be of; None for any.
+
+    Raises:
+        RequestError: *request* does not name a request, or is given and not *wanted*.
+    """
+    if request is not None:
+        if not wanted:
+            raise RequestError("request names the pending timer that is meant: give if_pending=True with it")
+        if not isinstance(request, str) or not _request_matches(request):
+            raise RequestError(
+                f"request {request!r} is not partition:offset: give what Timer.request, Answer.request or the header "
+                f"{REQUEST_HEADER} says"
+            )
+        future.ifRequest = request
+    if wanted:
+        future.condition = Condition.IF_PENDING
+    return future
+
+
+def check_home(future: Future, partitions: int) -> None:
+    """
+    Check that the request which *future* names, if it names one, can be one of its timer id.
+
+    Raises:
+        RequestError: it lies in another partition than all requests of this id; the workers would refuse *future*.
+    """
+    home = partition_of(future.timerId, partitions)
+    if future.ifRequest and future.ifRequest.partition(":")[0] != str(home):
+        raise RequestError(
+            f"request {future.ifRequest} is not one of {future.timerId!r}: all requests of this timer id lie in "
+            f"partition {home}"
+        )
+
+
+def _checked_text(what: str, given: str | bytes) -> str:
     try:
         # Both ways: a lone surrogate is a str that is no text.
         text = given.decode() if isinstance(given, bytes) else given.encode().decode()
@@ -236,6 +307,6 @@ def _text(what: str, given: str | bytes) -> str:
 def _header(name: str, content: bytes | None) -> Header:
     if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
         raise RequestError(f"header {name!r}: {content!r} is not a pair of str and bytes or None")
-    if name in _OWN_HEADERS:
+    if name in SERVICE_HEADERS:
         raise RequestError(f"header {name} is set by the timer service on every callback: use another name")
     return Header(key=name, value=content)

@@ -56,7 +56,7 @@ class TokenGuard:
 
 def token_from(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
     """Return the token that a callback carries, None when it carries none."""
-    return _text(headers, TOKEN_HEADER)
+    return _header_text(headers, TOKEN_HEADER)
 
 
 def request_from(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
@@ -65,10 +65,10 @@ def request_from(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
 
     It is the same on every copy of a callback, and equal to `Timer.request`.
     """
-    return _text(headers, REQUEST_HEADER)
+    return _header_text(headers, REQUEST_HEADER)
 
 
-def _text(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
+def _header_text(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
     # The first: the service's own headers stand before those of the request.
     value = next((value for header, value in headers if header == name), None)
     return None if value is None else value.decode(errors="replace")

@@ -1,12 +1,21 @@
 """
 The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
 
-    wire        names and bytes on the topics; the only module that touches generated code
-    partition   what is done, where a request is kept, what a tick may fire
-    versions    what the records of one timer id mean for each other, and what they are answered
-    verdicts    what a record on `timer-request` asks for, or why it is refused
-    rows        requests of one instant that are kept as one row
-    outcomes    what became of each request of a timer id, for people
+    wire           names and bytes on the topics; the only module that touches generated code
+    routing        in which partition a timer id belongs
+    keys           the keys of pending requests, and their order
+    backlog        how many requests wait, and from where the log must be read to know all of them
+    contents       what leaves a partition in one transaction
+    changes        what a step of a partition changes, as one value
+    partition      what is done, where a request is kept, what a tick may fire
+    reconcile      brings an old store in line with the seals
+    versions       what is known of a timer id
+    decisions      what the records of one timer id mean for each other, and what they are answered
+    verdicts       what a record on `timer-request` asks for, or why it is refused
+    rows           requests of one moment that are kept as one row
+    callbacks      whether a topic takes a callback
+    outcomes       what became of each record of a timer id
+    memory_store   a partition's rows in memory
 
-The worker, `kafka-timers find`, the adapters, `kafka_timers.testing` and the simulation all import it.
+The worker, `kafka-timers find`, the adapters, the lake, `kafka_timers.testing` and the simulation all import it.
 """

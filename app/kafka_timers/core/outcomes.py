@@ -1,74 +1,109 @@
 """
-How the timers of one id stand, told by the request log and the last complete seal of its partition alone.
+What became of each record of a timer id, told by the request log and the seals.
 
-Pure. Every record of an id is about at most one other, the last request before it. It takes that one back if the broker
-appended it before that one's second, unless that second had been fired before the record could be read:
+Pure. The records are read again as an owner of the partition reads them, by the same code, and the seals are put in
+where they belong: what a seal's snapshot covers was read before its scan, all else behind it.
 
-    offset  appended  asks for       about                                    sealed: second 20, fence 14
+    offset  appended  asks for       about                                    sealed: up to second 20, snapshot 14
     11      9 s       second 15                                               cancelled
     12      14 s      cancel         11, in time                              cancelled
     13      16 s      second 18                                               fired
-    14      17 s      second 30      13, behind the fence: read too late      pending
+    14      17 s      second 30      13, behind the snapshot: read too late   pending
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
-from kafka_timers.core.wire import SECOND_LIMIT, Record, Sealed, future_from, number_in
+from kafka_timers.core import rows as batches
+from kafka_timers.core.changes import Changes
+from kafka_timers.core.contents import Contents
+from kafka_timers.core.keys import REFUSED_MS, parts_of
+from kafka_timers.core.memory_store import MemoryStore
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.verdicts import IN_TIME, LATE, Accepted, Reason, accept, judged
+from kafka_timers.core.versions import Answer
+from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete
 from kafka_timers.errors import WireError
 
-__all__ = ["Asked", "State", "asked_in", "states_of"]
+__all__ = ["Outcome", "State", "outcomes_of", "records_of", "uncertain"]
 
 
 class State(StrEnum):
     """
-    How a record of an id stands.
+    What became of a record.
 
     Attributes:
-        PENDING: a request that will fire, unless it is taken back in time.
-        FIRED: a request whose second is sealed. What its topic did not take lies on `timer-rejected` instead.
-        CANCELLED: a request that was taken back, or a cancel that found one.
+        PENDING: a request that will fire, unless it is withdrawn in time.
+        PARKED: a request that lies in the lake, which has it fire in its second.
+        FIRED: a request whose callback was sent.
+        CANCELLED: a request that was withdrawn, or a cancel that found one.
         MOVED: a request that was replaced by a later one.
         TOO_LATE: a cancel whose timer fires or has fired.
         UNKNOWN: a cancel that found no timer in what was read.
-        REFUSED: a request that no worker accepts; it lies on `timer-rejected`, with the reason.
+        IGNORED: a record whose condition did not hold.
+        REFUSED: a request that lies on `timer-rejected`, with the reason.
     """
 
     PENDING = "pending"
+    PARKED = "parked"
     FIRED = "fired"
     CANCELLED = "cancelled"
     MOVED = "moved"
     TOO_LATE = "too late"
     UNKNOWN = "unknown"
+    IGNORED = "ignored"
     REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Outcome:
     """
-    What one record asks for.
+    One record, and what became of it.
 
     Attributes:
-        offset: on `timer-request`.
+        offset: on `timer-request`; of a timer that came back from the lake that of its original.
         appended_ms: UNIX milliseconds at which the broker appended it.
-        second: UNIX second of the timer; None for a cancel, and for a request that is refused.
-        cancel: whether it takes a timer back.
+        due_ms: UNIX milliseconds of the timer; None for a cancel, and for a request that no worker accepts.
+        cancel: whether it is a cancel.
         topic: of the callback.
         key: of the callback.
+        state: what became of it.
+        reason: why it was refused; empty otherwise.
     """
 
     offset: int
     appended_ms: int
-    second: int | None
+    due_ms: int | None
     cancel: bool
     topic: str
     key: str
+    state: State
+    reason: str = ""
+
+    @property
+    def second(self) -> int | None:
+        """UNIX second of the timer; None for a cancel, and for a request that no worker accepts."""
+        return None if self.due_ms is None else self.due_ms // 1000
 
 
-def asked_in(records: Iterable[Record], timer_id: str) -> Iterator[Asked]:
-    """Yield what those of *records* ask for that have *timer_id*, in their order."""
-    name = timer_id.encode()
+_OF_A_CANCEL: dict[int, State] = {Reply.CANCELLED: State.CANCELLED, Reply.TOO_LATE: State.TOO_LATE}
+_WITHDRAWN: dict[int, State] = {Reply.CANCELLED: State.CANCELLED, Reply.MOVED: State.MOVED}
+
+
+class _Kept(NamedTuple):
+    """A record that asks for an answer, so that what it means is told."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int
+    timestamp: int
+
+
+def records_of(records: Iterable[Record], timer_id: str) -> list[Record]:
+    """Return those of *records* that have *timer_id*, in their order."""
+    name, found = timer_id.encode(), []
     for record in records:
         # Parsing costs many times as much as looking for the bytes.
         if name not in (record.value or b""):
@@ -77,41 +112,163 @@ def asked_in(records: Iterable[Record], timer_id: str) -> Iterator[Asked]:
             future = future_from(record.value or b"")
         except WireError:
             continue
-        if future.timerId != timer_id:
-            continue
-        fits = not future.cancel and future.callBackTopic and future.millis <= 999
-        second = _second_in(record.key or b"") if fits else None
-        yield Asked(record.offset, record.timestamp, second, future.cancel, future.callBackTopic, future.callBackKey)
+        if future.timerId == timer_id:
+            found.append(record)
+    return found
 
 
-def states_of(asked: Sequence[Asked], seal: Sealed | None) -> list[State]:
+def uncertain(records: Sequence[Record], partition: int, partitions: int) -> list[int]:
     """
-    Return how each of *asked* stands.
+    Return the dues, in UNIX milliseconds, whose covering seal tells whether a withdrawal was read in time.
 
     Args:
-        asked: all that one id has from some offset on, in the order of the log.
-        seal: the last complete one of the partition, None when nothing has been sealed.
+        records: of one timer id, offsets ascending.
+        partition: that they lie in.
+        partitions: how many there are.
     """
-    last, fence = (seal.last, seal.fence) if seal else (0, 0)
-    states: list[State] = []
-    before, second = -1, 0  # the last request so far, and what it was made for
-    for number, ask in enumerate(asked):
-        if ask.second is None and not ask.cancel:
-            states.append(State.REFUSED)
+    dues: list[int] = []
+    before_ms = 0
+    for record in records:
+        due_ms, future = judged(record, partition, partitions)
+        if isinstance(future, Reason):
             continue
-        state = states[before] if before >= 0 else State.UNKNOWN
-        stands = state in (State.PENDING, State.FIRED)
-        in_time = ask.appended_ms < second * 1000 and not (state is State.FIRED and ask.offset >= fence)
-        if stands and in_time:
-            states[before] = State.CANCELLED if ask.cancel else State.MOVED
-        if ask.second is None:
-            states.append(State.TOO_LATE if stands and not in_time else State.CANCELLED if before >= 0 else state)
+        if record.timestamp < before_ms:
+            dues.append(before_ms)
+        before_ms = due_ms or before_ms
+    return dues
+
+
+def outcomes_of(
+    records: Sequence[Record],
+    seals: Iterable[Sealed],
+    partition: int,
+    partitions: int,
+    rejected: Mapping[int, str] | None = None,
+    *,
+    whole: bool = False,
+) -> list[Outcome]:
+    """
+    Return what became of each of *records*, in their order.
+
+    Args:
+        records: all that one timer id has from some offset on, offsets ascending; copies belong to their originals.
+        seals: of the partition, in the order of the log: the last ones, and those that cover what is `uncertain`. A
+            missing one in between changes nothing else.
+        partition: that all of it lies in.
+        partitions: how many there are.
+        rejected: offsets of requests that lie on `timer-rejected`, and why.
+        whole: *records* are all that the id has ever had. Else a request that replaces one which lies before them
+            stands, unless the last seal says otherwise.
+    """
+    history = _History(partition, partitions, list(seals), whole=whole)
+    outcomes = history.live(records)
+    lost = {each.offset: each for each in outcomes if each.state is State.FIRED and each.offset in (rejected or {})}
+    for offset, each in lost.items():
+        lost[offset] = replace(each, state=State.REFUSED, reason=(rejected or {})[offset])
+    return [lost.get(each.offset, each) for each in outcomes]
+
+
+class _HistoricPartition(Partition):
+    """A partition as it was; nothing that is read was answered before."""
+
+    def is_answered(self, offset: int) -> bool:
+        return False
+
+    def has_replaced(self, offset: int, appended_ms: int) -> bool:
+        # The records before it may have left the log.
+        return offset < self.replaced_below
+
+
+class _History:
+    def __init__(self, partition: int, partitions: int, seals: list[Sealed], *, whole: bool) -> None:
+        last = seals[-1] if seals else Sealed()
+        self._seals = seals
+        self._number, self._partitions = partition, partitions
+        self._partition = _HistoricPartition(partition, last.horizon_s)
+        self._partition.horizon_from = last.horizon_from
+        self._partition.conditions_from = last.conditions_from if last.HasField("conditions_from") else None
+        self._partition.ignored = dict.fromkeys(last.ignored, 0)
+        # A request that has replaced one which was not read stands, unless a seal says otherwise.
+        self._partition.replaced_below = 0 if whole else last.fence
+        self._store = MemoryStore()
+        self._outcomes: dict[int, Outcome] = {}
+
+    def live(self, records: Sequence[Record]) -> list[Outcome]:
+        left = list(records)
+        for seal in self._seals:
+            if end_ms_of(seal) < self._partition.sealed_ms:
+                continue
+            while left and left[0].offset < seal.fence:
+                self._read(left.pop(0))
+            self._seal(seal)
+        for record in left:
+            self._read(record)
+        return list(self._outcomes.values())
+
+    def _read(self, record: Record) -> None:
+        future = Future.FromString(record.value or b"")
+        future.replyTopic = future.replyTopic or "-"
+        asking = _Kept(record.key, future.SerializeToString(), record.offset, record.timestamp)
+        accepted = accept([asking], self._partition, self._partitions, self._store.versions)
+        due_ms, verdict = judged(asking, self._number, self._partitions)
+        if isinstance(verdict, Reason):
+            due_ms = None
+        outcome = Outcome(
+            *(record.offset, record.timestamp, due_ms, future.cancel, future.callBackTopic, future.callBackKey),
+            state=self._state_of(accepted, future),
+            reason=next(iter(accepted.refused), "") or (verdict if isinstance(verdict, Reason) else ""),
+        )
+        if future.HasField("copy"):
+            self._came_back(outcome, future, accepted)
         else:
-            states.append(State.FIRED if ask.second <= last and ask.offset < fence else State.PENDING)
-            before, second = number, ask.second
-    return states
+            self._outcomes[record.offset] = outcome
+            for answer in accepted.decided.answers:
+                self._withdraw(answer)
+        # A slice may end between requests that another owner has kept together.
+        rows = [single for row in accepted.rows for single in batches.singles(*row)]
+        self._write(self._partition.read(record.offset + 1, rows, accepted.offsets, accepted.decided))
 
+    def _state_of(self, accepted: Accepted, future: Future) -> State:
+        if accepted.refused:
+            return State.REFUSED
+        said = accepted.decided.answers[0].outcome if accepted.decided.answers else Reply.UNKNOWN
+        if said == Reply.IGNORED:
+            return State.IGNORED
+        if future.cancel:
+            return _OF_A_CANCEL.get(said, State.UNKNOWN)
+        return State.PARKED if accepted.far else State.PENDING
 
-def _second_in(key: bytes) -> int | None:
-    second = number_in(key)
-    return second if second and second < SECOND_LIMIT else None
+    def _came_back(self, outcome: Outcome, future: Future, accepted: Accepted) -> None:
+        """Have the copy of a request be that request."""
+        if not accepted.copies.keys() & {IN_TIME, LATE}:
+            return
+        original = self._outcomes.get(future.copy.offset)
+        if original:
+            self._outcomes[original.offset] = replace(original, state=State.PENDING)
+        else:
+            appended_ms = future.copy.appended * 1000
+            self._outcomes[future.copy.offset] = replace(outcome, offset=future.copy.offset, appended_ms=appended_ms)
+
+    def _withdraw(self, answer: Answer) -> None:
+        state = _WITHDRAWN.get(answer.outcome)
+        before = self._outcomes.get(answer.version.offset) if answer.version else None
+        if state and before and before.state in (State.PENDING, State.PARKED):
+            self._outcomes[before.offset] = replace(before, state=state)
+
+    def _seal(self, seal: Sealed) -> None:
+        partition, store = self._partition, self._store
+        self._write(partition.read(max(seal.fence, partition.position)))
+        self._write(partition.begin(end_ms_of(seal)))
+        start, end = partition.keys_left()
+        if not is_complete(seal):
+            end = seal.through + b"\0"
+        for key, row in store.rows(start, end):
+            for single, _ in batches.singles(key, row):
+                due_ms, offset = parts_of(single)
+                if due_ms != REFUSED_MS:
+                    self._outcomes[offset] = replace(self._outcomes[offset], state=State.FIRED)
+        self._write(partition.sealed(seal, Contents(through=seal.through), end))
+
+    def _write(self, changes: Changes) -> None:
+        self._store.write(changes)
+        self._partition.apply(changes)

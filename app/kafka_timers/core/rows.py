@@ -1,8 +1,9 @@
 """
-Requests of one second that were read in one go, kept as one row.
+Requests that were read in one go and are due at one moment, kept as one row: a batch.
 
-Callers mostly ask for the same delay, so what lies together on the log is due together. One row for a whole run of them
-spares the store, and lets the protobuf runtime parse all of them in one call, many times faster than one by one.
+Callers mostly ask for the same delay, so what lies together on the log is due together. One row for a whole batch
+spares the store, and lets the protobuf runtime parse all of its requests in one call, many times faster than one by
+one.
 """
 
 import struct
@@ -10,11 +11,9 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from google.protobuf.message import DecodeError
 
-from kafka_timers.core.partition import is_run, parts_of, row_key
+from kafka_timers.core.changes import Row
+from kafka_timers.core.keys import is_batch, parts_of, row_key
 from kafka_timers.core.wire import Extras, Future, Futures, RawRun, Request, Run
-
-# Key and value in the store.
-Row = tuple[bytes, bytes]
 
 # Tags of the fields of a Run.
 _REQUESTS, _OFFSETS, _PLAIN, _NAMED = b"\x0a", b"\x12", b"\x18\x01", b"\x20\x01"
@@ -35,7 +34,7 @@ def extras_in(values: Iterable[bytes]) -> Extras:
 
 def pack(requests: bytes, offsets: Sequence[int], *, plain: bool = False, named: bool = False) -> bytes:
     """
-    Return the value of a run.
+    Return the value of a batch.
 
     Args:
         requests: `framed`.
@@ -63,60 +62,60 @@ def requests_in(values: Sequence[bytes]) -> Sequence[Request]:
 
 
 def raw_requests(row: bytes) -> Sequence[bytes]:
-    """Return the requests of a run as they came."""
+    """Return the requests of a batch as they came."""
     return RawRun.FromString(row).requests
 
 
 def ids_in(row: bytes) -> Iterable[tuple[bytes, int]]:
-    """Return the timer ids of which a row tells that was packed like a run, with their offsets."""
+    """Return the timer ids of which a row tells that was packed like a batch, with their offsets."""
     past = RawRun.FromString(row)
     return zip(past.requests, past.offsets, strict=True)
 
 
 def singles(key: bytes, row: bytes) -> list[Row]:
     """Return what lies under *key* as a row for each request."""
-    if not is_run(key):
+    if not is_batch(key):
         return [(key, row)]
-    second, run = parts_of(key)[0], RawRun.FromString(row)
-    return [(row_key(second, 0, offset), raw) for offset, raw in zip(run.offsets, run.requests, strict=True)]
+    due_ms, batch = parts_of(key)[0], RawRun.FromString(row)
+    return [(row_key(due_ms, offset), raw) for offset, raw in zip(batch.offsets, batch.requests, strict=True)]
 
 
 def holds_any(key: bytes, row: bytes, offsets: Container[int]) -> bool:
     """
     Tell whether any of *offsets* is that of a request that lies under *key*.
 
-    A run keeps its key when its last request is taken back, so the key alone does not tell.
+    A batch keeps its key when its last request is withdrawn, so the key alone does not tell.
     """
-    if parts_of(key)[2] in offsets:
+    if parts_of(key)[1] in offsets:
         return True
-    return is_run(key) and any(offset in offsets for offset in RawRun.FromString(row).offsets)
+    return is_batch(key) and any(offset in offsets for offset in RawRun.FromString(row).offsets)
 
 
-def without(rows: Iterable[Row], taken_back: Iterator[bytes]) -> Iterator[Row]:
+def without(rows: Iterable[Row], withdrawn: Iterator[bytes]) -> Iterator[Row]:
     """
     Yield *rows* without the requests that do not fire.
 
     Args:
         rows: keys ascending.
-        taken_back: keys that those requests have, or would have if they were not in a run; ascending.
+        withdrawn: keys that those requests have, or would have if they were not in a batch; ascending.
     """
-    next_key = next(taken_back, None)
+    next_key = next(withdrawn, None)
     for key, row in rows:
-        # Of two runs in one second the later one has the higher offsets, so what lies below its key and has not been
+        # Of two batches at one moment the later one has the higher offsets, so what lies below its key and has not been
         # met yet is its own.
         gone = []
         while next_key is not None and next_key <= key:
             gone.append(next_key)
-            next_key = next(taken_back, None)
+            next_key = next(withdrawn, None)
         if not gone:
             yield key, row
-        elif is_run(key):
-            run, offsets = Run.FromString(row), {parts_of(each)[2] for each in gone}
+        elif is_batch(key):
+            batch, offsets = Run.FromString(row), {parts_of(each)[1] for each in gone}
             raw = raw_requests(row)
-            left = [(each, at) for each, at in zip(raw, run.offsets, strict=True) if at not in offsets]
+            left = [(each, at) for each, at in zip(raw, batch.offsets, strict=True) if at not in offsets]
             if left:
                 values = framed([each for each, _ in left])
-                yield key, pack(values, [at for _, at in left], plain=run.plain, named=run.named)
+                yield key, pack(values, [at for _, at in left], plain=batch.plain, named=batch.named)
         elif key not in gone:
             yield key, row
 

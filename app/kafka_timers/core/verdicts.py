@@ -3,30 +3,29 @@ What a record on `timer-request` asks for, or why it is refused.
 
 Pure. A refused request is kept like any other until the next tick takes it to `timer-rejected`, in the same transaction
 as that second's callbacks: it gets there exactly once, whatever crashes. Its row holds the reason and the whole record.
-What only the callback topic can tell is judged in the request's second, by `callbacks`.
+What only the callback topic can tell is judged in the request's second, with `callbacks`.
+
+Whatever bytes a record has, something is said of it, so that its neighbours are judged: a record on which this code
+itself fails is refused as unreadable.
 """
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from kafka_timers.core import rows as runs
-from kafka_timers.core.partition import REFUSED, Copied, Partition, Version, is_late, row_key, run_key
-from kafka_timers.core.rows import Row
-from kafka_timers.core.versions import Asked, CopyOf, Decided, decide, hash_of
-from kafka_timers.core.wire import (
-    SECOND_LIMIT,
-    Future,
-    Record,
-    Request,
-    callback_headers,
-    is_far,
-    number_in,
-)
+from kafka_timers.core import rows as batches
+from kafka_timers.core.changes import Row
+from kafka_timers.core.decisions import decide
+from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, is_late, row_key
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.routing import hash_of
+from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
+from kafka_timers.core.wire import Condition, Extras, Future, Record, is_far, second_in
 
 
 class Reason(StrEnum):
@@ -40,54 +39,34 @@ class Reason(StrEnum):
     MILLIS_OUT_OF_RANGE = "millis-out-of-range"
     ID_MISSING = "id-missing"
     ID_IN_FOREIGN_PARTITION = "id-in-foreign-partition"
+    CONDITION_INVALID = "condition-invalid"
+    CONDITION_UNSUPPORTED = "condition-unsupported"
     COPY_INVALID = "copy-invalid"
+    UNREADABLE = "unreadable"
     TOPIC_MISSING = "topic-missing"
     TOPIC_UNKNOWN = "topic-unknown"
     TOPIC_FORBIDDEN = "topic-forbidden"
     TOPIC_RESERVED = "topic-reserved"
+    TOPIC_NEEDS_KEY = "topic-needs-key"
     TOPIC_REFUSED = "topic-refused"
     TOO_LARGE = "too-large"
 
 
-# What a copy of a far request is worth that is not dropped.
+# What becomes of a copy of a far request that is not dropped.
 IN_TIME, LATE = "in time", "late"
 
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A callback topic that may be written to: its partitions, and the largest batch that it takes."""
-
-    partitions: int
-    batch_bytes_max: int
-
-
-# Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
-_BATCH_OVERHEAD = 100
-_HEADER_OVERHEAD = 10
-# What a callback's batch can be larger than its request: the above, and the service's own four headers.
-OVERHEAD_BYTES = _BATCH_OVERHEAD + 150
-
 _LENGTHS = struct.Struct(">ii")
+_LARGEST_OFFSET = (1 << 63) - 1
 
 
 def second_of(key: bytes | None) -> int | Reason:
     """Return the expiry second that a record's key names, or why it names none."""
-    if not key:
-        return Reason.KEY_MISSING
-    second = number_in(key)
-    if not second:
-        return Reason.KEY_NOT_A_SECOND
-    return second if second < SECOND_LIMIT else Reason.KEY_IN_MILLISECONDS
-
-
-def fits(request: Request, size: int, target: Target) -> bool:
-    """Tell whether a callback fits into its topic; *size* is that of the serialised *request*."""
-    if size + OVERHEAD_BYTES <= target.batch_bytes_max:
-        return True
-    headers = callback_headers(request, SECOND_LIMIT, b"0123456789:01234567890123456789")
-    header_bytes = sum([len(name) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers])
-    body_bytes = len(request.callBackKey) + len(request.callBack)
-    return _BATCH_OVERHEAD + body_bytes + header_bytes <= target.batch_bytes_max
+    return second_in(
+        key,
+        missing=Reason.KEY_MISSING,
+        malformed=Reason.KEY_NOT_A_SECOND,
+        in_milliseconds=Reason.KEY_IN_MILLISECONDS,
+    )
 
 
 def pack_refused(reason: Reason, record: Record) -> bytes:
@@ -106,6 +85,142 @@ def unpack_refused(row: bytes) -> tuple[Reason, bytes | None, bytes | None]:
     return reason, None if key_bytes < 0 else row[key_at:value_at], row[value_at + 1 :] if row[value_at:] else None
 
 
+# --- one record ------------------------------------------------------------------------------------------------------
+
+
+def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
+    """
+    Return due and Future of a request, None and Future of a cancel, or None and why *record* is refused.
+
+    Args:
+        record: of `timer-request`.
+        number: of its partition.
+        partitions: how many there are.
+    """
+    second, value = second_of(record.key), record.value
+    try:
+        future = Future.FromString(value or b"")
+    except DecodeError:
+        return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
+    if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
+        return None, Reason.ID_IN_FOREIGN_PARTITION
+    if (future.condition or future.ifRequest) and (reason := _condition_fault(future, number, record.offset)):
+        return None, reason
+    if future.cancel:
+        if future.HasField("copy"):
+            return None, Reason.COPY_INVALID
+        return None, future if future.timerId else Reason.ID_MISSING
+    if isinstance(second, Reason):
+        return None, second
+    if not value:
+        return None, Reason.VALUE_MISSING
+    if future.millis > 999:
+        return None, Reason.MILLIS_OUT_OF_RANGE
+    if future.HasField("copy") and not 0 <= future.copy.offset < future.copy.decidedOffset <= record.offset:
+        return None, Reason.COPY_INVALID
+    return second * 1000 + future.millis, future if future.callBackTopic else Reason.TOPIC_MISSING
+
+
+def _condition_fault(future: Future, number: int, offset: int) -> Reason | None:
+    if future.condition not in (Condition.IF_ABSENT, Condition.IF_PENDING):
+        return Reason.CONDITION_INVALID
+    if not future.timerId:
+        return Reason.ID_MISSING
+    if future.HasField("copy") or (future.cancel and future.condition == Condition.IF_ABSENT):
+        return Reason.CONDITION_INVALID
+    if future.ifRequest and (future.condition == Condition.IF_ABSENT or expected_in(future, number) is None):
+        return Reason.CONDITION_INVALID
+    return None
+
+
+def expected_in(future: Future, number: int) -> int | None:
+    """Return the offset that `ifRequest` names in partition *number*; None when it names none."""
+    partition, _, offset = future.ifRequest.partition(":")
+    if partition != str(number) or not (offset.isascii() and offset.isdecimal() and len(offset) <= 19):
+        return None
+    return min(int(offset), _LARGEST_OFFSET)
+
+
+def timer_record(future: Future, due_ms: int | None, record: Record, number: int, *, far: bool = False) -> TimerRecord:
+    """Return what a *record* that was judged says of its timer id."""
+    original = None
+    if future.HasField("copy"):
+        copy = future.copy
+        original = Original(copy.offset, copy.appended, copy.decidedOffset, copy.decided)
+    return TimerRecord(
+        future.timerId.encode(),
+        due_ms,
+        record.offset,
+        record.timestamp,
+        future.replyTopic.encode(),
+        far,
+        original,
+        future.condition,
+        expected_in(future, number) if future.ifRequest else None,
+    )
+
+
+# --- many records at once --------------------------------------------------------------------------------------------
+
+
+class Screened(NamedTuple):
+    """
+    Many Futures that `judged` would accept, whatever their dues.
+
+    Attributes:
+        futures: in their order.
+        framed: their bytes, as `rows` keeps many.
+        extras: what any of them has beside topic, key and value.
+        ids: their timer ids in UTF-8; empty when none has one.
+    """
+
+    futures: Sequence[Future]
+    framed: bytes
+    extras: Extras
+    ids: Sequence[bytes]
+
+
+def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened | None:
+    """
+    Return what is in *values* when nothing is unusual in them, many times faster than `judged` one by one.
+
+    Returns:
+        None when one of them might be refused, is a copy, asks for millis, or has a condition.
+    """
+    framed = batches.framed(values)
+    futures = batches.futures_in(framed)
+    if futures is None:
+        return None
+    extras = batches.extras_in(values)
+    if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest"))):
+        return None
+    ids: Sequence[bytes] = ()
+    has_cancels = extras.HasField("cancel")
+    if has_cancels or extras.HasField("timerId"):
+        ids = [future.timerId.encode() for future in futures]
+        if any(hash_of(timer_id) % partitions != number for timer_id in ids if timer_id):
+            return None
+        if has_cancels and any(future.cancel and not timer_id for future, timer_id in zip(futures, ids, strict=True)):
+            return None
+    topics = {future.callBackTopic for future in futures if not future.cancel} if has_cancels else None
+    if "" in (topics if topics is not None else {future.callBackTopic for future in futures}):
+        return None
+    return Screened(futures, framed, extras, ids)
+
+
+def dues_of(keys: Iterable[bytes | None]) -> dict[bytes | None, int] | None:
+    """Return the due in UNIX milliseconds that each of *keys* names; None when one of them names none."""
+    dues: dict[bytes | None, int] = {}
+    for key in keys:
+        second = second_of(key)
+        if isinstance(second, Reason):
+            return None
+        dues[key] = second * 1000
+    return dues
+
+
+# --- a whole fetch ---------------------------------------------------------------------------------------------------
+
 # Tells of timer ids, and of names of copies, what is known of each.
 Lookup = Callable[[Sequence[bytes]], Iterable[Version | None]]
 
@@ -117,14 +232,15 @@ class Accepted:
 
     Attributes:
         count: of the records that it follows from; nothing can be said yet of the first one behind them.
-        rows: what is kept, a row for each record or each run of them.
+        rows: what is kept, a row for each record or each batch of them.
         offsets: under which all records that are kept count as pending, ascending.
         refused: how many of them are refused requests, by reason.
         far: how many requests are left to the lake.
-        copies: how many copies of far requests there were, by what they are worth: `IN_TIME`, `LATE` or `Dropped`.
+        copies: how many copies of far requests there were, by disposition: `IN_TIME`, `LATE` or `Dropped`.
         copies_lead_s: seconds from the append of the copies that are kept to their due, all together.
         topics: callback topics that the others name.
         decided: what follows for timer ids, and of copies.
+        faults: records on which this code has failed, and how.
     """
 
     count: int
@@ -136,6 +252,7 @@ class Accepted:
     copies_lead_s: int = 0
     topics: set[str] = field(default_factory=set)
     decided: Decided = field(default_factory=Decided)
+    faults: dict[int, Exception] = field(default_factory=dict)
 
 
 def accept(records: Sequence[Record], partition: Partition, partitions: int, lookup: Lookup) -> Accepted:
@@ -153,173 +270,210 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
 
     Raises:
         KnownFromError: what these records mean depends on earlier ones than have been read.
+        Exception: that *lookup* has raised.
     """
-    usual = _usual(records, partition, partitions)
-    out, asked, copies = (*usual, {}) if usual else _one_by_one(records, partition, partitions)
-    if asked:
-        names = list({name: None for ask in asked for name in ask.names})
-        out.decided = decide(asked, dict(zip(names, lookup(names), strict=True)), partition)
-        if out.decided.open_at is not None:
-            sure = [record for record in records if record.offset < out.decided.open_at]
-            return accept(sure, partition, partitions, lookup)
-    if copies:
-        out.copies.update(out.decided.dropped.values())
-        kept = [each for offset, each in copies.items() if offset not in out.decided.dropped]
-        out.copies.update(LATE if is_late(key) else IN_TIME for (key, _), _, _ in kept)
-        out.copies_lead_s = sum([max(lead_s, 0) for _, _, lead_s in kept])
-        out.rows += [row for row, _, _ in kept]
-        out.offsets = sorted(out.offsets + [counted for _, counted, _ in kept])
+    faults: dict[int, Exception] = {}
+    while True:
+        kept = (None if faults else _usual(records, partition, partitions)) or _one_by_one(
+            records, partition, partitions, faults
+        )
+        if not kept.named:
+            break
+        names = list({name: None for each in kept.named for name in each.names})
+        known = dict(zip(names, lookup(names), strict=True))
+        try:
+            kept.out.decided = decide(kept.named, dict(known), partition)
+            break
+        except KnownFromError:
+            raise
+        except Exception:
+            # It may pass when it is judged for itself; then its neighbours are to blame, and one of those fails.
+            faults |= _faults_among(kept.named, known, partition)
+    out = kept.out
+    if out.decided.undecided_at is not None:
+        sure = [record for record in records if record.offset < out.decided.undecided_at]
+        return accept(sure, partition, partitions, lookup)
+    _drop(out, kept.copies)
+    out.faults = faults
     return out
 
 
-# Of copies, by the offset of each: its row, the offset under which it counts as pending, seconds from append to due.
-_Copies = dict[int, tuple[Row, int, int]]
+# Of requests that may come to nothing, by the offset of each: its row, the offset under which it counts as pending, and
+# of copies the seconds from append to due.
+_Doubtful = dict[int, tuple[Row, int, int | None]]
+
+
+class _Kept(NamedTuple):
+    out: Accepted
+    named: list[TimerRecord]
+    copies: _Doubtful
+
+
+def _drop(out: Accepted, doubtful: _Doubtful) -> None:
+    """Add to *out* what is left of *doubtful* requests once it is decided what they mean."""
+    if not doubtful:
+        return
+    decided = out.decided
+    out.copies.update(decided.dropped.values())
+    left = [each for at, each in doubtful.items() if at not in decided.dropped and at not in decided.ignored]
+    copies = [(row, lead_s) for row, _, lead_s in left if lead_s is not None]
+    out.copies.update(LATE if is_late(key) else IN_TIME for (key, _), _ in copies)
+    out.copies_lead_s = sum([max(lead_s, 0) for _, lead_s in copies])
+    out.rows += [row for row, _, _ in left]
+    out.offsets = sorted(out.offsets + [counted for _, counted, _ in left])
+
+
+def _faults_among(
+    named: Iterable[TimerRecord], known: Mapping[bytes, Version | None], partition: Partition
+) -> dict[int, Exception]:
+    """Return the first of *named* on which deciding fails, and how."""
+    now = dict(known)
+    for each in named:
+        try:
+            if decide([each], now, partition).undecided_at is not None:
+                break
+        except Exception as error:
+            return {each.offset: error}
+    raise AssertionError("records can be decided on one by one, and not together")
 
 
 def _one_by_one(
-    records: Sequence[Record], partition: Partition, partitions: int
-) -> tuple[Accepted, list[Asked], _Copies]:
-    out, asked, copies = Accepted(len(records)), [], {}
+    records: Sequence[Record], partition: Partition, partitions: int, faults: dict[int, Exception]
+) -> _Kept:
+    kept = _Kept(Accepted(len(records)), [], {})
     for record in records:
-        second, future = judged(record, partition.number, partitions)
-        offset, row = record.offset, record.value or b""
-        if isinstance(future, Reason):
-            key, row = partition.place(REFUSED, 0, offset), pack_refused(future, record)
-            out.refused[future] += key is not None
-        elif second is None:
-            asked.append(_asked(future, second, record))
-            continue
-        elif future.HasField("copy"):
-            copied = Copied(offset, future.copy.decidedOffset)
-            key = partition.place(second, future.millis, future.copy.offset, copied)
-            # One that is done may be followed by another one of the same original.
-            asked.append(_asked(future, second, record))
-            if key is not None:
-                copies[offset] = (key, row), copied.decided, second - record.timestamp // 1000
-                out.topics.add(future.callBackTopic)
-            continue
-        elif is_far(second, record.timestamp // 1000, partition.horizon_s):
-            out.far += 1
-            if future.timerId:
-                asked.append(_asked(future, second, record, far=True))
-            continue
+        if record.offset not in faults:
+            try:
+                _take(record, partition, partitions, kept)
+                continue
+            except Exception as error:
+                faults[record.offset] = error
+        _refuse(Reason.UNREADABLE, record, partition, kept.out)
+    return kept
+
+
+def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) -> None:
+    out, number, offset = kept.out, partition.number, record.offset
+    due_ms, future = judged(record, number, partitions)
+    if not isinstance(future, Reason) and future.condition and partition.refuses_condition(offset):
+        future = Reason.CONDITION_UNSUPPORTED
+    if isinstance(future, Reason):
+        _refuse(future, record, partition, out)
+        return
+    appended_s = record.timestamp // 1000
+    if due_ms is None:
+        kept.named.append(timer_record(future, due_ms, record, number))
+        return
+    if future.HasField("copy"):
+        copied = Copied(offset, future.copy.decidedOffset)
+        key, counted, lead_s = partition.place(due_ms, future.copy.offset, copied), copied.decided, due_ms // 1000
+        lead_s -= appended_s
+    elif is_far(due_ms // 1000, appended_s, partition.horizon_s):
+        out.far += 1
+        if future.timerId:
+            kept.named.append(timer_record(future, due_ms, record, number, far=True))
+        return
+    else:
+        key, counted, lead_s = partition.place(due_ms, offset), offset, None
+    if future.timerId or lead_s is not None:
+        # One that is done may be followed by another one of the same original.
+        kept.named.append(timer_record(future, due_ms, record, number))
+    if key is not None:
+        out.topics.add(future.callBackTopic)
+        row = (key, record.value or b"")
+        if lead_s is not None or future.condition:
+            kept.copies[offset] = row, counted, lead_s
         else:
-            if future.timerId:
-                asked.append(_asked(future, second, record))
-            key = partition.place(second, future.millis, offset)
-            out.topics.add(future.callBackTopic)
-        if key is not None:
-            out.rows.append((key, row))
-            out.offsets.append(offset)
-    return out, asked, copies
+            out.rows.append(row)
+            out.offsets.append(counted)
 
 
-def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> tuple[Accepted, list[Asked]] | None:
+def _refuse(reason: Reason, record: Record, partition: Partition, out: Accepted) -> None:
+    key = partition.place(REFUSED_MS, record.offset)
+    if key is not None:
+        out.refused[reason] += 1
+        out.rows.append((key, pack_refused(reason, record)))
+        out.offsets.append(record.offset)
+
+
+def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> _Kept | None:
     """Return what `_one_by_one` does when nothing is unusual in *records*, else None: many times faster."""
+    try:
+        return _at_once(records, partition, partitions)
+    except Exception:
+        # One of them is to blame, and `_one_by_one` tells which.
+        return None
+
+
+def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -> _Kept | None:
     values = [record.value or b"" for record in records]
-    framed = runs.framed(values)
-    futures = runs.futures_in(framed)
-    if futures is None:
+    passed = screened(values, partition.number, partitions)
+    if passed is None:
         return None
-    extras = runs.extras_in(values)
-    if extras.HasField("millis") or extras.HasField("copy"):
-        return None
+    futures, framed, extras, ids = passed
     requests, kept = records, futures
     if extras.HasField("cancel"):
         requests = [record for record, future in zip(records, futures, strict=True) if not future.cancel]
         kept = [future for future in futures if not future.cancel]
-        values = [record.value or b"" for record in requests]
-        framed = runs.framed(values)
     # Many requests of a fetch are due in the same seconds.
-    due: dict[bytes | None, int] = {}
-    looked_at = partition.looked_at
-    for key in {record.key for record in requests}:
-        second = second_of(key)
-        # What is due in a second that was looked at may be done or late.
-        if isinstance(second, Reason) or second <= looked_at:
-            return None
-        due[key] = second
-    topics = {future.callBackTopic for future in kept}
-    if "" in topics:
+    due = dues_of({record.key for record in requests})
+    # What is due before a moment that was looked at may be done or late.
+    if due is None or min(due.values(), default=partition.scanned_ms) < partition.scanned_ms:
         return None
+    topics = {future.callBackTopic for future in kept}
     far = _far_among(requests, due, partition.horizon_s)
-    asked = []
-    named = extras.HasField("timerId")
-    if named or extras.HasField("cancel"):
-        for record, future in zip(records, futures, strict=True):
-            if future.timerId:
-                asked_second = None if future.cancel else due[record.key]
-                asked.append(_asked(future, asked_second, record, far=record.offset in far))
-            elif future.cancel:
-                return None
-        if any(hash_of(ask.timer_id) % partitions != partition.number for ask in asked):
-            return None
+    named = []
+    for record, future, timer_id in zip(records, futures, ids, strict=True) if ids else ():
+        if timer_id:
+            due_ms = None if future.cancel else due[record.key]
+            reply_topic = future.replyTopic.encode()
+            is_left = record.offset in far
+            named.append(TimerRecord(timer_id, due_ms, record.offset, record.timestamp, reply_topic, is_left))
     if far:
         requests = [record for record in requests if record.offset not in far]
         due = {record.key: due[record.key] for record in requests}
+    if len(requests) < len(records):
         values = [record.value or b"" for record in requests]
-        framed = runs.framed(values)
+        framed = batches.framed(values)
     offsets = [record.offset for record in requests]
-    plain, rows = not extras.ListFields(), []
+    plain, has_ids = not extras.ListFields(), extras.HasField("timerId")
+    rows: list[Row] = []
     if not requests:
         topics = set()
     elif len(due) == 1:
-        [second] = due.values()
-        rows.append((run_key(second, offsets[-1], len(offsets)), runs.pack(framed, offsets, plain=plain, named=named)))
+        [due_ms] = due.values()
+        batch = batches.pack(framed, offsets, plain=plain, named=has_ids)
+        rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
     else:
-        parts: dict[int, tuple[list[bytes], list[int]]] = {second: ([], []) for second in due.values()}
-        for record, value, offset in zip(requests, values, offsets, strict=True):
-            of_second = parts[due[record.key]]
-            of_second[0].append(value)
-            of_second[1].append(offset)
-        for second, (part, at) in parts.items():
-            if len(at) == 1:
-                rows.append((row_key(second, 0, at[0]), part[0]))
-            else:
-                run = runs.pack(runs.framed(part), at, plain=plain, named=named)
-                rows.append((run_key(second, at[-1], len(at)), run))
-    return Accepted(len(records), rows, offsets, far=len(far), topics=topics), asked
+        rows = _by_due(requests, values, due, plain=plain, named=has_ids)
+    return _Kept(Accepted(len(records), rows, offsets, far=len(far), topics=topics), named, {})
 
 
-def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], horizon_s: int) -> set[int]:
-    """Return the offsets of those *requests* that are left to the lake; *due* has the second of each key."""
+def _by_due(
+    requests: Sequence[Record], values: Sequence[bytes], due: Mapping[bytes | None, int], *, plain: bool, named: bool
+) -> list[Row]:
+    """Return a row for all of *requests* that are due at one moment."""
+    parts: dict[int, tuple[list[bytes], list[int]]] = {due_ms: ([], []) for due_ms in due.values()}
+    for record, value in zip(requests, values, strict=True):
+        part = parts[due[record.key]]
+        part[0].append(value)
+        part[1].append(record.offset)
+    rows = []
+    for due_ms, (part_values, offsets) in parts.items():
+        if len(offsets) == 1:
+            rows.append((row_key(due_ms, offsets[0]), part_values[0]))
+        else:
+            batch = batches.pack(batches.framed(part_values), offsets, plain=plain, named=named)
+            rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
+    return rows
+
+
+def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], horizon_s: int) -> Collection[int]:
+    """Return the offsets of those *requests* that are left to the lake; *due* has the due of each key."""
     if not horizon_s or not requests:
         return set()
     times_ms = [record.timestamp for record in requests]
     # Most are near, and all that lie together were appended together.
-    if not is_far(max(due.values()), min(times_ms) // 1000, horizon_s):
+    if not is_far(max(due.values()) // 1000, min(times_ms) // 1000, horizon_s):
         return set()
-    return {each.offset for each in requests if is_far(due[each.key], each.timestamp // 1000, horizon_s)}
-
-
-def _asked(future: Future, second: int | None, record: Record, *, far: bool = False) -> Asked:
-    timer_id, reply_topic = future.timerId.encode(), future.replyTopic.encode()
-    copy_of = None
-    if future.HasField("copy"):
-        copy = future.copy
-        copy_of = CopyOf(copy.offset, copy.appended, copy.decidedOffset, copy.decided)
-    return Asked(timer_id, second, future.millis, record.offset, record.timestamp, reply_topic, far, copy_of)
-
-
-def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
-    """Return second and Future of a request, None and Future of a cancel, or None and why *record* is refused."""
-    second, value = second_of(record.key), record.value
-    try:
-        future = Future.FromString(value or b"")
-    except DecodeError:
-        return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
-    if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
-        return None, Reason.ID_IN_FOREIGN_PARTITION
-    if future.cancel:
-        if future.HasField("copy"):
-            return None, Reason.COPY_INVALID
-        return None, future if future.timerId else Reason.ID_MISSING
-    if isinstance(second, Reason):
-        return None, second
-    if not value:
-        return None, Reason.VALUE_MISSING
-    if future.millis > 999:
-        return None, Reason.MILLIS_OUT_OF_RANGE
-    if future.HasField("copy") and not future.copy.offset < future.copy.decidedOffset <= record.offset:
-        return None, Reason.COPY_INVALID
-    return second, future if future.callBackTopic else Reason.TOPIC_MISSING
+    return {each.offset for each in requests if is_far(due[each.key] // 1000, each.timestamp // 1000, horizon_s)}

@@ -1,35 +1,23 @@
 """
-What requests and cancels mean for earlier requests of the same timer id, and what is answered.
-
-Pure. All records of an id lie in one partition, so they have one order, and each means something for at most one other:
-the last request of the id before it. `Partition.fate` says what.
+What is known of a timer id, and what its records may come to; `decisions` has the rules.
 """
 
 import struct
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
-from murmurhash2 import murmurhash2
+from kafka_timers.core.keys import Copied
+from kafka_timers.core.wire import Condition, Reply
 
-from kafka_timers.core.partition import Copied, Fate, Partition, Version
-from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_S, Reply
-
+_VERSION = struct.Struct(">QHQQB")
+_COPIED = struct.Struct(">QQ")
 _ANSWER = struct.Struct(">BBI")
 _OFFSET = struct.Struct(">Q")
 
 # Requests that are read together are due in many seconds, and in few minutes.
 _MINUTE_S = 60
-
-# The seed of murmur2 in Kafka's clients, whose default partitioner takes the lower 31 bits modulo the partitions.
-SEED = 0x9747B28C
-POSITIVE = 0x7FFF_FFFF
-
-
-def hash_of(name: bytes) -> int:
-    """Return what Kafka's default partitioner takes modulo the number of partitions."""
-    return murmurhash2(name, SEED) & POSITIVE
 
 
 class KnownFromError(Exception):
@@ -40,7 +28,85 @@ class KnownFromError(Exception):
         self.offset = offset
 
 
-class CopyOf(NamedTuple):
+class Version(NamedTuple):
+    """
+    What is known of a timer id: its last request, and what came of that.
+
+    Attributes:
+        due_ms: UNIX milliseconds that it asks for; 0 when a cancel is all that is known.
+        offset: of the request; of a copy that of its original.
+        cancelled: whether a cancel has withdrawn it.
+        by: offset of the last cancel behind it; kept where there is a horizon, else 0.
+        far: whether it is left to the lake.
+        copied: where its copy lies, if it is one.
+        unsure: it is done, and nobody can tell any more whether a cancel was in time; it counts as cancelled then.
+    """
+
+    due_ms: int
+    offset: int
+    cancelled: bool = False
+    by: int = 0
+    far: bool = False
+    copied: Copied | None = None
+    unsure: bool = False
+
+    @property
+    def second(self) -> int:
+        """UNIX second that it asks for."""
+        return self.due_ms // 1000
+
+    @property
+    def closes_ms(self) -> int:
+        """The moment from which on it is too late to withdraw it: all callbacks of a second leave at its tick."""
+        return self.due_ms - self.due_ms % 1000
+
+    @property
+    def latest(self) -> int:
+        """Offset of the last record that this follows from."""
+        return self.by or self.offset
+
+    @property
+    def at(self) -> int:
+        """Offset at which it lies itself."""
+        return self.copied.at if self.copied else self.offset
+
+    @property
+    def counted(self) -> int:
+        """Offset under which it counts as pending."""
+        return self.copied.decided if self.copied else self.offset
+
+    def pack(self) -> bytes:
+        """Return it as a row of the store."""
+        second, millis = divmod(self.due_ms, 1000)
+        row = _VERSION.pack(second, millis, self.offset, self.by, self.cancelled | self.far << 1 | self.unsure << 2)
+        return row + _COPIED.pack(*self.copied) if self.copied else row
+
+    @classmethod
+    def unpack(cls, row: bytes) -> "Version":
+        """Return what `pack` was called on."""
+        second, millis, offset, by, flags = _VERSION.unpack_from(row)
+        copied = Copied(*_COPIED.unpack_from(row, _VERSION.size)) if len(row) > _VERSION.size else None
+        return cls(second * 1000 + millis, offset, bool(flags & 1), by, bool(flags & 2), copied, bool(flags & 4))
+
+
+class Effect(Enum):
+    """
+    What a cancel, or a request with the same timer id, means for an earlier request.
+
+    Attributes:
+        WITHDRAWS: the earlier one does not fire.
+        TOO_LATE: it fires, or has fired.
+        FORGOTTEN: one or the other: a worker that reads the log again cannot tell, and nobody asks any more.
+        UNDECIDED: whether it fires will be known when the open scan is sealed.
+    """
+
+    WITHDRAWS = auto()
+    TOO_LATE = auto()
+    FORGOTTEN = auto()
+    UNDECIDED = auto()
+
+
+class Original(NamedTuple):
     """
     What a copy is a copy of.
 
@@ -62,34 +128,36 @@ class CopyOf(NamedTuple):
         return b"\xff" + _OFFSET.pack(self.offset)
 
 
-class Asked(NamedTuple):
+class TimerRecord(NamedTuple):
     """
-    A record that has a timer id or is a copy.
+    A record that has a timer id, or is a copy.
 
     Attributes:
         timer_id: empty without one.
-        second: None for a cancel.
-        millis: within that second.
+        due_ms: None for a cancel.
         offset: of the record.
         appended_ms: UNIX milliseconds of its append.
         reply_topic: empty when no answer is wanted.
         far: whether the request is left to the lake.
-        copy_of: set for a copy.
+        original: set for a copy.
+        condition: under which it means anything.
+        expected: offset of the only request that `IF_PENDING` means; None for any.
     """
 
     timer_id: bytes
-    second: int | None
-    millis: int
+    due_ms: int | None
     offset: int
     appended_ms: int
     reply_topic: bytes
     far: bool = False
-    copy_of: CopyOf | None = None
+    original: Original | None = None
+    condition: int = Condition.CONDITION_UNSPECIFIED
+    expected: int | None = None
 
     @property
     def names(self) -> Iterable[bytes]:
         """What has to be known of to decide."""
-        return filter(None, (self.timer_id, self.copy_of and self.copy_of.name))
+        return filter(None, (self.timer_id, self.original and self.original.name))
 
 
 class Answer(NamedTuple):
@@ -115,17 +183,6 @@ class Answer(NamedTuple):
         version = Version.unpack(row[_ANSWER.size : version_end]) if version_bytes else None
         return cls(offset, row[version_end:topic_end], row[topic_end:], outcome, version)
 
-    def by_now(self, partition: Partition) -> "Answer":
-        """Return what is true of this, which was not sent, after others may have owned the *partition*."""
-        version = self.version
-        if version is None or self.outcome == Reply.TOO_LATE or not partition.is_done(version):
-            return self
-        if version.cancelled:
-            # Asked for the second time. Whether the first time was in time for the others is not known here.
-            return self._replace(outcome=Reply.UNKNOWN, version=None)
-        # No seal covers the record that asks, so the scan that covers what it asks for was made without it.
-        return self._replace(outcome=Reply.TOO_LATE)
-
     def reply(self, partition: int) -> Reply:
         """Return the message that says so; *partition* is the one of `timer-request` that all of it lies in."""
         reply = Reply(
@@ -136,21 +193,21 @@ class Answer(NamedTuple):
         return reply
 
 
-class TakenBack(NamedTuple):
+class Withdrawn(NamedTuple):
     """
     A request that is held and does not fire.
 
     Attributes:
         key: of its row.
         counted: the offset under which it counts as pending.
-        timer_id: its.
-        moved: whether another one has taken its place, rather than a cancel.
+        timer_id: the timer id of the request.
+        superseded: whether another request has taken its place; else a cancel has withdrawn it.
     """
 
     key: bytes
     counted: int
     timer_id: bytes
-    moved: bool
+    superseded: bool
 
 
 class Dropped(StrEnum):
@@ -177,150 +234,38 @@ class Decided:
 
     Attributes:
         versions: what is to be kept of each id, None for nothing.
-        taken_back: requests that are held and do not fire.
+        withdrawn: requests that are held and do not fire.
         answers: in the order of the records.
-        past: ids, and offsets that the last record of each must have to be forgotten, by the end of the minute from
-            which on an hour is counted.
+        expiring: ids, and offsets that the last record of each must have to be forgotten, by the UNIX second that ends
+            the minute from which on an hour is counted.
         last: offset of the last record.
-        remember: offsets of requests that do not wait, and the second in which that was decided.
+        remember: offsets of requests that do not wait, and the UNIX milliseconds at which that was decided.
         dropped: offsets of copies that mean nothing, and why.
-        open_at: offset of the first record that nothing can be said of yet; it and all behind it are left out.
+        ignored: offsets of requests whose condition does not hold, and their due.
+        undecided_at: offset of the first record that nothing can be said of yet; it and all behind it are left out.
     """
 
     versions: dict[bytes, Version | None] = field(default_factory=dict)
-    taken_back: list[TakenBack] = field(default_factory=list)
+    withdrawn: list[Withdrawn] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    past: dict[int, tuple[list[bytes], list[int]]] = field(default_factory=dict)
+    expiring: dict[int, tuple[list[bytes], list[int]]] = field(default_factory=dict)
     last: int = 0
     remember: list[tuple[int, int]] = field(default_factory=list)
     dropped: dict[int, Dropped] = field(default_factory=dict)
-    open_at: int | None = None
+    ignored: dict[int, int] = field(default_factory=dict)
+    undecided_at: int | None = None
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether nothing has to be kept of it."""
+        return not (self.versions or self.answers or self.dropped or self.ignored)
 
     def keep(self, name: bytes, version: Version, from_s: int) -> None:
-        """Keep *version* of *name* for an hour from second *from_s* on."""
+        """Keep *version* of *name* for an hour from the UNIX second *from_s* on."""
         self.versions[name] = version
         minute = from_s - from_s % _MINUTE_S + _MINUTE_S
-        past = self.past.get(minute)
-        if past is None:
-            past = self.past[minute] = ([], [])
-        past[0].append(name)
-        past[1].append(version.latest)
-
-
-def decide(asked: Iterable[Asked], known: MutableMapping[bytes, Version | None], partition: Partition) -> Decided:
-    """
-    Return what *asked* means.
-
-    Args:
-        asked: offsets ascending; requests that are refused left out.
-        known: the last request of each name before these; is changed to that after them.
-        partition: knows what has fired.
-
-    Raises:
-        KnownFromError: what a copy means depends on earlier records than have been read.
-    """
-    out = Decided()
-    for ask in asked:
-        if ask.copy_of:
-            _decide_copy(ask, ask.copy_of, known, partition, out)
-        elif not _decide_ask(ask, known, partition, out):
-            break
-        out.last = ask.offset
-    return out
-
-
-def _decide_ask(ask: Asked, known: MutableMapping[bytes, Version | None], partition: Partition, out: Decided) -> bool:
-    """Decide on a request or cancel; False when nothing can be said of it yet."""
-    timer_id, asked_second, _, offset, appended_ms, reply_topic, *_ = ask
-    appended_s = appended_ms // 1000
-    before = known.get(timer_id)
-    outcome, kept, keep_from = Reply.UNKNOWN, before, 0
-    if before is not None and before.cancelled:
-        if asked_second is None and before.second:
-            outcome = Reply.CANCELLED
-    elif before is not None:
-        fate = partition.fate(before, offset, appended_ms)
-        if fate is Fate.OPEN:
-            out.open_at = offset
-            return False
-        if fate is Fate.TAKEN_BACK:
-            outcome = Reply.CANCELLED if asked_second is None else Reply.MOVED
-            kept = before._replace(cancelled=True)
-            if not before.far:
-                second, millis, of, *_ = before
-                key = partition.place(second, millis, of, before.copied)
-                if key is None:
-                    raise AssertionError("what is done cannot be taken back")
-                counted = before.copied.decided if before.copied else of
-                out.taken_back.append(TakenBack(key, counted, timer_id, asked_second is not None))
-                out.remember.append((counted, appended_s))
-        elif fate is Fate.TOO_LATE:
-            outcome = Reply.TOO_LATE
-        else:
-            kept = None
-    if asked_second is not None:
-        kept, keep_from = Version(asked_second, ask.millis, offset, far=ask.far), asked_second
-        if ask.far:
-            keep_from = appended_s
-            out.remember.append((offset, appended_s))
-        elif keep_from <= partition.looked_at:
-            if partition.is_done(kept):
-                out.remember.append((offset, keep_from))
-            else:
-                keep_from = partition.looked_at + 1
-        if partition.horizon_s:
-            keep_from = max(keep_from, appended_s)
-    elif partition.horizon_s:
-        # It may be about a request that the lake has, and lie behind what the lake knew when it made a copy.
-        kept = (kept or Version(0, 0, 0, cancelled=True))._replace(by=offset)
-        keep_from = appended_s if kept.far else max(kept.second, appended_s)
-    # A copy that follows may have been decided without this record, however long ago that is when the log is read anew.
-    now = min(partition.second, appended_s) if partition.horizon_s else partition.second
-    if keep_from and kept:
-        if keep_from <= now - ID_MEMORY_S:
-            kept = None
-        else:
-            out.keep(timer_id, kept, keep_from)
-    if kept is not before:
-        known[timer_id] = out.versions[timer_id] = kept
-    if reply_topic and not partition.is_answered(offset):
-        about = None if outcome == Reply.UNKNOWN else before
-        out.answers.append(Answer(offset, reply_topic, timer_id, outcome, about))
-    return True
-
-
-def _decide_copy(
-    ask: Asked,
-    copy_of: CopyOf,
-    known: MutableMapping[bytes, Version | None],
-    partition: Partition,
-    out: Decided,
-) -> None:
-    if ask.second is None:
-        raise AssertionError("a cancel is no copy")
-    appended_s = ask.appended_ms // 1000
-    before = known.get(ask.timer_id) if ask.timer_id else None
-    why: Dropped | None = None
-    if appended_s - copy_of.decided_s > COPY_STALE_S:
-        why = Dropped.STALE
-    elif partition.holds_original(ask.second, copy_of.offset, copy_of.appended_s):
-        why = Dropped.HELD
-    elif copy_of.decided < partition.known_from:
-        raise KnownFromError(copy_of.decided)
-    elif known.get(copy_of.name) is not None:
-        why = Dropped.REPEATED
-    elif before is not None and before.latest >= copy_of.decided:
-        why = Dropped.OVERTAKEN
-    if why:
-        out.dropped[ask.offset] = why
-        return
-    # Another copy of the same original may follow for as long as it is not stale, and is known by its name for an hour.
-    version = Version(ask.second, ask.millis, copy_of.offset, copied=Copied(ask.offset, copy_of.decided))
-    known[copy_of.name] = version
-    out.keep(copy_of.name, version, appended_s)
-    # A later request of the id, made when this one's second had begun already, stays the last.
-    if ask.timer_id and (before is None or before.offset <= copy_of.offset):
-        known[ask.timer_id] = version
-        out.keep(ask.timer_id, version, max(ask.second, appended_s))
-        if partition.is_done(version):
-            out.remember.append((copy_of.decided, ask.second))
+        expiring = self.expiring.get(minute)
+        if expiring is None:
+            expiring = self.expiring[minute] = ([], [])
+        expiring[0].append(name)
+        expiring[1].append(version.latest)

@@ -7,11 +7,11 @@ Everything on a topic is a promise to every client in every language; docs/wire.
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from kafka_timers.errors import WireError
+from kafka_timers.errors import NewerFormatError, WireError
 from kafka_timers.v1.future_pb2 import Copy, Future, Header
 from kafka_timers.v1.reply_pb2 import Reply
 from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
@@ -20,12 +20,16 @@ from kafka_timers.v1.sealed_pb2 import Sealed
 __all__ = [
     "COPY_STALE_S",
     "EXPIRY_HEADER",
+    "FORMAT",
     "ID_HEADER",
+    "ID_MEMORY_MS",
     "ID_MEMORY_S",
     "REQUEST_HEADER",
     "SECOND_LIMIT",
+    "SERVICE_HEADERS",
     "TICK",
     "TOKEN_HEADER",
+    "Condition",
     "Copy",
     "Extras",
     "Future",
@@ -40,13 +44,25 @@ __all__ = [
     "Topics",
     "age_of",
     "callback_headers",
+    "check_format",
+    "end_ms_of",
+    "first_ms_of",
     "future_from",
     "is_complete",
     "is_far",
     "latest",
     "number_in",
     "sealed_from",
+    "second_in",
 ]
+
+
+Condition = Future.Condition
+
+_Fault = TypeVar("_Fault")
+
+# Of `Sealed`: 1 counts in seconds alone, 2 in milliseconds too, and knows conditions.
+FORMAT = 2
 
 
 class Record(Protocol):
@@ -94,6 +110,8 @@ TOKEN_HEADER = "timer-token"  # noqa: S105  # a header's name, no secret
 ID_HEADER = "timer-id"
 EXPIRY_HEADER = "timer-expiry"
 REQUEST_HEADER = "timer-request"
+# The headers that the service itself sets on every callback.
+SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
 
 # The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
 SECOND_LIMIT = 100_000_000_000
@@ -101,6 +119,7 @@ SECOND_LIMIT = 100_000_000_000
 
 # How long the service knows an id whose timer has fired or was cancelled.
 ID_MEMORY_S = 3600
+ID_MEMORY_MS = ID_MEMORY_S * 1000
 # How long after its decision a copy of a far request may be appended. Half of the memory: a worker that reads half an
 # hour behind the log still knows all records that the decision could not know.
 COPY_STALE_S = ID_MEMORY_S // 2
@@ -110,6 +129,24 @@ def number_in(text: bytes) -> int | None:
     """Return the whole number that *text* names in ASCII digits, None when it names none that could be a time."""
     # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
     return int(text) if text.isdigit() and len(text) <= 14 else None
+
+
+def second_in(text: bytes | None, *, missing: _Fault, malformed: _Fault, in_milliseconds: _Fault) -> int | _Fault:
+    """
+    Return the UNIX second that *text* names in ASCII digits, or the fault that keeps it from naming one.
+
+    Args:
+        text: the key of a request, or a header that another system uses for it.
+        missing: returned when there is no text.
+        malformed: returned when the text is no whole number above 0.
+        in_milliseconds: returned when the number is too large to count seconds.
+    """
+    if not text:
+        return missing
+    second = number_in(text)
+    if not second:
+        return malformed
+    return second if second < SECOND_LIMIT else in_milliseconds
 
 
 def is_far(second: int, appended_s: int, horizon_s: int) -> bool:
@@ -176,9 +213,33 @@ def is_complete(seal: Sealed) -> bool:
     return not seal.HasField("through")
 
 
+def check_format(seal: Sealed) -> None:
+    """
+    Check that this version knows what *seal* says.
+
+    Raises:
+        NewerFormatError: a later version has written it.
+    """
+    if seal.format > FORMAT:
+        raise NewerFormatError(
+            f"partition {seal.partition} has seals of format {seal.format}, and this version knows those up to "
+            f"{FORMAT}: upgrade this worker, or stop it and leave the partition to the others"
+        )
+
+
+def first_ms_of(seal: Sealed) -> int:
+    """Return the first moment that *seal* covers, in UNIX milliseconds."""
+    return seal.first_ms if seal.format > 1 else seal.first * 1000
+
+
+def end_ms_of(seal: Sealed) -> int:
+    """Return the moment before which *seal* covers everything, in UNIX milliseconds."""
+    return seal.end_ms if seal.format > 1 else (seal.last + 1) * 1000
+
+
 def age_of(seal: Sealed) -> tuple[int, int]:
-    """Return what the seals of one partition are ordered by: (last second, fence), the latest highest."""
-    return seal.last, seal.fence
+    """Return what the seals of one partition are ordered by: (end in milliseconds, fence), the latest highest."""
+    return end_ms_of(seal), seal.fence
 
 
 def latest(seals: Iterable[Sealed]) -> Sealed | None:

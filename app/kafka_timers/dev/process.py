@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from kafka_timers.die_with_parent import tied_to_us
+from kafka_timers.die_with_parent import die_with_us
 
 __all__ = ["Child"]
 
@@ -46,7 +46,7 @@ class Child:
         with log.open("ab") as output:
             log_start = output.tell()
             process = await asyncio.create_subprocess_exec(
-                *tied_to_us(*command),
+                *die_with_us(*command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

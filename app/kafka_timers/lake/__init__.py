@@ -7,17 +7,20 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
     records     records of Kafka → rows
     land        timer-request, timer-sealed and timer-rejected → tables, exactly once
     maintain    compaction and retention
-    versions    which requests were taken back, which copies workers have taken (pure)
-    fates       what fires, and by which seal (pure)
+    versions    which requests were withdrawn, which copies workers have taken (pure)
+    outcomes    what fires, and by which seal (pure)
     pending     what waits (pure)
+    conditions  which records mean nothing, since their condition did not hold (pure)
     live        how the live topics stand; publishing through Spark
     message     protobuf fields made in SQL (pure)
+    buckets     seconds that are promoted together (pure)
+    copies      which far requests need a copy, and what it is (pure)
     promote     far requests → timer-request, as copies, before they come due
     query       views for SQL; many cancels or moves at once
-    time_range  what the tables have of a span of time, and no more
-    findings    what is wrong with a span (pure)
+    time_range  what the tables have of a time range, and no more
+    findings    what is wrong with a time range (pure)
     audit       seals against requests, callbacks against both
-    replay      a span fired again on paper, also with other settings
+    replay      a time range fired again on paper, also with other settings
     forecast    how many timers are due when
     report      what audit, replay and forecast tell, for a terminal and as a page
     plots       what is common to their plots

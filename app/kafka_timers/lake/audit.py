@@ -1,5 +1,5 @@
 """
-The audit of a span: judges what was sealed in it by what was landed, and writes down what comes of it.
+The audit of a time range: judges what was sealed in it by what was landed, and writes down what comes of it.
 
 Only what is complete is judged: seals whose requests have all been landed.
 """
@@ -25,7 +25,7 @@ from kafka_timers.lake.findings import (
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, due_of
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import append, constant, read, root_of
-from kafka_timers.lake.time_range import Span, span_of
+from kafka_timers.lake.time_range import TimeRange, time_range_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Audit", "audit"]
@@ -34,7 +34,8 @@ _LATENESS = ("lateness_p99_ms", "lateness_max_ms")
 _CALLBACKS = "partition int, offset bigint, topic string, second bigint, at_ms bigint"
 # Each topic is landed by itself, so a seal may be there for a while before its rejects are.
 _SETTLED_MS = 600_000
-# Callbacks are read from this long before the span, where an early one may lie, until this long behind its last seal.
+# Callbacks are read from this long before the time range, where an early one may lie, until this long behind its last
+# seal.
 _AROUND_MS = 3_600_000
 # Of the plots over time.
 _POINTS_MAX = 720
@@ -47,7 +48,7 @@ class Audit:
 
     Attributes:
         audited_s: UNIX second in which it began; names its rows in the tables.
-        first: UNIX second in which the span begins.
+        first: UNIX second in which the time range begins.
         last: UNIX second in which it ends.
         sealed_to: the last second that was judged, by partition.
         seals: how many were judged; slices of one second are one.
@@ -91,23 +92,23 @@ def audit(
     shown: int = 20,
 ) -> Audit:
     """
-    Judge what was sealed in a span, and append what comes of it to `audit_seconds` and `audit_findings`.
+    Judge what was sealed in a time range, and append what comes of it to `audit_seconds` and `audit_findings`.
 
     Args:
         spark: the session.
         settings: say where lake and brokers are.
         now_s: UNIX seconds; names the audit.
-        first: UNIX second in which the span begins; None is a day before its end.
+        first: UNIX second in which the time range begins; None is a day before its end.
         last: UNIX second in which it ends; None is the last one that is sealed.
         callbacks: whether to read the callback topics.
         shown: how many of the findings to return.
 
     Raises:
-        LakeError: nothing is sealed in the span.
+        LakeError: nothing is sealed in the time range.
     """
-    with span_of(spark, settings, first, last) as span:
-        late_ms = _judge(spark, settings, span, now_s, callbacks=callbacks)
-        first, last, sealed_to = span.first, span.last, span.sealed_to
+    with time_range_of(spark, settings, first, last) as within:
+        late_ms = _judge(spark, settings, within, now_s, callbacks=callbacks)
+        first, last, sealed_to = within.first, within.last, within.sealed_to
     # What was written is not computed again.
     seconds, findings = (
         read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
@@ -139,38 +140,40 @@ def audit(
 
 
 def _judge(
-    spark: SparkSession, settings: LakeSettings, span: Span, now_s: int, *, callbacks: bool
+    spark: SparkSession, settings: LakeSettings, within: TimeRange, now_s: int, *, callbacks: bool
 ) -> Sequence[Row] | None:
     """Append what is to be said of each seal, and what is wrong; return how late callbacks were, if they are read."""
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
-    fated = span.fates()
+    outcomes = within.outcomes()
     if callbacks:
-        fated = span.keep(fated)
-    wanted = span.keep(expected(fated))
-    newest_ms = span.sealed.agg(F.max("appended_ms")).collect()[0][0]
-    seconds = checked(span.sealed.where(F.col("last") >= span.first), wanted, newest_ms - _SETTLED_MS)
-    seconds = span.keep(seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))}))
+        outcomes = within.keep(outcomes)
+    wanted = within.keep(expected(outcomes))
+    newest_ms = within.sealed.agg(F.max("appended_ms")).collect()[0][0]
+    seconds = checked(within.sealed.where(F.col("last") >= within.first), wanted, newest_ms - _SETTLED_MS)
+    seconds = within.keep(seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))}))
     append(seconds, root, AUDIT_SECONDS)
 
-    findings = gaps(span.sealed).where(F.col("second") >= span.first)
+    findings = gaps(within.sealed).where(F.col("second") >= within.first)
     if not seconds.where(~F.col("ok")).isEmpty():
-        findings = findings.unionByName(seal_findings(seconds, fated))
-    in_span = F.col("last").between(span.first, span.last)
-    if not wanted.where(F.col("fence").isNull() & in_span).isEmpty():
-        findings = findings.unionByName(unpromoted(fated.where(F.col("sealed_in") >= span.first)))
+        findings = findings.unionByName(seal_findings(seconds, outcomes))
+    in_range = F.col("last").between(within.first, within.last)
+    if not wanted.where(F.col("fence").isNull() & in_range).isEmpty():
+        findings = findings.unionByName(unpromoted(outcomes.where(F.col("sealed_in") >= within.first)))
     told = None
     if callbacks:
-        judged = fated.where(F.col("sealed_in") >= span.first)
-        received = _received(spark, settings, judged, span.first * 1000 - _AROUND_MS, newest_ms + _AROUND_MS)
-        findings = findings.unionByName(callback_findings(fated, received, span.steps, span.first, span.last))
+        judged = outcomes.where(F.col("sealed_in") >= within.first)
+        received = _received(spark, settings, judged, within.first * 1000 - _AROUND_MS, newest_ms + _AROUND_MS)
+        findings = findings.unionByName(
+            callback_findings(outcomes, received, within.intervals, within.first, within.last)
+        )
         told = lateness(judged, received).orderBy("topic").collect()
     append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
     return told
 
 
-def _received(spark: SparkSession, settings: LakeSettings, fated: DataFrame, from_ms: int, to_ms: int) -> DataFrame:
-    """Return what lies in the callback topics that *fated* name, of some span of time."""
-    topics = [row[0] for row in fated.where(F.col("reason").isNull()).select("topic").distinct().collect()]
+def _received(spark: SparkSession, settings: LakeSettings, outcomes: DataFrame, from_ms: int, to_ms: int) -> DataFrame:
+    """Return what lies in the callback topics that *outcomes* name, of a time range."""
+    topics = [row[0] for row in outcomes.where(F.col("reason").isNull()).select("topic").distinct().collect()]
     if not topics:
         return constant(spark, [], _CALLBACKS)
     records = spark.read.format("kafka").options(

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER
-from kafka_timers.lake.fates import due_ms, figures, fires
+from kafka_timers.lake.outcomes import due_ms, figures, fires
 from kafka_timers.lake.schema import AUDIT_SECONDS
 
 __all__ = [
@@ -50,17 +50,17 @@ _REQUEST = ("partition", "offset")
 _SEAL = ("partition", "last", "fence")
 
 
-def expected(fated: DataFrame) -> DataFrame:
+def expected(outcomes: DataFrame) -> DataFrame:
     """
     Return what each seal should tell.
 
     Args:
-        fated: rows of `fates`.
+        outcomes: rows of `outcomes_of`.
 
     Returns:
         partition int, last bigint, fence bigint (null counts what was not promoted), and those of `figures`.
     """
-    due = fated.where(F.col("sealed_in").isNotNull() & F.col("taken_by").isNull())
+    due = outcomes.where(F.col("sealed_in").isNotNull() & F.col("taken_by").isNull())
     return figures(due.withColumnRenamed("sealed_in", "last"), *_SEAL)
 
 
@@ -89,7 +89,7 @@ def checked(sealed: DataFrame, wanted: DataFrame, settled_ms: int) -> DataFrame:
     )
 
 
-def seal_findings(seconds: DataFrame, fated: DataFrame) -> DataFrame:
+def seal_findings(seconds: DataFrame, outcomes: DataFrame) -> DataFrame:
     """
     Return a finding for each seal that is not ok.
 
@@ -97,7 +97,7 @@ def seal_findings(seconds: DataFrame, fated: DataFrame) -> DataFrame:
 
     Args:
         seconds: rows of `checked`.
-        fated: the rows of `fates` that it was made of.
+        outcomes: the rows of `outcomes_of` that it was made of.
 
     Returns:
         kind string (seal-count or seal-digest), partition int, offset bigint (null), second bigint, detail string.
@@ -105,8 +105,8 @@ def seal_findings(seconds: DataFrame, fated: DataFrame) -> DataFrame:
     wrong = seconds.where(~F.col("ok")).withColumn("missed", F.col("expected_digest") - F.col("digest"))
     number = F.col("offset") + 1
     cube = number * number * number
-    # Of what fired, and of what was taken back or rejected and may have fired all the same.
-    asked = fated.where(F.col("fence").isNotNull()).select(
+    # Of what fired, and of what was withdrawn or rejected and may have fired all the same.
+    asked = outcomes.where(F.col("fence").isNotNull()).select(
         "partition", F.col("sealed_in").alias("last"), F.col("offset").alias("named"), cube.alias("cube")
     )
     explained = (
@@ -164,18 +164,18 @@ def gaps(sealed: DataFrame) -> DataFrame:
     )
 
 
-def unpromoted(fated: DataFrame) -> DataFrame:
+def unpromoted(outcomes: DataFrame) -> DataFrame:
     """
     Return a finding for each far request whose second is sealed, and of which workers have no copy.
 
     Args:
-        fated: rows of `fates`.
+        outcomes: rows of `outcomes_of`.
 
     Returns:
         kind string (not-promoted), partition int, offset bigint, second bigint, detail string.
     """
     left = F.col("fence").isNull() & F.col("sealed_in").isNotNull() & F.col("taken_by").isNull()
-    return fated.where(left).select(
+    return outcomes.where(left).select(
         F.lit("not-promoted").alias("kind"),
         *_REQUEST,
         "second",
@@ -211,15 +211,17 @@ def callbacks_of(records: DataFrame) -> DataFrame:
     ).where(F.col("offset").isNotNull() & F.col("second").isNotNull())
 
 
-def callback_findings(fated: DataFrame, callbacks: DataFrame, steps: DataFrame, first: int, last: int) -> DataFrame:
+def callback_findings(
+    outcomes: DataFrame, callbacks: DataFrame, intervals: DataFrame, first: int, last: int
+) -> DataFrame:
     """
     Return what is wrong with callbacks.
 
     Args:
-        fated: rows of `fates`, of all requests that are due in the span or sealed in it.
-        callbacks: rows of `callbacks_of`, of the span and some time around it.
-        steps: those that *fated* was made by.
-        first: UNIX second in which the span begins.
+        outcomes: rows of `outcomes_of`, of all requests that are due in the time range or sealed in it.
+        callbacks: rows of `callbacks_of`, of the time range and some time around it.
+        intervals: those that *outcomes* was made by.
+        first: UNIX second in which the time range begins.
         last: UNIX second in which it ends.
 
     Returns:
@@ -242,7 +244,7 @@ def callback_findings(fated: DataFrame, callbacks: DataFrame, steps: DataFrame, 
         ("missing", is_due & ~came, said("no callback in %s", "topic")),
         ("doubled", is_due & (F.col("times") > 1), said("%d callbacks, the first in %s", "times", "seen_in")),
         ("early", is_due & (early_ms > 0), said("callback in %s %d ms before its second", "seen_in", early_ms)),
-        ("stale-version", came & back, said("callback in %s, and record %d had taken it back", "seen_in", "taken_by")),
+        ("stale-version", came & back, said("callback in %s, and record %d had withdrawn it", "seen_in", "taken_by")),
         ("unexpected", came & ~back & ~is_due, said("callback in %s, and %s", "seen_in", why_not)),
         (
             "unexpected",
@@ -257,17 +259,17 @@ def callback_findings(fated: DataFrame, callbacks: DataFrame, steps: DataFrame, 
         )
     )
     known = (
-        fated.where(F.col("sealed_in").between(first, last))
+        outcomes.where(F.col("sealed_in").between(first, last))
         .join(received, [*_REQUEST], "left")
         .select(*_REQUEST, F.coalesce("second", "sealed_in").alias("second"), F.explode(told).alias("told"))
         .where(F.col("told").isNotNull())
         .select("told.kind", *_REQUEST, "second", "told.detail")
     )
     # What was made after the last seal may not have been landed.
-    passed = steps.groupBy("partition").agg(F.max("fence").alias("passed"))
+    passed = intervals.groupBy("partition").agg(F.max("fence").alias("passed"))
     strangers = (
         received.where(F.col("says").between(first, last))
-        .join(fated.select(*_REQUEST), [*_REQUEST], "anti")
+        .join(outcomes.select(*_REQUEST), [*_REQUEST], "anti")
         .join(passed, "partition", "left")
         .where(F.col("passed").isNull() | (F.col("offset") < F.col("passed")))
         .select(
@@ -280,12 +282,12 @@ def callback_findings(fated: DataFrame, callbacks: DataFrame, steps: DataFrame, 
     return known.unionByName(strangers)
 
 
-def lateness(fated: DataFrame, callbacks: DataFrame) -> DataFrame:
+def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
     """
     Return how late callbacks were: from their second, or from their request's append if that was later.
 
     Args:
-        fated: rows of `fates`.
+        outcomes: rows of `outcomes_of`.
         callbacks: rows of `callbacks_of`; of a doubled one the first counts.
 
     Returns:
@@ -294,7 +296,7 @@ def lateness(fated: DataFrame, callbacks: DataFrame) -> DataFrame:
     received = callbacks.groupBy(*_REQUEST).agg(F.min("at_ms").alias("at_ms"))
     shares = F.percentile_approx("late_ms", [0.5, 0.99, 0.999], 10_000)
     return (
-        fires(fated)
+        fires(outcomes)
         .where(F.col("reason").isNull())
         .join(received, [*_REQUEST])
         .select("topic", (F.col("at_ms") - due_ms()).alias("late_ms"))

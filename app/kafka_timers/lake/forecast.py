@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import plots
-from kafka_timers.lake.fates import totals
+from kafka_timers.lake.outcomes import totals
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.lake.tables import read, root_of
@@ -132,7 +132,7 @@ def forecast(
     )
     since, fence = ends.agg(F.min("end.last"), F.min("end.fence")).collect()[0]
     until = since + ahead_s
-    requests = requests_of(read(spark, root, REQUESTS), since, fence, until)
+    requests = requests_of(read(spark, root, REQUESTS), seals, since, fence, until)
     waiting = pending(requests, recent).where(F.col("second").between(since + 1, until))
     waiting = waiting.where(F.col("topic").rlike(fnmatch.translate(topic)))
     # Computed once, and all else from that.

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
+from kafka_timers.lake.conditions import has_conditions
 from kafka_timers.lake.schema import (
     BUCKETS,
     COPY,
@@ -240,10 +241,10 @@ def sealed_by(seals: DataFrame) -> int:
     return row[0] if row[0] is not None and row[1] >= partitions[0] else 0
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the same seconds in as few spans as there can be; both ends of a span belong to it."""
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the same seconds in as few ranges as there can be; both ends of a range belong to it."""
     out: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
+    for first, last in sorted(ranges):
         if out and first <= out[-1][1] + 1:
             out[-1] = (out[-1][0], max(last, out[-1][1]))
         else:
@@ -259,7 +260,8 @@ def still_needed(
 
     These are open, since they may fire yet: what no seal covers; what some worker's horizon left to the lake, in a
     second that is not promoted. And of a timer id, all that lies behind a request that is open or live: it may have
-    taken that one back, which would come to life again. And copies of what stays: it would be promoted again.
+    withdrawn that one, which would come to life again. And copies of what stays: it would be promoted again. And what
+    the conditions of rows that stay are judged by.
 
     Args:
         old: rows of `requests` that might go.
@@ -282,11 +284,27 @@ def still_needed(
     open_requests = asked.where("is_open").select(columns).unionByName(live).where(kind == REQUEST)
     ids = asked.where(F.col("timer_id").isNotNull()).select(*_ID).distinct()
     behind = open_requests.join(ids, [*_ID], "left_semi").groupBy(*_ID).agg(F.min("offset").alias("open_from"))
+    if has_conditions(old) or has_conditions(live):
+        behind = _judged_by(asked.where("is_open").select(columns).unionByName(live), asked, behind)
     stays = F.col("is_open") | F.coalesce(F.col("offset") > F.col("open_from"), F.lit(False))
     asked = asked.join(behind, [*_ID], "left").where(stays)
     originals = asked.select("partition", F.col("offset").alias("original"), F.lit(True).alias("has_original"))
     copies = copies.join(originals, ["partition", "original"], "left").where("is_open OR has_original")
     return asked.select(columns).unionByName(copies.select(columns))
+
+
+def _judged_by(stays: DataFrame, asked: DataFrame, behind: DataFrame) -> DataFrame:
+    """
+    Return *behind* with what the conditions of rows that stay are judged by.
+
+    That is all back to the last request without a condition: such a one stands, whatever lies before it.
+    """
+    first = stays.where(F.col("condition").isNotNull()).groupBy(*_ID).agg(F.min("offset").alias("first"))
+    plain = asked.where((F.col("kind") == REQUEST) & F.col("condition").isNull())
+    plain = plain.join(first, [*_ID]).where(F.col("offset") < F.col("first"))
+    since = plain.groupBy(*_ID).agg((F.max("offset") - 1).alias("open_from"))
+    since = first.join(since, [*_ID], "left").select(*_ID, F.coalesce("open_from", F.lit(-1)).alias("open_from"))
+    return behind.unionByName(since).groupBy(*_ID).agg(F.min("open_from").alias("open_from"))
 
 
 def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed: DataFrame) -> None:
@@ -297,6 +315,8 @@ def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed:
     try:
         kept = needed.count()
         if kept < before:
+            # What it writes has all columns, also those that the table lacks yet.
+            tables.create(spark, root, table)
             writer = needed.select(*table.columns.names).write.format("delta").mode("overwrite")
             writer.option("replaceWhere", where).save(tables.path_of(root, table))
         log.info("%s: %d rows have gone, and %d of their folders are still needed", table.name, before - kept, kept)

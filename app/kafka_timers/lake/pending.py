@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.fates import by_seal
+from kafka_timers.lake.outcomes import by_seal
 from kafka_timers.lake.schema import REQUEST
 from kafka_timers.lake.versions import marks_of
 
@@ -14,7 +14,7 @@ _REQUEST = ("partition", "offset")
 
 def pending(requests: DataFrame, seals: DataFrame) -> DataFrame:
     """
-    Return the requests that were neither taken back nor are done.
+    Return the requests that were neither withdrawn nor are done.
 
     Args:
         requests: rows of `requests`: those that are asked about, all copies of them, all records of their timer ids.

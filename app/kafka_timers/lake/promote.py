@@ -2,7 +2,7 @@
 How far requests come back to the workers: bucket by bucket of seconds, as copies on `timer-request`.
 
 The log is all the state there is. What a bucket still lacks is computed from the tables: its far requests, less those
-that were taken back, less those of which workers have a copy. That is published until nothing is left; then the bucket
+that were withdrawn, less those of which workers have a copy. That is published until nothing is left; then the bucket
 is closed. Killed anywhere, the next run computes anew, and workers drop what is published twice.
 
     seconds     … 35,999 │ 36,000 … 39,599 │ 39,600 … 43,199 │ 43,200 …
@@ -14,46 +14,35 @@ tick, and all that was appended before the question for the log's end must have 
 """
 
 import asyncio
-import itertools
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Never
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from kafka_timers.clock import Clock, HostClock
-from kafka_timers.core.wire import Copy, Future, Topics
+from kafka_timers.clock import Clock
+from kafka_timers.core.wire import Topics
 from kafka_timers.errors import KafkaTimersError, LakeError
-from kafka_timers.lake import message, tables
-from kafka_timers.lake.fates import waits_longer
+from kafka_timers.lake import tables
+from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, far_requests, left_to_the_lake, next_bucket
+from kafka_timers.lake.conditions import (
+    NO_CONDITION_BYTES,
+    days_about,
+    has_conditions,
+    history_of,
+    in_force,
+    verdicts_of,
+)
+from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, is_sure, need_no_copy
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
-from kafka_timers.lake.schema import BUCKETS, CANCEL, COPY, DELAYS_S, REQUEST, REQUESTS, SEALS
-from kafka_timers.lake.versions import marks_of
+from kafka_timers.lake.outcomes import intervals_of
+from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
 
-__all__ = [
-    "Bucket",
-    "Closed",
-    "Promoter",
-    "Seen",
-    "asks_about",
-    "copies_in",
-    "copies_of",
-    "far_requests",
-    "keep_promoting",
-    "left_to_the_lake",
-    "next_bucket",
-    "settled",
-]
+__all__ = ["Promoter", "Seen"]
 
 log = logging.getLogger(__name__)
-
-# Append times of two brokers may differ by this much: a request may be appended in a second that a tick on another
-# broker has already passed.
-SKEW_S = 5
 
 # How often a bucket is looked at before something must be wrong: once to publish, once to close, and some for copies
 # that a cancel overtakes.
@@ -63,34 +52,7 @@ _POLL_S = 0.5
 # What a message takes beside value and key, and the key: a batch of its own with nothing else in it.
 _AROUND_VALUE_BYTES = 128
 
-# What a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
-_OFFSET_BYTES, _SECOND_BYTES = 8, 6
-COPY_BYTES = 5 + 2 * (1 + _OFFSET_BYTES) + 2 * (1 + _SECOND_BYTES)
-
-
-class Bucket(NamedTuple):
-    """
-    Seconds that are promoted together.
-
-    Attributes:
-        first: the first of them.
-        last: the last of them.
-        far_s: who waits longer than this may have been left to the lake.
-    """
-
-    first: int
-    last: int
-    far_s: int
-
-
-class Closed(NamedTuple):
-    """A row of the table `buckets`."""
-
-    first: int
-    last: int
-    horizon_s: int
-    promoted: int
-    closed_s: int
+_REQUEST = ("partition", "offset")
 
 
 class Seen(NamedTuple):
@@ -101,187 +63,32 @@ class Seen(NamedTuple):
         published: requests of which it has published copies.
         late: of these, due by the time that all were published.
         large: requests too large for a copy.
+        unsure: requests whose condition may not have been judged yet.
         promoted: requests of which workers had one; counted when nothing was published.
     """
 
     published: int = 0
     late: int = 0
     large: int = 0
+    unsure: int = 0
     promoted: int = 0
 
 
-def next_bucket(closed: Sequence[Closed], now: int, horizon_s: int, bucket_s: int) -> Bucket | None:
+class _Decision(NamedTuple):
     """
-    Return the next seconds to promote, None while none may be.
+    What is known when it is decided which requests of a bucket are to fire.
 
-    It follows the closed ones without a gap. All whole buckets that have come within the horizon are one, so that a job
-    that was down, or begins, looks at everything once.
-
-    Args:
-        closed: all rows of `buckets`.
-        now: second of the last tick.
-        horizon_s: of the lake.
-        bucket_s: length of a bucket.
+    Attributes:
+        live: how the live part stood.
+        known: of each partition the offset below which everything is in the tables.
+        wall_s: UNIX second in which it began.
+        elapsed_s: the same as monotonic seconds.
     """
-    rows = sorted(closed, key=lambda row: (row.closed_s, row.last))
-    done = 0
-    if rows:
-        done = rows[-1].last
-        # Requests have been appended since that are far by the smaller horizon and due in what was closed by the
-        # larger one. None is due before the moment at which it was closed, and that was behind last - horizon.
-        if rows[-1].horizon_s > horizon_s:
-            done = max(0, done - rows[-1].horizon_s)
-    whole = (now + horizon_s - SKEW_S - 1 - done) // bucket_s
-    if whole < 1:
-        return None
-    # A smaller horizon was in force until the next one closed its first bucket. What was left to the lake by it is due
-    # within the larger one from then on; later nobody waits of whom the larger one does not tell.
-    ends = [row.closed_s for row in rows[1:]]
-    before = [
-        row.horizon_s
-        for row, end_s in itertools.zip_longest(rows, ends)
-        if end_s is None or end_s + horizon_s >= done + 1
-    ]
-    return Bucket(done + 1, done + whole * bucket_s, min([horizon_s, *before]))
 
-
-def lies_in(bucket: Bucket) -> Column:
-    """Tell of a row of `requests` whether far requests of *bucket* may lie in its partition of the table."""
-    lies = F.lit(False)
-    for delay, longest_s in {**DELAYS_S, "more": None}.items():
-        if longest_s is None or longest_s > bucket.far_s:
-            form = {"more": "%Y", "1y": "%Y-%m"}.get(delay, "%Y-%m-%d")
-            lies |= (F.col("delay") == delay) & _due_between(bucket, form)
-    return lies
-
-
-def far_requests(requests: DataFrame, bucket: Bucket) -> DataFrame:
-    """
-    Return the rows of `requests` that are far and due in *bucket*, whatever became of them.
-
-    What is read depends on what is due in the bucket's days, months and years, and not on what else is parked.
-    """
-    return requests.where(
-        lies_in(bucket)
-        & (F.col("kind") == REQUEST)
-        & F.col("second").between(bucket.first, bucket.last)
-        & waits_longer(F.lit(bucket.far_s))
-    )
-
-
-def left_to_the_lake(far: DataFrame, seals: DataFrame) -> DataFrame:
-    """
-    Return those of *far* that workers have left to the lake, as their seals tell.
-
-    What workers had when their horizon changed is theirs, and has fired from then on. Only of what was due before now
-    is it in question: what they had lies below the new horizon_from, and nothing there waits any more.
-
-    Args:
-        far: rows of `requests`.
-        seals: partition int, last bigint, horizon_s bigint, horizon_from bigint of all seals; of a partition without
-            any, nobody has anything.
-    """
-    horizons = seals.groupBy("partition", "horizon_from", "horizon_s").agg(F.max("last").alias("last"))
-    horizons = horizons.groupBy("partition").agg(
-        F.sort_array(F.collect_list(F.struct("horizon_from", "last", "horizon_s"))).alias("horizons")
-    )
-    # Of several from one offset on the last one; who read what lies before the first had none, since land came with it.
-    judged = F.filter("horizons", lambda each: each["horizon_from"] <= F.col("offset"))
-    horizon_s = F.coalesce(F.try_element_at(judged, F.lit(-1))["horizon_s"], F.lit(0))
-    return (
-        far.join(F.broadcast(horizons), "partition", "left")
-        .where(F.col("horizons").isNull() | waits_longer(horizon_s))
-        .select(far.columns)
-    )
-
-
-def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:
-    """Return the rows of `requests` that are copies of requests due in *bucket*."""
-    return requests.where(
-        (F.col("delay") == COPY)
-        & _due_between(bucket, "%Y-%m-%d")
-        & (F.col("kind") == COPY)
-        & F.col("second").between(bucket.first, bucket.last)
-    )
-
-
-def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
-    """
-    Return the requests and cancels that have a timer id of one of *far*.
-
-    Args:
-        requests: all rows of `requests`.
-        far: rows of it.
-        since: the lowest offset of *far*: nothing below it says anything about them.
-
-    Returns:
-        partition int, offset bigint, appended_ms bigint, kind string, second bigint, timer_id string.
-    """
-    # By a hash of the id, which is smaller: that two ids have the same lets in one too many, which does no harm.
-    name = F.xxhash64("partition", "timer_id")
-    named = far.where(F.col("timer_id").isNotNull()).select(name.alias("name")).distinct()
-    return (
-        requests.where(F.col("kind").isin(REQUEST, CANCEL) & F.col("timer_id").isNotNull() & (F.col("offset") >= since))
-        .withColumn("name", name)
-        .join(named, "name", "left_semi")
-        .select("partition", "offset", "appended_ms", "kind", "second", "timer_id")
-    )
-
-
-def settled(asks: DataFrame, copies: DataFrame) -> DataFrame:
-    """
-    Return the requests of which no copy is wanted any more.
-
-    Args:
-        asks: as `asks_about` returns them.
-        copies: as `copies_in` returns them.
-
-    Returns:
-        partition int, offset bigint, promoted boolean: whether workers have taken a copy, else it was taken back.
-    """
-    return marks_of(asks.unionByName(copies, allowMissingColumns=True)).select(
-        "partition", "offset", F.col("copied_at").isNotNull().alias("promoted")
-    )
-
-
-def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -> DataFrame:
-    """
-    Return the copies of *requests* as records for `timer-request`.
-
-    Args:
-        requests: rows of `requests`.
-        decided: of each partition the offset below which everything was known to the decision that they fire.
-        decided_s: UNIX second in which that began.
-
-    Returns:
-        partition int, key binary, value binary; those of a partition by second and offset. Requests that the decision
-        could not know are left out.
-    """
-    decided_of = F.create_map(
-        *itertools.chain.from_iterable(
-            (F.lit(number), F.lit(offset).cast("bigint")) for number, offset in decided.items()
-        )
-    )
-    copy = message.nested(
-        Future.COPY_FIELD_NUMBER,
-        message.number(Copy.OFFSET_FIELD_NUMBER, F.col("offset"), _OFFSET_BYTES),
-        message.number(Copy.APPENDED_FIELD_NUMBER, F.floor(F.col("appended_ms") / 1000), _SECOND_BYTES),
-        message.number(Copy.DECIDEDOFFSET_FIELD_NUMBER, decided_of[F.col("partition")], _OFFSET_BYTES),
-        message.number(Copy.DECIDED_FIELD_NUMBER, F.lit(decided_s), _SECOND_BYTES),
-    )
-    return (
-        # What was landed since the decision waits for the next: a copy that is older than its original is refused.
-        requests.where(F.col("offset") < decided_of[F.col("partition")])
-        # A worker keeps neighbours that are due together as one row.
-        .repartition(len(decided), "partition")
-        .sortWithinPartitions("partition", "second", "offset")
-        .select(
-            "partition",
-            F.col("second").cast("string").cast("binary").alias("key"),
-            # A Future with the copy alone, behind the original's bytes: to a parser that is one message.
-            F.concat("value", message.bytes_of(copy)).alias("value"),
-        )
-    )
+    live: Live
+    known: Mapping[int, int]
+    wall_s: int
+    elapsed_s: float
 
 
 class Promoter:
@@ -337,7 +144,22 @@ class Promoter:
                 wrong += self._promote(bucket)
         return wrong
 
-    def publish_what_is_left(self, bucket: Bucket) -> Seen:
+    def keep_on(self, every_s: float) -> Never:
+        """
+        Promote until this process is ended, and look every *every_s* seconds.
+
+        What stands in the way is logged and tried again: a broker that is away, a landing that is behind, a worker's
+        horizon.
+        """
+        while True:
+            next_s = self._clock.elapsed_s() + every_s
+            try:
+                self.catch_up()
+            except KafkaTimersError as error:
+                log.error("%s", error)
+            self._pause(next_s - self._clock.elapsed_s())
+
+    def publish_missing(self, bucket: Bucket) -> Seen:
         """
         Publish a copy of each request of *bucket* that waits for one, which is a look at it.
 
@@ -345,66 +167,119 @@ class Promoter:
             LakeError: as `catch_up`.
             BrokerError: as `catch_up`.
         """
-        decided_s, began_s = int(self._clock.wall_s()), self._clock.elapsed_s()
-        live = self._look()
-        decided = self._landed(live.ends)
+        decision = self._decide()
         requests = tables.read(self._spark, self._root, REQUESTS)
-        far = far_requests(requests, bucket)
-        if bucket.first <= live.now:
-            last = [(number, seal.last, seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
-            told = tables.constant(
-                self._spark, last, "partition int, last bigint, horizon_s bigint, horizon_from bigint"
-            )
-            # The last ones may not have been landed.
-            seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
-            far = left_to_the_lake(far, seals.select(told.columns).unionByName(told))
+        far = self._held_by_nobody(far_requests(requests, bucket), bucket, decision.live)
         there, named, since = _counts(far, F.count("*"), F.count("timer_id"), F.min("offset"))
         if not there:
             return Seen()
-        asks = asks_about(requests, far, since) if named else requests.where(F.lit(False))
-        done = settled(asks, copies_in(requests, bucket)).persist()
+        asks = requests.where(F.lit(False))
+        judged_to: Mapping[int, int] = {}
+        if named:
+            far, asks, judged_to = self._in_force(requests, far, asks_about(requests, far, since), since)
+        done = need_no_copy(asks, copies_in(requests, bucket)).persist()
         try:
-            fits = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) <= live.message_bytes_max
-            left = far.withColumn("fits", fits).join(done, ["partition", "offset"], "left_anti")
-            next_due = F.min(F.when(F.col("fits"), F.col("second")))
-            waiting, large, first = _counts(left, F.count_if("fits"), F.count_if(~F.col("fits")), next_due)
-            late, now = 0, live.now
-            if waiting:
-                publish(copies_of(left.where("fits"), decided, decided_s), self._settings)
-                # To ask again takes half a second, and nearly always all are due much later.
-                if first <= now + self._clock.elapsed_s() - began_s + SKEW_S:
-                    now = self._look().now
-                    late = left.where(F.col("fits") & (F.col("second") <= now)).count()
-            seen = Seen(waiting, late, large, 0 if waiting else done.where("promoted").count())
+            seen = self._publish(far.join(done, [*_REQUEST], "left_anti"), bucket, decision, judged_to)
+            if not seen.published:
+                seen = seen._replace(promoted=done.where("promoted").count())
         finally:
             done.unpersist()
-        if seen.published:
-            log.info("published copies of %d requests of seconds %d to %d", seen.published, *bucket[:2])
-        if seen.late:
-            log.error(
-                "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
-                *(seen.late, *bucket[:2], now),
-            )
         return seen
 
+    def _decide(self) -> _Decision:
+        """Begin to decide: all that was appended by now will be known."""
+        wall_s, elapsed_s = int(self._clock.wall_s()), self._clock.elapsed_s()
+        live = self._look()
+        return _Decision(live, self._landed(live.ends), wall_s, elapsed_s)
+
+    def _held_by_nobody(self, far: DataFrame, bucket: Bucket, live: Live) -> DataFrame:
+        """Return those of *far* that workers do not hold themselves."""
+        if bucket.first > live.now:
+            return far
+        last = [(number, seal.last, seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
+        columns = "partition int, last bigint, horizon_s bigint, horizon_from bigint"
+        # The last ones may not have been landed.
+        newest = tables.constant(self._spark, last, columns)
+        seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
+        return left_to_the_lake(far, seals.select(newest.columns).unionByName(newest))
+
+    def _in_force(
+        self, requests: DataFrame, far: DataFrame, asks: DataFrame, since: int
+    ) -> tuple[DataFrame, DataFrame, Mapping[int, int]]:
+        """
+        Return *far* and *asks* without the records that mean nothing, since their condition did not hold.
+
+        And for each partition the offset below which this is known: what a worker had read is told by seals, and all
+        up to some moment are needed, so those count that are landed.
+        """
+        if not has_conditions(asks):
+            return far, asks, {}
+        history = history_of(requests, asks)
+        seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
+        newest = seals.groupBy("partition").agg(F.max("last").alias("newest"))
+        fences = {row[0]: row[1] for row in seals.groupBy("partition").agg(F.max("fence")).collect()}
+        seals = seals.join(F.broadcast(newest), "partition")
+        seals = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") == F.col("newest")))
+        verdicts = verdicts_of(history, intervals_of(seals))
+        far = in_force(far, verdicts).where(F.col("kind") == REQUEST)
+        return far, asks_about(in_force(requests, verdicts), far, since), fences
+
+    def _publish(self, lacking: DataFrame, bucket: Bucket, decision: _Decision, judged_to: Mapping[int, int]) -> Seen:
+        """Publish copies of the requests *lacking* one, and say what went wrong."""
+        live = decision.live
+        reset_bytes = F.when(F.col("condition").isNotNull(), NO_CONDITION_BYTES).otherwise(0)
+        copy_bytes = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) + reset_bytes
+        lacking = lacking.withColumn("fits", copy_bytes <= live.message_bytes_max)
+        lacking = lacking.withColumn("is_sure", is_sure(judged_to))
+        ready = lacking.where("fits AND is_sure")
+        count, first_due, large, unsure = _counts(
+            lacking,
+            F.count_if("fits AND is_sure"),
+            F.min(F.when(F.col("fits") & F.col("is_sure"), F.col("second"))),
+            F.count_if("NOT fits"),
+            F.count_if("fits AND NOT is_sure"),
+        )
+        late = 0
+        if count:
+            publish(copies_of(ready, decision.known, decision.wall_s), self._settings)
+            log.info("published copies of %d requests of seconds %d to %d", count, bucket.first, bucket.last)
+            now, took_s = live.now, self._clock.elapsed_s() - decision.elapsed_s
+            # To ask again takes half a second, and nearly always all are due much later.
+            if first_due <= now + took_s + SKEW_S:
+                now = self._look().now
+                late = ready.where(F.col("second") <= now).count()
+            if late:
+                log.error(
+                    "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
+                    *(late, bucket.first, bucket.last, now),
+                )
+        return Seen(count, late, large, unsure)
+
     def _promote(self, bucket: Bucket) -> int:
-        wrong = 0
+        wrong, seen = 0, Seen()
         for _ in range(_LOOKS):
-            seen = self.publish_what_is_left(bucket)
+            seen = self.publish_missing(bucket)
             wrong += seen.late
-            if not seen.published:
+            if not seen.published and not seen.unsure:
                 if seen.large:
                     log.error(
                         "%d requests of seconds %d to %d do not fire: with what a copy adds they are larger than what "
                         "%s takes (max.message.bytes)",
-                        *(seen.large, *bucket[:2], self._topic),
+                        *(seen.large, bucket.first, bucket.last, self._topic),
                     )
                 self._close(bucket, seen.promoted)
                 return wrong + seen.large
+            if not seen.published:
+                self._pause(_POLL_S)
+        where = f"of the requests due in seconds {bucket.first} to {bucket.last}"
+        if seen.unsure:
+            raise LakeError(
+                f"{where}, {seen.unsure} have a condition, and no seal tells that a worker has judged it: is each "
+                "partition owned by a worker, and are its seals landed? The next run goes on with them"
+            )
         raise LakeError(
-            f"of the requests due in seconds {bucket.first} to {bucket.last}, {seen.published} still have no copy "
-            f"that workers take, after {_LOOKS} looks: are there cancels of them all the time, or does the landing lag "
-            "by half an hour? The next run goes on with them"
+            f"{where}, {seen.published} still have no copy that workers take, after {_LOOKS} looks: are there cancels "
+            "of them all the time, or does the landing lag by half an hour? The next run goes on with them"
         )
 
     def _look(self) -> Live:
@@ -443,37 +318,18 @@ class Promoter:
             if self._land:
                 self._land()
             else:
-                time.sleep(_POLL_S)
+                self._pause(_POLL_S)
         refuse_other_topic(positions, self._topic, len(ends))
         return {number: positions.get(number, 0) for number in ends}
 
     def _close(self, bucket: Bucket, promoted: int) -> None:
         row = Closed(bucket.first, bucket.last, self._settings.horizon_s, promoted, int(self._clock.wall_s()))
         tables.append(tables.constant(self._spark, [row], BUCKETS.columns), self._root, BUCKETS)
-        log.info("closed seconds %d to %d: workers have %d requests of them", *bucket[:2], promoted)
+        log.info("closed seconds %d to %d: workers have %d requests of them", bucket.first, bucket.last, promoted)
 
-
-def keep_promoting(promoter: Promoter, every_s: float) -> Never:
-    """
-    Promote until this process is ended, and look every *every_s* seconds.
-
-    What cannot go on is logged and tried again: a broker that is away, a landing that is behind, a worker's horizon.
-    """
-    clock = HostClock()
-    while True:
-        next_s = clock.elapsed_s() + every_s
-        try:
-            promoter.catch_up()
-        except KafkaTimersError as error:
-            log.error("%s", error)
-        time.sleep(max(0.0, next_s - clock.elapsed_s()))
+    def _pause(self, for_s: float) -> None:
+        asyncio.run(self._clock.sleep_until(self._clock.wall_s() + for_s))
 
 
 def _counts(frame: DataFrame, *counts: Column) -> Row:
     return frame.agg(*counts).collect()[0]
-
-
-def _due_between(bucket: Bucket, form: str) -> Column:
-    # As text they sort as they follow each other, up to the year 9999.
-    first, last = (datetime.fromtimestamp(second, UTC).strftime(form) for second in bucket[:2])
-    return F.col("due").between(first, last)

@@ -1,10 +1,11 @@
 """
-What the lake knows, in SQL: all timers that wait, have fired or were taken back; and asking for many at once.
+What the lake knows, in SQL: all timers that wait, have fired or were withdrawn; and asking for many at once.
 
     requests, seals, rejected     the tables, with the time of their seconds
     pending                       requests that wait, as far as has been landed: see `pending.pending`
     fired                         requests whose callbacks are out
-    cancelled                     requests that were taken back in time, and by what
+    cancelled                     requests that were withdrawn in time, and by what
+    ignored                       requests and cancels whose condition did not hold
 
 All of them are views of the session; nothing is written but what `lake cancel` and `lake move` are asked to publish.
 """
@@ -20,8 +21,17 @@ from kafka_timers.broker.topics import counts
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
-from kafka_timers.lake.fates import fates, fires, steps_of
+from kafka_timers.lake.conditions import (
+    IGNORED,
+    VERDICTS,
+    has_conditions,
+    history_of,
+    in_force,
+    no_condition,
+    verdicts_of,
+)
 from kafka_timers.lake.live import publish, refuse_other_topic
+from kafka_timers.lake.outcomes import fires, intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS
 from kafka_timers.settings import LakeSettings
@@ -32,6 +42,7 @@ __all__ = [
     "cancels_of",
     "chosen",
     "fired",
+    "ignored",
     "moves_of",
     "open_views",
     "rows_of",
@@ -50,14 +61,20 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> None:
     requests, seals, rejected = (tables.read(spark, root, table) for table in (REQUESTS, SEALS, REJECTED))
     own = rejected.where(F.col("source_topic") == Topics.of(settings.topic_prefix).requests)
     own = own.select(F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason")
-    fated = fates(requests, steps_of(seals), own)
+    counted, intervals = requests, intervals_of(seals)
+    verdicts = tables.constant(spark, [], VERDICTS)
+    if has_conditions(requests):
+        verdicts = verdicts_of(history_of(requests, requests), intervals)
+        counted = in_force(requests, verdicts)
+    outcomes = outcomes_of(counted, intervals, own)
     views = {
         "requests": requests.withColumns({"appended_at": _appended_at(), "due_at": F.timestamp_seconds("second")}),
         "seals": seals.withColumns({"appended_at": _appended_at(), "last_at": F.timestamp_seconds("last")}),
         "rejected": rejected.withColumn("appended_at", _appended_at()),
-        "pending": waiting(pending(requests, seals)),
-        "fired": fired(fated),
-        "cancelled": cancelled(fated, requests),
+        "pending": waiting(pending(counted, seals)),
+        "fired": fired(outcomes),
+        "cancelled": cancelled(outcomes, requests),
+        "ignored": ignored(requests, verdicts),
     }
     for name, view in views.items():
         view.createOrReplaceTempView(name)
@@ -77,32 +94,32 @@ def waiting(pending: DataFrame) -> DataFrame:
     return _timers(pending).select(*_TIMER)
 
 
-def fired(fated: DataFrame) -> DataFrame:
+def fired(outcomes: DataFrame) -> DataFrame:
     """
     Return the requests whose callbacks are out.
 
     Args:
-        fated: rows of `fates.fates`.
+        outcomes: rows of `outcomes.outcomes_of`.
 
     Returns:
         The columns of `waiting`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
         late boolean: whether it was read after its own second had been looked at.
     """
-    out = fires(fated).where(F.col("reason").isNull())
+    out = fires(outcomes).where(F.col("reason").isNull())
     sealed_at = F.timestamp_seconds("sealed_in").alias("sealed_at")
     return _timers(out).select(*_TIMER, "sealed_in", sealed_at, "late")
 
 
-def cancelled(fated: DataFrame, requests: DataFrame) -> DataFrame:
+def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
     """
-    Return the requests that were taken back in time.
+    Return the requests that were withdrawn in time.
 
     Args:
-        fated: rows of `fates.fates`.
+        outcomes: rows of `outcomes.outcomes_of`.
         requests: all rows of `requests`.
 
     Returns:
-        The columns of `waiting` but far, and of the record that took it back: taken_by bigint, its offset, taken_kind
+        The columns of `waiting` but far, and of the record that withdrew it: taken_by bigint, its offset, taken_kind
         string, cancel or request, taken_at timestamp, its append.
     """
     by = requests.select(
@@ -111,8 +128,23 @@ def cancelled(fated: DataFrame, requests: DataFrame) -> DataFrame:
         F.col("kind").alias("taken_kind"),
         _appended_at().alias("taken_at"),
     )
-    taken = _timers(fated.where(F.col("taken_by").isNotNull()))
+    taken = _timers(outcomes.where(F.col("taken_by").isNotNull()))
     return taken.join(by, ["partition", "taken_by"]).select(*_TIMER[:-1], "taken_by", "taken_kind", "taken_at")
+
+
+def ignored(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
+    """
+    Return the requests and cancels whose condition did not hold, as far as has been landed.
+
+    Args:
+        requests: all rows of `requests`.
+        verdicts: rows of `conditions.verdicts_of`.
+
+    Returns:
+        The columns of `waiting` but far, and kind string: request or cancel, condition string.
+    """
+    said = verdicts.where(F.col("verdict") == IGNORED).select(*_NAME)
+    return _timers(requests.join(said, [*_NAME])).select(*_TIMER[:-1], "kind", "condition")
 
 
 def select(spark: SparkSession, query: str) -> DataFrame:
@@ -128,21 +160,22 @@ def select(spark: SparkSession, query: str) -> DataFrame:
     except PySparkException as error:
         raise LakeError(
             f"this cannot be asked: {tables.words_of(error)}. Give a single SELECT over requests, seals, rejected, "
-            "pending, fired or cancelled"
+            "pending, fired, cancelled or ignored"
         ) from error
 
 
 def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
     """
-    Return those who wait and are meant by a condition, and what stands against taking them back.
+    Return those who wait and are meant by a condition, and what stands against withdrawing them.
 
     Args:
         timers: rows of `waiting`.
-        requests: all rows of `requests`.
+        requests: all rows of `requests` but what was ignored.
         where: a condition of SQL over their columns.
 
     Returns:
-        The columns of `waiting`, value binary of the request, and against string: null when it can be taken back.
+        The columns of `waiting`, value binary and condition string of the request, and against string: null when it can
+        be withdrawn.
 
     Raises:
         LakeError: *where* is no such condition.
@@ -162,11 +195,11 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
         "a later request of its id came when it was due already",
     )
     return (
-        meant.join(requests.select(*_NAME, "value"), [*_NAME])
+        meant.join(requests.select(*_NAME, "value", "condition"), [*_NAME])
         .join(last, [*_ID], "left")
         .withColumn("against", against)
         .drop("last")
-        .select(*_TIMER, "value", "against")
+        .select(*_TIMER, "value", "condition", "against")
     )
 
 
@@ -196,7 +229,9 @@ def moves_of(timers: DataFrame, second: Column) -> DataFrame:
     Returns:
         partition int, key binary, value binary.
     """
-    return timers.select("partition", second.cast("string").cast("binary").alias("key"), "value")
+    # The condition of the request was judged when it was read: with IF_ABSENT the move would mean nothing.
+    value = F.concat("value", no_condition())
+    return timers.select("partition", second.cast("string").cast("binary").alias("key"), value.alias("value"))
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
@@ -224,7 +259,7 @@ class Bulk:
     Many pending timers that are asked about at once, as they are in the lake when this is opened.
 
     Attributes:
-        count: of those that can be taken back.
+        count: of those that can be withdrawn.
         first: when the first of these is due, as text.
         last: when the last of them is.
         against: how many cannot, by the reason.
@@ -234,7 +269,8 @@ class Bulk:
         open_views(spark, settings)
         self._settings = settings
         # Kept, so that what was looked at is what is asked for.
-        self._meant = chosen(spark.table("pending"), spark.table("requests"), where).persist()
+        requests = spark.table("requests").join(spark.table("ignored").select(*_NAME), [*_NAME], "left_anti")
+        self._meant = chosen(spark.table("pending"), requests, where).persist()
         self._timers = self._meant.where(F.col("against").isNull())
 
     def __enter__(self) -> Self:
@@ -267,7 +303,7 @@ class Bulk:
         return rows_of(self._timers.select(*_TIMER).orderBy("second", *_NAME).limit(rows))
 
     def cancel(self) -> None:
-        """Have them taken back."""
+        """Have them cancelled."""
         publish(cancels_of(self._timers), self._settings)
 
     def move(self, to_s: int | None, by_s: int | None) -> None:

@@ -18,10 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
-from kafka_timers.core import rows as runs
-from kafka_timers.core.verdicts import Reason, judged, second_of
-from kafka_timers.core.versions import hash_of
-from kafka_timers.core.wire import is_complete, sealed_from
+from kafka_timers.core.verdicts import Reason, dues_of, expected_in, judged, screened
+from kafka_timers.core.wire import Condition, Future, is_complete, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.schema import (
     CANCEL,
@@ -138,6 +136,8 @@ class _Judged(NamedTuple):
     original_s: int | None = None
     decided: int | None = None
     decided_s: int | None = None
+    condition: str | None = None
+    expected: int | None = None
 
 
 _JUDGED_TYPES = {name: to_arrow_type(REQUESTS.columns[name].dataType) for name in _Judged._fields}
@@ -167,44 +167,42 @@ def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | N
     key, value, number = (batch[name] for name in ("key", "value", "partition"))
     if key.null_count or value.null_count or len(number.unique()) != 1:
         return None
-    values = value.to_pylist()
-    futures, extras = runs.futures_in(runs.framed(values)), None
-    if futures is not None:
-        extras = runs.extras_in(values)
-    if futures is None or extras is None or any(map(extras.HasField, ("millis", "cancel", "copy"))):
-        return None
     # Many requests of a fetch are due in the same seconds.
     keys = key.dictionary_encode()
-    seconds = list(map(second_of, keys.dictionary.to_pylist()))
-    topics = [future.callBackTopic for future in futures]
-    if "" in topics or any(isinstance(second, Reason) for second in seconds):
+    dues = dues_of(keys.dictionary.to_pylist())
+    passed = screened(value.to_pylist(), number[0].as_py(), partitions)
+    if dues is None or passed is None or passed.extras.HasField("cancel"):
         return None
     columns = {
         "kind": pa.repeat(REQUEST, len(batch)),
-        "second": pa.array(seconds, pa.int64()).take(keys.indices),
+        "second": pa.array([due_ms // 1000 for due_ms in dues.values()], pa.int64()).take(keys.indices),
         "millis": pa.repeat(pa.scalar(0, pa.int32()), len(batch)),
-        "topic": pa.array(topics, pa.string()),
+        "topic": pa.array([future.callBackTopic for future in passed.futures], pa.string()),
     }
-    if extras.HasField("timerId"):
-        ids, home = [future.timerId for future in futures], number[0].as_py()
-        if any(each and hash_of(each.encode()) % partitions != home for each in ids):
-            return None
-        columns["timer_id"] = pa.array([each or None for each in ids], pa.string())
+    if passed.extras.HasField("timerId"):
+        columns["timer_id"] = pa.array([future.timerId or None for future in passed.futures], pa.string())
     return [columns.get(name, pa.nulls(len(batch), kind)) for name, kind in _JUDGED_TYPES.items()]
 
 
 def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
-    second, future = judged(record, number, partitions)
+    due_ms, future = judged(record, number, partitions)
     if isinstance(future, Reason):
         return _Judged(REFUSED, reason=future.value)
-    timer_id = future.timerId or None
-    if second is None:
-        return _Judged(CANCEL, timer_id=timer_id)
-    asked = (second, future.millis, future.callBackTopic, timer_id, None)
+    timer_id, on_condition = future.timerId or None, _condition_of(future, number)
+    if due_ms is None:
+        return _Judged(CANCEL, timer_id=timer_id, **on_condition)
+    asked = (due_ms // 1000, due_ms % 1000, future.callBackTopic, timer_id, None)
     if not future.HasField("copy"):
-        return _Judged(REQUEST, *asked)
+        return _Judged(REQUEST, *asked, **on_condition)
     copy = future.copy
     return _Judged(COPY, *asked, copy.offset, copy.appended, copy.decidedOffset, copy.decided)
+
+
+def _condition_of(future: Future, number: int) -> dict[str, Any]:
+    if not future.condition:
+        return {}
+    expected = expected_in(future, number) if future.ifRequest else None
+    return {"condition": Condition.Name(future.condition), "expected": expected}
 
 
 # --- timer-sealed ----------------------------------------------------------------------------------------------------
@@ -229,4 +227,6 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
     row = {field.name: getattr(seal, field.name) for field in seal.DESCRIPTOR.fields}
     row["digest"] -= (row["digest"] >> 63) << 64
     row["through"] = None if is_complete(seal) else seal.through
+    row["format"] = seal.format or 1
+    row["conditions_from"] = seal.conditions_from if seal.HasField("conditions_from") else None
     return row | {"partition": partition, "offset": offset, "appended_ms": appended_ms}

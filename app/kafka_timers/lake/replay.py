@@ -1,37 +1,37 @@
-"""A span of the past fired again, on paper: as it was, to compare with what was sealed, or with other settings."""
+"""A past time range fired again, on paper: as it was, to compare with what was sealed, or with other settings."""
 
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.fates import due_ms, fates, figures, fires, waits_longer
+from kafka_timers.lake.outcomes import due_ms, figures, fires, outcomes_of, waits_longer
 from kafka_timers.lake.schema import REQUEST
-from kafka_timers.lake.time_range import span_of
+from kafka_timers.lake.time_range import time_range_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["replayed", "synthetic_steps", "with_fewer_ticks", "with_horizon"]
+__all__ = ["replayed", "synthetic_intervals", "with_fewer_ticks", "with_horizon"]
 
 _REQUEST = ("partition", "offset")
-_HORIZON = ("horizon_s", "horizon_from")
+_JUDGED_BY = ("horizon_s", "horizon_from", "conditions_from")
 _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 
 def replayed(spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None) -> list[Row]:
     """
-    Return for each partition what fires in a span beside what was sealed.
+    Return for each partition what fires in a time range beside what was sealed.
 
     Args:
         spark: the session.
         settings: say where the lake is.
-        first: see `span_of`.
-        last: see `span_of`.
+        first: see `time_range_of`.
+        last: see `time_range_of`.
 
     Returns:
         partition, fired, rejected, digest (as 16 hex digits), sealed_fired, sealed_rejected, sealed_digest, same.
     """
     names = ("fired", "rejected", "digest")
-    with span_of(spark, settings, first, last) as span:
-        fired = figures(fires(span.fates()).where(F.col("sealed_in") >= span.first), "partition")
-        sealed = span.sealed.where(F.col("last") >= span.first).groupBy("partition")
+    with time_range_of(spark, settings, first, last) as within:
+        fired = figures(fires(within.outcomes()).where(F.col("sealed_in") >= within.first), "partition")
+        sealed = within.sealed.where(F.col("last") >= within.first).groupBy("partition")
         both = sealed.agg(*(F.sum(name).alias(f"sealed_{name}") for name in names)).join(fired, "partition", "left")
         both = both.fillna(0, list(names))
         same = (F.col("digest") == F.col("sealed_digest")) & (F.col("rejected") == F.col("sealed_rejected"))
@@ -46,14 +46,14 @@ def with_horizon(
     spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None, horizon_s: int
 ) -> list[Row]:
     """
-    Return how many of the timers that fired in a span would have been left to the lake with another horizon.
+    Return how many of the timers that fired in a time range would have been left to the lake with another horizon.
 
     Returns:
         partition, fired, far (of them).
     """
     far = F.count_if(waits_longer(F.lit(horizon_s))).alias("far")
-    with span_of(spark, settings, first, last) as span:
-        fired = fires(span.fates()).where((F.col("sealed_in") >= span.first) & F.col("reason").isNull())
+    with time_range_of(spark, settings, first, last) as within:
+        fired = fires(within.outcomes()).where((F.col("sealed_in") >= within.first) & F.col("reason").isNull())
         return fired.groupBy("partition").agg(F.count(F.lit(1)).alias("fired"), far).orderBy("partition").collect()
 
 
@@ -61,18 +61,18 @@ def with_fewer_ticks(
     spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None, every_s: int
 ) -> list[Row]:
     """
-    Return how late the timers of a span would have been with fewer ticks, each read at once.
+    Return how late the timers of a time range would have been with fewer ticks, each read at once.
 
     Returns:
         partition, ticks, fired, most (in one tick), and from a timer's second, or its append if that was later, to its
         tick in seconds: late_p50_s, late_p99_s, late_max_s.
     """
-    with span_of(spark, settings, first, last) as span:
-        known = span.requests.where(F.col("kind") == REQUEST)
-        steps = synthetic_steps(known.select(*_REQUEST, "appended_ms"), span.first, span.last, every_s)
+    with time_range_of(spark, settings, first, last) as within:
+        known = within.requests.where(F.col("kind") == REQUEST)
+        intervals = synthetic_intervals(known.select(*_REQUEST, "appended_ms"), within.first, within.last, every_s)
         # Without a horizon: what is far is taken to be there in good time.
-        fired = fires(fates(span.requests, steps, span.rejected, 0, span.keep))
-        fired = fired.where(F.col("second").between(span.first, span.last) & F.col("reason").isNull())
+        fired = fires(outcomes_of(within.requests, intervals, within.rejected, 0, within.keep))
+        fired = fired.where(F.col("second").between(within.first, within.last) & F.col("reason").isNull())
         fired = fired.select("partition", "sealed_in", (F.col("sealed_in") - due_ms() / 1000).alias("late_s"))
         ticks = fired.groupBy("partition", "sealed_in").count()
         late = fired.groupBy("partition").agg(
@@ -84,18 +84,18 @@ def with_fewer_ticks(
         return rows.orderBy("partition").collect()
 
 
-def synthetic_steps(requests: DataFrame, first: int, last: int, every_s: int) -> DataFrame:
+def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int) -> DataFrame:
     """
-    Return steps as if there had been a tick every *every_s* seconds only, each read at once.
+    Return sealed intervals as if there had been a tick every *every_s* seconds only, each read at once.
 
     Args:
-        requests: partition, offset and appended_ms of all records of `requests` in a span.
-        first: UNIX second in which that span begins.
+        requests: partition, offset and appended_ms of all records of `requests` in a time range.
+        first: UNIX second in which that time range begins.
         last: UNIX second in which it ends.
         every_s: seconds between ticks.
 
     Returns:
-        The columns of `steps_of`: steps at the multiples of *every_s*, whose fences pass what was appended before.
+        The columns of `intervals_of`, up to the multiples of *every_s*; their fences pass what was appended before.
     """
     tick = (F.floor(F.col("appended_ms") / 1000 / every_s) + 1) * every_s
     before = Window.partitionBy("partition").orderBy("last")
@@ -109,5 +109,5 @@ def synthetic_steps(requests: DataFrame, first: int, last: int, every_s: int) ->
         .groupBy("partition", "last")
         .agg(F.max("fence").alias("fence"))
         .withColumn("fence", F.coalesce(F.max("fence").over(before), F.lit(0)))
-        .select("partition", "last", "fence", *(F.lit(0).cast("bigint").alias(name) for name in _HORIZON))
+        .select("partition", "last", "fence", *(F.lit(0).cast("bigint").alias(name) for name in _JUDGED_BY))
     )

@@ -163,12 +163,12 @@ def _table(*columns: str) -> Table:
 
 def _plots(told: Audit) -> Sequence[Figure]:
     at = [row["at"] for row in told.course]
-    span = (plots.moment(told.first), plots.moment(told.last + 1))
+    limits = (plots.moment(told.first), plots.moment(told.last + 1))
     each = "minute" if told.step_s == 60 else f"{told.step_s:,} s"
 
     fires, axes = plots.over_time(f"Callbacks per {each}", "callbacks")
     plots.bars(axes, at, [row["fired"] for row in told.course], told.step_s)
-    axes.set_xlim(span)
+    axes.set_xlim(limits)
     drawn = [fires]
 
     if told.lateness:
@@ -193,7 +193,7 @@ def _plots(told: Audit) -> Sequence[Figure]:
     for name, label, color in (("lateness_max_ms", "max", plots.GREY), ("lateness_p99_ms", "p99", plots.BLUE)):
         values = [row[name] for row in told.course]
         axes.plot([plots.moment(second) for second in at], values, ".-", color=color, label=label, linewidth=1)
-    axes.set_xlim(span)
+    axes.set_xlim(limits)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
     drawn.append(figure)
@@ -204,6 +204,6 @@ def _plots(told: Audit) -> Sequence[Figure]:
         plots.bars(
             axes, [row["at"] for row in told.found], found, max(told.step_s, (told.last - told.first) // 200), plots.RED
         )
-        axes.set_xlim(span)
+        axes.set_xlim(limits)
         drawn.append(figure)
     return drawn

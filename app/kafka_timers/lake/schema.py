@@ -4,6 +4,10 @@ The lake's tables: where each lies, its columns in order, their types and units.
 All are Delta tables below one root. Every row of `requests`, `seals` and `rejected` is one record of Kafka, appended
 once and never changed; (partition, offset) names it.
 
+A table that an earlier version has made gets the columns that it lacks when it is next written to; such columns are
+null in its rows. Of a seal of format 2 the moments that it covers are left out, since seals end with whole seconds, and
+so are the offsets that it names as ignored: both follow from the rest.
+
     root/requests       each record of timer-request            partitioned by delay, due
     root/seals          each record of timer-sealed             partitioned by day
     root/rejected       each record of timer-rejected           partitioned by day
@@ -106,13 +110,16 @@ REQUESTS = Table(
         ("original_s", LongType, True, "of a copy: UNIX second of that one's append"),
         ("decided", LongType, True, "of a copy: all below this offset were known when it was decided"),
         ("decided_s", LongType, True, "of a copy: UNIX second of that decision"),
+        ("condition", StringType, True, "IF_ABSENT or IF_PENDING: else it means nothing; null without one"),
+        ("expected", LongType, True, "with IF_PENDING: offset of the one request that is meant; null for any"),
         ("value", BinaryType, True, "the record's value as it came; null of copies, whose original has it"),
         ("delay", StringType, False, "how long it waits, see above"),
         ("due", StringType, False, "when it is due, see above"),
     ),
     ("delay", "due"),
-    # Bounds of all sixteen took a tenth of the landing, and nothing asks by the others.
-    skipped_by=("partition", "offset", "appended_ms", "second"),
+    # Bounds of all columns took a tenth of the landing, and nothing asks by the others. Of conditions they tell that a
+    # file has none.
+    skipped_by=("partition", "offset", "appended_ms", "second", "condition"),
 )
 
 SEALS = Table(
@@ -127,8 +134,8 @@ SEALS = Table(
         ("fired", LongType, False, "callbacks"),
         ("rejected", LongType, False, "requests that went to timer-rejected"),
         ("late_arrivals", LongType, False, "of due: read after their second had been scanned"),
-        ("cancelled", LongType, False, "requests that a cancel had taken back"),
-        ("moved", LongType, False, "requests that another one had taken back"),
+        ("cancelled", LongType, False, "requests that a cancel had withdrawn"),
+        ("moved", LongType, False, "requests that another one had replaced"),
         ("pending", LongType, False, "requests that wait after this seal"),
         ("lateness_p50_ms", IntegerType, False, "of the callbacks"),
         ("lateness_p99_ms", IntegerType, False, "of the callbacks"),
@@ -141,6 +148,13 @@ SEALS = Table(
         ("partitions", IntegerType, False, "of timer-request, as the worker saw them"),
         ("horizon_s", LongType, False, "the worker's horizon in seconds; 0 without one"),
         ("horizon_from", LongType, False, "offset from which on requests were judged by that horizon"),
+        (
+            "format",
+            IntegerType,
+            True,
+            "form of the message: 1 (null: the same) counts in seconds alone, 2 knows conditions",
+        ),
+        ("conditions_from", LongType, True, "offset below which requests with a condition are refused; null is all"),
         ("day", StringType, False, "day of last, as 2030-01-31"),
     ),
     ("day",),

@@ -88,11 +88,22 @@ def words_of(error: Exception) -> str:
 
 
 def create(spark: SparkSession, root: str, table: Table) -> None:
-    """Make *table*, if it does not exist, with what its columns are and mean."""
-    columns = ", ".join(map(_column, table.columns))
-    by = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
-    told = f" TBLPROPERTIES ('{_SKIPPED_BY}' = '{','.join(table.skipped_by)}')" if table.skipped_by else ""
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {name_of(root, table)} ({columns}) USING delta{by}{told}")
+    """
+    Make *table*, if it does not exist, with what its columns are and mean.
+
+    One that an earlier version has made gets the columns that it lacks, which are null in the rows that it has.
+    """
+    name, told = name_of(root, table), f"('{_SKIPPED_BY}' = '{','.join(table.skipped_by)}')"
+    made = _loaded(spark, root, table)
+    if made is None:
+        columns = ", ".join(map(_column, table.columns))
+        by = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
+        properties = f" TBLPROPERTIES {told}" if table.skipped_by else ""
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta{by}{properties}")
+    elif lacking := _lacking(made, table):
+        spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(map(_column, lacking))})")
+        if table.skipped_by:
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES {told}")
 
 
 def exists(spark: SparkSession, root: str, table: Table) -> bool:
@@ -101,9 +112,12 @@ def exists(spark: SparkSession, root: str, table: Table) -> bool:
 
 
 def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
-    """Return *table* as it is now: an empty frame with its columns if it does not exist yet."""
+    """Return *table* as it is now, with all its columns: an empty frame if it does not exist yet."""
     loaded = _loaded(spark, root, table)
-    return constant(spark, [], table.columns) if loaded is None else loaded
+    if loaded is None:
+        return constant(spark, [], table.columns)
+    lacking = {column.name: F.lit(None).cast(column.dataType) for column in _lacking(loaded, table)}
+    return loaded.withColumns(lacking) if lacking else loaded
 
 
 def append(
@@ -156,6 +170,10 @@ def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: Struct
     table: Any = pa.Table.from_pylist(named, to_arrow_schema(schema))
     frame: DataFrame = spark.createDataFrame(table, schema)
     return frame
+
+
+def _lacking(made: DataFrame, table: Table) -> list[StructField]:
+    return [column for column in table.columns if column.name not in made.columns]
 
 
 def _column(column: StructField) -> str:

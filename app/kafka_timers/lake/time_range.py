@@ -1,4 +1,4 @@
-"""What the lake has of a span of time, and no more of it than is needed: the tables may be those of years."""
+"""What the lake has of a time range, and no more of it than is needed: the tables may be those of years."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,12 +9,13 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.fates import fates, steps_of, totals
+from kafka_timers.lake.conditions import days_about, has_conditions, history_of, in_force, verdicts_of
+from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import CANCEL, COPY, REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.tables import constant, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Span", "requests_of", "span_of"]
+__all__ = ["TimeRange", "requests_of", "time_range_of"]
 
 _REQUEST = ("partition", "offset")
 _ID = ("partition", "timer_id")
@@ -24,37 +25,40 @@ _BROADCAST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeRange:
     """
-    What was landed of a span of time: all that is needed to tell what fires in it.
+    What was landed of a time range: all that is needed to tell what fires in it.
 
     Attributes:
         first: UNIX second in which it begins.
         last: UNIX second in which it ends.
         sealed_to: the last second that is sealed and judged, by partition.
-        steps: see `steps_of`; of each partition from the last one before the span on.
+        intervals: see `intervals_of`; of each partition from the last one before the time range on.
         sealed: see `totals`, of the same seals.
-        requests: see `fates`.
-        rejected: see `fates`.
-        keep: computes and caches a frame until the span is closed; with few rows it goes to what it is joined with.
+        requests: see `outcomes_of`.
+        rejected: see `outcomes_of`.
+        keep: computes and caches a frame until the time range is closed; one of few rows goes to what it is joined
+            with.
     """
 
     first: int
     last: int
     sealed_to: dict[int, int]
-    steps: DataFrame
+    intervals: DataFrame
     sealed: DataFrame
     requests: DataFrame
     rejected: DataFrame
     keep: Callable[[DataFrame], DataFrame]
 
-    def fates(self, horizon_s: int | None = None) -> DataFrame:
-        """Return what came of the requests, see `fates`."""
-        return fates(self.requests, self.steps, self.rejected, horizon_s, self.keep)
+    def outcomes(self, horizon_s: int | None = None) -> DataFrame:
+        """Return what came of the requests, see `outcomes_of`."""
+        return outcomes_of(self.requests, self.intervals, self.rejected, horizon_s, self.keep)
 
 
 @contextmanager
-def span_of(spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None) -> Iterator[Span]:
+def time_range_of(
+    spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None
+) -> Iterator[TimeRange]:
     """
     Yield what lies in the lake of the seconds from *first* to *last*, both included.
 
@@ -67,7 +71,7 @@ def span_of(spark: SparkSession, settings: LakeSettings, first: int | None, last
         last: UNIX second; None is the last one that is sealed.
 
     Raises:
-        LakeError: nothing is sealed in the span.
+        LakeError: nothing is sealed in the time range.
     """
     with ExitStack() as kept:
 
@@ -86,7 +90,7 @@ def _read(
     first: int | None,
     last: int | None,
     keep: Callable[[DataFrame], DataFrame],
-) -> Span:
+) -> TimeRange:
     root, topic = root_of(settings), Topics.of(settings.topic_prefix).requests
     seals = read(spark, root, SEALS)
     landed = read_positions(spark, root, topic)
@@ -101,8 +105,8 @@ def _read(
     seals = seals.where(F.col("last") <= last).join(F.broadcast(positions), "partition")
     seals = seals.where(F.col("fence") <= F.col("position"))
     complete = seals.where(F.col("through").isNull())
-    in_span = complete.where(F.col("last") >= first).groupBy("partition").agg(F.max("last"))
-    sealed_to: dict[int, int] = dict(map(tuple, in_span.collect()))
+    in_range = complete.where(F.col("last") >= first).groupBy("partition").agg(F.max("last"))
+    sealed_to: dict[int, int] = dict(map(tuple, in_range.collect()))
     if not sealed_to:
         raise LakeError(
             f"nothing is sealed from {first} to {last} in the lake at {root}, or not all requests of it are landed: "
@@ -115,13 +119,13 @@ def _read(
     from_second = min(before.get(partition, (0, 0))[0] for partition in landed)
     from_offset = min(before.get(partition, (0, 0))[1] for partition in landed)
     rejects = read(spark, root, REJECTED).where(F.col("source_topic") == topic)
-    return Span(
+    return TimeRange(
         first,
         last,
         sealed_to,
-        keep(steps_of(seals)),
+        keep(intervals_of(seals)),
         keep(totals(seals)),
-        requests_of(read(spark, root, REQUESTS), from_second, from_offset, last, keep),
+        requests_of(read(spark, root, REQUESTS), complete, from_second, from_offset, last, keep),
         # Nothing is rejected before its second.
         rejects.where(F.col("appended_ms") >= first * 1000).select(
             F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason"
@@ -132,26 +136,28 @@ def _read(
 
 def requests_of(
     requests: DataFrame,
+    seals: DataFrame,
     after: int,
     offset: int,
     last: int,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
 ) -> DataFrame:
     """
-    Return the requests that may be due in a span, and all that can have changed them.
+    Return the requests that may be due in a time range and were not ignored, and all that can have changed them.
 
     The conditions are such that Delta passes over files by what it knows of their columns.
 
     Args:
         requests: the table.
-        after: UNIX second: all due until then and below *offset* was done before the span.
+        seals: the table, as far as it is judged by; read for the timer ids that have a condition.
+        after: UNIX second: all due until then and below *offset* was done before the time range.
         offset: see *after*.
-        last: UNIX second in which the span ends.
-        keep: see `Span`; of what has timer ids, which is looked for in all that was landed since.
+        last: UNIX second in which the time range ends.
+        keep: see `TimeRange`; of what has timer ids, which is looked for in all that was landed since.
     """
     table = requests.select(
         *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
-        "original", "original_s", "decided", "decided_s",
+        "original", "original_s", "decided", "decided_s", "condition", "expected",
     )  # fmt: skip
     in_time = F.col("second").isNull() | (F.col("second") <= last)
     due = table.where(in_time & ((F.col("second") > after) | (F.col("offset") >= offset)))
@@ -167,7 +173,14 @@ def requests_of(
     if named_ms is None:
         return unnamed
     ids = due.where(named & (F.col("kind") != CANCEL)).select(*_ID)
-    return unnamed.unionByName(keep(table.where(named & (F.col("appended_ms") >= named_ms)).join(ids, [*_ID], "semi")))
+    known = keep(table.where(named & (F.col("appended_ms") >= named_ms)).join(ids, [*_ID], "semi"))
+    if not has_conditions(known):
+        return unnamed.unionByName(known)
+    # Whether a condition held may depend on requests that were done long before.
+    history = keep(history_of(table, known))
+    around = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") >= after))
+    judged = in_force(history, keep(verdicts_of(history, intervals_of(around))))
+    return unnamed.unionByName(known.join(history.select(*_ID).distinct(), [*_ID], "anti")).unionByName(judged)
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:

@@ -2,7 +2,7 @@
 What the records of a timer id mean for each other, and which copies workers take: the rules of the live path in SQL.
 
 All records of an id lie in one partition and so have one order. Each is about at most one other, the last request of
-the id before it, and takes that one back if the broker appended it before that one's second (docs/design.md, "Cancel
+the id before it, and withdraws that one if the broker appended it before that one's second (docs/design.md, "Cancel
 and move"). This is used by everything in the lake that has to know what fires.
 """
 
@@ -19,7 +19,7 @@ _ID = ("partition", "timer_id")
 
 def marks_of(records: DataFrame) -> DataFrame:
     """
-    Return what other records say of requests: by what one was taken back, and which copy of it workers have taken.
+    Return what other records say of requests: by what one was withdrawn, and which copy of it workers have taken.
 
     A copy is stale when it was appended later than half an hour after its decision, and overtaken when the log has a
     record of its timer id that the decision could not know. Workers have taken the first one that is neither.
@@ -30,9 +30,8 @@ def marks_of(records: DataFrame) -> DataFrame:
 
     Returns:
         partition int, offset bigint of each request of which anything is said; taken_by bigint, offset of the first
-        record that took it back in time; copied_at bigint, offset of the copy. A worker that could read what took a
-        request back only after it had scanned its second fires it all the same: who has the seals compares with the
-        fence.
+        record that withdrew it in time; copied_at bigint, offset of the copy. A worker that could read what withdraws
+        a request only after it had scanned its second fires it all the same: compare with the fence of the seal.
     """
     is_copy, is_ask = F.col("kind") == COPY, F.col("kind").isin(REQUEST, CANCEL)
     before = Window.partitionBy(*_ID).orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
@@ -46,14 +45,14 @@ def marks_of(records: DataFrame) -> DataFrame:
     unnamed = records.where(F.col("timer_id").isNull() & is_copy)
     is_stale = F.floor(F.col("appended_ms") / 1000) - F.col("decided_s") > COPY_STALE_S
     is_overtaken = F.coalesce(F.col("last_ask") >= F.col("decided"), F.lit(False))
-    took_back = F.when(is_ask & (F.col("appended_ms") < F.col("about.second") * 1000), F.col("offset"))
+    withdraws = F.when(is_ask & (F.col("appended_ms") < F.col("about.second") * 1000), F.col("offset"))
     is_taken = F.when(is_copy & ~is_stale & ~is_overtaken, F.col("offset"))
     return (
         named.unionByName(unnamed, allowMissingColumns=True)
         .select(
             "partition",
             F.when(is_copy, F.col("original")).otherwise(F.col("about.offset")).alias("of"),
-            took_back.alias("taken_by"),
+            withdraws.alias("taken_by"),
             is_taken.alias("copied_at"),
         )
         .where(F.col("taken_by").isNotNull() | F.col("copied_at").isNotNull())

@@ -1,8 +1,10 @@
 """
-What an operator asks of a running service: computed here, shown by the command line.
+What operators ask of a running service: plain functions and dataclasses, for the command line and other front ends.
 
-    status     how each partition stands
-    find       what became of the timers of one id
-    acls       what each process must be allowed to do on Kafka (pure)
-    capacity   what a load needs (pure)
+    status      reads how each partition and each door stands
+    find        reads what became of the timers of one id
+    watch       reads a callback topic
+    acls        lists what each process must be allowed to do on Kafka (pure)
+    capacity    computes what a load needs (pure)
+    documents   turns all of these into JSON documents (pure)
 """

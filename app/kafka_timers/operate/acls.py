@@ -5,10 +5,9 @@ Pure. Kafka's operations imply others: who may Read, Write, Delete or Alter may 
 """
 
 import re
-from dataclasses import astuple
-from typing import NamedTuple
+from dataclasses import astuple, dataclass
 
-from kafka_timers.adapters import door_group, door_topics
+from kafka_timers.adapters import adapter_group, door_topics
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import SettingsError
 
@@ -27,17 +26,18 @@ PROCESSES = {
 _READ, _WRITE, _CREATE, _CONFIGS = "Read", "Write", "Create", "DescribeConfigs"
 
 
-class Acl(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Acl:
     """
-    What is allowed on a resource.
+    What a process must be allowed to do on a resource.
 
     Attributes:
         process: one of `PROCESSES`.
-        operations: in Kafka's words, as Read or DescribeConfigs.
-        resource: topic, group or transactional-id.
-        name: of it.
-        is_prefix: whether it stands for all names that begin so.
-        why: in a few words.
+        operations: names of operations as Kafka spells them, for example Read or DescribeConfigs.
+        resource: kind of the resource: topic, group or transactional-id.
+        name: name of the resource.
+        is_prefix: whether the name stands for all names that begin with it.
+        why: what the process needs it for, in a few words.
     """
 
     process: str
@@ -48,7 +48,7 @@ class Acl(NamedTuple):
     why: str
 
     def command(self, principal: str, bootstrap: str) -> list[str]:
-        """Return the words of a call of Kafka's own tool, which adds it for *principal*."""
+        """Return the command line of Kafka's own tool that allows it to *principal*."""
         words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
         for operation in self.operations:
             words += ["--operation", operation]
@@ -61,17 +61,17 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     Return all that the processes of an instance need.
 
     Args:
-        prefix: of the instance's own topics.
-        group: of its workers.
+        prefix: put before the names of the instance's own topics.
+        group: consumer group of its workers.
         callbacks: globs of callback topics, comma separated, as workers have them in `allowed_topics`.
-        door: doors and their topics, as workers have them in `door`.
+        door: adapters and their topics, as workers have them in `door`.
 
     Raises:
         SettingsError: a glob is not one that Kafka's patterns can say: a name, or the beginning of one and a `*`; or
-            there is no such door.
+            there is no such adapter.
     """
     try:
-        doors = door_topics(door)
+        adapters = door_topics(door)
     except ValueError as error:
         raise SettingsError(str(error)) from error
     topics = Topics.of(prefix)
@@ -82,7 +82,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
 
     allow("oscillator", topics.oscillator, "ticks", _READ, _WRITE, _CONFIGS)
 
-    allow("worker", topics.requests, "requests", _READ, _CONFIGS, *([_WRITE] if doors else []))
+    allow("worker", topics.requests, "requests", _READ, _CONFIGS, *([_WRITE] if adapters else []))
     allow("worker", topics.oscillator, "ticks", _READ, _CONFIGS)
     allow("worker", topics.sealed, "seals", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
@@ -91,11 +91,11 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("worker", name, "callbacks", _WRITE, _CONFIGS, is_prefix=is_prefix)
     allow("worker", group, "membership of the workers' group", _READ, of="group")
     allow("worker", f"{group}.{prefix}", "transactions", _WRITE, of="transactional-id", is_prefix=True)
-    for door_name, topic in doors:
-        of_door, why = door_group(group, door_name), f"door {door_name}"
+    for name, topic in adapters:
+        own_group, why = adapter_group(group, name), f"door {name}"
         allow("worker", topic, why, _READ, _CONFIGS)
-        allow("worker", of_door, why, _READ, of="group")
-        allow("worker", f"{of_door}.", why, _WRITE, of="transactional-id", is_prefix=True)
+        allow("worker", own_group, why, _READ, of="group")
+        allow("worker", f"{own_group}.", why, _WRITE, of="transactional-id", is_prefix=True)
 
     allow("lake", topics.requests, "landing and promoting requests", _READ, _WRITE, _CONFIGS)
     for name, why in ((topics.sealed, "seals"), (topics.rejected, "refused requests"), (topics.oscillator, "ticks")):

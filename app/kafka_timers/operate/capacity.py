@@ -7,11 +7,10 @@ should not be all that there is.
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kafka_timers.broker.topics import GRACE_S
 
-__all__ = ["Load", "Need", "needs"]
+__all__ = ["Load", "Need", "needs_of"]
 
 # CPU of a timer from request to callback with ten million pending, and how much of a core to plan for.
 _CPU_S, _CORE_SHARE = 10e-6, 0.5
@@ -31,14 +30,14 @@ _RESTORED_PER_S = 110_000
 @dataclass(frozen=True, slots=True)
 class Load:
     """
-    What is asked for.
+    The timers that a service has to carry.
 
     Attributes:
         rate: timers per second, in the busiest hour.
-        delay_s: how long they wait, in seconds; of many different ones the mean.
-        payload_bytes: of a callback.
-        horizon_s: what waits longer is left to a lake; 0 without one.
-        replication: of the topics.
+        delay_s: seconds that a timer waits, on average.
+        payload_bytes: bytes of a callback.
+        horizon_s: timers that wait longer are left to a lake; 0 without a lake.
+        replication: replicas of the topics.
     """
 
     rate: float
@@ -48,15 +47,16 @@ class Load:
     replication: int = 3
 
 
-class Need(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Need:
     """
     One thing that a load needs.
 
     Attributes:
-        name: in snake case, for programs.
-        amount: in *unit*.
-        unit: "" of a number of things, else bytes, bytes/s or s.
-        why: what it is, and what it follows from.
+        name: name of the figure in snake case, for programs.
+        amount: the figure, in *unit*.
+        unit: bytes, bytes/s or s; empty for a number of things.
+        why: what the figure is, and what it follows from.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Need(NamedTuple):
     why: str
 
 
-def needs(load: Load) -> list[Need]:
+def needs_of(load: Load) -> list[Need]:
     """Return what *load* needs, from the workers to the lake."""
     cores = load.rate * _CPU_S / _CORE_SHARE
     workers = max(_WORKERS_MIN, math.ceil(cores) + 1)

@@ -1,21 +1,22 @@
 """
-Read the part of the request log in which the timers of one id lie; `history` tells how they stand.
+Read what the topics have of one timer id; `core.outcomes` tells what became of each record.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.seals import last_seals, latest
-from kafka_timers.broker.topics import answering
-from kafka_timers.client.request import partition_of
-from kafka_timers.core.outcomes import Asked, asked_in
-from kafka_timers.core.wire import Sealed, Topics
+from kafka_timers.broker.seals import last_seals, seals_in
+from kafka_timers.broker.topics import answering, counts
+from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain
+from kafka_timers.core.routing import partition_of
+from kafka_timers.core.wire import Sealed, Topics, end_ms_of, is_complete, latest, number_in
 from kafka_timers.errors import BrokerError
 
 __all__ = ["Found", "find"]
@@ -25,6 +26,9 @@ _FETCH_BYTES = 16 << 20
 
 _STUCK_S = 10.0
 
+# A seal that covers a moment follows it within some seconds, unless no worker was there.
+_SEALS_MAX = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -33,22 +37,25 @@ class Found:
 
     Attributes:
         partition: of `timer-request`, in which all records of the id lie.
-        start: offset from which on it was read: no timer below waits.
+        start: offset from which on it was read: no timer below waits in a worker.
         end: offset below which it was read.
         seal: the last complete one of the partition, read before the log; None when nothing has been sealed.
-        asked: what its records ask for, in the order of the log.
+        outcomes: its records and what became of each, in the order of the log.
     """
 
     partition: int
     start: int
     end: int
     seal: Sealed | None
-    asked: list[Asked]
+    outcomes: list[Outcome]
 
 
 async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
     """
-    Return what the request log has of *timer_id*, from the oldest request of its partition on that may still wait.
+    Return what became of the timers of *timer_id*.
+
+    The log is read from the oldest request of its partition on that may still wait. Where far requests are left to a
+    lake it is read from its beginning, since those do not wait in a worker.
 
     Args:
         kafka: to talk to.
@@ -59,20 +66,31 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
         TopicsError: a topic of the service does not exist.
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
+    topics = Topics.of(prefix)
     tails = await last_seals(kafka, prefix)
     partition = partition_of(timer_id, len(tails))
-    seal = latest(tails[partition])
-    where = TopicPartition(Topics.of(prefix).requests, partition)
+    tail = tails[partition]
+    seal = latest(tail)
+    where = TopicPartition(topics.requests, partition)
     async with AsyncExitStack() as opened:
         async with answering(kafka):
             consumer = await opened.enter_async_context(
                 consuming(kafka, max_partition_fetch_bytes=_FETCH_BYTES, fetch_max_wait_ms=50)
             )
             end = (await consumer.end_offsets([where]))[where]
-            start = max((await consumer.beginning_offsets([where]))[where], seal.restore_from if seal else 0)
+            start = (await consumer.beginning_offsets([where]))[where]
+        if seal and not seal.horizon_s:
+            start = max(start, seal.restore_from)
         try:
             # Assigned and let go at once, aiokafka's consumer fails.
-            asked = await _read(consumer, where, start, end, timer_id) if start < end else []
+            records = await _read(consumer, where, start, end, timer_id) if start < end else []
+            dues_ms = uncertain(records, partition, len(tails))
+            sealing = TopicPartition(topics.sealed, partition)
+            seals = [*await _seals_over(consumer, sealing, dues_ms), *tail]
+            outcomes = outcomes_of(records, seals, partition, len(tails))
+            if any(each.state is State.FIRED for each in outcomes):
+                rejected = await _rejected(kafka, consumer, topics, prefix, partition, outcomes)
+                outcomes = outcomes_of(records, seals, partition, len(tails), rejected)
         except TimeoutError as error:
             raise BrokerError(
                 f"{where.topic} partition {partition} could not be read up to offset {end}: for {_STUCK_S:g} s nothing "
@@ -80,19 +98,73 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
             ) from error
         except KafkaError as error:
             raise BrokerError(f"{where.topic} partition {partition} could not be read: {error}") from error
-    return Found(partition, start, end, seal, asked)
+    return Found(partition, start, end, seal, outcomes)
 
 
-async def _read(consumer: AIOKafkaConsumer, where: TopicPartition, start: int, end: int, timer_id: str) -> list[Asked]:
+async def _read(
+    consumer: AIOKafkaConsumer, where: TopicPartition, start: int, end: int, timer_id: str
+) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    async for records in _pages(consumer, where, start, end):
+        found += records_of(records, timer_id)
+    return found
+
+
+async def _pages(
+    consumer: AIOKafkaConsumer, where: TopicPartition, start: int, end: int
+) -> AsyncIterator[list[ConsumerRecord]]:
+    """Yield the records from *start* on and before *end*, many at a time."""
     consumer.assign([where])
     consumer.seek(where, start)
-    asked: list[Asked] = []
     position = start
     while position < end:
         async with asyncio.timeout(_STUCK_S):
             # The position, not the last record: it also passes markers and aborted records, which are never returned.
             while (now := await consumer.position(where)) == position:
                 for records in (await consumer.getmany(where, timeout_ms=50)).values():
-                    asked += asked_in([record for record in records if record.offset < end], timer_id)
+                    yield [record for record in records if record.offset < end]
         position = now
-    return asked
+
+
+async def _seals_over(consumer: AIOKafkaConsumer, where: TopicPartition, dues_ms: Iterable[int]) -> list[Sealed]:
+    """Return the complete seals that cover *dues_ms*, and slices of their scans, in the order of the log."""
+    found: dict[int, Sealed] = {}
+    end = (await consumer.end_offsets([where]))[where]
+    for due_ms in sorted(set(dues_ms)):
+        at = (await consumer.offsets_for_times({where: due_ms}))[where]
+        if at is None:
+            continue
+        async for records in _pages(consumer, where, at.offset, min(end, at.offset + _SEALS_MAX)):
+            found |= seals_in(records)
+            if any(is_complete(seal) and end_ms_of(seal) > due_ms for seal in found.values()):
+                break
+    return [seal for _, seal in sorted(found.items())]
+
+
+async def _rejected(
+    kafka: Kafka,
+    consumer: AIOKafkaConsumer,
+    topics: Topics,
+    prefix: str,
+    partition: int,
+    outcomes: Iterable[Outcome],
+) -> Mapping[int, str]:
+    """Return which of the requests that have left lie on `timer-rejected`, by offset, and why."""
+    count = (await counts(kafka, prefix)).get(topics.rejected, 0)
+    since_ms = min(max(each.due_ms or 0, each.appended_ms) for each in outcomes if each.state is State.FIRED)
+    if not count:
+        return {}
+    where = TopicPartition(topics.rejected, partition % count)
+    at = (await consumer.offsets_for_times({where: since_ms - since_ms % 1000}))[where]
+    if at is None:
+        return {}
+    found: dict[int, str] = {}
+    end = (await consumer.end_offsets([where]))[where]
+    async for records in _pages(consumer, where, at.offset, end):
+        for record in records:
+            told = {name: value or b"" for name, value in reversed(record.headers)}
+            offset = number_in(told.get("timer-rejected-offset", b""))
+            is_ours = told.get("timer-rejected-topic") == topics.requests.encode()
+            if is_ours and offset is not None and told.get("timer-rejected-partition") == b"%d" % partition:
+                found[offset] = told.get("timer-rejected-reason", b"").decode(errors="replace")
+    return found

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ckafka_timers/v1/future.proto\x12\x0fkafka_timers.v1\"\xcf\x02\n\x06\x46uture\x12\x15\n\rcallBackTopic\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61llBackKey\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61llBack\x18\x03 \x01(\x0c\x12\x0f\n\x07timerId\x18\x04 \x01(\t\x12\r\n\x05token\x18\x05 \x01(\t\x12\x0e\n\x06millis\x18\x06 \x01(\r\x12(\n\x07headers\x18\x07 \x03(\x0b\x32\x17.kafka_timers.v1.Header\x12\x0e\n\x06\x63\x61ncel\x18\x08 \x01(\x08\x12\x12\n\nreplyTopic\x18\t \x01(\t\x12\x16\n\x0etombstoneTopic\x18\n \x01(\t\x12\x14\n\x0ctombstoneKey\x18\x0b \x01(\t\x12\x1f\n\x12tombstonePartition\x18\x0c \x01(\x05H\x00\x88\x01\x01\x12#\n\x04\x63opy\x18\r \x01(\x0b\x32\x15.kafka_timers.v1.CopyB\x15\n\x13_tombstonePartition\"P\n\x04\x43opy\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x10\n\x08\x61ppended\x18\x02 \x01(\x03\x12\x15\n\rdecidedOffset\x18\x03 \x01(\x03\x12\x0f\n\x07\x64\x65\x63ided\x18\x04 \x01(\x03\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_valueb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ckafka_timers/v1/future.proto\x12\x0fkafka_timers.v1\"\xdf\x03\n\x06\x46uture\x12\x15\n\rcallBackTopic\x18\x01 \x01(\t\x12\x13\n\x0b\x63\x61llBackKey\x18\x02 \x01(\t\x12\x10\n\x08\x63\x61llBack\x18\x03 \x01(\x0c\x12\x0f\n\x07timerId\x18\x04 \x01(\t\x12\r\n\x05token\x18\x05 \x01(\t\x12\x0e\n\x06millis\x18\x06 \x01(\r\x12(\n\x07headers\x18\x07 \x03(\x0b\x32\x17.kafka_timers.v1.Header\x12\x0e\n\x06\x63\x61ncel\x18\x08 \x01(\x08\x12\x12\n\nreplyTopic\x18\t \x01(\t\x12\x16\n\x0etombstoneTopic\x18\n \x01(\t\x12\x14\n\x0ctombstoneKey\x18\x0b \x01(\t\x12\x1f\n\x12tombstonePartition\x18\x0c \x01(\x05H\x00\x88\x01\x01\x12#\n\x04\x63opy\x18\r \x01(\x0b\x32\x15.kafka_timers.v1.Copy\x12\x34\n\tcondition\x18\x0e \x01(\x0e\x32!.kafka_timers.v1.Future.Condition\x12\x11\n\tifRequest\x18\x0f \x01(\t\"E\n\tCondition\x12\x19\n\x15\x43ONDITION_UNSPECIFIED\x10\x00\x12\r\n\tIF_ABSENT\x10\x01\x12\x0e\n\nIF_PENDING\x10\x02\x42\x15\n\x13_tombstonePartition\"P\n\x04\x43opy\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x10\n\x08\x61ppended\x18\x02 \x01(\x03\x12\x15\n\rdecidedOffset\x18\x03 \x01(\x03\x12\x0f\n\x07\x64\x65\x63ided\x18\x04 \x01(\x03\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_valueb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kafka_timers.v1.future_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_FUTURE']._serialized_start=50
-  _globals['_FUTURE']._serialized_end=385
-  _globals['_COPY']._serialized_start=387
-  _globals['_COPY']._serialized_end=467
-  _globals['_HEADER']._serialized_start=469
-  _globals['_HEADER']._serialized_end=520
+  _globals['_FUTURE']._serialized_end=529
+  _globals['_FUTURE_CONDITION']._serialized_start=437
+  _globals['_FUTURE_CONDITION']._serialized_end=506
+  _globals['_COPY']._serialized_start=531
+  _globals['_COPY']._serialized_end=611
+  _globals['_HEADER']._serialized_start=613
+  _globals['_HEADER']._serialized_end=664
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
@@ -6,7 +7,15 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Future(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest")
+    class Condition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        CONDITION_UNSPECIFIED: _ClassVar[Future.Condition]
+        IF_ABSENT: _ClassVar[Future.Condition]
+        IF_PENDING: _ClassVar[Future.Condition]
+    CONDITION_UNSPECIFIED: Future.Condition
+    IF_ABSENT: Future.Condition
+    IF_PENDING: Future.Condition
     CALLBACKTOPIC_FIELD_NUMBER: _ClassVar[int]
     CALLBACKKEY_FIELD_NUMBER: _ClassVar[int]
     CALLBACK_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +29,8 @@ class Future(_message.Message):
     TOMBSTONEKEY_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONEPARTITION_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    IFREQUEST_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: str
     callBackKey: str
     callBack: bytes
@@ -33,7 +44,9 @@ class Future(_message.Message):
     tombstoneKey: str
     tombstonePartition: int
     copy: Copy
-    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ...) -> None: ...
+    condition: Future.Condition
+    ifRequest: str
+    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ...) -> None: ...
 
 class Copy(_message.Message):
     __slots__ = ("offset", "appended", "decidedOffset", "decided")

@@ -14,11 +14,15 @@ class Reply(_message.Message):
         MOVED: _ClassVar[Reply.Outcome]
         TOO_LATE: _ClassVar[Reply.Outcome]
         UNKNOWN: _ClassVar[Reply.Outcome]
+        ACCEPTED: _ClassVar[Reply.Outcome]
+        IGNORED: _ClassVar[Reply.Outcome]
     OUTCOME_UNSPECIFIED: Reply.Outcome
     CANCELLED: Reply.Outcome
     MOVED: Reply.Outcome
     TOO_LATE: Reply.Outcome
     UNKNOWN: Reply.Outcome
+    ACCEPTED: Reply.Outcome
+    IGNORED: Reply.Outcome
     TIMERID_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     SECOND_FIELD_NUMBER: _ClassVar[int]

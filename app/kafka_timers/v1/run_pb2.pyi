@@ -57,7 +57,7 @@ class Futures(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[_future_pb2.Future, _Mapping]]] = ...) -> None: ...
 
 class Extras(_message.Message):
-    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy")
+    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest")
     TIMERID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,8 @@ class Extras(_message.Message):
     REPLYTOPIC_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONETOPIC_FIELD_NUMBER: _ClassVar[int]
     COPY_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
+    IFREQUEST_FIELD_NUMBER: _ClassVar[int]
     timerId: bytes
     token: bytes
     millis: int
@@ -74,4 +76,6 @@ class Extras(_message.Message):
     replyTopic: bytes
     tombstoneTopic: bytes
     copy: bytes
-    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ...) -> None: ...
+    condition: int
+    ifRequest: bytes
+    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ...) -> None: ...

@@ -13,6 +13,7 @@ from faust.types import TP
 from faust.types.auth import CredentialsT
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.internals import set_fetch_wait
 from kafka_timers.core.wire import Topics
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.assignor import StoreAssignor
@@ -21,11 +22,12 @@ _HEARTBEAT_S = 0.5
 _FETCH_WAIT_MS = 200
 
 OnTick = Callable[[int, bytes | None, int], None]
-OnPartitions = Callable[[set[int]], Awaitable[None]]
+OnAssigned = Callable[[set[int], int], Awaitable[None]]
+OnRevoked = Callable[[set[int]], Awaitable[None]]
 
 
 def make_app(
-    settings: WorkerSettings, partitions: int, on_tick: OnTick, on_assigned: OnPartitions, on_revoked: OnPartitions
+    settings: WorkerSettings, partitions: int, on_tick: OnTick, on_assigned: OnAssigned, on_revoked: OnRevoked
 ) -> faust.App:
     """
     Return the app, not started.
@@ -34,7 +36,8 @@ def make_app(
         settings: of the worker.
         partitions: of the oscillator's topic.
         on_tick: called with partition, key, and append time in UNIX milliseconds of each tick; must not take long.
-        on_assigned: called with all partitions that this worker owns from now on.
+        on_assigned: called with all partitions that this worker owns from now on, and the format of seals that every
+            member of the group knows.
         on_revoked: called with the partitions it gives up, before others can own them.
     """
     topic, kafka = Topics.of(settings.topic_prefix).oscillator, settings.kafka
@@ -73,11 +76,11 @@ def make_app(
     # Faust keeps signal handlers by weak reference unless told otherwise.
     @app.on_partitions_assigned.connect(weak=False)
     async def assigned(app: faust.App, assigned: set[TP], **_kwargs: object) -> None:
-        # What is asked first for new partitions waits behind what was asked last for the old ones: up to 1.5 s in
-        # Faust, which has no setting for it.
-        consumer: Any = app.consumer
-        consumer._thread._consumer._fetcher._fetch_max_wait_ms = _FETCH_WAIT_MS
-        await on_assigned({at.partition for at in assigned if at.topic == topic})
+        # What is asked first for new partitions waits behind what was asked last for the old ones: up to 1.5 s as
+        # Faust has it.
+        set_fetch_wait(app, _FETCH_WAIT_MS)
+        assignor: Any = app.assignor
+        await on_assigned({at.partition for at in assigned if at.topic == topic}, assignor.format)
 
     @app.on_partitions_revoked.connect(weak=False)
     async def revoked(_: faust.App, revoked: set[TP], **_kwargs: object) -> None:

@@ -76,6 +76,9 @@ class WorkerMetrics:
         self.takeovers = counter("takeovers", "partitions taken over, by what the local store was worth", "store")
         self.fenced = counter("fenced", "transactions refused because another worker owns the partition")
         self.failures = counter("partition_failures", "faults after which a partition was taken over anew")
+        self.failing = gauge(
+            "partition_failing_seconds", "since the partition fails again and again; 0 while it is served"
+        )
         self.lateness = histogram("lateness_seconds", "from a callback's second to its commit, late arrivals left out")
         self.tick_delay = histogram("tick_delay_seconds", "from a second to the arrival of its tick in this process")
         self.pending = gauge("pending", "requests that wait")

@@ -16,20 +16,21 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from kafka_timers.broker.epoch import Lease
-from kafka_timers.core.verdicts import Target
-from kafka_timers.core.versions import Answer, hash_of
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.routing import hash_of
+from kafka_timers.core.versions import Answer
 from kafka_timers.core.wire import Reply
+from kafka_timers.worker.faults import Fault, FaultError, FencedError
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.sender import FencedError, Filling
-from kafka_timers.worker.targets import CallbackTopics
+from kafka_timers.worker.ports import CallbackTopics, EpochCheck, ReplySender
+from kafka_timers.worker.sender import Filling
 
 log = logging.getLogger(__name__)
 
-_NEED_THE_LEASE = frozenset((Reply.CANCELLED, Reply.MOVED))
+_NEED_THE_CHECK = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
 
 
-class Replies:
+class KafkaReplies:
     """
     The way to reply topics, for all partitions of a process.
 
@@ -90,18 +91,18 @@ class Outbox:
     Args:
         number: of the partition.
         replies: sends them.
-        lease: of the partition's owner; None where nothing shuts out an owner that was paused.
+        epoch_check: of the partition's owner; None where nothing shuts out an owner that was paused.
     """
 
-    def __init__(self, number: int, replies: Replies, lease: Lease | None) -> None:
+    def __init__(self, number: int, replies: ReplySender, epoch_check: EpochCheck | None) -> None:
         self._number = number
         self._replies = replies
-        self._lease = lease
+        self._epoch_check = epoch_check
         self._waiting: list[Answer] = []
         self._added = self._sent = 0
         self._some = asyncio.Event()
         self._progress = asyncio.Event()
-        self._failed: Exception | None = None
+        self._fault: Fault | None = None
 
     def add(self, answers: Sequence[Answer]) -> None:
         """Have *answers* sent."""
@@ -127,13 +128,13 @@ class Outbox:
                 self._sent += len(answers)
                 self._progress.set()
         except Exception as error:
-            self._failed = error
+            self._fault = Fault.of(error)
             self._progress.set()
             raise
 
     async def _send(self, answers: list[Answer]) -> None:
-        needs_lease = any(answer.outcome in _NEED_THE_LEASE for answer in answers)
-        if needs_lease and self._lease and not await self._lease.is_held():
+        needs_check = any(answer.outcome in _NEED_THE_CHECK for answer in answers)
+        if needs_check and self._epoch_check and not await self._epoch_check.is_held():
             raise FencedError
         await self._replies.send(self._number, answers)
 
@@ -142,12 +143,12 @@ class Outbox:
         Return once all that was added by now has been sent: how many answers there were so far.
 
         Raises:
-            Exception: what `run` has raised.
+            FaultError: `run` has ended.
         """
         added = self._added
         while self._sent < added:
-            if self._failed:
-                raise self._failed
+            if self._fault:
+                raise FaultError(self._fault)
             self._progress.clear()
             await self._progress.wait()
         return added

@@ -1,22 +1,23 @@
 """
 Callbacks of the next seconds, built before their ticks come.
 
-Arming prepares and decides nothing: what fires is told by the tick, the store and the fence as if nothing had been
-armed, and whatever happens to what was armed, dropping it is always right. So a slice that was armed is used only where
-it is a part of the scan, together with the rows that came into its range later:
+Prebuilding prepares and decides nothing: what fires is told by the tick, the store and the snapshot as if nothing had
+been prebuilt, and whatever happens to it, dropping it is always right. So a slice that is ready is used only where it
+is a part of the scan, together with the rows that came into its range later:
 
-    armed   12.000 @40 · 12.000 @41 · 12.500 @17             built while second 11 was over
-    then    12.000 @42 (a lower key than 12.500 @17)         read meanwhile: in the store, not in the slice
-    tick    12 → the slice, 12.000 @42, then the next slice, or all rows behind 12.500 @17
+    prebuilt   12.000 @40 · 12.000 @41 · 12.500 @17             built while second 11 was over
+    then       12.000 @42 (a lower key than 12.500 @17)         read meanwhile: in the store, not in the slice
+    tick       12 → the slice, 12.000 @42, then the next slice, or all rows behind 12.500 @17
 
-What is idle time before a quiet second is building time for a hot one behind it, so several seconds are armed, the next
-one first.
+What is idle time before a quiet second is building time for a hot one behind it, so several seconds are prebuilt, the
+next one first.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from kafka_timers.core.rows import Row, holds_any
+from kafka_timers.core.changes import Row
+from kafka_timers.core.rows import holds_any
 from kafka_timers.worker.slices import Slice
 
 _ABOVE_ALL = b"\xff"
@@ -25,7 +26,7 @@ _ABOVE_ALL = b"\xff"
 Rows = Callable[[bytes, bytes], Iterator[Row]]
 
 
-class Room:
+class ByteBudget:
     """
     Bytes of requests whose callbacks may be held ready, for all partitions of a process.
 
@@ -38,7 +39,7 @@ class Room:
         self.bytes = self.size = size
 
 
-class Armed:
+class Prebuilt:
     """
     What is ready of the rows from *start* on and before key *end*.
 
@@ -47,24 +48,24 @@ class Armed:
         rows: those of the store, as they are now.
         start: key.
         end: key, excluded.
-        room: shrinks by what is built.
+        budget: shrinks by what is built.
 
     Attributes:
         slices: hold the callbacks, in the order of firing; filled by `more`.
         start: key from which on they are left.
         end: key, excluded.
-        is_spoilt: something was taken back of what was ready or would have been.
+        is_spoilt: something was withdrawn of what was ready or would have been.
     """
 
     def __init__(
-        self, new_slice: Callable[[], Slice], rows: Iterator[Row], start: bytes, end: bytes, room: Room
+        self, new_slice: Callable[[], Slice], rows: Iterator[Row], start: bytes, end: bytes, budget: ByteBudget
     ) -> None:
         self.slices: deque[Slice] = deque()
         self._new_slice = new_slice
         self._rows = rows
         self.start, self.end = start, end
         self.is_spoilt = False
-        self._room = room
+        self._budget = budget
         self._lowest = _ABOVE_ALL
         self._is_building = False
         self._bytes_before = 0
@@ -76,7 +77,7 @@ class Armed:
 
     async def more(self) -> bool:
         """
-        Build for a few milliseconds; False when there are no rows left, or no room.
+        Build for a few milliseconds; False when there are no rows left, or no budget.
 
         Raises:
             aiokafka.errors.KafkaError: no broker tells what callback topics there are; this is of no more use.
@@ -88,19 +89,19 @@ class Armed:
         self._is_building = True
         has_more = await built.add(self._rows)
         if not self._is_building:
-            # Something was taken back meanwhile.
+            # Something was withdrawn meanwhile.
             return False
         self._is_building = False
-        self._room.bytes -= built.bytes - self._bytes_before
+        self._budget.bytes -= built.bytes - self._bytes_before
         if not len(built):
             self.slices.pop()
-        return has_more and self._room.bytes > 0
+        return has_more and self._budget.bytes > 0
 
     def added(self, lowest: bytes) -> None:
         """Take note that rows came into the store, none with a key below *lowest*."""
         self._lowest = min(self._lowest, lowest)
 
-    def taken_back(self, key: bytes) -> None:
+    def withdrawn(self, key: bytes) -> None:
         """Take note that the request under *key* does not fire; what is ready up to there stays of use."""
         if not self.start <= key < self.end:
             return
@@ -108,10 +109,10 @@ class Armed:
         # It may be about to go into the slice that is being built.
         if self._is_building:
             self._is_building = False
-            self._room.bytes += self._bytes_before
+            self._budget.bytes += self._bytes_before
             self.slices.pop()
         while self.slices and behind(self.slices[-1]) > key:
-            self._room.bytes += self.slices.pop().bytes
+            self._budget.bytes += self.slices.pop().bytes
         # What comes behind is read when the tick has come.
         self._rows = iter(())
 
@@ -122,7 +123,7 @@ class Armed:
         if self.start > start and next(rows(start, self.start), None):
             return None
         built = self.slices.popleft()
-        self._room.bytes += built.bytes
+        self._budget.bytes += built.bytes
         self.start = behind(built)
         return built
 
@@ -130,48 +131,48 @@ class Armed:
         """Return the *rows* that came into the range of *built*, which was taken and begins at *start*."""
         if self._lowest >= behind(built):
             return iter(())
-        known = set(built.taken.offsets)
+        known = set(built.contents.offsets)
         return ((key, row) for key, row in rows(start, behind(built)) if not holds_any(key, row, known))
 
     def release(self) -> None:
-        """Give the room of what is left back."""
+        """Give the budget of what is left back."""
         while self.slices:
-            self._room.bytes += self.slices.pop().bytes
+            self._budget.bytes += self.slices.pop().bytes
 
 
-class Ahead:
+class PrebuiltSeconds:
     """What is ready of the next seconds of a partition."""
 
     def __init__(self) -> None:
-        self._seconds: deque[Armed] = deque()
+        self._seconds: deque[Prebuilt] = deque()
 
     @property
     def requests(self) -> int:
         """How many callbacks are ready."""
-        return sum(armed.requests for armed in self._seconds)
+        return sum(prebuilt.requests for prebuilt in self._seconds)
 
-    def up_to(self, end: bytes) -> Armed | None:
+    def up_to(self, end: bytes) -> Prebuilt | None:
         """Return what is ready of the rows that end before key *end*, unless it must be made ready anew."""
-        armed = next((each for each in self._seconds if each.end == end), None)
-        if armed and armed.is_spoilt:
-            armed.release()
-            self._seconds.remove(armed)
+        prebuilt = next((each for each in self._seconds if each.end == end), None)
+        if prebuilt and prebuilt.is_spoilt:
+            prebuilt.release()
+            self._seconds.remove(prebuilt)
             return None
-        return armed
+        return prebuilt
 
-    def add(self, armed: Armed) -> None:
-        """Have *armed*, which lies behind all others, handed out in its turn."""
-        self._seconds.append(armed)
+    def add(self, prebuilt: Prebuilt) -> None:
+        """Have *prebuilt*, which lies behind all others, handed out in its turn."""
+        self._seconds.append(prebuilt)
 
     def added(self, lowest: bytes) -> None:
         """Take note that rows came into the store, none with a key below *lowest*."""
-        for armed in self._seconds:
-            armed.added(lowest)
+        for prebuilt in self._seconds:
+            prebuilt.added(lowest)
 
-    def taken_back(self, key: bytes) -> None:
+    def withdrawn(self, key: bytes) -> None:
         """Take note that the request under *key* does not fire."""
-        for armed in self._seconds:
-            armed.taken_back(key)
+        for prebuilt in self._seconds:
+            prebuilt.withdrawn(key)
 
     def next_slice(self, start: bytes, end: bytes, rows: Rows) -> tuple[Slice, Iterator[Row], bool] | None:
         """
@@ -181,12 +182,12 @@ class Ahead:
             The slice, the rows that came into its range later, and whether none is ready of the rows behind it; None
             when no slice is what has to be fired next.
         """
-        armed = self._seconds[0] if self._seconds else None
-        built = armed.take(start, end, rows) if armed else None
-        if armed is None or built is None:
+        prebuilt = self._seconds[0] if self._seconds else None
+        built = prebuilt.take(start, end, rows) if prebuilt else None
+        if prebuilt is None or built is None:
             self._drop(end)
             return None
-        missed, is_last = armed.missed(built, rows, start), not armed.slices
+        missed, is_last = prebuilt.missed(built, rows, start), not prebuilt.slices
         if is_last:
             # What it has not read of the store would stay pinned there.
             self._drop(end)
@@ -197,10 +198,10 @@ class Ahead:
             self._seconds.popleft().release()
 
     def release(self) -> None:
-        """Give the room of all that is left back."""
+        """Give the budget of all that is left back."""
         self._drop(_ABOVE_ALL)
 
 
 def behind(built: Slice) -> bytes:
     """Return the lowest key that is higher than those of *built*."""
-    return built.taken.through + b"\0"
+    return built.contents.through + b"\0"

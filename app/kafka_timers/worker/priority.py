@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Rush:
+class PriorityGate:
     """Whether any partition of this process is sending callbacks."""
 
     def __init__(self) -> None:

@@ -25,30 +25,34 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
-from kafka_timers.adapters.reader import DoorReader, Outlet
+from kafka_timers.adapters.reader import AdapterReader, Outlet
 from kafka_timers.broker import producing
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.broker.topics import answering, counts, examine
 from kafka_timers.clock import Clock, HostClock
+from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
-from kafka_timers.core.verdicts import Target
-from kafka_timers.core.wire import Topics
-from kafka_timers.errors import BrokerError, SettingsError, TopicsError
+from kafka_timers.core.wire import FORMAT, Topics
+from kafka_timers.errors import BrokerError, SettingsError, TopicsError, WorkerError
 from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.end_offsets import EndOffsets
+from kafka_timers.worker.kafka_ports import KafkaLogBounds, KafkaSealLog
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.outbox import Replies
-from kafka_timers.worker.owner import Fences, Ledger, Owner, Shared, check_partitions
-from kafka_timers.worker.prebuild import Room
-from kafka_timers.worker.priority import Rush
+from kafka_timers.worker.outbox import KafkaReplies
+from kafka_timers.worker.owner import Owner, check_partitions
+from kafka_timers.worker.prebuild import ByteBudget
+from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import RequestReader
+from kafka_timers.worker.sender import KafkaSender
+from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
-from kafka_timers.worker.store import StoreMemory
+from kafka_timers.worker.stores import StoreFolders
 from kafka_timers.worker.supervisor import run_all
-from kafka_timers.worker.targets import CallbackTopics
+from kafka_timers.worker.targets import TopicLookup
 from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
@@ -89,7 +93,11 @@ class Worker:
         self._ticked_s: float | None = None
         self._newest_tick = 0
         self._skewed: str | None = None
-        self._shared: Shared | None = None
+        self._ports: Ports | None = None
+        # What every member of the group can read.
+        self._format = 1
+        self._ended = asyncio.Event()
+        self._gave_up = ""
         self.metrics.horizon.set(settings.horizon_s)
         self.metrics.tick_age.set_function(self._silent_s)
 
@@ -98,7 +106,7 @@ class Worker:
         Fire timers until *stop* is set.
 
         Raises:
-            KafkaTimersError: the worker cannot start; the text says why.
+            KafkaTimersError: the worker cannot start, or cannot go on; the text says why.
         """
         async with AsyncExitStack() as stack:
             stack.enter_context(_locked(Path(self._settings.data_dir)))
@@ -109,14 +117,15 @@ class Worker:
             admin = AIOKafkaAdminClient(**self._settings.kafka.client_options())
             await admin.start()
             stack.push_async_callback(admin.close)
-            self._shared = shared = await self._connect(admin, stack)
-            app = make_app(self._settings, shared.partitions, self._on_tick, self._on_assigned, self._on_revoked)
-            doors = await self._doors(shared)
+            topics = TopicLookup(admin, self._topics, self._settings.allowed_topics, self._clock)
+            self._ports = ports = await self._connect(admin, topics, stack)
+            app = make_app(self._settings, ports.partitions, self._on_tick, self._on_assigned, self._on_revoked)
+            doors = await self._doors(ports, topics)
             chores = [
-                shared.reader.run(),
-                self._keep_house(shared),
-                self._watch_logs(shared),
-                self._watch_topics(admin, shared.partitions),
+                ports.reader.run(),
+                self._keep_house(topics),
+                self._watch_logs(ports),
+                self._watch_topics(admin, ports.partitions),
                 *[d.run() for d in doors],
             ]
             tasks = [asyncio.create_task(chore) for chore in chores]
@@ -124,13 +133,16 @@ class Worker:
             app.finalize()
             await app.start()
             stack.push_async_callback(_leave, app)
-            log.info("worker %s is in group %s", shared.name, self._settings.group)
-            ended = [asyncio.create_task(stop.wait()), asyncio.create_task(app.wait_until_stopped()), *tasks]
-            done, _ = await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-            await cancel(ended[:2])
+            log.info("worker %s is in group %s", ports.name, self._settings.group)
+            waits = [stop.wait(), self._ended.wait(), app.wait_until_stopped()]
+            ends = [asyncio.create_task(wait) for wait in waits]
+            done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            await cancel(ends)
             await self._on_revoked(set(self._owners))
             for task in done.intersection(tasks):
                 task.result()
+            if self._gave_up:
+                raise WorkerError(self._gave_up)
             if app.crash_reason:
                 raise app.crash_reason
 
@@ -158,10 +170,15 @@ class Worker:
         if owner := self._owners.get(number):
             owner.tick(usable)
 
-    async def _on_assigned(self, numbers: set[int]) -> None:
+    async def _on_assigned(self, numbers: set[int], format: int) -> None:
         await self._on_revoked(set(self._owners))
-        if self._shared:
-            self._owners = {number: Owner(number, self._shared) for number in numbers}
+        if format < FORMAT:
+            log.info(
+                "some worker of the group is of an earlier version: seals stay in format %d until it is gone", format
+            )
+        self._format = format
+        if self._ports:
+            self._owners = {number: Owner(number, self._ports) for number in numbers}
         self._ticked_s = self._clock.elapsed_s()
         self._joined = True
         log.info("owns partitions %s", sorted(numbers))
@@ -173,7 +190,7 @@ class Worker:
     # --- health ------------------------------------------------------------------------------------------------------
 
     def _unready(self) -> list[str]:
-        if self._shared is None:
+        if self._ports is None:
             return [f"no broker answers at {self._settings.kafka} yet"]
         if not self._joined:
             return ["has not joined the group yet"]
@@ -199,7 +216,7 @@ class Worker:
 
     # --- start -------------------------------------------------------------------------------------------------------
 
-    async def _connect(self, admin: AIOKafkaAdminClient, stack: AsyncExitStack) -> Shared:
+    async def _connect(self, admin: AIOKafkaAdminClient, lookup: TopicLookup, stack: AsyncExitStack) -> Ports:
         settings, topics = self._settings, self._topics
         found = await counts(settings.kafka, settings.topic_prefix)
         partitions = _agreed(found, topics)
@@ -207,13 +224,14 @@ class Worker:
         fetcher = await stack.enter_async_context(Fetcher.open(settings.kafka, topics.requests))
         asking = await stack.enter_async_context(consuming(settings.kafka))
         sealing = await stack.enter_async_context(consuming(settings.kafka, fetch_max_wait_ms=50))
-        targets = CallbackTopics(admin, topics, settings.allowed_topics, self._clock)
-        rush = Rush()
-        reader = RequestReader(fetcher, rush)
-        ledger = Ledger(sealing, topics.sealed)
-        check_partitions(await ledger.seals(0), partitions)
+        gate = PriorityGate()
+        reader = RequestReader(fetcher, gate)
+        bounds, seals = KafkaLogBounds(asking, topics.requests), KafkaSealLog(sealing, topics.sealed)
+        ends = EndOffsets(bounds, lambda: reader.numbers)
+        stack.callback(ends.close)
+        check_partitions(await seals.seals(0), partitions)
         own = {}
-        for name, found_as in (await targets.look_up([topics.rejected, topics.replies])).items():
+        for name, found_as in (await lookup.look_up([topics.rejected, topics.replies])).items():
             if not isinstance(found_as, Target):
                 raise TopicsError(f"topic {name} cannot be written to: {found_as}")
             own[name] = found_as
@@ -221,40 +239,47 @@ class Worker:
         stack.push_async_callback(producing.stop, replying)
         await replying.start()
         cluster = (await admin.describe_cluster())["cluster_id"] or ""
-        return Shared(
+        return Ports(
             settings=settings,
-            topics=topics,
+            names=topics,
             partitions=partitions,
             reader=reader,
-            fences=Fences(asking, topics.requests, lambda: reader.numbers),
-            ledger=ledger,
-            targets=targets,
+            bounds=bounds,
+            ends=ends,
+            seals=seals,
+            new_sender=lambda number: KafkaSender(settings, number, topics.sealed),
+            stores=StoreFolders(Path(settings.data_dir), f"{cluster}/{topics.requests}", settings.horizon_s),
+            callback_topics=lookup,
             rejects=Rejects(topics.rejected, own[topics.rejected], topics.requests),
-            replies=Replies(replying, (topics.replies, own[topics.replies]), targets, self.metrics),
-            memory=StoreMemory(),
-            room=Room(settings.arm_bytes),
-            rush=rush,
-            cluster=cluster,
+            replies=KafkaReplies(replying, (topics.replies, own[topics.replies]), lookup, self.metrics),
+            budget=ByteBudget(settings.arm_bytes),
+            gate=gate,
             metrics=self.metrics,
             clock=self._clock,
             name=self.probes.url or f"{socket.gethostname()}:{settings.data_dir}",
+            format=lambda: self._format,
+            give_up=self._give_up,
         )
 
-    async def _doors(self, shared: Shared) -> list[DoorReader]:
+    def _give_up(self, why: str) -> None:
+        self._gave_up = self._gave_up or why
+        self._ended.set()
+
+    async def _doors(self, ports: Ports, lookup: TopicLookup) -> list[AdapterReader]:
         named = door_topics(self._settings.door)
         if not named:
             return []
-        topic = shared.topics.requests
-        takes = (await shared.targets.look_up([topic]))[topic]
+        topic = ports.names.requests
+        takes = (await lookup.look_up([topic]))[topic]
         if not isinstance(takes, Target):
             raise TopicsError(f"topic {topic} cannot be written to: {takes}")
-        outlet = Outlet(topic, takes, shared.rejects.topic, shared.rejects.target)
+        outlet = Outlet(topic, takes, ports.rejects.topic, ports.rejects.target)
         return [
-            DoorReader(self._settings, name, topic, outlet, shared.rush, self.metrics, self._clock)
+            AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
             for name, topic in named
         ]
 
-    async def _keep_house(self, shared: Shared) -> None:
+    async def _keep_house(self, lookup: TopicLookup) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self._owners.values():
@@ -265,13 +290,13 @@ class Worker:
                 free_bytes = shutil.disk_usage(self._settings.data_dir).free
             self.metrics.store_free_bytes.set(free_bytes)
             with _logged("callback topics could not be looked up"):
-                await shared.targets.refresh()
+                await lookup.refresh()
 
-    async def _watch_logs(self, shared: Shared) -> None:
+    async def _watch_logs(self, ports: Ports) -> None:
         while True:
             await asyncio.sleep(_WATCH_LOGS_S)
             with _logged("the start of the request log could not be read"):
-                starts = await shared.fences.starts(list(self._owners))
+                starts = await ports.bounds.starts(list(self._owners))
                 for owner in self._owners.values():
                     owner.watch_log(starts.get(owner.number, 0))
 

@@ -13,10 +13,11 @@ from typing import Protocol
 
 from aiokafka.errors import KafkaError
 
-from kafka_timers.broker.fetching import Fetched, Fetcher
+from kafka_timers.broker.fetching import Fetched
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.wire import Record
-from kafka_timers.worker.priority import Rush
+from kafka_timers.worker.ports import RequestLog
+from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.tasks import cancel
 
 # At most some 10 ms of work between two turns of the event loop.
@@ -53,13 +54,13 @@ class RequestReader:
     Reads the partitions of `timer-request` that it is given feeds for.
 
     Args:
-        fetcher: of the request topic.
-        rush: goes before reading, except where somebody waits for what is read.
+        request_log: is read from.
+        gate: sending goes before reading, except where somebody waits for what is read.
     """
 
-    def __init__(self, fetcher: Fetcher, rush: Rush) -> None:
-        self._fetcher = fetcher
-        self._rush = rush
+    def __init__(self, request_log: RequestLog, gate: PriorityGate) -> None:
+        self._log = request_log
+        self._gate = gate
         self._feeds: dict[int, Feed] = {}
         self._changed = asyncio.Event()
         self._awaited = asyncio.Event()
@@ -84,7 +85,7 @@ class RequestReader:
     def hurry(self) -> None:
         """Take note that some feed awaits an offset."""
         self._awaited.set()
-        self._rush.nudge()
+        self._gate.nudge()
 
     async def run(self) -> None:
         """Read until cancelled."""
@@ -93,7 +94,7 @@ class RequestReader:
                 if not self._feeds:
                     await self._changed.wait()
                 self._changed.clear()
-                by_node = self._fetcher.leaders(self._feeds)
+                by_node = self._log.leaders(self._feeds)
                 # Named here: by the time a chore begins, one of them may have been removed.
                 feeds = [{number: self._feeds[number] for number in numbers} for numbers in by_node.values()]
                 chores = [self._follow(node, followed) for node, followed in zip(by_node, feeds, strict=True)]
@@ -113,7 +114,7 @@ class RequestReader:
     async def _find_leaders(self) -> None:
         await asyncio.sleep(_RETRY_S)
         with suppress(KafkaError):
-            await self._fetcher.find_leaders()
+            await self._log.find_leaders()
 
     async def _follow(self, node: int, feeds: Mapping[int, Feed]) -> None:
         """Read for *feeds*, whose partitions *node* leads, until one has another leader or the node does not answer."""
@@ -149,7 +150,7 @@ class RequestReader:
                 self._fetch(node, positions, _WAIT_MS if quiet < _QUIET_FETCHES else _WAIT_LONG_MS)
 
     def _fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> None:
-        self._fetches[node] = task = asyncio.create_task(self._fetcher.fetch(node, dict(positions), wait_ms))
+        self._fetches[node] = task = asyncio.create_task(self._log.fetch(node, dict(positions), wait_ms))
         # Nobody may be left to look at it.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -159,7 +160,7 @@ class RequestReader:
         feed.blocked(fetched.stable, fetched.end)
         try:
             while more:
-                await self._rush.over(unless=self._is_awaited)
+                await self._gate.over(unless=self._is_awaited)
                 if self._feeds.get(feed.partition.number) is not feed:
                     break
                 records = list(islice(fetched.records, _RECORDS_MAX))

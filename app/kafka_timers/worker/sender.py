@@ -26,11 +26,13 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from kafka_timers.broker.epoch import Lease
-from kafka_timers.broker.producing import stop
+from kafka_timers.broker.epoch import EpochCheck
+from kafka_timers.broker.producing import start, stop
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed, is_complete
 from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.faults import FencedError, TopicsRefusedError
+from kafka_timers.worker.ports import Ready
 
 _REFUSALS: dict[type[Exception], Reason] = {
     TopicAuthorizationFailedError: Reason.TOPIC_REFUSED,
@@ -39,25 +41,10 @@ _REFUSALS: dict[type[Exception], Reason] = {
     MessageSizeTooLargeError: Reason.TOO_LARGE,
     RecordListTooLargeError: Reason.TOO_LARGE,
 }
-# A batch, and the topic and partition that it is for.
-Ready = tuple[BatchBuilder, str, int]
-
 BATCH_BYTES = 512 << 10
 
 
-class FencedError(Exception):
-    """Another worker owns the partition by now; only a fresh assignment makes this one its owner again."""
-
-
-class TopicsRefusedError(Exception):
-    """The broker refused writes to callback topics; `reasons` says which and why. Nothing of the slice is visible."""
-
-    def __init__(self, reasons: dict[str, Reason]) -> None:
-        super().__init__(", ".join(f"{topic}: {reason}" for topic, reason in reasons.items()))
-        self.reasons = reasons
-
-
-class Sender:
+class KafkaSender:
     """
     The producer of one partition.
 
@@ -69,6 +56,7 @@ class Sender:
 
     def __init__(self, settings: WorkerSettings, partition: int, sealed_topic: str) -> None:
         self._transactional = settings.guarantee == "exactly-once"
+        self._transaction_timeout_s = settings.transaction_timeout_s
         self._partition = partition
         self._sealed_topic = sealed_topic
         self._acks: list[tuple[str, asyncio.Future[Any]]] = []
@@ -87,13 +75,19 @@ class Sender:
         )
 
     @property
-    def lease(self) -> Lease | None:
-        """What tells whether another owner has shut this one out; None with at-least-once, where none does."""
-        return Lease(self._producer) if self._transactional else None
+    def epoch_check(self) -> EpochCheck | None:
+        """The check whether another owner has shut this one out; None with at-least-once, where none does."""
+        return EpochCheck(self._producer) if self._transactional else None
 
     async def start(self) -> None:
-        """Connect, and with exactly-once shut out whoever owned the partition before."""
-        await self._producer.start()
+        """
+        Connect, and with exactly-once shut out whoever owned the partition before.
+
+        Raises:
+            SettingsError: the broker refuses the transaction timeout.
+            aiokafka.errors.KafkaError: no broker answers, or it refuses the producer.
+        """
+        await start(self._producer, self._transaction_timeout_s)
 
     async def stop(self) -> None:
         """Disconnect; what was not committed is aborted by the next owner's start."""

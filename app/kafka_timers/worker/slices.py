@@ -6,25 +6,30 @@ knows only requests that can be sent without a further look; `Slice._add_any` kn
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import count, islice, repeat
 from typing import NamedTuple
 
+from aiokafka.errors import KafkaError
 from aiokafka.producer.message_accumulator import BatchBuilder
 from google.protobuf.message import DecodeError
-from murmurhash2 import murmurhash2
 
 from kafka_timers.clock import Clock
-from kafka_timers.core import rows as runs
-from kafka_timers.core.partition import REFUSED, Taken, copied_in, count_of, is_late, is_run, parts_of
-from kafka_timers.core.rows import Row
-from kafka_timers.core.verdicts import OVERHEAD_BYTES, Reason, Target, fits, unpack_refused
-from kafka_timers.core.versions import POSITIVE, SEED, hash_of
+from kafka_timers.core import rows as batches
+from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target, fits
+from kafka_timers.core.changes import Row
+from kafka_timers.core.contents import Contents
+from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
+from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
+from kafka_timers.core.verdicts import Reason, unpack_refused
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers
-from kafka_timers.worker.sender import BATCH_BYTES, Ready
-from kafka_timers.worker.targets import CallbackTopics
+from kafka_timers.worker.ports import CallbackTopics, Ready
+from kafka_timers.worker.sender import BATCH_BYTES
+
+log = logging.getLogger(__name__)
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -46,7 +51,7 @@ class Rejects:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _Accumulator:
     """
     The open batches of one callback topic, one per partition, and how many callbacks have gone there.
 
@@ -84,7 +89,7 @@ class Slice:
         not_before_s: the second that fires; no callback is dated before it, though it is built earlier.
 
     Attributes:
-        taken: the rows.
+        contents: the rows, as their seal tells them.
         refused: how many of them go to `timer-rejected`, by reason.
         seconds: rows by their second, without those that came late themselves.
         bytes: of the rows.
@@ -102,7 +107,7 @@ class Slice:
         bytes_max: int,
         not_before_s: int,
     ) -> None:
-        self.taken = Taken()
+        self.contents = Contents()
         self.refused: Counter[Reason] = Counter()
         self.seconds: Counter[int] = Counter()
         self.bytes = 0
@@ -110,16 +115,16 @@ class Slice:
         self._new_batch = new_batch
         self._targets = targets
         self._rejects = rejects
-        self._reject_lane = _lane_to(rejects.topic, rejects.target)
+        self._rejects_to = _accumulator_to(rejects.topic, rejects.target)
         self._clock = clock
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._not_before_ms = not_before_s * 1000
-        self._lanes: dict[bytes, _Lane] = {}
+        self._accumulators: dict[bytes, _Accumulator] = {}
         self._full: list[Ready] = []
 
     def __len__(self) -> int:
         """Return the number of requests."""
-        return len(self.taken.offsets)
+        return len(self.contents.offsets)
 
     @property
     def is_full(self) -> bool:
@@ -129,7 +134,7 @@ class Slice:
     @property
     def fired(self) -> dict[str, int]:
         """Callbacks by topic."""
-        return {lane.topic: lane.fired for lane in self._lanes.values()}
+        return {to.topic: to.fired for to in self._accumulators.values()}
 
     async def add(self, rows: Iterator[Row]) -> bool:
         """
@@ -144,10 +149,10 @@ class Slice:
         for key, row in rows:
             count += count_of(key)
             size += len(row)
-            if is_run(key):
+            if is_batch(key):
                 await self._add_singles(singles)
                 singles = []
-                await self._add_run(key, row)
+                await self._add_batch(key, row)
             else:
                 singles.append((key, row))
             if count >= wanted or size >= _STRIDE_BYTES:
@@ -167,51 +172,51 @@ class Slice:
     def rest(self) -> list[Ready]:
         """Hand out all batches that are left; nothing can be added any more."""
         rest = self.full()
-        for lane in (*self._lanes.values(), self._reject_lane):
-            rest += [(batch, lane.topic, at) for at, batch in enumerate(lane.batches) if batch]
+        for to in (*self._accumulators.values(), self._rejects_to):
+            rest += [(batch, to.topic, at) for at, batch in enumerate(to.batches) if batch]
         return rest
 
-    async def _add_run(self, key: bytes, row: bytes) -> None:
-        run, second, taken = runs.unpack(row), parts_of(key)[0], self.taken
-        taken.named |= run.named
+    async def _add_batch(self, key: bytes, row: bytes) -> None:
+        batch, second, contents = batches.unpack(row), parts_of(key)[0] // 1000, self.contents
+        contents.named |= batch.named
         self.bytes += len(row)
-        self.seconds[second] += len(run.offsets)
-        taken.offsets += run.offsets
-        taken.through = max(taken.through, key)
-        requests = _Requests(repeat(second), run.offsets, run.requests, lambda: runs.raw_requests(row))
-        await self._build(requests, len(row), plain=run.plain)
+        self.seconds[second] += len(batch.offsets)
+        contents.offsets += batch.offsets
+        contents.through = max(contents.through, key)
+        requests = _Requests(repeat(second), batch.offsets, batch.requests, lambda: batches.raw_requests(row))
+        await self._build(requests, len(row), plain=batch.plain)
 
     async def _add_singles(self, rows: list[Row]) -> None:
         if not rows:
             return
-        keys, taken = [key for key, _ in rows], self.taken
+        keys, contents = [key for key, _ in rows], self.contents
         self.bytes += sum([len(row) for _, row in rows])
-        seconds, _, offsets = zip(*map(parts_of, keys), strict=True)
+        dues_ms, offsets = zip(*map(parts_of, keys), strict=True)
+        seconds = [due_ms // 1000 for due_ms in dues_ms]
         late = [is_late(key) for key in keys]
         self.seconds.update([second for second, came_late in zip(seconds, late, strict=True) if not came_late])
-        taken.late += sum(late)
-        taken.offsets += offsets
-        copies = [
+        contents.late += sum(late)
+        contents.offsets += offsets
+        contents.copies += [
             (offset, copied.decided) for key, offset in zip(keys, offsets, strict=True) if (copied := copied_in(key))
         ]
-        taken.copies += copies
-        taken.through = max(taken.through, keys[-1])
-        asked = []
-        for second, offset, (_, row) in zip(seconds, offsets, rows, strict=True):
-            if second == REFUSED:
+        contents.through = max(contents.through, keys[-1])
+        requests = []
+        for due_ms, offset, (_, row) in zip(dues_ms, offsets, rows, strict=True):
+            if due_ms == REFUSED_MS:
                 self._reject(offset, *unpack_refused(row))
             else:
-                asked.append((second, offset, row))
-        values = [row for _, _, row in asked]
+                requests.append((due_ms // 1000, offset, row))
+        values = [row for _, _, row in requests]
         try:
-            parsed = runs.requests_in(values)
+            parsed = batches.requests_in(values)
         except DecodeError:
-            for each in asked:
+            for each in requests:
                 await self._add_any(*each)
             return
-        taken.named |= any(request.timerId for request in parsed)
-        requests = _Requests([each[0] for each in asked], [each[1] for each in asked], parsed, lambda: values)
-        await self._build(requests, max(map(len, values), default=0), plain=False)
+        contents.named |= any(request.timerId for request in parsed)
+        alike = _Requests([each[0] for each in requests], [each[1] for each in requests], parsed, lambda: values)
+        await self._build(alike, max(map(len, values), default=0), plain=False)
 
     async def _build(self, requests: _Requests, largest: int, *, plain: bool) -> None:
         """
@@ -222,87 +227,137 @@ class Slice:
             largest: none of the requests has more bytes.
             plain: none of them has more than topic, key and value.
         """
+        built = await self._build_at_once(requests, largest, plain=plain)
+        if built < len(requests.offsets):
+            each_one = zip(requests.seconds, requests.offsets, requests.raw(), strict=False)
+            for each in islice(each_one, built, None):
+                await self._add_any(*each)
+
+    async def _build_at_once(self, requests: _Requests, largest: int, *, plain: bool) -> int:
+        """
+        Build callbacks as long as nothing is unusual in *requests*, and return of how many.
+
+        One that fails here fails again when it is looked at for itself, and is told of there.
+        """
         # A parsed message makes its parts anew whenever it is asked for them.
         parsed = list(requests.parsed)
         topics = [request.callBackTopic for request in parsed]
         tombstones = [] if plain else [(at, topic) for at, each in enumerate(parsed) if (topic := each.tombstoneTopic)]
-        if not await self._has_room({topic for _, topic in tombstones}.union(topics), largest, requests.raw):
-            for each in zip(requests.seconds, requests.offsets, requests.raw(), strict=False):
-                await self._add_any(*each)
-            return
-        for topic, count in Counter(topics).items():
-            self._lanes[topic].fired += count
-        lanes = map(self._lanes.__getitem__, topics)
+        try:
+            takes_all = await self._has_room({topic for _, topic in tombstones}.union(topics), largest, requests.raw)
+            if not takes_all or self._lacks_key(topics, parsed):
+                return 0
+        except KafkaError:
+            raise
+        except Exception:
+            return 0
+        accumulators = map(self._accumulators.__getitem__, topics)
         now_ms, name = self._now_ms(), b"%d:%%d" % self._number
         expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
-        for second, offset, request, lane in zip(requests.seconds, requests.offsets, parsed, lanes, strict=False):
-            if plain:
-                if second != expiry_of:
-                    expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
-                headers: Headers = [expiry, (REQUEST_HEADER, name % offset)]
-            else:
-                headers = callback_headers(request, second, name % offset)
-            key, value, batches = request.callBackKey or None, request.callBack, lane.batches
-            at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
-            batch = batches[at]
-            if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
-                self._append_to_new(lane, at, now_ms, key, value, headers)
+        all_parts = zip(count(), requests.seconds, requests.offsets, parsed, accumulators, strict=False)
+        number, built = 0, len(parsed)
+        try:
+            for number, second, offset, request, to in all_parts:  # noqa: B007  # used when one fails
+                if plain:
+                    if second != expiry_of:
+                        expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
+                    headers: Headers = [expiry, (REQUEST_HEADER, name % offset)]
+                else:
+                    headers = callback_headers(request, second, name % offset)
+                key, value, batches = request.callBackKey or None, request.callBack, to.batches
+                at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
+                batch = batches[at]
+                if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
+                    self._append_to_new(to, at, now_ms, key, value, headers)
+        except Exception:
+            built = number
+        for topic, fired in Counter(topics[:built]).items():
+            self._accumulators[topic].fired += fired
         for number, topic in tombstones:
-            lane, request = self._lanes[topic], parsed[number]
-            at, key, batches = _tombstone_of(request, lane), request.tombstoneKey, lane.batches
+            if number >= built:
+                break
+            to, request = self._accumulators[topic], parsed[number]
+            at, key, batches = _tombstone_of(request, to), request.tombstoneKey, to.batches
             headers, batch = [(REQUEST_HEADER, name % requests.offsets[number])], batches[at]
             if batch is None or batch.append(timestamp=now_ms, key=key, value=None, headers=headers) is None:
-                self._append_to_new(lane, at, now_ms, key, None, headers)
+                self._append_to_new(to, at, now_ms, key, None, headers)
+        return built
 
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
         """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
         if await self._refused(topics):
             return False
-        limit = min([self._lanes[topic].plain_bytes_max for topic in topics], default=0)
+        limit = min([self._accumulators[topic].plain_bytes_max for topic in topics], default=0)
         return largest <= limit or max(map(len, raw()), default=0) <= limit
 
     async def _refused(self, topics: set[bytes]) -> dict[bytes, Reason]:
-        """Return which of *topics* take no callbacks, and why; there is a lane to each of the others then."""
+        """Return which of *topics* take no callbacks, and why; there is an accumulator for each of the others then."""
         known, refused = self._targets.verdicts, {}
-        new = {topic.decode(): topic for topic in topics - self._lanes.keys()}
+        new = {topic.decode(): topic for topic in topics - self._accumulators.keys()}
         # All unknown ones are asked for at once, since there may be thousands.
         while unknown := new.keys() - known.keys():
-            await self._targets.resolve(unknown)
+            try:
+                await self._targets.resolve(unknown)
+            except KafkaError:
+                raise
+            except Exception as error:
+                # It says nothing of the requests, none of which may be rejected for it.
+                raise KafkaError(f"callback topics cannot be looked up: {error!r}") from error
         for name, topic in new.items():
             verdict = known[name]
             if isinstance(verdict, Reason):
                 refused[topic] = verdict
             else:
-                self._lanes[topic] = _lane_to(name, verdict)
+                self._accumulators[topic] = _accumulator_to(name, verdict)
         return refused
+
+    def _lacks_key(self, topics: Sequence[bytes], parsed: Sequence[Request]) -> bool:
+        """Tell whether any of the *parsed* requests, whose *topics* are given, has no key where its topic wants one."""
+        strict = {topic for topic in set(topics) if self._accumulators[topic].target.needs_key}
+        return bool(strict) and any(
+            topic in strict and not request.callBackKey for topic, request in zip(topics, parsed, strict=True)
+        )
 
     async def _add_any(self, second: int, offset: int, row: bytes) -> None:
         """Add a request of any kind, or reject it."""
         try:
+            reason = await self._add_or_judge(second, offset, row)
+        except KafkaError:
+            raise
+        except Exception:
+            # Whatever is wrong with one request, the others of its second fire.
+            log.exception("partition %d offset %d: its callback cannot be built", self._number, offset)
+            reason = Reason.UNREADABLE
+        if reason:
+            self._reject(offset, reason, b"%d" % second, row)
+
+    async def _add_or_judge(self, second: int, offset: int, row: bytes) -> Reason | None:
+        """Add a request, or return why it is rejected."""
+        try:
             request = Request.FromString(row)
         except DecodeError:
-            self._reject(offset, Reason.VALUE_NOT_A_FUTURE, b"%d" % second, row)
-            return
+            return Reason.VALUE_NOT_A_FUTURE
         topics = [request.callBackTopic]
         if request.tombstoneTopic:
             topics.append(request.tombstoneTopic)
-        self.taken.named |= bool(request.timerId)
+        self.contents.named |= bool(request.timerId)
         if refused := await self._refused(set(topics)):
-            self._reject(offset, next(iter(refused.values())), b"%d" % second, row)
-            return
-        lane = self._lanes[topics[0]]
-        if not fits(request, len(row), lane.target):
-            self._reject(offset, Reason.TOO_LARGE, b"%d" % second, row)
-            return
-        key, value = request.callBackKey or None, request.callBack
-        at = (hash_of(key) if key else second) % lane.target.partitions
+            return next(iter(refused.values()))
+        to, key, value = self._accumulators[topics[0]], request.callBackKey or None, request.callBack
+        if key is None and to.target.needs_key:
+            return Reason.TOPIC_NEEDS_KEY
+        if not fits(request, len(row), to.target):
+            return Reason.TOO_LARGE
+        at = (hash_of(key) if key else second) % to.target.partitions
         name = b"%d:%d" % (self._number, offset)
-        self._append(lane, at, len(row) + OVERHEAD_BYTES, key, value, callback_headers(request, second, name))
-        lane.fired += 1
+        headers, size = callback_headers(request, second, name), len(row) + OVERHEAD_BYTES
+        self._append(to, at, size, key, value, headers)
+        to.fired += 1
         if request.tombstoneTopic:
-            lane, key = self._lanes[request.tombstoneTopic], request.tombstoneKey
-            at, size = _tombstone_of(request, lane), len(key) + OVERHEAD_BYTES
-            self._append(lane, at, size, key, None, [(REQUEST_HEADER, name)])
+            to, key = self._accumulators[request.tombstoneTopic], request.tombstoneKey
+            at, size = _tombstone_of(request, to), len(key) + OVERHEAD_BYTES
+            self._append(to, at, size, key, None, [(REQUEST_HEADER, name)])
+        return None
 
     def lateness_ms(self, share: float) -> int:
         """Return how late *share* (0 to 1) of the rows are by now at most, up to 24 days; 0 without any."""
@@ -315,37 +370,37 @@ class Slice:
         return late
 
     def _append(
-        self, lane: _Lane, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
+        self, to: _Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
-        """Append to a lane whose topic may take less than a batch of the producer; *bytes_max* is added at most."""
-        now_ms, batch = self._now_ms(), lane.batches[at]
+        """Append where the topic may take less than a batch of the producer; *bytes_max* is added at most."""
+        now_ms, batch = self._now_ms(), to.batches[at]
         if (
             batch is None
-            or batch.size() + bytes_max > lane.target.batch_bytes_max
+            or batch.size() + bytes_max > to.target.batch_bytes_max
             or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None
         ):
-            self._append_to_new(lane, at, now_ms, key, value, headers)
+            self._append_to_new(to, at, now_ms, key, value, headers)
 
     def _append_to_new(
-        self, lane: _Lane, at: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+        self, to: _Accumulator, at: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
-        full = lane.batches[at]
+        full = to.batches[at]
         if full is not None:
-            self._full.append((full, lane.topic, at))
+            self._full.append((full, to.topic, at))
         # The first record is taken whatever its size; that the topic takes it too was checked before.
-        batch = lane.batches[at] = self._new_batch()
+        batch = to.batches[at] = self._new_batch()
         batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
 
     def _reject(self, offset: int, reason: Reason, key: bytes | None, value: bytes | None) -> None:
-        self.taken.rejected.append(offset)
+        self.contents.rejected.append(offset)
         self.refused[reason] += 1
-        lane = self._reject_lane
+        to = self._rejects_to
         headers = reject_headers(reason, self._rejects.source, self._number, offset)
         # A topic that takes less than `timer-request` gets what fits.
-        room = lane.target.batch_bytes_max - 2 * OVERHEAD_BYTES
+        room = to.target.batch_bytes_max - 2 * OVERHEAD_BYTES
         key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
         size = len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES
-        self._append(lane, self._number % lane.target.partitions, size, key, value, headers)
+        self._append(to, self._number % to.target.partitions, size, key, value, headers)
 
     def _now_ms(self) -> int:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
@@ -361,16 +416,16 @@ def reject_headers(reason: str, topic: str, partition: int, offset: int) -> Head
     ]
 
 
-def _tombstone_of(request: Request, lane: _Lane) -> int:
+def _tombstone_of(request: Request, to: _Accumulator) -> int:
     """Return the partition of the tombstone that *request* asks for."""
     # An absent one reads as 0, which tells nothing.
-    at, partitions = request.tombstonePartition, lane.target.partitions
+    at, partitions = request.tombstonePartition, to.target.partitions
     if 0 < at < partitions or (at == 0 and request.HasField("tombstonePartition")):
         return at
     return hash_of(request.tombstoneKey) % partitions
 
 
-def _lane_to(topic: str, target: Target) -> _Lane:
+def _accumulator_to(topic: str, target: Target) -> _Accumulator:
     # A batch has at most what the producer takes. Where the topic takes less, each one is looked at.
     plain_bytes_max = target.batch_bytes_max - OVERHEAD_BYTES if target.batch_bytes_max >= BATCH_BYTES else -1
-    return _Lane(topic, target, [None] * target.partitions, plain_bytes_max)
+    return _Accumulator(topic, target, [None] * target.partitions, plain_bytes_max)

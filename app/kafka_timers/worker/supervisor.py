@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from kafka_timers.die_with_parent import tied_to_us
+from kafka_timers.die_with_parent import die_with_us
 from kafka_timers.environment import env_name
 from kafka_timers.settings import WorkerSettings
 
@@ -54,7 +54,7 @@ async def _keep(number: int, settings: WorkerSettings, stop: asyncio.Event) -> i
     while not stop.is_set():
         process = await asyncio.create_subprocess_exec(
             # In a session of its own: a Ctrl-C is for this process, which tells the others.
-            *tied_to_us(*command),
+            *die_with_us(*command),
             env=env,
             start_new_session=True,
         )

@@ -14,11 +14,13 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
 
 from kafka_timers.clock import Clock
-from kafka_timers.core.verdicts import Reason, Target
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Topics
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MAX_MESSAGE = "max.message.bytes"
+_CLEANUP = "cleanup.policy"
 # Kafka's own default, assumed where this service may not read a topic's settings.
 _MAX_MESSAGE_BYTES = 1_048_588
 
@@ -27,7 +29,7 @@ _KEEP_UNKNOWN_S = 5.0
 _KEEP_REFUSED_S = 60.0
 
 
-class CallbackTopics:
+class TopicLookup:
     """
     What is known of callback topics.
 
@@ -78,17 +80,19 @@ class CallbackTopics:
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
         """
-        limits = await self._limits(names) if names else {}
+        settings = await self._settings(names) if names else {}
         # A missing topic must not be asked for by name: the broker would create it, where it is set up to. Asking for
         # all topics instead takes seconds on a cluster that has thousands.
-        exist = [name for name, limit in limits.items() if limit is not Reason.TOPIC_UNKNOWN]
+        exist = [name for name, found in settings.items() if found is not Reason.TOPIC_UNKNOWN]
         partitions = await self._partitions(exist) if exist else {}
         verdicts: dict[str, Target | Reason] = {}
-        for name, limit in limits.items():
-            if name in partitions:
-                verdicts[name] = Target(partitions[name], _MAX_MESSAGE_BYTES if isinstance(limit, Reason) else limit)
+        for name, found in settings.items():
+            if name not in partitions:
+                verdicts[name] = found if isinstance(found, Reason) else Reason.TOPIC_UNKNOWN
+            elif isinstance(found, Reason):
+                verdicts[name] = Target(partitions[name], _MAX_MESSAGE_BYTES)
             else:
-                verdicts[name] = limit if isinstance(limit, Reason) else Reason.TOPIC_UNKNOWN
+                verdicts[name] = Target(partitions[name], *found)
         return verdicts
 
     def refuse(self, name: str, reason: Reason) -> None:
@@ -119,21 +123,25 @@ class CallbackTopics:
         self.verdicts[name] = verdict
         self._until_s[name] = self._clock.elapsed_s() + keep_s
 
-    async def _limits(self, names: Iterable[str]) -> dict[str, int | Reason]:
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name, {_MAX_MESSAGE: None}) for name in names]
-        limits: dict[str, int | Reason] = {}
+    async def _settings(self, names: Iterable[str]) -> dict[str, tuple[int, bool] | Reason]:
+        """Return of each topic the largest batch that it takes and whether it needs keys, or why it has no settings."""
+        wanted = {_MAX_MESSAGE: None, _CLEANUP: None}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, wanted) for name in names]
+        settings: dict[str, tuple[int, bool] | Reason] = {}
         for answer in await self._admin.describe_configs(resources):
             for error, _, _, name, entries in answer.resources:
                 if error == TopicAuthorizationFailedError.errno:
-                    limits[name] = Reason.TOPIC_REFUSED
+                    settings[name] = Reason.TOPIC_REFUSED
                 elif error and for_code(error).retriable and error != UnknownTopicOrPartitionError.errno:
                     # It says nothing of the topic, whose requests must not be refused for it.
                     raise for_code(error)(f"{name} could not be looked up")
                 elif error:
-                    limits[name] = Reason.TOPIC_UNKNOWN
+                    settings[name] = Reason.TOPIC_UNKNOWN
                 else:
-                    limits[name] = next((int(e[1]) for e in entries if e[0] == _MAX_MESSAGE), _MAX_MESSAGE_BYTES)
-        return limits
+                    has = {entry[0]: entry[1] for entry in entries}
+                    batch_bytes_max = int(has.get(_MAX_MESSAGE, _MAX_MESSAGE_BYTES))
+                    settings[name] = batch_bytes_max, "compact" in has.get(_CLEANUP, "")
+        return settings
 
     async def _partitions(self, names: Collection[str]) -> dict[str, int]:
         described = await self._admin.describe_topics(sorted(names))

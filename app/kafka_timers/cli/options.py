@@ -1,0 +1,248 @@
+"""
+Options that several commands share, the types of their values, and the options that are made of settings.
+"""
+
+import dataclasses
+import functools
+import re
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.cli.running import argument_bytes
+from kafka_timers.client.request import second_after
+from kafka_timers.clock import HostClock
+from kafka_timers.core.wire import SECOND_LIMIT
+from kafka_timers.environment import env_name
+from kafka_timers.operate.acls import PROCESSES
+from kafka_timers.settings import WorkerSettings, bounds_of, objection
+
+__all__ = [
+    "Delay",
+    "Principal",
+    "When",
+    "callback_of",
+    "callback_options",
+    "condition_options",
+    "delay_s_of",
+    "json_option",
+    "on_instance",
+    "on_kafka",
+    "options_of",
+    "when_of",
+]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+class _Listed(click.ParamType):
+    """One item of a comma separated list, which the environment holds as a whole."""
+
+    name = "text"
+    envvar_list_splitter = ","
+
+
+class Delay(click.ParamType):
+    """A duration, as 3s or 1h30m; gives seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds that *value* stands for."""
+        try:
+            return delay_s_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class When(click.ParamType):
+    """A point in time, in ISO 8601 or UNIX seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | int:
+        """Return the point in time that *value* names."""
+        try:
+            return when_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _HeaderPair(click.ParamType):
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, bytes]:
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is not name=value", param, ctx)
+        return name, argument_bytes(text)
+
+
+class Principal(click.ParamType):
+    """A process of the service and who runs it, as worker=User:timers."""
+
+    name = "process=principal"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return process and principal."""
+        process, _, principal = value.partition("=")
+        if process not in PROCESSES or not principal:
+            self.fail(
+                f"{value!r}: give one of {', '.join(PROCESSES)}, = and who it is, as worker=User:timers", param, ctx
+            )
+        return process, principal
+
+
+def delay_s_of(text: str) -> int:
+    """
+    Return the seconds that *text* stands for: days, hours, minutes and seconds in this order, as 3s, 5m or 1h30m.
+
+    Raises:
+        ValueError: *text* is not of this form.
+    """
+    parts = re.fullmatch(r"(?=.)" + "".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in _UNITS_S), text)
+    if parts is None:
+        raise ValueError(f"{text!r} is not a duration: give days, hours, minutes, seconds, as 3s, 5m, 1h30m or 2d")
+    return sum(int(part or 0) * unit_s for part, unit_s in zip(parts.groups(), _UNITS_S.values(), strict=True))
+
+
+def when_of(text: str) -> datetime | int:
+    """
+    Return the point in time that *text* names: an aware datetime from ISO 8601, or UNIX seconds from digits.
+
+    Raises:
+        ValueError: *text* is neither, has no zone, or counts milliseconds.
+    """
+    if re.fullmatch("[0-9]+", text):
+        if len(text) > 12 or int(text) >= SECOND_LIMIT:
+            raise ValueError(f"{text} is too large for UNIX seconds: are these milliseconds?")
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is neither ISO 8601, as 2030-01-31T12:00:00Z, nor UNIX seconds") from error
+    if when.tzinfo is None:
+        raise ValueError(f"{text!r} has no zone: add Z for UTC, or an offset as +02:00")
+    return when
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def options_of(settings: type, *only: str) -> Callable[[_Function], _Function]:
+    """Return a decorator that gives a command one option per field of *settings*, or per field named in *only*."""
+
+    def decorate(command: _Function) -> _Function:
+        for field in reversed(dataclasses.fields(settings)):
+            if not only or field.name in only:
+                command = _option(field)(command)
+        return command
+
+    return decorate
+
+
+def _option(field: "dataclasses.Field[Any]") -> Callable[[_Function], _Function]:
+    choices, is_list = field.metadata["choices"], field.metadata["is_list"]
+
+    def judged(_context: click.Context, _option: click.Parameter, given: Any) -> Any:
+        # Here too, since some commands take single options and make no settings of them.
+        value = ",".join(given) if is_list else given
+        if wrong := objection(field, value):
+            raise click.BadParameter(f"{value!r}: {wrong}")
+        return value
+
+    bounds = "" if choices else bounds_of(field)
+    return click.option(
+        f"--{field.name.replace('_', '-')}",
+        field.name,
+        type=click.Choice(choices) if choices else _Listed() if is_list else type(field.default),
+        multiple=is_list,
+        callback=judged,
+        is_flag=isinstance(field.default, bool),
+        default=() if is_list else field.default,
+        show_default=True,
+        envvar=env_name(field.name),
+        show_envvar=True,
+        help=field.metadata["help"] + ("; repeatable" if is_list else "") + (f" ({bounds})" if bounds else ""),
+    )
+
+
+def on_kafka(command: _Function) -> _Function:
+    """Give *command* the options that say where Kafka is; it takes them as `kafka`."""
+
+    @functools.wraps(command)
+    def with_kafka(*, bootstrap: str, kafka_config: str, **given: Any) -> Any:
+        return command(kafka=Kafka.of(bootstrap, kafka_config), **given)
+
+    return options_of(WorkerSettings, "bootstrap", "kafka_config")(with_kafka)  # type: ignore[return-value]
+
+
+def on_instance(command: _Function) -> _Function:
+    """Give *command* the options that say which instance of the service it is about: `kafka` and `topic_prefix`."""
+    return on_kafka(options_of(WorkerSettings, "topic_prefix")(command))
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
+
+
+def callback_options(command: _Function) -> _Function:
+    """Give *command* the options that say when a callback fires and what it is."""
+    for option in reversed(
+        [
+            click.option("--in", "delay_s", type=Delay(), help="fire after this time, as 3s, 5m, 1h30m or 2d"),
+            click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
+            click.option("--topic", required=True, help="topic of the callback; it must exist"),
+            click.option("--key", help="key of the callback  [default: no key]"),
+            click.option(
+                "--value",
+                default="",
+                show_default=True,
+                help="value of the callback; - reads it from standard input",
+            ),
+            click.option("--token", help="cancellation token, passed on to the receiver  [default: none]"),
+            click.option(
+                "--header", "headers", type=_HeaderPair(), multiple=True, help="header of the callback; repeatable"
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], dict[str, Any]]:
+    """
+    Return when the callback of `callback_options` fires, and what it is, as `TimerClient.at` takes it.
+
+    Args:
+        given: values of the options.
+
+    Returns:
+        A function that gives the time, counting --in from the call; and the keyword arguments.
+    """
+    delay_s, when, value = given.pop("delay_s"), given.pop("when"), given["value"]
+    if (delay_s is None) == (when is None):
+        raise click.UsageError("give either --in or --at")
+    given["value"] = sys.stdin.buffer.read() if value == "-" else argument_bytes(value)
+    return (lambda: second_after(delay_s, HostClock().wall_s()) if when is None else when), given
+
+
+def condition_options(command: _Function) -> _Function:
+    """Give *command* the options that say which pending timer it is about."""
+
+    @click.option("--if-pending", is_flag=True, help="do nothing unless a timer of this ID is pending")
+    @click.option("--request", metavar="P:O", help="with --if-pending: only the timer of this request  [default: any]")
+    @functools.wraps(command)
+    def conditional(*, if_pending: bool, request: str | None, **given: Any) -> Any:
+        if request is not None and not if_pending:
+            raise click.UsageError("--request names the pending timer that is meant: give --if-pending with it")
+        return command(if_pending=if_pending, request=request, **given)
+
+    return conditional  # type: ignore[return-value]

@@ -1,0 +1,191 @@
+"""
+Tables and lines for people at a terminal. `operate.documents` has the same for programs, as JSON.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiokafka import ConsumerRecord
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from kafka_timers.adapters.lag import AdapterLag
+from kafka_timers.cli.running import argument_bytes
+from kafka_timers.client.request import Answer
+from kafka_timers.core.outcomes import Outcome
+from kafka_timers.core.wire import SECOND_LIMIT
+from kafka_timers.operate.capacity import Need
+from kafka_timers.operate.find import Found
+from kafka_timers.operate.status import PartitionStatus
+from kafka_timers.operate.watch import lateness_of
+
+__all__ = [
+    "answer_line",
+    "callback_line",
+    "capacity_table",
+    "found_line",
+    "history_table",
+    "lag_line",
+    "printable",
+    "rows_table",
+    "second_text",
+    "status_table",
+]
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def printable(data: bytes | None) -> str:
+    """
+    Return *data* as text that is safe on a terminal: what does not print, such as an escape, is spelled out.
+
+    Bytes that are not UTF-8 show as \\xff, a missing value as null.
+    """
+    if data is None:
+        return "null"
+    text = data.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def second_text(second: int) -> str:
+    """Return *second* as people read it, and as it is."""
+    return f"{_utc(second, '%Y-%m-%d %H:%M:%S')} UTC (second {second})"
+
+
+def _utc(second: int, form: str) -> str:
+    # A seal may hold any number, a calendar may not.
+    return datetime.fromtimestamp(second, UTC).strftime(form) if 0 <= second < SECOND_LIMIT else str(second)
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def answer_line(timer_id: str, answer: Answer) -> str:
+    """Return *answer* as a line."""
+    line = f"{_name(timer_id)}: {answer.outcome.lower().replace('_', ' ')}"
+    known = "" if answer.second is None else f"of {second_text(answer.second)}, request {answer.request}"
+    if answer.outcome == "IGNORED":
+        return f"{line}; known is the timer {known}" if known else f"{line}; no timer of this id is known"
+    return f"{line}, {known}" if known else line
+
+
+def found_line(timer_id: str, found: Found) -> str:
+    """Return how much was *found* of *timer_id*, and where, as a line."""
+    sealed = f"sealed up to {second_text(found.seal.last)}" if found.seal else "nothing is sealed"
+    return (
+        f"{len(found.outcomes)} records of {_name(timer_id)} in partition {found.partition} from offset "
+        f"{found.start} to {found.end}; {sealed}"
+    )
+
+
+def lag_line(lag: AdapterLag) -> str:
+    """Return how far an adapter is behind as a line."""
+    return f"door {lag.adapter}: {lag.lag} records of {lag.topic} not read yet"
+
+
+def callback_line(record: ConsumerRecord, now_s: float, width: int) -> str:
+    """Return *record* as a line of at most *width* cells, showing second, lateness, key and value."""
+    second, lateness_ms = lateness_of(record, now_s)
+    if second is None or lateness_ms is None:
+        head = f"{'no timer':8} {'-':>13} "
+    else:
+        word = "late" if lateness_ms >= 0 else "early"
+        head = f"{_utc(second, '%H:%M:%S')} {f'{abs(lateness_ms)} ms {word}':>13} "
+    return head + _fitted(printable(record.key), 16) + " " + _fitted(printable(record.value), max(10, width - 40))
+
+
+def _fitted(text: str, cells: int) -> str:
+    fitted = Text(text)
+    fitted.truncate(cells, overflow="ellipsis", pad=True)
+    return fitted.plain
+
+
+def _name(timer_id: str) -> str:
+    return printable(argument_bytes(timer_id))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def status_table(rows: Sequence[PartitionStatus]) -> Table:
+    """Return *rows* as a table that fits 80 columns."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("part", justify="right")
+    table.add_column("sealed up to\nUTC", no_wrap=True)
+    table.add_column("lag\ns", justify="right", no_wrap=True)
+    table.add_column("pending", justify="right", no_wrap=True)
+    table.add_column("late, ms\np50/p99/max", justify="right", no_wrap=True)
+    table.add_column("owner", overflow="fold")
+    for row in rows:
+        lateness = (row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms)
+        table.add_row(
+            str(row.partition),
+            "-" if row.second is None else _utc(row.second, "%Y-%m-%d %H:%M:%S"),
+            "-" if row.lag_s is None else str(row.lag_s),
+            "-" if row.pending is None else str(row.pending),
+            "-" if None in lateness else "/".join(map(str, lateness)),
+            # As Text, or a worker's name could be taken for markup.
+            Text("-" if row.owner is None else printable(row.owner.encode())),
+        )
+    return table
+
+
+def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
+    """Return the records of a timer id, and how each stands, as a table that fits 80 columns."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("request", no_wrap=True)
+    table.add_column("appended\nUTC", no_wrap=True)
+    table.add_column("due\nUTC", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("topic, key", overflow="fold")
+    for each in rows:
+        callback = each.reason if each.reason else printable(f"{each.topic} {each.key}".encode())
+        due = "-" if each.second is None else _utc(each.second, "%Y-%m-%d %H:%M:%S")
+        table.add_row(
+            f"{partition}:{each.offset}",
+            _utc(each.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
+            "cancel" if each.cancel else due,
+            each.state,
+            # As Text, or a topic could be taken for markup.
+            Text("" if each.cancel and not each.reason else callback),
+        )
+    return table
+
+
+def capacity_table(needs: Iterable[Need]) -> Table:
+    """Return *needs* as a table."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for need in needs:
+        table.add_row(need.name.replace("_", " "), _amount(need.amount, need.unit), need.why)
+    return table
+
+
+def _amount(amount: float, unit: str) -> str:
+    if unit.startswith("bytes"):
+        return decimal(math.ceil(amount)) + unit.removeprefix("bytes")
+    if unit == "s":
+        return str(timedelta(seconds=math.ceil(amount)))
+    return f"{math.ceil(amount):,}"
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return *rows*, at least one, as a table."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for name in rows[0]:
+        table.add_column(Text(printable(name.encode())), overflow="fold")
+    for row in rows:
+        # As Text, or a value could be taken for markup.
+        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
+    return table
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    if value is None:
+        return None
+    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()

@@ -1,0 +1,248 @@
+"""
+Send requests to Kafka in batches, one accumulator per partition, and replace the producer when it is of no more use.
+
+Requests that come while a batch is in flight make up the next one, so a thousand calls at once cost few round trips and
+a single call costs one. The batches are built here instead of with the producer's `send()`, which wakes every caller
+that waits for room once per batch: 100,000 calls at once then take minutes.
+"""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
+    RecordListTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+from aiokafka.producer.message_accumulator import BatchBuilder
+
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.internals import connection_of, transactional_id_of
+from kafka_timers.broker.producing import stop
+from kafka_timers.broker.topics import answering
+from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
+
+__all__ = ["PartitionAccumulator", "RenewableProducer", "partition_count"]
+
+# At 150 bytes a request some 400 of them. Larger batches gain little, and a topic may take less than Kafka's 1 MiB.
+_BATCH_BYTES = 64 << 10
+
+_TOPIC_WAIT_S = 5.0
+
+
+async def partition_count(producer: AIOKafkaProducer, topic: str) -> int:
+    """
+    Return how many partitions *topic* has.
+
+    Args:
+        producer: started.
+        topic: looked up again for some seconds, since a new topic is not known to every broker at once.
+
+    Raises:
+        TopicsError: the topic does not exist, or this client may not see it.
+        BrokerError: no broker answers through *producer*.
+    """
+    try:
+        async with asyncio.timeout(_TOPIC_WAIT_S):
+            # All topics: a question for one that is missing makes it, on brokers that allow that.
+            while (ids := (await producer.client.fetch_all_metadata()).partitions_for_topic(topic)) is None:  # noqa: ASYNC110  # brokers cannot be waited for but by asking
+                await asyncio.sleep(0.1)
+    except TimeoutError as error:
+        raise TopicsError(
+            f"topic {topic} is missing, or this client may not see it: create it with kafka-timers topics create"
+        ) from error
+    except KafkaError as error:
+        raise BrokerError(f"no broker answers through the given producer; was it started? ({error})") from error
+    return len(ids)
+
+
+class RenewableProducer:
+    """
+    An idempotent producer, replaced by a new one when a batch has failed.
+
+    After the broker has refused a batch, for example as too large, a producer of aiokafka is of no more use: the batch
+    has used up sequence numbers, and the broker refuses all batches after it as out of order.
+
+    Args:
+        kafka: where to produce.
+        given: the caller's own producer, to be used in place of one made here. It is never replaced nor stopped.
+        timeout_s: longest wait for the broker.
+    """
+
+    def __init__(self, kafka: Kafka, given: AIOKafkaProducer | None, timeout_s: float) -> None:
+        self._kafka = kafka
+        self._given = given
+        self._timeout_s = timeout_s
+        self._own: AIOKafkaProducer | None = None
+        self._renewing = asyncio.Lock()
+
+    @property
+    def current(self) -> AIOKafkaProducer:
+        """The producer to publish with now."""
+        return self._given or self._own
+
+    @property
+    def connection(self) -> tuple[Kafka, dict[str, Any]]:
+        """
+        What a consumer needs to connect as the producer does: the Kafka, and options that override those of the Kafka.
+
+        Raises:
+            RequestError: the producer is transactional, so that nothing it sends is answered before its commit.
+        """
+        given = self._given
+        if given is None:
+            return self._kafka, {}
+        if transactional_id_of(given) is not None:
+            raise RequestError(
+                "no answer to a cancel or a move comes before the transaction of its producer commits: use a client "
+                "whose producer is not transactional"
+            )
+        where, options = connection_of(given)
+        return Kafka(where), options
+
+    async def start(self) -> None:
+        """
+        Connect.
+
+        Raises:
+            BrokerError: no broker answers, or it refuses this client.
+        """
+        if self._given is None:
+            self._own = await self._started()
+
+    async def renew(self, spent: AIOKafkaProducer) -> None:
+        """Replace *spent*; while no broker answers it stays, and the next failure tries again."""
+        async with self._renewing:
+            if spent is not self._own:
+                return
+            with suppress(BrokerError):
+                self._own = await self._started()
+                # Stopping also sends the batches that other partitions have in flight.
+                await stop(spent)
+
+    async def stop(self) -> None:
+        """Disconnect, unless the producer is the caller's own."""
+        own, self._own = self._own, None
+        if own is not None:
+            await stop(own)
+
+    async def _started(self) -> AIOKafkaProducer:
+        async with answering(self._kafka, timeout_s=self._timeout_s):
+            producer = AIOKafkaProducer(
+                **self._kafka.client_options(),
+                enable_idempotence=True,
+                acks="all",
+                max_batch_size=_BATCH_BYTES,
+                request_timeout_ms=int(self._timeout_s * 1000),
+            )
+            try:
+                await producer.start()
+            except BaseException:
+                await stop(producer)
+                raise
+            return producer
+
+
+class PartitionAccumulator:
+    """
+    Collects the requests for one partition, in the order of the calls, into the next batch while one is in flight.
+
+    Args:
+        producer: sends the batches.
+        topic: name of `timer-request`.
+        partition: number of the partition.
+        timeout_s: longest wait for the broker to accept a batch.
+    """
+
+    def __init__(self, producer: RenewableProducer, topic: str, partition: int, timeout_s: float) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._timeout_s = timeout_s
+        self._waiting: deque[tuple[bytes, bytes, asyncio.Future[int]]] = deque()
+        self._sending: asyncio.Task[None] | None = None
+
+    def append(self, key: bytes, value: bytes) -> asyncio.Future[int]:
+        """Return a future of the record's offset; if it is cancelled before its batch is built, nothing is sent."""
+        offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((key, value, offset))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send())
+        return offset
+
+    async def flush(self) -> None:
+        """Return once every request has been accepted or has failed."""
+        if self._sending is not None:
+            await self._sending
+
+    async def _send(self) -> None:
+        while self._waiting:
+            producer = self._producer.current
+            batch, offsets = self._next_batch(producer)
+            if not offsets:
+                continue
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    sent = await (await producer.send_batch(batch, self._topic, partition=self._partition))
+            except Exception as error:  # every caller gets it, whatever it is
+                is_away = isinstance(error, TimeoutError | KafkaTimeoutError)
+                if is_away:
+                    # The broker is away: requests behind this batch would only wait as long again.
+                    offsets += [offset for _, _, offset in self._waiting]
+                    self._waiting.clear()
+                for offset in offsets:
+                    if not offset.done():
+                        offset.set_exception(_publish_error(error, self._topic, self._timeout_s))
+                        offset.exception()  # a caller that was cancelled meanwhile does not ask for it
+                if not is_away:
+                    await self._producer.renew(producer)
+            else:
+                for number, offset in enumerate(offsets):
+                    if not offset.done():
+                        offset.set_result(sent.offset + number if sent.offset >= 0 else -1)
+
+    def _next_batch(self, producer: AIOKafkaProducer) -> tuple[BatchBuilder, list[asyncio.Future[int]]]:
+        waiting, batch, offsets = self._waiting, producer.create_batch(), []
+        while waiting:
+            key, value, offset = waiting[0]
+            # The first record is taken whatever its size, so one that is too large fails alone.
+            if not offset.done() and batch.append(key=key, value=value, timestamp=None) is None:
+                break
+            waiting.popleft()
+            if not offset.done():
+                offsets.append(offset)
+        return batch, offsets
+
+
+def _publish_error(error: Exception, topic: str, timeout_s: float) -> PublishError:
+    match error:
+        case TimeoutError() | KafkaTimeoutError():
+            text = (
+                f"no answer from the broker within {timeout_s:g} s: the request may still be accepted, or be twice if "
+            )
+            text += "it is published again"
+            retriable = True
+        case MessageSizeTooLargeError() | RecordListTooLargeError():
+            text, retriable = f"the request is larger than topic {topic} takes (max.message.bytes)", False
+        case TopicAuthorizationFailedError():
+            text, retriable = f"this client may not write to topic {topic}: it needs the ACL", False
+        case OutOfOrderSequenceNumber():
+            text = "the broker has refused an earlier batch, after which the producer is of no more use: start another"
+            retriable = False
+        case UnknownTopicOrPartitionError():
+            text = (
+                f"topic {topic} has gone or has other partitions now: create it again with kafka-timers topics create"
+            )
+            retriable = False
+        case _:
+            text, retriable = f"the broker did not take the request: {error!r}", getattr(error, "retriable", False)
+    mapped = PublishError(text, retriable=retriable)
+    mapped.__cause__ = error
+    return mapped

@@ -1,0 +1,225 @@
+"""
+What requests and cancels mean for earlier requests of the same timer id, and what is answered.
+
+All records of an id lie in one partition, so they have one order, and each means something for at most one other: the
+last request of the id before it, its version. `Partition.effect` says whether it withdraws that one.
+
+    the version before              a cancel            a request
+    none is known                   UNKNOWN             UNKNOWN, and it stands
+    it was cancelled                CANCELLED again     UNKNOWN, and it stands
+    it waits                        CANCELLED           MOVED: it takes its place
+    it fires, or has fired          TOO_LATE            TOO_LATE, and it stands too
+    one or the other, long ago      not answered again  not answered again, and it stands
+
+    IF_ABSENT                       none is known, or its hour is over: ACCEPTED, else IGNORED
+    IF_PENDING                      it waits, and is the one that was meant: as above, else IGNORED
+"""
+
+from collections.abc import Iterable, MutableMapping
+
+from kafka_timers.core.keys import Copied
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.versions import (
+    Answer,
+    Decided,
+    Dropped,
+    Effect,
+    KnownFromError,
+    Original,
+    TimerRecord,
+    Version,
+    Withdrawn,
+)
+from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_MS, Condition, Reply
+
+Known = MutableMapping[bytes, Version | None]
+
+
+def true_by_now(answer: Answer, partition: Partition) -> Answer:
+    """Return what is true of an *answer* that was not sent, after others may have owned the *partition*."""
+    version = answer.version
+    says_withdrawn = answer.outcome in (Reply.CANCELLED, Reply.MOVED)
+    if version is None or not says_withdrawn or not partition.is_done(version):
+        return answer
+    if version.cancelled:
+        # Asked for the second time. Whether the first time was in time for the others is not known here.
+        return answer._replace(outcome=Reply.UNKNOWN, version=None)
+    # No seal covers the record that asks, so the scan that covers what it asks for was made without it.
+    return answer._replace(outcome=Reply.TOO_LATE)
+
+
+def decide(records: Iterable[TimerRecord], known: Known, partition: Partition) -> Decided:
+    """
+    Return what *records* mean.
+
+    Args:
+        records: offsets ascending; requests that are refused left out.
+        known: the last request of each name before these; is changed to that after them.
+        partition: knows what has fired.
+
+    Raises:
+        KnownFromError: what a copy means depends on earlier records than have been read.
+    """
+    out = Decided()
+    for record in records:
+        if record.original:
+            _decide_copy(record, record.original, known, partition, out)
+        elif not _decide(record, known, partition, out):
+            break
+        out.last = record.offset
+    return out
+
+
+def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decided) -> bool:
+    """Decide on a request or a cancel; False when nothing can be said of it yet."""
+    before = known.get(record.timer_id)
+    effect = None
+    if before is not None and not before.cancelled:
+        effect = partition.effect(before, record.offset, record.appended_ms)
+        if effect is Effect.UNDECIDED:
+            out.undecided_at = record.offset
+            return False
+    outcome = _outcome_of(record, before, effect)
+    if record.condition:
+        if not partition.judges_conditions:
+            out.undecided_at = record.offset
+            return False
+        if not _holds(record, before, effect, partition):
+            _ignore(record, before, partition, out)
+            return True
+        if record.condition == Condition.IF_ABSENT:
+            outcome, before = Reply.ACCEPTED, None
+    kept = before
+    if effect is Effect.WITHDRAWS and before is not None:
+        kept = before._replace(cancelled=True)
+        if before.far:
+            out.remember.append((before.offset, record.appended_ms // 1000 * 1000))
+        else:
+            _withdraw(record, before, partition, out)
+    elif effect is Effect.FORGOTTEN and before is not None:
+        kept = partition.unsure(before)
+    _keep(record, before, kept, known, partition, out)
+    if record.reply_topic and not partition.is_answered(record.offset):
+        about = None if outcome in (Reply.UNKNOWN, Reply.ACCEPTED) else before
+        out.answers.append(Answer(record.offset, record.reply_topic, record.timer_id, outcome, about))
+    return True
+
+
+def _outcome_of(record: TimerRecord, before: Version | None, effect: Effect | None) -> Reply.Outcome:
+    is_cancel = record.due_ms is None
+    if before is not None and before.cancelled:
+        return Reply.CANCELLED if is_cancel and before.due_ms and not before.unsure else Reply.UNKNOWN
+    if effect is Effect.WITHDRAWS:
+        return Reply.CANCELLED if is_cancel else Reply.MOVED
+    return Reply.TOO_LATE if effect is Effect.TOO_LATE else Reply.UNKNOWN
+
+
+def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: Decided) -> None:
+    key = partition.key_of(before)
+    if key is None:
+        raise AssertionError(f"offset {record.offset} withdraws offset {before.offset}, which is done")
+    out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, record.due_ms is not None))
+    out.remember.append((before.counted, record.appended_ms // 1000 * 1000))
+
+
+def _keep(
+    record: TimerRecord,
+    before: Version | None,
+    kept: Version | None,
+    known: Known,
+    partition: Partition,
+    out: Decided,
+) -> None:
+    """Keep what is known of the id after *record*; *kept* is what is known of the request *before* it."""
+    appended_s, horizon_s = record.appended_ms // 1000, partition.horizon_s
+    # From this UNIX second on an hour is counted; 0 where it is counted already.
+    from_s = 0
+    if record.due_ms is not None:
+        kept = Version(record.due_ms, record.offset, far=record.far)
+        from_s = kept.second
+        if record.far:
+            from_s = appended_s
+            out.remember.append((record.offset, appended_s * 1000))
+        elif kept.due_ms < partition.scanned_ms:
+            if partition.is_done(kept):
+                out.remember.append((record.offset, from_s * 1000))
+            else:
+                from_s = partition.scanned_ms // 1000
+        if horizon_s:
+            from_s = max(from_s, appended_s)
+    elif horizon_s:
+        # It may be about a request that the lake has, and lie behind what the lake knew when it made a copy.
+        kept = (kept or Version(0, 0, cancelled=True))._replace(by=record.offset)
+        from_s = appended_s if kept.far else max(kept.second, appended_s)
+    if from_s and kept:
+        if from_s * 1000 <= _now_ms(record, partition) - ID_MEMORY_MS:
+            kept = None
+        else:
+            out.keep(record.timer_id, kept, from_s)
+    if kept is not before or record.condition:
+        known[record.timer_id] = out.versions[record.timer_id] = kept
+
+
+def _now_ms(record: TimerRecord, partition: Partition) -> int:
+    """Return the moment by which it is judged whether an hour is over."""
+    sealed_ms = partition.sealed_ms - 1000
+    # A copy that follows may have been decided without this record, however long ago that is when the log is read anew.
+    return min(sealed_ms, record.appended_ms // 1000 * 1000) if partition.horizon_s else sealed_ms
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+
+def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, partition: Partition) -> bool:
+    """Tell whether the condition of *record* holds."""
+    if record.offset in partition.ignored:
+        return False
+    if record.condition == Condition.IF_ABSENT:
+        # By the append time, not by what is remembered: whoever reads the log again comes to the same end.
+        return before is None or not before.due_ms or record.appended_ms >= before.closes_ms + ID_MEMORY_MS
+    if before is None and partition.has_replaced(record.offset, record.appended_ms):
+        return True
+    is_meant = record.expected is None or (before is not None and before.offset == record.expected)
+    return is_meant and effect in (Effect.WITHDRAWS, Effect.FORGOTTEN)
+
+
+def _ignore(record: TimerRecord, before: Version | None, partition: Partition, out: Decided) -> None:
+    if record.due_ms is not None and not partition.is_done(Version(record.due_ms, record.offset)):
+        out.ignored[record.offset] = record.due_ms
+    if record.reply_topic and not partition.is_answered(record.offset):
+        about = before if before and before.due_ms else None
+        out.answers.append(Answer(record.offset, record.reply_topic, record.timer_id, Reply.IGNORED, about))
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+def _decide_copy(record: TimerRecord, original: Original, known: Known, partition: Partition, out: Decided) -> None:
+    if record.due_ms is None:
+        raise AssertionError("a cancel is no copy")
+    appended_s = record.appended_ms // 1000
+    before = known.get(record.timer_id) if record.timer_id else None
+    why: Dropped | None = None
+    if appended_s - original.decided_s > COPY_STALE_S:
+        why = Dropped.STALE
+    elif partition.holds_original(record.due_ms, original.offset, original.appended_s):
+        why = Dropped.HELD
+    elif original.decided < partition.head.known_from:
+        raise KnownFromError(original.decided)
+    elif known.get(original.name) is not None:
+        why = Dropped.REPEATED
+    elif before is not None and before.latest >= original.decided:
+        why = Dropped.OVERTAKEN
+    if why:
+        out.dropped[record.offset] = why
+        return
+    # Another copy of the same original may follow for as long as it is not stale, and is known by its name for an hour.
+    version = Version(record.due_ms, original.offset, copied=Copied(record.offset, original.decided))
+    known[original.name] = version
+    out.keep(original.name, version, appended_s)
+    # A later request of the id, made when this one's second had begun already, stays the last.
+    if record.timer_id and (before is None or before.offset <= original.offset):
+        known[record.timer_id] = version
+        out.keep(record.timer_id, version, max(version.second, appended_s))
+        if partition.is_done(version):
+            out.remember.append((original.decided, version.second * 1000))

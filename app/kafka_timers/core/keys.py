@@ -1,0 +1,94 @@
+"""
+The keys under which a partition's pending requests are kept, and their order.
+
+A key begins with a moment and the request's offset, so keys sort by moment, then in order of acceptance. Inside the
+core a moment is one number, UNIX milliseconds. On disk and in `Sealed.through` it is a second (8 bytes) and its
+milliseconds (2 bytes), which sort alike.
+
+    in time        due, offset
+    late           the moment from which it may fire, offset, and behind these its own due
+    batch          due, the last of several offsets, and how many requests lie under the key
+    copy           either of the first two, and behind it the copy's own offset and that of its decision
+
+A late request keeps its own due, because that tells whether it is done.
+"""
+
+import struct
+from typing import NamedTuple
+
+_ROW = struct.Struct(">QHQ")
+_BATCH = struct.Struct(">QHQH")
+_LATE = struct.Struct(">QHQQH")
+# What the key of a copy has behind that of a request, late or not.
+_COPIED = struct.Struct(">QQ")
+_LATE_BYTES = (_LATE.size, _LATE.size + _COPIED.size)
+_COPY_BYTES = (_ROW.size + _COPIED.size, _LATE.size + _COPIED.size)
+
+# The due of a request that is refused: it sorts as late, so the next tick takes it to `timer-rejected`.
+REFUSED_MS = 0
+# No request is due before second 1, so a partition in which nothing was fired yet counts as sealed up to here.
+FIRST_MS = 1000
+
+
+class Copied(NamedTuple):
+    """Where a copy itself lies on `timer-request`, and below which offset all was known when it was decided."""
+
+    at: int
+    decided: int
+
+
+def first_key(at_ms: int) -> bytes:
+    """Return the lowest key of the moment *at_ms*: an exclusive upper bound for all that is due before it."""
+    return _ROW.pack(at_ms // 1000, at_ms % 1000, 0)
+
+
+def row_key(due_ms: int, offset: int, copied: Copied | None = None) -> bytes:
+    """Return the key of a request that is not late."""
+    key = _ROW.pack(due_ms // 1000, due_ms % 1000, offset)
+    return key + _COPIED.pack(*copied) if copied else key
+
+
+def late_key(from_ms: int, offset: int, due_ms: int, copied: Copied | None = None) -> bytes:
+    """Return the key of a request for *due_ms* that may not fire before *from_ms*."""
+    key = _LATE.pack(from_ms // 1000, from_ms % 1000, offset, due_ms // 1000, due_ms % 1000)
+    return key + _COPIED.pack(*copied) if copied else key
+
+
+def batch_key(due_ms: int, last: int, count: int) -> bytes:
+    """Return the key of *count* requests, of which the last one has the offset *last*."""
+    return _BATCH.pack(due_ms // 1000, due_ms % 1000, last, count)
+
+
+def is_batch(key: bytes) -> bool:
+    """Tell whether several requests may lie under *key*."""
+    return len(key) == _BATCH.size
+
+
+def is_late(key: bytes) -> bool:
+    """Tell whether the request was read after the moment at which it is due had been scanned."""
+    return len(key) in _LATE_BYTES
+
+
+def count_of(key: bytes) -> int:
+    """Return how many requests lie under *key*."""
+    return int.from_bytes(key[_ROW.size :], "big") if is_batch(key) else 1
+
+
+def parts_of(key: bytes) -> tuple[int, int]:
+    """Return the due in UNIX milliseconds that a request asked for, and its offset; a batch's is its last."""
+    if is_late(key):
+        _, _, offset, second, millis = _LATE.unpack_from(key)
+    else:
+        second, millis, offset = _ROW.unpack_from(key)
+    return second * 1000 + millis, offset
+
+
+def copied_in(key: bytes) -> Copied | None:
+    """Return where the copy under *key* lies; None when *key* is not that of a copy."""
+    return Copied(*_COPIED.unpack(key[-_COPIED.size :])) if len(key) in _COPY_BYTES else None
+
+
+def counted_under(key: bytes) -> int:
+    """Return the offset under which the request counts as pending: that of its decision if it is a copy."""
+    copied = copied_in(key)
+    return copied.decided if copied else parts_of(key)[1]

@@ -1,0 +1,114 @@
+"""
+A partition's rows in memory: what `kafka_timers.testing`, `find` and the walk through the rules keep them in.
+
+It is written as the store on disk is, by the `Changes` of each step.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from kafka_timers.core import rows as batches
+from kafka_timers.core.backlog import Count
+from kafka_timers.core.changes import Changes, Head, Mark, Row
+from kafka_timers.core.versions import Answer, Version
+from kafka_timers.core.wire import ID_MEMORY_S
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class MemoryStore:
+    """
+    What is kept of one partition.
+
+    Attributes:
+        head: how far it has come; None before the first step.
+        data: row by key.
+        marks: of requests that do not fire, by key.
+        known: what is known of each timer id.
+        answers: that no seal covers yet, by the offset of what they answer.
+        counts: of all chunks that have some.
+        ignored: offsets of requests whose condition did not hold, and their due.
+    """
+
+    def __init__(self) -> None:
+        self.head: Head | None = None
+        self.data: dict[bytes, bytes] = {}
+        self.marks: dict[bytes, Mark] = {}
+        self.known: dict[bytes, Version] = {}
+        self.answers: dict[int, Answer] = {}
+        self.counts: dict[int, Count] = {}
+        self.ignored: dict[int, int] = {}
+        self._keys: list[bytes] = []
+        self._expiring: list[tuple[int, int, list[bytes], list[int]]] = []
+
+    def write(self, changes: Changes) -> None:
+        """Keep *changes*."""
+        self.head = changes.head
+        if changes.drop_before is not None:
+            gone = self._keys[: bisect_left(self._keys, changes.drop_before)]
+            self.marks = {key: mark for key, mark in self.marks.items() if key >= changes.drop_before}
+            self._remove(gone)
+        self._remove(changes.removed)
+        for key, row in changes.rows:
+            if key not in self.data:
+                insort(self._keys, key)
+            self.data[key] = row
+        _put(self.marks, changes.marks)
+        _put(self.known, changes.versions)
+        for second, (names, offsets) in changes.expiring.items():
+            insort(self._expiring, (second, changes.last, names, offsets))
+        self.answers.update({answer.offset: answer for answer in changes.answers})
+        if changes.answered_before is not None:
+            self.answers = {at: each for at, each in self.answers.items() if at >= changes.answered_before}
+        _put(self.counts, {chunk: count if any(count) else None for chunk, count in changes.counts.items()})
+        self.ignored.update(changes.ignored)
+        for offset in changes.unignored:
+            self.ignored.pop(offset, None)
+
+    def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
+        """Yield (key, value) with *start* <= key < *before*, in order, without the requests that were withdrawn."""
+        rows = [(key, self.data[key]) for key in self._between(start, before)]
+        marked = sorted(key for key in self.marks if start <= key < before)
+        return batches.without(rows, iter(marked)) if marked else iter(rows)
+
+    def raw_rows(self, start: bytes, before: bytes) -> list[Row]:
+        """Return what `rows` yields, and the requests that were withdrawn too."""
+        return [(key, self.data[key]) for key in self._between(start, before)]
+
+    def count_withdrawn(self, start: bytes, before: bytes) -> tuple[int, int]:
+        """Return how many requests with *start* <= key < *before* were cancelled, and how many were superseded."""
+        marks = [mark.superseded for key, mark in self.marks.items() if start <= key < before]
+        return marks.count(False), marks.count(True)
+
+    def versions(self, names: Sequence[bytes]) -> list[Version | None]:
+        """Return what is known of each of *names*."""
+        return [self.known.get(name) for name in names]
+
+    def forget(self, second: int) -> None:
+        """Forget the names that are worth nothing more from the UNIX *second* on."""
+        while self._expiring and self._expiring[0][0] <= second - ID_MEMORY_S:
+            _, _, names, offsets = self._expiring.pop(0)
+            for name, offset in zip(names, offsets, strict=True):
+                version = self.known.get(name)
+                # Of an id with a later request that one is kept.
+                if version and version.latest == offset:
+                    del self.known[name]
+
+    def _between(self, start: bytes, before: bytes) -> list[bytes]:
+        return self._keys[bisect_left(self._keys, start) : bisect_left(self._keys, before)]
+
+    def _remove(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            del self.data[key]
+        if keys:
+            self._keys = sorted(self.data)
+
+
+def _put(into: dict[_K, _V], changes: Mapping[_K, _V | None]) -> None:
+    for key, value in changes.items():
+        if value is None:
+            into.pop(key, None)
+        else:
+            into[key] = value

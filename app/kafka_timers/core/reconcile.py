@@ -1,0 +1,97 @@
+"""
+Brings what a store has kept in line with the seals, which others may have written since.
+
+Pure. Every row must come to have the key that reading the log again would give it now, or go, if its request is done.
+"""
+
+from bisect import bisect
+from collections.abc import Iterable, Mapping
+
+from kafka_timers.core import rows as batches
+from kafka_timers.core.backlog import Tally, chunk_of, chunks_of
+from kafka_timers.core.changes import Changes, Head, Mark, Row
+from kafka_timers.core.keys import copied_in, counted_under, first_key, is_batch, parts_of
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.verdicts import Lookup
+from kafka_timers.core.wire import ID_MEMORY_MS
+
+
+def unreconciled(partition: Partition, local: Head) -> bytes:
+    """Return the key from which on the rows of a *local* store are certain to have the key that they must have."""
+    ends_ms = [partition.sealed_ms, local.sealed_ms]
+    ends_ms += [scan.end_ms for scan in (partition.scan, local.scan) if scan]
+    return first_key(max(ends_ms) + 1)
+
+
+def key_by_now(partition: Partition, key: bytes) -> bytes | None:
+    """Return the key that the row under *key* must have by now, or None when its request is done."""
+    return partition.place(*parts_of(key), copied_in(key))
+
+
+def reconcile(
+    partition: Partition, rows: Iterable[Row], marks: Mapping[bytes, Mark], lookup: Lookup, *, has_ids: bool
+) -> Changes:
+    """
+    Return what has to change in a store that `Partition.acquire` found worth keeping.
+
+    Args:
+        partition: acquired, its backlog as the store tells it.
+        rows: those of the store below `unreconciled`, keys ascending.
+        marks: of those rows.
+        lookup: tells what the store knows of timer ids.
+        has_ids: whether it knows any.
+    """
+    removed: list[bytes] = []
+    moved: list[Row] = []
+    done: list[bytes] = []
+    kept_batches: list[tuple[bytes, Row]] = []
+    for old, row in rows:
+        singles = batches.singles(old, row)
+        keys = [key_by_now(partition, key) for key, _ in singles]
+        if keys == [key for key, _ in singles]:
+            if is_batch(old):
+                kept_batches.append((singles[0][0], (old, row)))
+            continue
+        removed.append(old)
+        for new, (was, value) in zip(keys, singles, strict=True):
+            if was in marks:
+                continue
+            if new is None:
+                done.append(was)
+            else:
+                moved.append((new, value))
+    # A slice tells by its last key alone what is done, so nothing may come to lie within a batch:
+    #  1. A batch of offsets 6 and 9 for 14 lies under 9; offset 7 for 13 comes late, and lies under 14, 7 now
+    #  2. a slice ends with offset 7: whoever takes over believes offset 6 done
+    # Held by test_what_comes_late_does_not_lie_within_a_batch.
+    news = sorted(key for key, _ in moved)
+    for first, (key, row) in kept_batches:
+        if bisect(news, first) != bisect(news, key):
+            removed.append(key)
+            moved += batches.singles(key, row)
+    tally = Tally(partition.backlog, partition.sealed_ms - 1000)
+    tally.remove(chunks_of([counted_under(was) for was in done]))
+    if has_ids:
+        for was in done:
+            due_ms = parts_of(was)[0]
+            tally.remember([chunk_of(counted_under(was))], due_ms - due_ms % 1000 + ID_MEMORY_MS)
+    changes = Changes(partition.head, removed=removed, rows=moved, counts=tally.counts)
+    _reconcile_marks(partition, marks, lookup, changes)
+    return changes
+
+
+def _reconcile_marks(partition: Partition, marks: Mapping[bytes, Mark], lookup: Lookup, changes: Changes) -> None:
+    unsure = {}
+    for key, mark in marks.items():
+        by_now = key_by_now(partition, key)
+        if by_now == key:
+            continue
+        changes.marks[key] = None
+        if by_now is None:
+            unsure[mark.timer_id] = parts_of(key)[1]
+        else:
+            changes.marks[by_now] = mark
+    # It was cancelled here, and done by another owner, who may have fired it before the cancel could be read.
+    for timer_id, version in zip(unsure, lookup(list(unsure)), strict=True) if unsure else ():
+        if version and version.cancelled and version.offset == unsure[timer_id]:
+            changes.versions[timer_id] = partition.unsure(version)

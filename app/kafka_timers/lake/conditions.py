@@ -1,0 +1,230 @@
+"""
+Which records mean nothing, since the condition that they came with did not hold.
+
+Whether it held follows from all that its timer id had before, record by record, so it is told by the workers' own code
+(`core.outcomes`), an id at a time. It is asked for those ids alone that have a record with a condition; where there is
+none, this costs a look at the tables' statistics. All else in the lake is given the records that are left, and need
+know nothing of conditions.
+
+    offset  asks for, condition                what is said of it     what the others are given
+    #10     second 50                                                 #10
+    #11     cancel, IF_PENDING, only of #7     ignored
+    #12     second 60, IF_ABSENT               ignored
+    #13     second 70, IF_PENDING                                     #13, which withdraws #10
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafka_timers.core.outcomes import State, outcomes_of
+from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.wire import Copy, Future, Record, Sealed
+from kafka_timers.lake import message
+from kafka_timers.lake.outcomes import INTERVAL, first_interval
+from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, due_of
+
+__all__ = [
+    "IGNORED",
+    "NO_CONDITION_BYTES",
+    "VERDICTS",
+    "days_about",
+    "has_conditions",
+    "history_of",
+    "in_force",
+    "no_condition",
+    "verdicts_of",
+]
+
+# Values of the column `verdict`; the other one is REFUSED.
+IGNORED = "ignored"
+# Of `no_condition`, where there is one.
+NO_CONDITION_BYTES = 3 + 5
+
+_REQUEST = ("partition", "offset")
+_ID = ("partition", "timer_id")
+# The columns of `verdicts_of`.
+VERDICTS = "partition int, offset bigint, verdict string"
+
+
+def has_conditions(requests: DataFrame) -> bool:
+    """Tell whether any of *requests* came with a condition: told by the files' statistics where there is none."""
+    return not requests.where(F.col("condition").isNotNull()).isEmpty()
+
+
+def history_of(requests: DataFrame, among: DataFrame) -> DataFrame:
+    """
+    Return all that *requests* have of the timer ids that have a condition *among* some of them.
+
+    Args:
+        requests: all rows of `requests`.
+        among: some of them.
+
+    Returns:
+        their columns.
+    """
+    ids = among.where(F.col("condition").isNotNull()).select(*_ID).distinct()
+    return requests.where(F.col("timer_id").isNotNull()).join(ids, [*_ID], "left_semi")
+
+
+def days_about(history: DataFrame) -> list[str]:
+    """
+    Return the days whose seals tell of *history*: of each record that of its append and of its second, and the next.
+
+    A partition where nothing is due is sealed many times a day.
+    """
+    moments = F.array(F.floor(F.col("appended_ms") / 1000), F.col("second"))
+    at = F.explode(F.array_compact(moments))
+    days = history.select(at.alias("at")).select(F.explode(F.array(F.col("at"), F.col("at") + 86_400)).alias("at"))
+    return sorted(row[0] for row in days.select(due_of(F.col("at"), F.lit("day"))).distinct().collect())
+
+
+def no_condition() -> Column:
+    """
+    Return what makes the value of a request one without a condition, when it follows that: binary, mostly empty.
+
+    It was judged when the request was read; what is published again is to stand. Of a field that a message has twice
+    the last one counts.
+    """
+    condition = message.number(Future.CONDITION_FIELD_NUMBER, F.lit(0), 2)
+    none = message.bytes_of(condition, message.text(Future.IFREQUEST_FIELD_NUMBER, F.lit("")))
+    return F.when(F.col("condition").isNotNull(), none).otherwise(F.lit(b""))
+
+
+def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
+    """
+    Return the records whose condition did not hold, or could not be judged.
+
+    Args:
+        history: rows of `requests`: of each timer id that has a condition all requests, cancels and copies.
+        intervals: rows of `intervals_of`: of each partition the last one, and those around each of these records.
+
+    Returns:
+        partition int, offset bigint, verdict string: `IGNORED`, or `REFUSED` of one that lies below the offset from
+        which on owners judge conditions.
+    """
+    names = ("offset", "appended_ms", "kind", "second", "millis", "condition", "expected")
+    copied = ("original", "original_s", "decided", "decided_s")
+    records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*_ID, *names, *copied)
+    # The seal that has a request is the later of two, see `outcomes`; seals that are not needed change nothing.
+    read = first_interval(records.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
+    read = read.withColumnRenamed("interval", "read").drop("at")
+    both = first_interval(read.withColumn("at", F.col("second")), intervals, F.col("last"))
+    both = both.withColumnRenamed("interval", "reached").drop("at")
+    newest = intervals.groupBy("partition").agg(F.max(F.struct(*INTERVAL)).alias("newest"))
+    record = F.struct(*names, *copied, "read", "reached")
+    return (
+        both.groupBy(*_ID)
+        .agg(F.sort_array(F.collect_list(record)).alias("records"))
+        .join(F.broadcast(newest), "partition", "left")
+        .select("partition", "timer_id", "records", "newest")
+        .mapInArrow(_verdict_batches, VERDICTS)
+    )
+
+
+def in_force(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
+    """
+    Return *requests* as they count: without those that were ignored, and as refused what could not be judged.
+
+    Args:
+        requests: rows of `requests`.
+        verdicts: rows of `verdicts_of`, few enough for everyone's memory.
+
+    Returns:
+        the columns of *requests*.
+    """
+    said = requests.where(F.col("condition").isNotNull()).join(F.broadcast(verdicts), [*_REQUEST], "left")
+    is_refused = F.coalesce(F.col("verdict") == REFUSED, F.lit(False))
+    # As `records` has what is refused.
+    said = said.where(F.col("verdict").isNull() | is_refused).withColumns(
+        {
+            "kind": F.when(is_refused, REFUSED).otherwise(F.col("kind")),
+            "reason": F.when(is_refused, Reason.CONDITION_UNSUPPORTED.value),
+            **{name: F.when(~is_refused, F.col(name)) for name in ("second", "millis", "topic", "timer_id")},
+        }
+    )
+    return requests.where(F.col("condition").isNull()).unionByName(said.select(requests.columns))
+
+
+# --- one timer id ----------------------------------------------------------------------------------------------------
+
+
+def _verdict_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = [
+            (row["partition"], offset, verdict)
+            for row in batch.to_pylist()
+            for offset, verdict in verdicts_in(row["timer_id"], row["records"], row["newest"])
+        ]
+        columns = list(zip(*rows, strict=True)) or [(), (), ()]
+        kinds = (pa.int32(), pa.int64(), pa.string())
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, ["partition", "offset", "verdict"])
+
+
+class _Asked:
+    """A record as `outcomes_of` takes it, made of its row: what is no part of the rules is left out."""
+
+    def __init__(self, timer_id: str, row: Mapping[str, Any]) -> None:
+        self.offset: int = row["offset"]
+        self.timestamp: int = row["appended_ms"]
+        self.key: bytes | None = None if row["second"] is None else b"%d" % row["second"]
+        # The records of an id are judged as those of the only partition of a topic.
+        future = Future(
+            callBackTopic="-",
+            timerId=timer_id,
+            millis=row["millis"] or 0,
+            cancel=row["kind"] == CANCEL,
+            condition=row["condition"],
+            ifRequest=None if row["expected"] is None else f"0:{row['expected']}",
+        )
+        if row["kind"] == COPY:
+            copy = (row["original"], row["original_s"], row["decided"], row["decided_s"])
+            names = ("offset", "appended", "decidedOffset", "decided")
+            future.copy.CopyFrom(Copy(**dict(zip(names, copy, strict=True))))
+        self.value: bytes | None = future.SerializeToString()
+
+
+def verdicts_in(
+    timer_id: str, rows: Iterable[Mapping[str, Any]], newest: Mapping[str, Any] | None
+) -> Iterator[tuple[int, str]]:
+    """
+    Yield offset and verdict of each record of a timer id that means nothing.
+
+    Args:
+        timer_id: of the records.
+        rows: offsets ascending; `read` is the first interval whose fence passes the record, and `reached` the first one
+            that reaches its second; each None while there is none.
+        newest: the last interval of the partition.
+    """
+    records: list[Record] = []
+    seals: dict[tuple[int, int], Mapping[str, Any]] = {}
+    for row in rows:
+        read = row["read"]
+        for interval in filter(None, (read, row["reached"], newest)):
+            seals[interval["last"], interval["fence"]] = interval
+        # An owner that had read it without judging conditions has refused it, whoever came later.
+        if row["condition"] and read and not -1 < _from(read) <= row["offset"]:
+            yield row["offset"], REFUSED
+        else:
+            records.append(_Asked(timer_id, row))
+    # Before the first seal they are judged as they will be once it is there.
+    sealed = [_seal(seals[at]) for at in sorted(seals)] or [Sealed(format=2, conditions_from=0)]
+    for outcome in outcomes_of(records, sealed, 0, 1, whole=True):
+        if outcome.state is State.IGNORED:
+            yield outcome.offset, IGNORED
+
+
+def _from(interval: Mapping[str, Any]) -> int:
+    return -1 if interval["conditions_from"] is None else int(interval["conditions_from"])
+
+
+def _seal(interval: Mapping[str, Any]) -> Sealed:
+    names = ("last", "fence", "horizon_s", "horizon_from")
+    seal = Sealed(**{name: interval[name] for name in names}, format=2, end_ms=(interval["last"] + 1) * 1000)
+    # Those below are left out already.
+    seal.conditions_from = 0
+    return seal

@@ -1,0 +1,117 @@
+"""
+JSON documents of what the functions of this package return, of timers and of answers: plain dicts and lists.
+
+Pure. `kafka-timers … --json` prints these documents, so their names and values are an interface to other programs.
+Bytes appear as text. Bytes that are not UTF-8 appear in base64, under their name with `_base64` appended.
+"""
+
+import base64
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aiokafka import ConsumerRecord
+
+from kafka_timers.client.request import Answer, Timer
+from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER
+from kafka_timers.operate.acls import Acl
+from kafka_timers.operate.capacity import Need
+from kafka_timers.operate.find import Found
+from kafka_timers.operate.status import ServiceStatus
+from kafka_timers.operate.watch import lateness_of
+
+__all__ = [
+    "Document",
+    "acls_document",
+    "answer_document",
+    "callback_document",
+    "capacity_document",
+    "found_document",
+    "row_document",
+    "status_document",
+    "timer_document",
+]
+
+Document = dict[str, Any]
+
+
+def timer_document(timer: Timer) -> Document:
+    """Return *timer* as JSON."""
+    return dataclasses.asdict(timer) | {"request": timer.request}
+
+
+def answer_document(timer_id: str, answer: Answer) -> Document:
+    """Return the *answer* to a cancel, a move or a create of *timer_id* as JSON."""
+    return {"timer_id": timer_id} | dataclasses.asdict(answer)
+
+
+def status_document(status: ServiceStatus) -> list[Document]:
+    """Return *status* as JSON: an object for each partition, then one for each door."""
+    partitions = map(dataclasses.asdict, status.partitions)
+    doors = ({"door": lag.adapter, "topic": lag.topic, "lag": lag.lag} for lag in status.lags)
+    return [*partitions, *doors]
+
+
+def found_document(timer_id: str, found: Found) -> Document:
+    """Return what was *found* of *timer_id* as JSON."""
+    return {
+        "timer_id": timer_id,
+        "partition": found.partition,
+        "start": found.start,
+        "end": found.end,
+        "sealed": found.seal.last if found.seal else None,
+        "records": [dataclasses.asdict(outcome) | {"second": outcome.second} for outcome in found.outcomes],
+    }
+
+
+def capacity_document(needs: Iterable[Need]) -> Document:
+    """Return *needs* as JSON: their amounts by name."""
+    return {need.name: need.amount for need in needs}
+
+
+def acls_document(acls: Iterable[Acl], principals: Mapping[str, str]) -> list[Document]:
+    """Return *acls* as JSON, each with the principal that runs its process."""
+    return [dataclasses.asdict(acl) | {"principal": principals[acl.process]} for acl in acls]
+
+
+def callback_document(record: ConsumerRecord, now_s: float) -> Document:
+    """
+    Return *record*, which was read from a callback topic, as JSON.
+
+    `second` and `lateness_ms` are null for a record that is no callback.
+
+    Args:
+        record: as the consumer returned it.
+        now_s: UNIX time at which it arrived.
+    """
+    headers = dict(record.headers)
+    second, lateness_ms = lateness_of(record, now_s)
+    return {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "second": second,
+        "lateness_ms": lateness_ms,
+        **_bytes("request", headers.get(REQUEST_HEADER)),
+        **_bytes("timer_id", headers.get(ID_HEADER)),
+        **_bytes("token", headers.get(TOKEN_HEADER)),
+        **_bytes("key", record.key),
+        **_bytes("value", record.value),
+    }
+
+
+def row_document(row: Mapping[str, Any]) -> Document:
+    """Return a *row* of a table of the lake as JSON; a value that JSON has no word for, such as a date, is text."""
+    plain: Document = {}
+    for name, value in row.items():
+        plain |= _bytes(name, value) if isinstance(value, bytearray | bytes) else {name: value}
+    # Such values may also lie deeper, as a date within an array does.
+    return dict(json.loads(json.dumps(plain, default=str)))
+
+
+def _bytes(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
+    try:
+        return {name: None if data is None else data.decode()}
+    except UnicodeDecodeError:
+        return {name + "_base64": base64.b64encode(data or b"").decode()}

@@ -1,0 +1,68 @@
+"""
+Read a callback topic as it grows, and tell how late each callback is. `kafka-timers watch` shows it.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
+from aiokafka.errors import UnknownTopicOrPartitionError
+
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.topics import answering
+from kafka_timers.core.wire import EXPIRY_HEADER
+from kafka_timers.errors import TopicsError
+
+__all__ = ["lateness_of", "watching"]
+
+# How long a topic that does not exist is waited for: some brokers make it when it is asked for.
+_TOPIC_WAIT_MS = 5_000
+
+
+@asynccontextmanager
+async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIterator[AIOKafkaConsumer]:
+    """
+    Yield a consumer of the committed records of *topic*, once it sees every record that comes from now on.
+
+    Args:
+        kafka: where the topic is.
+        topic: name of the topic.
+        from_beginning: also read what the topic holds already.
+
+    Raises:
+        TopicsError: the topic does not exist.
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    reset = "earliest" if from_beginning else "latest"
+    async with AsyncExitStack() as opened:
+        async with answering(kafka):
+            try:
+                reading = consuming(kafka, topic, auto_offset_reset=reset, request_timeout_ms=_TOPIC_WAIT_MS)
+                consumer = await opened.enter_async_context(reading)
+            except UnknownTopicOrPartitionError as error:
+                raise TopicsError(f"topic {topic} does not exist: create it first") from error
+            for partition in consumer.assignment():
+                # "From now on" is from here: until a position is known, records pass unseen. Seeking instead would race
+                # with the reset that the consumer begins by itself, and the later of the two would win.
+                await consumer.position(partition)
+        yield consumer
+
+
+def lateness_of(record: ConsumerRecord, now_s: float) -> tuple[int | None, int | None]:
+    """
+    Return second and lateness in milliseconds of a callback; None and None for a record that is no callback.
+
+    Lateness counts from the timer's second to the record's own time, or to *now_s* if the record carries none.
+
+    Args:
+        record: read from a callback topic.
+        now_s: UNIX time at which the record arrived.
+    """
+    expiry = dict(record.headers).get(EXPIRY_HEADER) or b""
+    if not re.fullmatch(b"[0-9]{1,11}", expiry):
+        return None, None
+    second = int(expiry)
+    at_ms = record.timestamp if record.timestamp >= 0 else int(now_s * 1000)
+    return second, at_ms - second * 1000

@@ -1,0 +1,309 @@
+"""
+Fires the seconds of one partition, from a takeover until it is let go.
+
+Each step takes what the one before it returns, so none can be left out or come too early: callbacks are sent for a scan
+that is in the store, and rows are dropped for a seal that is committed.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from aiokafka.errors import KafkaError
+
+from kafka_timers.core.changes import Changes, Row
+from kafka_timers.core.keys import first_key
+from kafka_timers.core.wire import Sealed
+from kafka_timers.worker.follower import Follower, withdrawn_keys
+from kafka_timers.worker.outbox import Outbox
+from kafka_timers.worker.ports import Sender
+from kafka_timers.worker.prebuild import Prebuilt, PrebuiltSeconds, behind
+from kafka_timers.worker.shared import Ports
+from kafka_timers.worker.slices import Slice
+
+_SLICE_ROWS_MIN = 100
+# A second that takes this long to build is as much as a worker can do anyway.
+_PREBUILD_S = 5
+
+
+class _OpenScan(NamedTuple):
+    """What is left of a scan that is in the store: the keys from `start` on and before `end`, up to `snapshot`."""
+
+    start: bytes
+    end: bytes
+    end_ms: int
+    snapshot: int
+
+
+class _Sent(NamedTuple):
+    """A slice that was handed to the broker, and the seal to commit it with."""
+
+    slice: Slice
+    seal: Sealed
+    drop_before: bytes | None
+    answered: int
+
+
+class _Committed(NamedTuple):
+    """A slice that is visible."""
+
+    sent: _Sent
+
+
+class SliceSize:
+    """
+    How many callbacks go into one transaction: fewer after one that was not taken in time, and then more again.
+
+    Args:
+        most: the limit that is set.
+
+    Attributes:
+        rows: the limit for now.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.rows = self._most = most
+
+    def shrink(self) -> None:
+        """Take note that a slice was not taken in time."""
+        self.rows = max(self.rows // 4, _SLICE_ROWS_MIN)
+
+    def grow(self) -> None:
+        """Take note that a slice was taken."""
+        self.rows = min(self.rows * 2, self._most)
+
+
+class Firing:
+    """
+    Fires for one owner, whose sender has shut out the one before.
+
+    Args:
+        number: of the partition.
+        ports: what it talks to.
+        follower: open.
+        sender: started.
+        outbox: of the answers that a seal waits for.
+        size: of slices; outlives this.
+        is_interrupted: tells whether something more urgent is to be done than to build callbacks ahead.
+        is_stopped: tells whether the partition is to be given up.
+
+    Attributes:
+        second: the one that is being fired, None while none is.
+        fired_at_s: when a slice was fired last, by the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        ports: Ports,
+        follower: Follower,
+        sender: Sender,
+        outbox: Outbox,
+        size: SliceSize,
+        *,
+        is_interrupted: Callable[[], bool],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self.second: int | None = None
+        self.fired_at_s = ports.clock.elapsed_s()
+        self._number = number
+        self._ports = ports
+        self._follower = follower
+        self._partition = follower.partition
+        self._sender = sender
+        self._outbox = outbox
+        self._size = size
+        self._is_interrupted = is_interrupted
+        self._is_stopped = is_stopped
+        self._prebuilt = PrebuiltSeconds()
+        self._answered = 0
+
+    @property
+    def prebuilt(self) -> int:
+        """How many callbacks are ready."""
+        return self._prebuilt.requests
+
+    def on_read(self, changes: Changes) -> None:
+        """Take note of *changes* that reading the log has made: what is prebuilt may be void, or not all."""
+        for key in withdrawn_keys(changes):
+            self._prebuilt.withdrawn(key)
+        if changes.rows:
+            self._prebuilt.added(min(changes.rows)[0])
+
+    def release(self) -> None:
+        """Drop what is prebuilt."""
+        self._prebuilt.release()
+
+    async def up_to(self, second: int) -> None:
+        """
+        Fire all that is due up to the UNIX *second*, if anything is, or if a seal is due.
+
+        Raises:
+            Exception: the partition has to be taken over anew.
+        """
+        ports, partition, end_ms = self._ports, self._partition, (second + 1) * 1000
+        if end_ms > partition.sealed_ms:
+            await self._read_up_to(await ports.ends.end(self._number, second))
+            if self._has_to_seal(end_ms):
+                self.second = second
+                while partition.sealed_ms < end_ms and not self._is_stopped():
+                    with ports.gate.on():
+                        await self._fire_slice(self._begin(end_ms))
+                self.second = None
+
+    async def _read_up_to(self, end: int) -> None:
+        """Wait until the store has read up to *end*, for as long as the settings allow."""
+        ports = self._ports
+        if self._partition.position >= end:
+            return
+        self._follower.awaited = end
+        ports.reader.hurry()
+        try:
+            async with asyncio.timeout(ports.settings.fence_wait_s):
+                await self._follower.reach(end, unless=self._is_stopped)
+        except TimeoutError:
+            ports.metrics.fence_timeouts.inc()
+
+    def _has_to_seal(self, end_ms: int) -> bool:
+        follower, partition = self._follower, self._partition
+        quiet_ms = end_ms - partition.sealed_ms
+        return (
+            partition.scan is not None
+            or follower.is_holding
+            or quiet_ms >= self._ports.settings.seal_every_s * 1000
+            or follower.store.has_due(partition.sealed_ms, end_ms)
+        )
+
+    def _begin(self, end_ms: int) -> _OpenScan:
+        """Open the scan up to *end_ms*, or go on with the one that is open."""
+        follower, partition = self._follower, self._partition
+        # What could not be written has not been read, and no scan may declare it as done.
+        follower.check()
+        follower.write(partition.begin(end_ms))
+        scan = partition.scan
+        if scan is None:
+            raise AssertionError("a scan that was begun is open")
+        return _OpenScan(*partition.keys_left(), scan.end_ms, scan.snapshot)
+
+    async def _fire_slice(self, scan: _OpenScan) -> None:
+        """Send the next slice of *scan* and its seal."""
+        try:
+            # Past the transaction's timeout the broker would abort it anyway.
+            async with asyncio.timeout(self._ports.settings.transaction_timeout_s * 0.8):
+                committed = await self._commit(await self._send(scan))
+        except TimeoutError as error:
+            self._size.shrink()
+            raise KafkaError(
+                f"the callbacks of a slice were not taken in time; slices have {self._size.rows} now"
+            ) from error
+        self._drop(scan, committed)
+        self._size.grow()
+        self.fired_at_s = self._ports.clock.elapsed_s()
+        self._count(committed.sent.slice, committed.sent.seal.late_arrivals)
+
+    async def _send(self, scan: _OpenScan) -> _Sent:
+        """Send the callbacks of the next slice of *scan*, and return once all that its seal covers is answered."""
+        ports, partition, store, sender = self._ports, self._partition, self._follower.store, self._sender
+        slice_, missed, rows, is_last = self._next_slice(scan)
+        await sender.begin()
+        while await slice_.add(missed):
+            pass
+        ended = False
+        while is_last and not (ended or slice_.is_full):
+            ended = not await slice_.add(rows)
+            await sender.send_all(slice_.full())
+        await sender.send_all(slice_.rest())
+        drop_before = scan.end if ended else behind(slice_)
+        cancelled, superseded = store.count_withdrawn(scan.start, drop_before)
+        seal = partition.seal(slice_.contents, complete=ended, cancelled=cancelled, superseded=superseded)
+        seal.lateness_p50_ms = slice_.lateness_ms(0.5)
+        seal.lateness_p99_ms = slice_.lateness_ms(0.99)
+        seal.lateness_max_ms = slice_.lateness_ms(1)
+        seal.worker = ports.name
+        seal.partitions = ports.partitions
+        # What a seal covers is never answered again.
+        answered = await self._outbox.sent()
+        has_rows = bool(len(slice_) or cancelled or superseded)
+        return _Sent(slice_, seal, drop_before if has_rows else None, answered)
+
+    async def _commit(self, sent: _Sent) -> _Committed:
+        await self._sender.commit(sent.seal)
+        return _Committed(sent)
+
+    def _drop(self, scan: _OpenScan, committed: _Committed) -> None:
+        """Drop what is done by a seal that is durable, and decide on what was held back for it."""
+        slice_, seal, drop_before, answered = committed.sent
+        changes = self._partition.sealed(seal, slice_.contents, drop_before)
+        if answered > self._answered:
+            changes.answered_before = scan.snapshot
+            self._answered = answered
+        self._follower.write(changes)
+        self._follower.release_held()
+
+    def _next_slice(self, scan: _OpenScan) -> tuple[Slice, Iterator[Row], Iterator[Row], bool]:
+        """Return the slice to fire next, the rows it must have too, those behind it, and whether it may take these."""
+        store = self._follower.store
+        ready = self._prebuilt.next_slice(scan.start, scan.end, store.rows)
+        if ready is None:
+            return self._new_slice(scan.end_ms // 1000 - 1), iter(()), store.rows(scan.start, scan.end), True
+        built, missed, is_last = ready
+        return built, missed, store.rows(behind(built), scan.end), is_last
+
+    def _new_slice(self, not_before_s: int) -> Slice:
+        ports = self._ports
+        return Slice(
+            self._number,
+            self._sender.new_batch,
+            ports.callback_topics,
+            ports.rejects,
+            ports.clock,
+            rows_max=self._size.rows,
+            bytes_max=ports.settings.slice_bytes,
+            not_before_s=not_before_s,
+        )
+
+    # --- in between --------------------------------------------------------------------------------------------------
+
+    async def prebuild(self, tick: int) -> None:
+        """Build callbacks of the seconds behind *tick*, until they are all there or the next tick comes."""
+        partition, budget, store = self._partition, self._ports.budget, self._follower.store
+        if not tick or partition.scan:
+            return
+        start = first_key(partition.sealed_ms)
+        for second in range(tick + 1, tick + 1 + _PREBUILD_S):
+            # Half of the budget is for the next second of all partitions.
+            kept_free = 0 if second == tick + 1 else budget.size // 2
+            if self._is_interrupted() or budget.bytes <= kept_free:
+                return
+            end = first_key((second + 1) * 1000)
+            prebuilt = self._prebuilt.up_to(end)
+            if prebuilt is None and next(store.rows(start, end), None):
+                prebuilt = Prebuilt(partial(self._new_slice, second), store.rows(start, end), start, end, budget)
+                self._prebuilt.add(prebuilt)
+            if prebuilt and not await self._build_all(prebuilt, kept_free):
+                return
+            start = end
+
+    async def _build_all(self, prebuilt: Prebuilt, kept_free: int) -> bool:
+        """Build what *prebuilt* is to have; False when that is to be left, for now or until its tick comes."""
+        budget, gate = self._ports.budget, self._ports.gate
+        try:
+            while not self._is_interrupted() and await prebuilt.more() and budget.bytes > kept_free:
+                await gate.over(unless=self._is_interrupted)
+        except KafkaError:
+            # The tick will meet the same trouble, if it lasts, and say so.
+            self._prebuilt.release()
+            return False
+        return not self._is_interrupted()
+
+    def _count(self, fired: Slice, late_arrivals: int) -> None:
+        metrics = self._ports.metrics
+        for topic, count in fired.fired.items():
+            metrics.fired.labels(topic).inc(count)
+        for reason, count in fired.refused.items():
+            metrics.rejected.labels(reason).inc(count)
+        metrics.late_arrivals.inc(late_arrivals)
+        now_s = self._ports.clock.wall_s()
+        for second, count in fired.seconds.items():
+            metrics.lateness.add(now_s - second, count)

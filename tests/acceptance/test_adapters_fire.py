@@ -1,0 +1,182 @@
+"""Records of other systems, written by a client that is not ours, and the callbacks a real worker makes of them."""
+
+import time
+
+from confluent_kafka import Producer
+from service import Service
+
+from kafka_timers.core.wire import Reply
+
+Headers = list[tuple[str, bytes]]
+
+
+async def test_a_record_of_each_adapter_fires_its_callback(service: Service) -> None:
+    """Through one worker that has all of them; each second lies in the past and is ticked by the test."""
+    second = int(time.time()) - 1_000
+    when, rfc3339 = b"%d" % second, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second)).encode()
+    to, prefix = service.callbacks.encode(), service.prefix
+    etf1: Headers = [
+        ("scheduler-epoch", when),
+        ("scheduler-target-topic", to),
+        ("scheduler-target-key", b"vid1"),
+        ("customer-header", b"dummy"),
+    ]
+    karafka: Headers = [
+        ("schedule_schema_version", b"1.0.0"),
+        ("schedule_target_epoch", when),
+        ("schedule_source_type", b"schedule"),
+        ("schedule_target_topic", to),
+        ("schedule_target_key", b"user-1"),
+        ("own", b"1"),
+    ]
+    # The adapter, a record for its topic, and key, value and headers of the callback.
+    cases: list[tuple[str, bytes | None, bytes, Headers, bytes | None, bytes, Headers]] = [
+        (
+            *("etf1", b"vid1-online", b'"video 1"', etf1),
+            *(b"vid1", b'"video 1"'),
+            [
+                ("timer-id", f"etf1:{prefix}etf1:vid1-online".encode()),
+                ("timer-expiry", when),
+                *etf1,
+                ("scheduler-timestamp", b"%d" % (second - 60)),
+                ("scheduler-key", b"vid1-online"),
+                ("scheduler-topic", f"{prefix}etf1".encode()),
+            ],
+        ),
+        (
+            *("headers", b"pay-7", b"pay now"),
+            [
+                ("timer-expiry", when),
+                ("timer-callback-topic", to),
+                ("timer-callback-key", b"order-7"),
+                ("timer-token", b"tok"),
+                ("trace", b"\x00"),
+            ],
+            *(b"order-7", b"pay now"),
+            [("timer-token", b"tok"), ("timer-id", b"pay-7"), ("timer-expiry", when), ("trace", b"\x00")],
+        ),
+        (
+            *("countdown", None, b'{"topic": "%b", "message": "hello", "countdown": 60}' % to),
+            [("CALLER_SERVICE", b"S")],
+            *(None, b"hello"),
+            [("timer-expiry", when), ("CALLER_SERVICE", b"S")],
+        ),
+        (
+            *("karafka", b"events-1", b"{}", karafka),
+            *(b"user-1", b"{}"),
+            [
+                ("timer-id", f"karafka:{prefix}karafka:0:events-1".encode()),
+                ("timer-expiry", when),
+                *karafka,
+                ("schedule_source_topic", f"{prefix}karafka".encode()),
+                ("schedule_source_partition", b"0"),
+                ("schedule_source_offset", b"0"),
+                ("schedule_source_key", b"events-1"),
+            ],
+        ),
+        (
+            *("timebridge", b"user-2", b"hi"),
+            [("X-Timebridge-When", rfc3339), ("X-Timebridge-Where", to), ("own", b"2")],
+            *(b"user-2", b"hi"),
+            [("timer-expiry", when), ("own", b"2")],
+        ),
+    ]
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+    options = []
+    for adapter, key, value, headers, *_ in cases:
+        # With the producer's time, as most topics have.
+        await service.create_topic(prefix + adapter, message_timestamp_type="CreateTime")
+        at = {"partition": 0, "timestamp": (second - 60) * 1000}
+        producer.produce(prefix + adapter, value, key, headers=headers, **at)
+        options += ["--door", f"{adapter}={prefix}{adapter}"]
+    assert producer.flush(10) == 0
+
+    worker = await service.worker(*options)
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_requests_total") == len(cases))
+    await service.until_sealed(second)
+    records = await service.read_all(service.callbacks, len(cases), quiet_s=3)
+    assert {record.value: record.key for record in records} == {value: key for *_, key, value, _ in cases}
+    by_value = {record.value: [pair for pair in record.headers if pair[0] != "timer-request"] for record in records}
+    assert by_value == {value: headers for *_, value, headers in cases}
+    assert len(records) == len(cases)
+    assert worker.metric("kafka_timers_door_requests_total") == len(cases)
+    assert worker.metric("kafka_timers_door_failures_total") == 0
+
+
+async def test_schedules_of_etf1_are_moved_deleted_and_marked_as_done_where_they_lie(service: Service) -> None:
+    """By librdkafka's own partitioner, which puts keys elsewhere than Kafka's."""
+    topic = service.prefix + "schedules"
+    await service.create_topic(topic, cleanup_policy="compact")
+    await service.start("oscillator")
+    worker = await service.worker("--door", f"etf1={topic}")
+    producer, partitions = Producer({"bootstrap.servers": service.bootstrap}), {}
+
+    def accepted(_: object, message: object) -> None:
+        partitions[message.key()] = message.partition()
+
+    def write(key: str, value: str | None, second: int) -> None:
+        target = [("scheduler-target-topic", service.callbacks.encode()), ("scheduler-target-key", key.encode())]
+        headers = [("scheduler-epoch", b"%d" % second), *target]
+        producer.produce(topic, value, key, headers=headers, on_delivery=accepted)
+
+    due = int(time.time()) + 4
+    for key in ("stays", "moves", "goes", "moves too", *"abcdef"):
+        write(key, "v1", due)
+    write("moves", "v2", due + 1)
+    write("moves too", "v2", due)
+    write("goes", None, due)
+    assert producer.flush(10) == 0
+    fired = await service.read(service.callbacks, 9)
+    assert sorted((record.key, record.value) for record in fired) == sorted(
+        [(b"stays", b"v1"), (b"moves", b"v2"), (b"moves too", b"v2")] + [(key.encode(), b"v1") for key in "abcdef"]
+    )
+    schedules = await service.read(topic, 13 + 9)
+    tombstones = [record for record in schedules if "timer-request" in dict(record.headers)]
+    assert {record.key: record.partition for record in tombstones} == {
+        key: partition for key, partition in partitions.items() if key != b"goes"
+    }
+    assert {record.value for record in tombstones} == {None}
+    assert len(await service.callback_names([""] * 9)) == 9
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_door_records_total") == len(schedules))
+    assert worker.metric("kafka_timers_taken_back_total") == 3
+    assert worker.metric("kafka_timers_door_requests_total") == 13
+
+
+async def test_a_client_without_protobuf_cancels_and_is_answered(service: Service) -> None:
+    topic, due = service.prefix + "timers", int(time.time()) + 1_000
+    await service.create_topic(topic)
+    await service.worker("--door", f"headers={topic}")
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+    reply_to = ("timer-reply-topic", service.topics.replies.encode())
+    headers = [("timer-expiry", b"%d" % due), ("timer-callback-topic", service.callbacks.encode())]
+    producer.produce(topic, "pay", "pay-7", headers=headers)
+    producer.produce(topic, None, "pay-7", headers=[reply_to])
+    producer.produce(topic, None, "pay-8", headers=[reply_to])
+    assert producer.flush(10) == 0
+    replies = [Reply.FromString(record.value) for record in await service.read(service.topics.replies, 2)]
+    assert {reply.timerId: Reply.Outcome.Name(reply.outcome) for reply in replies} == {
+        "pay-7": "CANCELLED",
+        "pay-8": "UNKNOWN",
+    }
+
+
+async def test_a_worker_that_is_killed_loses_and_doubles_nothing_of_an_adapter(service: Service) -> None:
+    """The first is killed while it passes records on; what it had begun is done by the second."""
+    second = int(time.time()) - 1_000
+    topic = service.prefix + "schedules"
+    await service.create_topic(topic)
+    first = await service.worker("--door", f"headers={topic}")
+    await service.worker("--door", f"headers={topic}")
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+    names = [f"t{number}" for number in range(6_000)]
+    headers = [("timer-expiry", b"%d" % second), ("timer-callback-topic", service.callbacks.encode())]
+    for number, name in enumerate(names):
+        producer.produce(topic, name, name, headers=headers)
+        if number == 3_000:
+            producer.flush(10)
+            await first.until("/metrics", lambda *_: first.metric("kafka_timers_door_records_total") > 0)
+            first.child.kill()
+    assert producer.flush(10) == 0
+    assert len(await service.read(service.topics.requests, len(names))) == len(names)
+    await service.until_sealed(second)
+    assert sorted(await service.callback_names(names)) == sorted(names)

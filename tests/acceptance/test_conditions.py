@@ -1,0 +1,136 @@
+"""Requests that mean something on a condition only: judged once, and the same after worker and disk are lost."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from service import LIMIT_S, Process, Service, take
+
+from kafka_timers import Answer, Outcome, TimerClient, request_from
+
+
+class Live:
+    """A service that ticks, its only worker, and a client; tests use timer ids of their own."""
+
+    def __init__(self, service: Service, worker: Process, client: TimerClient) -> None:
+        self.service = service
+        self.worker = worker
+        self.client = client
+
+    async def lose_the_worker(self) -> None:
+        """Kill the worker and remove its disk; another one takes over with an empty one."""
+        self.worker.child.kill()
+        await self.worker.child.wait()
+        shutil.rmtree(self.worker.data_dir)
+        self.worker = await serving(self.service)
+
+    async def fired(self, timer_id: str, until_s: float) -> list[str]:
+        """Return the requests of *timer_id* that have fired, once the second *until_s* has been sealed."""
+        await until(until_s)
+        await self.service.until_sealed(int(until_s))
+        async with self.service.reading(self.service.callbacks) as consumer:
+            callbacks = await take(consumer, 1, LIMIT_S)
+            while more := await take(consumer, 1, 1.0):
+                callbacks += more
+        mine = [record for record in callbacks if dict(record.headers).get("timer-id") == timer_id.encode()]
+        return [request_from(record.headers) or "" for record in mine]
+
+    async def ask(self, call: str, timer_id: str, when: float, **more: object) -> Answer:
+        """Create or move a timer."""
+        answer: Answer = await getattr(self.client, call)(timer_id, when, topic=self.service.callbacks, **more)
+        return answer
+
+
+@pytest.fixture(scope="module")
+async def live(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+    prefix = f"conditions-{time.time_ns()}-"
+    folder: Path = tmp_path_factory.mktemp("conditions")
+    async with Service(bootstrap, prefix, folder) as service, TimerClient(bootstrap, topic_prefix=prefix) as client:
+        await service.start("oscillator")
+        yield Live(service, await serving(service), client)
+
+
+async def serving(service: Service) -> Process:
+    """Start a worker that seals each second, and wait until it fires."""
+    worker = await service.start("worker", "--seal-every-s", "1")
+    await worker.until("/readyz", lambda status, _: status == 200)
+    return worker
+
+
+async def until(second: float) -> None:
+    await asyncio.sleep(max(second - time.time(), 0))
+
+
+def soon() -> int:
+    """A second that is far enough ahead to ask for something before it."""
+    return int(time.time()) + 4
+
+
+async def test_a_late_move_fires_twice_without_a_condition_and_not_at_all_with_one(live: Live) -> None:
+    due = soon()
+    plain = await live.ask("create", "plain", due)
+    conditional = await live.ask("create", "conditional", due)
+    await until(due + 0.2)
+    late = await live.ask("move", "plain", due + 2)
+    ignored = await live.ask("move", "conditional", due + 2, if_pending=True)
+    assert late == Answer(Outcome.TOO_LATE, due, plain.asked, late.asked)
+    assert ignored == Answer(Outcome.IGNORED, due, conditional.asked, ignored.asked)
+    assert sorted(await live.fired("plain", due + 2)) == sorted([plain.asked, late.asked])
+    assert await live.fired("conditional", due + 2) == [conditional.asked]
+
+
+async def test_a_timer_that_is_created_twice_stands_once(live: Live) -> None:
+    due = soon()
+    answers = await asyncio.gather(*(live.ask("create", "twice", due + number) for number in (0, 1, 2)))
+    [accepted] = [answer for answer in answers if answer.outcome is Outcome.ACCEPTED]
+    ignored = [answer for answer in answers if answer.outcome is Outcome.IGNORED]
+    assert [answer.request for answer in ignored] == [accepted.asked] * 2
+    assert await live.fired("twice", due + 2) == [accepted.asked]
+    # It is known for an hour more.
+    again = await live.ask("create", "twice", soon() + 1000)
+    assert (again.outcome, again.request) == (Outcome.IGNORED, accepted.asked)
+
+
+async def test_a_cancel_that_names_another_version_is_ignored(live: Live) -> None:
+    due = soon() + 1
+    first = await live.ask("create", "named", due)
+    moved = await live.ask("move", "named", due + 1, if_pending=True, request=first.asked)
+    assert moved == Answer(Outcome.MOVED, due, first.asked, moved.asked)
+    other = await live.client.cancel("named", if_pending=True, request=first.asked)
+    assert other == Answer(Outcome.IGNORED, due + 1, moved.asked, other.asked)
+    assert await live.fired("named", due + 1) == [moved.asked]
+    gone = await live.client.cancel("named", if_pending=True)
+    assert (gone.outcome, gone.request) == (Outcome.IGNORED, moved.asked)
+
+
+async def test_what_was_ignored_does_not_fire_after_worker_and_disk_are_lost(live: Live) -> None:
+    """Both what was decided before a seal that names it and what no seal knew yet when the worker died."""
+    due = soon()
+    first = await live.ask("create", "lost", due)
+    await until(due + 0.2)
+    later = due + 10
+    sealed = await live.ask("move", "lost", later, if_pending=True)
+    kept = await live.ask("create", "kept", later)
+    moved = await live.ask("move", "kept", later + 1, if_pending=True, request=kept.asked)
+    assert await live.fired("lost", due + 1) == [first.asked]
+    partition, offset = map(int, sealed.asked.split(":"))
+    assert offset in (await live.service.seals())[partition][-1].ignored
+    unsealed = [await live.ask("create", timer_id, later) for timer_id in ("lost", "kept")]
+    await live.lose_the_worker()
+    assert [answer.outcome for answer in (sealed, *unsealed)] == [Outcome.IGNORED] * 3
+    assert moved.outcome is Outcome.MOVED
+    after = [
+        await live.ask("create", "kept", later),
+        await live.ask("move", "lost", later, if_pending=True),
+        await live.client.cancel("kept", if_pending=True, request=kept.asked),
+    ]
+    assert [(answer.outcome, answer.request) for answer in after] == [
+        (Outcome.IGNORED, moved.asked),
+        (Outcome.IGNORED, first.asked),
+        (Outcome.IGNORED, moved.asked),
+    ]
+    assert await live.fired("kept", later + 1) == [moved.asked]
+    assert await live.fired("lost", later + 1) == [first.asked]

@@ -1,0 +1,396 @@
+"""From another system's topic into `timer-request`, on a real broker, written by a client that is not ours."""
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from brokers import administering, make_topic
+from click.testing import CliRunner
+from confluent_kafka import Producer
+
+from kafka_timers.adapters.lag import AdapterLag, adapter_lags
+from kafka_timers.adapters.reader import AdapterReader, Outlet
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.topics import create
+from kafka_timers.cli.program import program
+from kafka_timers.clock import HostClock
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.routing import partition_of
+from kafka_timers.core.wire import Future, Topics
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.worker.priority import PriorityGate
+
+PARTITIONS = 4
+LATER = int(time.time()) + 100_000
+LIMIT_S = 30.0
+ALL = "read_uncommitted"
+
+Headers = dict[str, bytes]
+
+
+class Harness:
+    """The topics of one test, and readers on them."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self.bootstrap, self.prefix = bootstrap, prefix
+        self.topics = Topics.of(prefix)
+        self.metrics = WorkerMetrics()
+
+    def reader(self, name: str = "etf1", topic: str = "theirs", **more: object) -> AdapterReader:
+        """Return a reader that is not running."""
+        settings = WorkerSettings(
+            bootstrap=self.bootstrap, topic_prefix=self.prefix, group=self.prefix + "g", session_timeout_s=2.0, **more
+        )
+        outlet = Outlet(
+            self.topics.requests, Target(PARTITIONS, 1_048_588), self.topics.rejected, Target(PARTITIONS, 1_048_588)
+        )
+        return AdapterReader(settings, name, self.prefix + topic, outlet, PriorityGate(), self.metrics, HostClock())
+
+    @asynccontextmanager
+    async def open(self, name: str = "etf1", topic: str = "theirs", **more: object) -> AsyncIterator[AdapterReader]:
+        """Have a reader running."""
+        reader = self.reader(name, topic, **more)
+        task = asyncio.create_task(reader.run())
+        try:
+            yield reader
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def write(
+        self, records: Sequence[tuple[bytes | None, bytes | None, Headers]], topic: str = "theirs", **at: int
+    ) -> None:
+        """Write records as another system's users do."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        for key, value, headers in records:
+            producer.produce(self.prefix + topic, value, key, headers=list(headers.items()), **at)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    async def read(self, topic: str, count: int, quiet_s: float = 0.7) -> list[ConsumerRecord]:
+        """Return the committed records of *topic*, once *count* are there and nothing more comes for a moment."""
+        records: list[ConsumerRecord] = []
+        async with consuming(Kafka(self.bootstrap), auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer:
+            where = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+            consumer.assign(where)
+            await consumer.seek_to_beginning(*where)
+            end_s = time.monotonic() + LIMIT_S
+            while time.monotonic() < end_s:
+                came = await consumer.getmany(timeout_ms=int((quiet_s if len(records) >= count else 0.2) * 1000))
+                if not came and len(records) >= count:
+                    break
+                records += itertools.chain.from_iterable(came.values())
+        return records
+
+    async def requests(self, count: int) -> list[ConsumerRecord]:
+        return await self.read(self.topics.requests, count)
+
+    async def committed(self, name: str = "etf1", topic: str = "theirs") -> dict[int, int]:
+        """Return the offsets of an adapter's group by partition."""
+        async with administering(self.bootstrap) as admin:
+            offsets = await admin.list_consumer_group_offsets(f"{self.prefix}g.door.{name}")
+        return {at.partition: offset.offset for at, offset in offsets.items() if at.topic == self.prefix + topic}
+
+
+@pytest.fixture
+async def harness(bootstrap: str, prefix: str) -> Harness:
+    """The service's topics, and `theirs` with two partitions."""
+    await create(Kafka(bootstrap), prefix, PARTITIONS)
+    await make_topic(bootstrap, prefix + "theirs", 2)
+    return Harness(bootstrap, prefix)
+
+
+def schedule(second: int = LATER) -> Headers:
+    return {"scheduler-epoch": b"%d" % second, "scheduler-target-topic": b"t", "scheduler-target-key": b"k"}
+
+
+async def until(what: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    async with asyncio.timeout(limit_s):
+        while not what():  # noqa: ASYNC110  # a metric has to be asked
+            await asyncio.sleep(0.02)
+
+
+def parsed(records: Sequence[ConsumerRecord]) -> list[tuple[bytes, Future]]:
+    return [(record.key, Future.FromString(record.value)) for record in records]
+
+
+async def test_each_record_is_one_request_in_the_partition_of_its_id(harness: Harness) -> None:
+    harness.write([(b"s%d" % n, b"v%d" % n, schedule(LATER + n)) for n in range(3_000)])
+    async with harness.open():
+        records = await harness.requests(3_000)
+        harness.write([(b"s7", None, {}), (b"s8", b"new", schedule())])
+        records += (await harness.requests(3_002))[3_000:]
+    by_id = {future.timerId: (key, future.callBack) for key, future in parsed(records) if not future.cancel}
+    wanted = {f"etf1:{harness.prefix}theirs:s{n}": (b"%d" % (LATER + n), b"v%d" % n) for n in range(3_000)}
+    wanted[f"etf1:{harness.prefix}theirs:s8"] = (b"%d" % LATER, b"new")
+    assert by_id == wanted
+    assert len(records) == 3_002
+    for record in records:
+        future = Future.FromString(record.value)
+        assert record.partition == partition_of(future.timerId, PARTITIONS)
+    [(key, cancel)] = [each for each in parsed(records) if each[1].cancel]
+    assert (key.decode(), cancel.timerId) == (cancel.timerId, f"etf1:{harness.prefix}theirs:s7")
+
+
+async def test_what_is_refused_goes_to_timer_rejected_with_all_that_it_had(harness: Harness) -> None:
+    bad: list[tuple[bytes | None, bytes | None, Headers]] = [
+        (None, b"a", schedule()),
+        (b"b", b"b", {"other": b"1"}),
+        (b"\xff", b"c", schedule()),
+        (b"d", b"d", schedule(1_893_456_000_000)),
+        (b"e", b"x" * 999_000, schedule() | {"large": b"x" * 1_000_000}),
+    ]
+    async with harness.open():
+        for record in bad[:4]:
+            harness.write([record], partition=0)
+        harness.write([(b"good", b"v", schedule())])
+        records = await harness.read(harness.topics.rejected, 4)
+        assert len(await harness.requests(1)) == 1
+    reasons = ("key-missing", "expiry-missing", "not-utf8", "expiry-in-milliseconds")
+    for offset, (record, given, reason) in enumerate(zip(records, bad, reasons, strict=False)):
+        assert (record.key, record.value) == given[:2]
+        assert list(record.headers) == [
+            ("timer-rejected-reason", reason.encode()),
+            ("timer-rejected-topic", harness.prefix.encode() + b"theirs"),
+            ("timer-rejected-partition", b"0"),
+            ("timer-rejected-offset", b"%d" % offset),
+            ("timer-rejected-door", b"etf1"),
+            *given[2].items(),
+        ]
+    text = {
+        (sample.labels["door"], sample.labels["reason"]): sample.value
+        for family in harness.metrics.registry.collect()
+        if family.name == "kafka_timers_door_rejected"
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+    assert text == {("etf1", reason): 1 for reason in reasons}
+
+
+async def test_a_record_too_large_for_timer_request_stops_no_other(harness: Harness) -> None:
+    await make_topic(harness.bootstrap, harness.prefix + "large", 1, {"max.message.bytes": "4000000"})
+    producer = Producer({"bootstrap.servers": harness.bootstrap, "message.max.bytes": 4_000_000})
+    topic = harness.prefix + "large"
+    producer.produce(topic, b"x" * 2_000_000, b"value", headers=list(schedule().items()))
+    producer.produce(topic, b"v", b"header", headers=[*schedule().items(), ("x", b"x" * 2_000_000)])
+    producer.produce(topic, b"x" * 1_040_000, b"fits", headers=list(schedule().items()))
+    producer.produce(topic, b"v", b"good", headers=list(schedule().items()))
+    assert producer.flush(30) == 0
+    async with harness.open(topic="large"):
+        assert {future.tombstoneKey for _, future in parsed(await harness.requests(2))} == {"fits", "good"}
+        rejected = await harness.read(harness.topics.rejected, 2)
+    assert [dict(record.headers)["timer-rejected-reason"] for record in rejected] == [b"too-large"] * 2
+    assert rejected[0].value.startswith(b"x" * 1_000_000)
+    assert rejected[1].value == b"v"
+
+
+async def test_a_topic_is_taken_over_as_a_whole(harness: Harness) -> None:
+    """
+    What the other scheduler has fired, or was told to forget, does not fire again although it is past due: the request
+    for it would fire before the adapter has come to the tombstone behind. So only the latest version is passed on.
+    """
+    past = int(time.time()) - 1_000
+    old = [(b"fired-%d" % n, b"v", schedule(past)) for n in range(4_000)]
+    old += [(b"missed", b"v1", schedule(past - 5)), (b"moved", b"v1", schedule(past)), (b"pending", b"v", schedule())]
+    harness.write(old)
+    harness.write([(b"n%d" % n, b"v", schedule()) for n in range(12_000)])
+    # As the other scheduler leaves them.
+    tombstone = schedule(past) | {"scheduler-key": b"k", "scheduler-topic": b"t"}
+    harness.write([(b"fired-%d" % n, None, tombstone) for n in range(4_000)])
+    harness.write([(b"moved", b"v2", schedule()), (b"missed", b"v2", schedule(past))])
+    async with harness.open():
+        requests = parsed(await harness.requests(12_003 + 4_000))
+        await until(lambda: value(harness, "kafka_timers_door_lag_records") == 0)
+    made = Counter(future.tombstoneKey for _, future in requests if not future.cancel)
+    assert not [key for key in made if key.startswith("fired")]
+    assert {key: made[key] for key in ("missed", "moved", "pending")} == {"missed": 1, "moved": 1, "pending": 1}
+    assert sum(made.values()) == 12_003
+    assert {future.callBack for _, future in requests if future.tombstoneKey in ("missed", "moved")} == {b"v2"}
+    assert sum(await committed_counts(harness)) == 20_005
+
+
+async def committed_counts(harness: Harness) -> list[int]:
+    return list((await harness.committed()).values())
+
+
+def value(harness: Harness, name: str) -> float | None:
+    """Return a metric's sum over its labels."""
+    samples = [sample for family in harness.metrics.registry.collect() for sample in family.samples]
+    return sum([sample.value for sample in samples if sample.name == name])
+
+
+async def test_our_own_tombstones_are_passed_over(harness: Harness) -> None:
+    harness.write([(b"k", None, {"timer-request": b"0:1"}), (b"k2", b"v", schedule())], partition=0)
+    async with harness.open():
+        [(_, future)] = parsed(await harness.requests(1))
+    assert future.tombstoneKey == "k2"
+    assert await harness.committed() == {0: 2}
+
+
+async def test_status_tells_how_far_each_adapter_is_behind(harness: Harness) -> None:
+    """Also of a partition in which nothing was read yet, and after a marker of a transaction, which is no record."""
+    assert await adapter_lags(Kafka(harness.bootstrap), harness.prefix + "g") == []
+    producer = Producer({"bootstrap.servers": harness.bootstrap, "transactional.id": harness.prefix + "theirs"})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(harness.prefix + "theirs", b"v", b"k", headers=list(schedule().items()), partition=0)
+    producer.commit_transaction(10)
+    async with harness.open():
+        assert len(await harness.requests(1)) == 1
+        async with asyncio.timeout(LIMIT_S):
+            while await harness.committed() != {0: 2}:  # noqa: ASYNC110  # a broker has to be asked
+                await asyncio.sleep(0.05)
+    read = AdapterLag("etf1", harness.prefix + "theirs", 0)
+    assert await adapter_lags(Kafka(harness.bootstrap), harness.prefix + "g") == [read]
+    harness.write([(b"k", b"v", schedule())] * 3, partition=0)
+    harness.write([(b"k", b"v", schedule())] * 4, partition=1)
+    assert await adapter_lags(Kafka(harness.bootstrap), harness.prefix + "g") == [dataclasses.replace(read, lag=7)]
+    command = [
+        "status",
+        "--bootstrap",
+        harness.bootstrap,
+        "--topic-prefix",
+        harness.prefix,
+        "--group",
+        harness.prefix + "g",
+    ]
+    told = await asyncio.to_thread(CliRunner().invoke, program, command)
+    assert f"door etf1: 7 records of {harness.prefix}theirs not read yet" in told.output
+    told = await asyncio.to_thread(CliRunner().invoke, program, [*command, "--json"])
+    assert json.loads(told.output)[-1] == {"door": "etf1", "topic": harness.prefix + "theirs", "lag": 7}
+
+
+async def test_what_is_past_its_grace_is_rejected(harness: Harness) -> None:
+    now = int(time.time())
+    harness.write([(b"old", b"v", schedule(now - 1_000)), (b"late", b"v", schedule(now - 100))])
+    async with harness.open(door_grace_s=500):
+        assert [future.tombstoneKey for _, future in parsed(await harness.requests(1))] == ["late"]
+        [record] = await harness.read(harness.topics.rejected, 1)
+    assert dict(record.headers)["timer-rejected-reason"] == b"past-grace"
+
+
+READER = (
+    "import asyncio, sys; from test_adapter_reader import Harness; asyncio.run(Harness(*sys.argv[1:]).reader().run())"
+)
+
+
+async def test_a_takeover_in_mid_batch_neither_loses_nor_doubles(harness: Harness) -> None:
+    """Readers are killed one after the other, each while a transaction of its own is open."""
+    count = 40_000
+    harness.write([(b"s%d" % n, b"v", schedule()) for n in range(count)])
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    async with (
+        consuming(Kafka(harness.bootstrap)) as stable,
+        consuming(Kafka(harness.bootstrap), isolation_level=ALL) as everything,
+    ):
+        where = [TopicPartition(harness.topics.requests, number) for number in range(PARTITIONS)]
+
+        async def end_of(consumer: AIOKafkaConsumer) -> int:
+            return sum((await consumer.end_offsets(where)).values())
+
+        for _ in range(3):
+            command = [sys.executable, "-c", READER, harness.bootstrap, harness.prefix]
+            process = await asyncio.create_subprocess_exec(*command, env=env)
+            async with asyncio.timeout(LIMIT_S):
+                while await end_of(everything) <= await end_of(stable):  # noqa: ASYNC110  # a broker has to be asked
+                    await asyncio.sleep(0)
+            process.kill()
+            await process.wait()
+            assert sum((await harness.committed()).values()) < count
+    async with harness.open():
+        records = await harness.requests(count)
+    assert len(records) == count
+    assert len({future.tombstoneKey for _, future in parsed(records)}) == count
+    assert sum(await committed_counts(harness)) == count
+
+
+async def test_two_readers_share_the_partitions_and_one_takes_them_all_when_the_other_ends(harness: Harness) -> None:
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        harness.write([(b"s%d" % n, b"v", schedule()) for n in range(written, written + 1_000)])
+        written += 1_000
+
+    async with harness.open() as first:
+        await until(lambda: len(first._sources) == 2)
+        write()
+        async with harness.open() as second:
+            write()
+            await until(lambda: len(first._sources) == 1 and len(second._sources) == 1)
+            write()
+        write()
+        await until(lambda: len(first._sources) == 2)
+        write()
+        records = await harness.requests(written)
+    assert Counter(future.tombstoneKey for _, future in parsed(records)) == {f"s{n}": 1 for n in range(written)}
+    assert value(harness, "kafka_timers_door_failures_total") == 0
+
+
+async def test_one_that_was_shut_out_makes_nothing_visible_and_starts_anew(harness: Harness) -> None:
+    async with harness.open() as paused:
+        await until(lambda: len(paused._sources) == 2)
+        for at in range(2):
+            # What another worker does that takes over while this one is paused.
+            rival = harness.reader()
+            async with consuming(Kafka(harness.bootstrap), group_id=rival._group) as consumer:
+                rival._assigned = frozenset([TopicPartition(harness.prefix + "theirs", at)])
+                consumer.seek = lambda *_: None
+                await rival._acquire(consumer, TopicPartition(harness.prefix + "theirs", at))
+                await rival._release()
+        harness.write([(b"s%d" % n, b"v", schedule()) for n in range(1_000)])
+        assert len(await harness.requests(1_000)) == 1_000
+        assert value(harness, "kafka_timers_door_failures_total") >= 1
+
+
+async def test_a_missing_topic_is_told_and_read_once_it_is_there(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.open(topic="missing"):
+        await until(lambda: f"door etf1: topic {harness.prefix}missing does not exist: create it" in caplog.text)
+        await make_topic(harness.bootstrap, harness.prefix + "missing")
+        harness.write([(b"k", b"v", schedule())], topic="missing")
+        assert len(await harness.requests(1)) == 1
+
+
+async def test_topics_of_one_adapter_are_read_side_by_side(harness: Harness) -> None:
+    """They share a consumer group, each with its own part of it."""
+    await make_topic(harness.bootstrap, harness.prefix + "more", 3)
+    async with harness.open() as one, harness.open(topic="more") as other:
+        await until(lambda: len(one._sources) == 2 and len(other._sources) == 3)
+        harness.write([(b"a%d" % n, b"v", schedule()) for n in range(100)])
+        harness.write([(b"b%d" % n, b"v", schedule()) for n in range(100)], topic="more")
+        assert len(await harness.requests(200)) == 200
+
+
+async def test_callers_of_countdowns_are_counted_and_limited(harness: Harness) -> None:
+    countdown = b'{"topic": "t", "message": "m", "countdown": 60}'
+    producer = Producer({"bootstrap.servers": harness.bootstrap})
+    for caller in [b"a"] * 5 + [b"b"] * 2:
+        headers = [("CALLER_SERVICE", caller)]
+        producer.produce(
+            harness.prefix + "theirs", countdown, headers=headers, partition=0, timestamp=1_700_000_000_000
+        )
+    assert producer.flush(30) == 0
+    async with harness.open("countdown", door_caller_limit=3):
+        requests = parsed(await harness.requests(5))
+        assert len(await harness.read(harness.topics.rejected, 2)) == 2
+    assert {key for key, _ in requests} == {b"1700000060"}
+    counted = {
+        sample.labels["caller"]: sample.value
+        for family in harness.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "kafka_timers_door_callers_total"
+    }
+    assert counted == {"a": 3, "b": 2}

@@ -1,0 +1,274 @@
+"""
+What becomes of requests, as a table of cases: records, seals, and the state that each record must have.
+
+Every form of the rule runs through it: `core.outcomes`, which reads the records as an owner does and is what `find`
+shows (tests/unit/test_outcomes.py), and the lake's form in Spark (tests/spark/test_lake_law.py). Times are UNIX
+seconds, small ones.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kafka_timers.core.keys import row_key
+from kafka_timers.core.wire import Condition, Copy, Future, Sealed
+
+ID = "id"
+HORIZON_S = 100
+
+
+class Record(NamedTuple):
+    """A record on `timer-request`."""
+
+    key: bytes | None
+    value: bytes | None
+    offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    One history of a partition.
+
+    Attributes:
+        name: what it shows.
+        records: of one timer id, or with none of any.
+        seals: in the order of the log.
+        states: what each record but copies must have come to, in their order.
+        rejected: offsets that lie on `timer-rejected`, and why.
+        only_live: the lake cannot tell, for the reason given.
+    """
+
+    name: str
+    records: Sequence[Record]
+    seals: Sequence[Sealed]
+    states: str
+    rejected: tuple[tuple[int, str], ...] = ()
+    only_live: str = ""
+
+
+def request(offset: int, appended_s: float, second: int | None, timer_id: str = ID, **more: object) -> Record:
+    """Return a request; for no second one that no worker takes."""
+    future = Future(callBackTopic="calls", callBackKey="k", timerId=timer_id, **more)  # type: ignore[arg-type]
+    key = b"soon" if second is None else b"%d" % second
+    return Record(key, future.SerializeToString(), offset, round(appended_s * 1000))
+
+
+def cancel(offset: int, appended_s: float, **more: object) -> Record:
+    """Return a cancel."""
+    future = Future(timerId=ID, cancel=True, **more)  # type: ignore[arg-type]
+    return Record(ID.encode(), future.SerializeToString(), offset, round(appended_s * 1000))
+
+
+def copy(offset: int, appended_s: float, second: int, of: int, decided: int, decided_s: int | None = None) -> Record:
+    """Return a copy of the request at offset *of*, which was appended at second 1."""
+    known = int(appended_s) if decided_s is None else decided_s
+    return request(offset, appended_s, second, copy=Copy(offset=of, appended=1, decidedOffset=decided, decided=known))
+
+
+def seal(
+    last: int,
+    fence: int,
+    first: int | None = None,
+    *,
+    through: bytes | None = None,
+    format: int = 1,
+    conditions_from: int = 0,
+) -> Sealed:
+    """Return a seal of a partition without a lake, in the old form or in the new one."""
+    first = last if first is None else first
+    made = Sealed(first=first, last=last, fence=fence, through=through, partitions=1)
+    if format > 1:
+        made.format, made.first_ms, made.end_ms = format, first * 1000, (last + 1) * 1000
+        made.conditions_from = conditions_from
+    return made
+
+
+def lake_seal(last: int, fence: int, first: int | None = None) -> Sealed:
+    """Return a seal of a partition that leaves to the lake what is due in more than a hundred seconds."""
+    made = seal(last, fence, first)
+    made.horizon_s = HORIZON_S
+    return made
+
+
+LAST = [seal(20, 14, 1)]
+ABSENT, PENDING = Condition.IF_ABSENT, Condition.IF_PENDING
+
+# P pending, K parked, F fired, C cancelled, M moved, L too late, U unknown, I ignored, R refused.
+CASES = [
+    Case(
+        "each record is about the request before it",
+        [request(11, 9, 15), cancel(12, 14), request(13, 16, 18), request(14, 17, 30)],
+        LAST,
+        "CCFP",
+    ),
+    Case("a request waits while nothing is sealed", [request(11, 9, 15)], [], "P"),
+    Case("a request fires in its second", [request(11, 9, 20)], LAST, "F"),
+    Case("the next second has not come", [request(11, 9, 21)], LAST, "P"),
+    Case("what is read behind the snapshot fires with the next tick", [request(14, 9, 15)], LAST, "P"),
+    Case("it has fired with the next tick", [request(14, 9, 15)], [*LAST, seal(21, 15)], "F"),
+    Case("a cancel in the last millisecond is in time", [request(1, 9, 15), cancel(2, 14.999)], [], "CC"),
+    Case("a cancel in its second is too late", [request(1, 9, 15), cancel(2, 15)], [], "PL"),
+    Case("it is too late also once the second is sealed", [request(1, 9, 15), cancel(2, 15)], LAST, "FL"),
+    Case("a cancel that became readable after the scan is too late", [request(1, 9, 15), cancel(14, 14)], LAST, "FL"),
+    Case(
+        "so is one that was read later than its second was scanned, and before a later seal",
+        [request(1, 9, 15), cancel(14, 14)],
+        [seal(15, 14, 1), seal(20, 30, 16)],
+        "FL",
+    ),
+    Case(
+        "so is a request that came to take its place",
+        [request(1, 9, 15), request(14, 14, 30)],
+        [seal(15, 14, 1), seal(20, 30, 16)],
+        "FP",
+    ),
+    Case("a cancel below the snapshot is in time", [request(1, 9, 15), cancel(13, 14)], LAST, "CC"),
+    Case("a later second is not touched", [request(1, 9, 25), cancel(14, 24)], LAST, "CC"),
+    Case("a cancel of nothing", [cancel(1, 9)], LAST, "U"),
+    Case(
+        "what was cancelled is cancelled again",
+        [cancel(1, 9), request(2, 10, 30), cancel(15, 11), cancel(16, 12), cancel(17, 40)],
+        LAST,
+        "UCCCC",
+    ),
+    Case("after a cancel the id is free", [request(1, 9, 30), cancel(2, 10), request(3, 11, 31)], LAST, "CCP"),
+    Case(
+        "each request replaces the one before", [request(1, 9, 30), request(2, 10, 31), request(3, 11, 32)], LAST, "MMP"
+    ),
+    Case(
+        "a request that comes too late to replace stands beside it",
+        [request(1, 9, 15), request(2, 15, 30), cancel(3, 16)],
+        LAST,
+        "FCC",
+    ),
+    Case(
+        "one that is late itself fires with the tick that finds it",
+        [request(1, 9, 15), request(2, 15, 16), cancel(15, 16)],
+        LAST,
+        "FFL",
+    ),
+    Case("what is refused is about nothing", [request(1, 9, 30), request(2, 10, None), cancel(3, 11)], LAST, "CRC"),
+    Case("what its topic did not take was refused", [request(1, 9, 15)], LAST, "R", ((1, "topic-unknown"),)),
+    Case(
+        "a slice has fired what lies up to its last key",
+        [request(1, 9, 15), request(2, 9, 16, ""), request(3, 9, 16)],
+        [seal(16, 14, 1, through=row_key(16_000, 2))],
+        "MFP",
+        only_live="the lake knows complete seals alone",
+    ),
+    Case(
+        "what a slice covers fires, though its cancel was appended in time",
+        [request(1, 9, 16), cancel(14, 15)],
+        [seal(16, 14, 1, through=row_key(15_000, 0))],
+        "PL",
+        only_live="the lake knows complete seals alone",
+    ),
+    Case("seals of the new form say the same", [request(11, 9, 15), cancel(12, 14)], [seal(20, 14, 1, format=2)], "CC"),
+    Case(
+        "so do both forms side by side",
+        [request(1, 9, 15), cancel(14, 14), request(15, 15, 21)],
+        [seal(15, 14, 1), seal(20, 16, 16, format=2), seal(21, 17)],
+        "FLF",
+    ),
+    Case("a far request is parked", [request(1, 1, 200)], [lake_seal(20, 14, 1)], "K"),
+    Case("a far request that is cancelled", [request(1, 1, 200), cancel(2, 5)], [lake_seal(20, 14, 1)], "CC"),
+    Case(
+        "a request and its copy are one timer, which waits",
+        [request(1, 1, 200), copy(50, 150, 200, of=1, decided=40)],
+        [lake_seal(140, 30, 1)],
+        "P",
+    ),
+    Case(
+        "a request and its copy are one timer, which fires once",
+        [request(1, 1, 200), copy(50, 150, 200, of=1, decided=40), copy(51, 151, 200, of=1, decided=40)],
+        [lake_seal(140, 30, 1), lake_seal(199, 60, 141), lake_seal(200, 70)],
+        "F",
+    ),
+    Case(
+        "a copy that comes late fires once",
+        [request(1, 1, 200), copy(50, 205, 200, of=1, decided=40)],
+        [lake_seal(204, 50, 1), lake_seal(205, 70)],
+        "F",
+    ),
+    Case(
+        "a copy of what was cancelled meanwhile means nothing",
+        [request(1, 1, 200), cancel(45, 149), copy(50, 150, 200, of=1, decided=40)],
+        [lake_seal(210, 70, 1)],
+        "CC",
+    ),
+    Case(
+        "a cancel behind a copy withdraws the timer",
+        [request(1, 1, 200), copy(50, 150, 200, of=1, decided=40), cancel(52, 160)],
+        [lake_seal(155, 51, 1)],
+        "CC",
+    ),
+]
+
+CONDITIONS = [
+    Case(
+        "a request if absent stands where nothing is known",
+        [request(1, 9, 30, condition=ABSENT)],
+        [seal(8, 0, 1, format=2)],
+        "P",
+    ),
+    Case(
+        "a request if absent means nothing where a timer waits",
+        [request(1, 9, 30), request(2, 10, 31, condition=ABSENT)],
+        [seal(8, 0, 1, format=2)],
+        "PI",
+    ),
+    Case(
+        "nor where one has fired within the hour",
+        [request(1, 9, 15), request(2, 18, 31, condition=ABSENT), request(40, 3_616, 3_700, condition=ABSENT)],
+        [seal(17, 2, 1, format=2)],
+        "FIP",
+    ),
+    Case(
+        "nor where one was cancelled",
+        [request(1, 9, 30), cancel(2, 10), request(3, 11, 31, condition=ABSENT)],
+        [seal(8, 0, 1, format=2)],
+        "CCI",
+    ),
+    Case(
+        "a request if pending replaces the one that waits",
+        [request(1, 9, 30), request(2, 10, 31, condition=PENDING)],
+        [seal(8, 0, 1, format=2)],
+        "MP",
+    ),
+    Case(
+        "a late move under a condition does not fire",
+        [request(1, 9, 15), request(2, 15, 31, condition=PENDING)],
+        [seal(8, 0, 1, format=2), seal(15, 2, 9, format=2)],
+        "FI",
+    ),
+    Case(
+        "nor does one that became readable too late",
+        [request(1, 9, 15), request(14, 14, 31, condition=PENDING)],
+        [seal(8, 0, 1, format=2), seal(15, 14, 9, format=2)],
+        "FI",
+    ),
+    Case(
+        "a cancel if pending names the version that was seen",
+        [
+            request(1, 9, 30),
+            cancel(2, 10, condition=PENDING, ifRequest="0:7"),
+            cancel(3, 11, condition=PENDING, ifRequest="0:1"),
+        ],
+        [seal(8, 0, 1, format=2)],
+        "CIC",
+    ),
+    Case(
+        "a cancel if pending of nothing",
+        [cancel(2, 10, condition=PENDING)],
+        [seal(8, 0, 1, format=2)],
+        "I",
+    ),
+    Case(
+        "a condition that no owner could judge is refused",
+        [request(1, 9, 30, condition=ABSENT)],
+        [*LAST, seal(21, 15, format=2, conditions_from=15)],
+        "R",
+    ),
+]

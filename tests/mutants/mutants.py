@@ -1,0 +1,471 @@
+"""The places at which the shipped code is broken, one at a time."""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """
+    One broken rule.
+
+    Attributes:
+        name: what is wrong then.
+        file: below app/kafka_timers.
+        edits: each text that stands there once, and the text in its place.
+    """
+
+    name: str
+    file: str
+    edits: tuple[tuple[str, str], ...]
+
+
+def _one(name: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, file, ((old, new),))
+
+
+OWNER, FIRING, FOLLOWER = "worker/owner.py", "worker/firing.py", "worker/follower.py"
+STORE, OUTBOX, ENDS = "worker/store.py", "worker/outbox.py", "worker/end_offsets.py"
+PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
+RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
+OUTCOMES, PREBUILD = "core/outcomes.py", "worker/prebuild.py"
+
+MUTANTS = [
+    # --- those that the first version's tests did not see ------------------------------------------------------------
+    Mutant(
+        "seals are read before the owner before is shut out",
+        OWNER,
+        (
+            (
+                "        fenced = await self._fence()\n"
+                "        end = await self._open(fenced, await self._seals(fenced))\n",
+                "        seals = await self._seals(None)\n        fenced = await self._fence()\n"
+                "        end = await self._open(fenced, seals)\n",
+            ),
+        ),
+    ),
+    _one(
+        "a seal does not wait for answers", FIRING, "answered = await self._outbox.sent()", "answered = self._answered"
+    ),
+    _one(
+        "answers are dropped at a takeover",
+        OWNER,
+        "        outbox.add([true_by_now(answer, partition) for answer in left])\n",
+        "",
+    ),
+    _one(
+        "prebuilt callbacks keep what was cancelled",
+        FIRING,
+        "            self._prebuilt.withdrawn(key)\n",
+        "            pass\n",
+    ),
+    _one(
+        "rows that came later are not fired",
+        FIRING,
+        "        return built, missed, store.rows(behind(built), scan.end), is_last\n",
+        "        return built, iter(()), store.rows(behind(built), scan.end), is_last\n",
+    ),
+    _one(
+        "the scan is not saved before the first send",
+        FIRING,
+        "        follower.write(partition.begin(end_ms))\n",
+        "        partition.apply(partition.begin(end_ms))\n",
+    ),
+    Mutant(
+        "the store is not closed when a hand-over is cut short",
+        OWNER,
+        (
+            ("        self._follower.close()\n        chores, self", "        chores, self"),
+            (
+                "            if sender:\n                await sender.stop()\n",
+                "            if sender:\n                await sender.stop()\n            self._follower.close()\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "an error of the epoch check is raised into the firing code",
+        OUTBOX,
+        (
+            ("            self._fault = Fault.of(error)\n", "            self._fault = error\n"),
+            ("                raise FaultError(self._fault)\n", "                raise self._fault\n"),
+        ),
+    ),
+    _one(
+        "the position moves before the write",
+        FOLLOWER,
+        "        self.store.write(changes)\n        self.partition.apply(changes)\n",
+        "        self.partition.apply(changes)\n        self.store.write(changes)\n",
+    ),
+    Mutant(
+        "a batch is fed twice",
+        FOLLOWER,
+        (
+            ("        if position <= read_up_to:\n            return\n", ""),
+            ("        if records and records[0].offset < read_up_to:\n", "        if False:\n"),
+        ),
+    ),
+    _one(
+        "a failed question for the log's end is remembered",
+        ENDS,
+        "        except KafkaError:\n",
+        "        except ZeroDivisionError:\n",
+    ),
+    _one(
+        "a copy counts twice in find",
+        OUTCOMES,
+        '        if future.HasField("copy"):\n            self._came_back(outcome, future, accepted)\n        else:\n',
+        "        if True:\n",
+    ),
+    # --- owner and firing --------------------------------------------------------------------------------------------
+    _one(
+        "a scan begins before the log is read up to the tick",
+        FIRING,
+        "            await self._read_up_to(await ports.ends.end(self._number, second))\n",
+        "",
+    ),
+    _one("a failed write does not stop the scan", FIRING, "        follower.check()\n", ""),
+    _one(
+        "the seal is made before the last callbacks are sent",
+        FIRING,
+        "        await sender.send_all(slice_.rest())\n",
+        "        slice_.rest()\n",
+    ),
+    _one(
+        "rows are dropped before the seal is committed",
+        FIRING,
+        "        await self._sender.commit(sent.seal)\n        return _Committed(sent)\n",
+        "        if sent.drop_before:\n            self._follower.store.write(self._partition.sealed(sent.seal, "
+        "sent.slice.contents, sent.drop_before))\n        await self._sender.commit(sent.seal)\n"
+        "        return _Committed(sent)\n",
+    ),
+    _one("what was held back is forgotten", FIRING, "        self._follower.release_held()\n", "        pass\n"),
+    _one(
+        "a slice is taken for the whole scan",
+        FIRING,
+        "        drop_before = scan.end if ended else behind(slice_)\n",
+        "        drop_before = scan.end\n",
+    ),
+    _one(
+        "withdrawn requests are not counted in the seal",
+        FIRING,
+        "cancelled=cancelled, superseded=superseded)",
+        "cancelled=0, superseded=0)",
+    ),
+    _one(
+        "an open scan of before is left",
+        FIRING,
+        "            partition.scan is not None\n            or follower.is_holding\n",
+        "            follower.is_holding\n",
+    ),
+    _one(
+        "a partition serves before it has read the log",
+        OWNER,
+        "        await self._follower.reach(max(end, self._partition.must_read_to), unless=self._stopped.is_set)\n",
+        "",
+    ),
+    _one(
+        "after a fence the partition is taken over at once",
+        OWNER,
+        "            return ports.settings.session_timeout_s\n",
+        "            return 0.0\n",
+    ),
+    _one(
+        "a copy that asks for older records is not heard", OWNER, "            self._read_from = fault.read_from\n", ""
+    ),
+    _one(
+        "the same answers are sent though a seal covers them",
+        OWNER,
+        " if not partition.is_answered(answer.offset)]",
+        "]",
+    ),
+    _one(
+        "answers of before are sent as they are",
+        OWNER,
+        "true_by_now(answer, partition) for answer",
+        "answer for answer",
+    ),
+    _one("a store that is locked is tried for ever", OWNER, "            ports.give_up(\n", "            str(\n"),
+    # --- outbox ------------------------------------------------------------------------------------------------------
+    _one(
+        "nobody is asked before something is said to be cancelled",
+        OUTBOX,
+        "        if needs_check and self._epoch_check and not await self._epoch_check.is_held():\n",
+        "        if False:\n",
+    ),
+    _one(
+        "answers count as sent when they are taken up",
+        OUTBOX,
+        "                await self._send(answers)\n                self._sent += len(answers)\n",
+        "                self._sent += len(answers)\n                await self._send(answers)\n",
+    ),
+    # --- follower ----------------------------------------------------------------------------------------------------
+    _one(
+        "what comes while records are held back overtakes them",
+        FOLLOWER,
+        "        if self._held:\n            self._held.append((records, position))\n            return\n",
+        "",
+    ),
+    _one(
+        "the position passes what is held back",
+        FOLLOWER,
+        "            kept_to = held[0].offset\n",
+        "            pass\n",
+    ),
+    _one(
+        "a store of another log is used",
+        FOLLOWER,
+        "        if partition.must_read_to > end:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "a store that is ahead of the log is kept",
+        FOLLOWER,
+        "        if local and local.position > end:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "a kept store is not reconciled",
+        FOLLOWER,
+        "            self.write(reconcile(partition, store.kept_rows(before), "
+        "marks, store.versions, has_ids=has_ids))\n",
+        "            assert has_ids or marks or True\n",
+    ),
+    _one(
+        "a store that is not worth keeping is kept",
+        FOLLOWER,
+        "        elif not store.is_new:\n",
+        "        elif False:\n",
+    ),
+    # --- store -------------------------------------------------------------------------------------------------------
+    _one("iterators outlive their store", STORE, "            iterator.close()\n", "            pass\n"),
+    _one(
+        "marks of what has fired stay",
+        STORE,
+        "            if self._has_marks:\n"
+        "                batch.delete_range(_MARKS, _MARKS + changes.drop_before, self._side_family)\n",
+        "",
+    ),
+    _one(
+        "removed rows stay",
+        STORE,
+        "        for key in changes.removed:\n            batch.delete(key)\n",
+        "",
+    ),
+    _one(
+        "the lowest row is not known anew after rows were dropped",
+        STORE,
+        "        self._lowest = None if dropped or changes.removed else lowest\n",
+        "        self._lowest = lowest\n",
+    ),
+    _one(
+        "an id is forgotten though it was asked for again",
+        STORE,
+        "            if version and version.latest == offset:\n",
+        "            if version:\n",
+    ),
+    _one(
+        "answers that a seal covers stay",
+        STORE,
+        "        if changes.answered_before is not None:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "the open scan is not in the head",
+        STORE,
+        "        return _HEAD.pack(_FORMAT, *read, scan is not None) + tail + self._identity\n",
+        "        return _HEAD.pack(_FORMAT, *read, False) + self._identity\n",
+    ),
+    # --- partition ---------------------------------------------------------------------------------------------------
+    _one(
+        "what is read during a scan is put into it",
+        PARTITION,
+        "            if at >= scan.snapshot:\n",
+        "            if False:\n",
+    ),
+    _one(
+        "what a slice has fired is kept", PARTITION, "            if key <= scan.through:\n", "            if False:\n"
+    ),
+    _one("the snapshot does not count", PARTITION, "        elif at < head.snapshot:\n", "        elif True:\n"),
+    _one(
+        "a scan gets a new snapshot",
+        PARTITION,
+        "scan=self.scan or Scan(end_ms, self.position)",
+        "scan=Scan(self.scan.end_ms if self.scan else end_ms, self.position)",
+    ),
+    _one(
+        "a store that has read beyond the snapshot is kept",
+        PARTITION,
+        "    return local.position > scan.snapshot\n",
+        "    return False\n",
+    ),
+    _one(
+        "a scan with the same end and another snapshot is taken for one's own",
+        PARTITION,
+        "(own.end_ms, own.snapshot) == (scan.end_ms, scan.snapshot)",
+        "own.end_ms == scan.end_ms",
+    ),
+    _one(
+        "a slice on an older seal counts",
+        PARTITION,
+        "if not is_complete(seal) and first_ms_of(seal) == sealed_ms]",
+        "if not is_complete(seal)]",
+    ),
+    _one(
+        "a store that ends below restore_from is kept",
+        PARTITION,
+        "        if local is not None and local.position < restore_from:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "restore_from forgets what waits",
+        PARTITION,
+        "        return self.position if lowest is None else max(lowest, self.head.done_below)\n",
+        "        return self.position\n",
+    ),
+    _one(
+        "what is in a scan is still cancelled",
+        PARTITION,
+        "before.at < scan.snapshot <= by:",
+        "before.at < scan.snapshot <= by and False:",
+    ),
+    _one(
+        "what an unsealed scan may fire is decided at once",
+        PARTITION,
+        "            return Effect.TOO_LATE if scan.through else Effect.UNDECIDED\n",
+        "            return Effect.TOO_LATE\n",
+    ),
+    _one(
+        "what nobody can tell any more is too late",
+        PARTITION,
+        "            return Effect.FORGOTTEN if self.is_answered(by) else Effect.TOO_LATE\n",
+        "            return Effect.TOO_LATE\n",
+    ),
+    _one(
+        "a cancel counts until the end of the second",
+        PARTITION,
+        "        if appended_ms >= before.closes_ms:\n",
+        "        if appended_ms >= before.closes_ms + 1000:\n",
+    ),
+    _one(
+        "named requests are not remembered once they have fired",
+        PARTITION,
+        "        if contents.named:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "conditions are judged before a seal says so",
+        PARTITION,
+        "        return self.conditions_from is not None\n",
+        "        return True\n",
+    ),
+    _one("what was ignored is not sealed", PARTITION, "            seal.ignored.extend(", "            sorted("),
+    # --- decisions ---------------------------------------------------------------------------------------------------
+    _one(
+        "a repeated copy counts",
+        DECISIONS,
+        "    elif known.get(original.name) is not None:\n",
+        "    elif False:\n",
+    ),
+    _one(
+        "a stale copy counts", DECISIONS, "    if appended_s - original.decided_s > COPY_STALE_S:\n", "    if False:\n"
+    ),
+    _one(
+        "an overtaken copy counts",
+        DECISIONS,
+        "    elif before is not None and before.latest >= original.decided:\n",
+        "    elif False:\n",
+    ),
+    _one(
+        "a copy is decided on without what it depends on",
+        DECISIONS,
+        "    elif original.decided < partition.head.known_from:\n",
+        "    elif False:\n",
+    ),
+    _one(
+        "withdrawn requests are not remembered",
+        DECISIONS,
+        "    out.remember.append((before.counted, record.appended_ms // 1000 * 1000))\n",
+        "",
+    ),
+    _one(
+        "an id is absent as soon as its timer has fired",
+        DECISIONS,
+        "record.appended_ms >= before.closes_ms + ID_MEMORY_MS",
+        "record.appended_ms >= before.closes_ms",
+    ),
+    _one(
+        "the version that a condition names does not matter",
+        DECISIONS,
+        "    is_meant = record.expected is None or (",
+        "    is_meant = True or (",
+    ),
+    _one(
+        "an ignored request stands when the log is read again",
+        DECISIONS,
+        "    if record.offset in partition.ignored:\n",
+        "    if False:\n",
+    ),
+    # --- verdicts, rows, backlog, reconcile --------------------------------------------------------------------------
+    _one(
+        "a copy with a negative offset is accepted",
+        VERDICTS,
+        "not 0 <= future.copy.offset < future.copy.decidedOffset",
+        "not future.copy.offset < future.copy.decidedOffset",
+    ),
+    _one(
+        "an ignored request is kept",
+        VERDICTS,
+        "if at not in decided.dropped and at not in decided.ignored]",
+        "if at not in decided.dropped]",
+    ),
+    _one(
+        "what may be late is kept in batches",
+        VERDICTS,
+        "    if due is None or min(due.values(), default=partition.scanned_ms) < partition.scanned_ms:\n",
+        "    if due is None:\n",
+    ),
+    _one(
+        "a batch loses its ids when a part of it is withdrawn",
+        ROWS,
+        "plain=batch.plain, named=batch.named)",
+        "plain=batch.plain, named=False)",
+    ),
+    _one(
+        "what moves into a batch does not take it apart",
+        RECONCILE,
+        "        if bisect(news, first) != bisect(news, key):\n",
+        "        if False:\n",
+    ),
+    _one(
+        "what was done elsewhere still counts as waiting",
+        RECONCILE,
+        "    tally.remove(chunks_of([counted_under(was) for was in done]))\n",
+        "",
+    ),
+    _one(
+        "what was cancelled here and done elsewhere is known as cancelled",
+        RECONCILE,
+        "            changes.versions[timer_id] = None\n",
+        "            pass\n",
+    ),
+    _one(
+        "a chunk is forgotten with its last request",
+        BACKLOG,
+        "            if until_ms > max(before_ms, self._now_ms):\n",
+        "            if False:\n",
+    ),
+    # --- prebuilt callbacks ------------------------------------------------------------------------------------------
+    _one(
+        "a prebuilt slice is used though another row comes first",
+        PREBUILD,
+        "        if self.start > start and next(rows(start, self.start), None):\n",
+        "        if False:\n",
+    ),
+    _one(
+        "what is withdrawn while it is built is fired",
+        PREBUILD,
+        "        if self._is_building:\n            self._is_building = False\n",
+        "        if False:\n            self._is_building = False\n",
+    ),
+]
+
+# Survivors, and why nothing is wrong with that.
+EXPLAINED: dict[str, str] = {}

@@ -1,0 +1,83 @@
+"""
+Breaks the shipped code in one place at a time, and looks whether the tests of `make check` notice.
+
+    make mutants                               all of them; writes docs/mutants.json, some half an hour on two cores
+    python tests/mutants/run.py NAME…          some of them
+
+A mutant that survives is named in `EXPLAINED` with the reason, or is a hole in the tests.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from mutants import EXPLAINED, MUTANTS, Mutant
+
+ROOT = Path(__file__).parents[2]
+# Those that are quick to fail come first.
+TESTS = (
+    *(f"tests/unit/test_{name}.py" for name in ("partition", "backlog", "versions", "verdicts", "rows", "outcomes")),
+    *(f"tests/unit/test_{name}.py" for name in ("prebuild", "slices", "replies")),
+    "tests/store",
+    "tests/unit",
+    "tests/simulation",
+)
+_LIMIT_S = 600
+
+
+def survives(mutant: Mutant) -> tuple[str, str, float]:
+    """Return the name of *mutant*, the first test that fails with it or "" if none does, and the seconds it took."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        app = Path(folder) / "app"
+        shutil.copytree(ROOT / "app", app, ignore=shutil.ignore_patterns("__pycache__"))
+        path = app / "kafka_timers" / mutant.file
+        text = path.read_text()
+        for old, new in mutant.edits:
+            if text.count(old) != 1:
+                raise SystemExit(f"{mutant.name}: {mutant.file} has {text.count(old)} times {old!r}: write it anew")
+            text = text.replace(old, new)
+        path.write_text(text)
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+        command += ["-m", "not chaos", "--histories", "300", f"--basetemp={folder}/tmp", *TESTS]
+        env = os.environ | {"PYTHONPATH": f"{app}{os.pathsep}{ROOT / 'oscillator'}"}
+        try:
+            run = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=_LIMIT_S)
+            lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+            found = lines[0].split(" - ")[0] if lines else "" if run.returncode == 0 else f"exit {run.returncode}"
+        except subprocess.TimeoutExpired:
+            found = f"no end after {_LIMIT_S} s"
+    return mutant.name, found, time.monotonic() - started
+
+
+def main() -> None:
+    """Run the mutants that the command line names, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    chosen = [mutant for mutant in MUTANTS if not given.names or mutant.name in given.names]
+    killed_by: dict[str, str] = {}
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        for name, found, took_s in pool.map(survives, chosen):
+            killed_by[name] = found
+            print(f"{took_s:6.1f} s  {name}: {found or 'SURVIVES ' + EXPLAINED.get(name, '')}", flush=True)
+    holes = [name for name, found in killed_by.items() if not found and name not in EXPLAINED]
+    killed = sum(map(bool, killed_by.values()))
+    print(f"{killed} of {len(killed_by)} killed; not explained: {', '.join(holes) or 'none'}")
+    if given.json:
+        survivors = {name: EXPLAINED.get(name, "not explained") for name, found in killed_by.items() if not found}
+        told = {"mutants": len(killed_by), "killed": killed, "survivors": survivors, "killed_by": killed_by}
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+    sys.exit(bool(holes))
+
+
+if __name__ == "__main__":
+    main()

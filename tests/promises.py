@@ -1,0 +1,398 @@
+"""
+What is checked when a history is over: the promises of docs/design.md, told by request log, seals and what is visible.
+
+It follows the words of `sealed.proto`, `future.proto` and docs/design.md, not the code of `core`. So it is also P12:
+whoever owned the partition, what has fired follows from the request log and the snapshots in the seals.
+"""
+
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafka_timers.core.versions import Original
+from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_S, Condition, Reply, Sealed
+
+_KEY = struct.Struct(">QHQ")
+
+
+class PromiseError(AssertionError):
+    """A promise does not hold; the text says which."""
+
+
+class Wish(NamedTuple):
+    """
+    What a record on `timer-request` asks for, known without parsing it.
+
+    Attributes:
+        second: UNIX second in which it is due; 0 for a cancel.
+        millis: within that second.
+        appended_ms: UNIX milliseconds of its append.
+        timer_id: empty without one.
+        is_cancel: withdraws the timer of its id.
+        asks: wants to be told what came of it.
+        is_refused: its own bytes show that no worker may accept it.
+        condition: under which it means anything.
+        expected: offset of the only request that `IF_PENDING` means; None for any.
+        original: set for a copy.
+    """
+
+    second: int = 0
+    millis: int = 0
+    appended_ms: int = 0
+    timer_id: bytes = b""
+    is_cancel: bool = False
+    asks: bool = False
+    is_refused: bool = False
+    condition: int = Condition.CONDITION_UNSPECIFIED
+    expected: int | None = None
+    original: Original | None = None
+
+    @property
+    def due_ms(self) -> int:
+        """UNIX milliseconds in which it is due."""
+        return self.second * 1000 + self.millis
+
+    def is_in_time(self, by: "Wish") -> bool:
+        """Tell whether *by* was appended before the second of this."""
+        return by.appended_ms < self.second * 1000
+
+
+class Callback(NamedTuple):
+    """What became visible of the request at `offset`: its callback, or its reject."""
+
+    offset: int
+    appended_ms: int
+    is_reject: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """
+    What a history was lived under.
+
+    Attributes:
+        horizon_s: requests due more seconds than this after their append are left to a lake; 0 leaves none.
+        memory_s: how long a timer id is known after its second.
+        stale_s: how long after its decision a copy may be appended.
+        is_forgetful: whether ids may have been forgotten, so that `UNKNOWN` is true of any.
+    """
+
+    horizon_s: int = 0
+    memory_s: int = ID_MEMORY_S
+    stale_s: int = COPY_STALE_S
+    is_forgetful: bool = False
+
+
+@dataclass(slots=True)
+class _Request:
+    """A request that was read: where it lies itself, and what has come of it so far."""
+
+    wish: Wish
+    at: int
+    is_refused: bool = False
+    # Left to the lake, and not come back.
+    is_far: bool = False
+    withdrawn_by: int | None = None
+    is_done: bool = False
+    is_late: bool = False
+    # A record was appended in time to withdraw it, and could only be read when it was done.
+    is_doubtful: bool = False
+
+    @property
+    def due_ms(self) -> int:
+        return 0 if self.is_refused else self.wish.due_ms
+
+
+@dataclass(slots=True)
+class Audit:
+    """
+    What request log and seals tell, once `follow` has gone through both.
+
+    Attributes:
+        requests: by offset; without cancels and copies.
+        true: what the record at an offset may be answered.
+        ignored: offsets of records whose condition did not hold.
+    """
+
+    wishes: Mapping[int, Wish]
+    terms: Terms
+    requests: dict[int, _Request] = field(default_factory=dict)
+    true: dict[int, set[int]] = field(default_factory=dict)
+    ignored: set[int] = field(default_factory=set)
+    # Those that are held and not done: also what was withdrawn waits for its second.
+    _waiting: dict[int, _Request] = field(default_factory=dict)
+    # The offset of the last request of each id, and of its last record that meant anything.
+    _standing: dict[bytes, int] = field(default_factory=dict)
+    _latest: dict[bytes, int] = field(default_factory=dict)
+    _came_back: set[int] = field(default_factory=set)
+
+    def follow(self, seals: Sequence[Sealed], rejected: Collection[int]) -> None:
+        """
+        Go through the records as the *seals* say that they were read.
+
+        Args:
+            seals: in their order.
+            rejected: offsets of the requests that were visible as rejected.
+
+        Raises:
+            PromiseError: P8, a seal contradicts the requests or the seals before it.
+        """
+        left = iter(sorted(self.wishes))
+        ahead = next(left, None)
+        end_ms, fence = 1000, 0
+        scan: tuple[int, int] | None = None
+        for index, seal in enumerate(seals):
+            told_ms = seal.end_ms if seal.format > 1 else (seal.last + 1) * 1000
+            if seal.first * 1000 != end_ms or told_ms <= end_ms:
+                raise PromiseError(f"P8: {seal.first}..{seal.last} is sealed after {end_ms}")
+            if seal.format > 1 and (seal.first_ms, told_ms) != (end_ms, (seal.last + 1) * 1000):
+                raise PromiseError(f"P8: seal {index} counts otherwise in milliseconds than in seconds")
+            if seal.fence < fence:
+                raise PromiseError(f"P8: the fence went back from {fence} to {seal.fence} with {seal.last}")
+            if scan not in (None, (told_ms, seal.fence)):
+                raise PromiseError(f"P8: {scan} was left unfinished for {(told_ms, seal.fence)}")
+            while ahead is not None and ahead < seal.fence:
+                self._read(ahead, seal)
+                ahead = next(left, None)
+            self._close(index, seal, end_ms, told_ms, rejected)
+            if seal.HasField("through"):
+                scan = told_ms, seal.fence
+            else:
+                end_ms, fence, scan = told_ms, seal.fence, None
+        while ahead is not None:
+            self._read(ahead, seals[-1] if seals else Sealed())
+            ahead = next(left, None)
+
+    def _close(self, index: int, seal: Sealed, start_ms: int, end_ms: int, rejected: Collection[int]) -> None:
+        keys = {}
+        for offset, request in self._waiting.items():
+            due_ms = request.due_ms
+            if due_ms < end_ms:
+                request.is_late = due_ms < start_ms
+                keys[offset] = (start_ms // 1000, 0, offset) if request.is_late else (*divmod(due_ms, 1000), offset)
+        if seal.HasField("through"):
+            through = _KEY.unpack_from(seal.through)
+            keys = {offset: key for offset, key in keys.items() if key <= through}
+        closed = {offset: self._waiting.pop(offset) for offset in keys}
+        for request in closed.values():
+            request.is_done = True
+        gone = [each.withdrawn_by for each in closed.values() if each.withdrawn_by is not None]
+        cancelled = sum(self.wishes[by].is_cancel for by in gone)
+        due = [offset for offset, each in closed.items() if each.withdrawn_by is None]
+        fired = [offset for offset in due if offset not in rejected]
+        late = sum(closed[offset].is_late for offset in due)
+        digest = sum((offset + 1) ** 3 for offset in fired) % 2**64
+        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.digest)
+        meant = (len(due), len(fired), len(due) - len(fired), late, digest)
+        withdrawn, gone_by = (seal.cancelled, seal.moved), (cancelled, len(gone) - cancelled)
+        if self.terms.is_forgetful:
+            # What was withdrawn an hour ago is not read again by an owner without a store, who then counts less.
+            gone_by = min(withdrawn[0], gone_by[0]), min(withdrawn[1], gone_by[1])
+        if (said, withdrawn) != (meant, gone_by):
+            said, meant = (*said, *withdrawn), (*meant, *gone_by)
+            raise PromiseError(f"P8: seal {index} of {seal.last} says {said}, requests say {meant}: {sorted(keys)}")
+        left = [each.at for each in self._waiting.values() if each.withdrawn_by is None]
+        if left and min(left) < seal.restore_from:
+            raise PromiseError(f"P8: #{min(left)} waits below restore_from {seal.restore_from} of {seal.last}")
+
+    # --- one record --------------------------------------------------------------------------------------------------
+
+    def _read(self, offset: int, seal: Sealed) -> None:
+        """Read the record at *offset*, which *seal* is the first to cover, or comes behind when none does."""
+        wish = self.wishes[offset]
+        judged = seal.HasField("conditions_from") and offset >= seal.conditions_from
+        if wish.is_refused or (wish.condition and not judged):
+            if not wish.original:
+                self.requests[offset] = self._waiting[offset] = _Request(wish, offset, is_refused=True)
+            return
+        if wish.original:
+            self._read_copy(offset, wish, wish.original)
+            return
+        if wish.timer_id and not self._decide(offset, wish):
+            self.ignored.add(offset)
+            return
+        if wish.timer_id:
+            self._latest[wish.timer_id] = offset
+        if wish.is_cancel:
+            return
+        is_far = 0 < self.terms.horizon_s < wish.second - wish.appended_ms // 1000
+        self.requests[offset] = request = _Request(wish, offset, is_far=is_far)
+        if not is_far:
+            self._waiting[offset] = request
+        if wish.timer_id:
+            self._standing[wish.timer_id] = offset
+
+    def _decide(self, offset: int, wish: Wish) -> bool:
+        """Note what the record means for the request of its id before it; False when it is ignored."""
+        of = self._standing.get(wish.timer_id)
+        before = None if of is None else self.requests[of]
+        is_in_time = before is not None and before.wish.is_in_time(wish)
+        withdraws = before is not None and before.withdrawn_by is None and is_in_time and not before.is_done
+        holds = True
+        if wish.condition == Condition.IF_ABSENT:
+            hours_end_ms = before.wish.second * 1000 + self.terms.memory_s * 1000 if before else 0
+            holds = before is None or wish.appended_ms >= hours_end_ms
+        elif wish.condition == Condition.IF_PENDING:
+            holds = withdraws and wish.expected in (None, of)
+        was_doubtful = before is not None and before.is_doubtful
+        if before is not None and before.is_done and is_in_time:
+            before.is_doubtful = True
+        if not holds:
+            self.true[offset] = {Reply.IGNORED}
+            return False
+        if wish.condition == Condition.IF_ABSENT:
+            true = {Reply.ACCEPTED}
+        elif before is None:
+            true = {Reply.UNKNOWN}
+        elif before.withdrawn_by is not None:
+            true = {Reply.CANCELLED, Reply.UNKNOWN} if wish.is_cancel else {Reply.UNKNOWN}
+        elif withdraws:
+            true = {Reply.CANCELLED if wish.is_cancel else Reply.MOVED}
+            before.withdrawn_by = offset
+        else:
+            # Whoever reads the log again cannot tell whether an earlier record, which was in time, could be read so.
+            true = {Reply.TOO_LATE, Reply.UNKNOWN} if was_doubtful else {Reply.TOO_LATE}
+        if self.terms.is_forgetful:
+            true.add(Reply.UNKNOWN)
+        self.true[offset] = true
+        return True
+
+    def _read_copy(self, offset: int, wish: Wish, original: Original) -> None:
+        request = self.requests.get(original.offset)
+        if request is None or not (request.is_far or original.offset in self._came_back):
+            return
+        is_stale = wish.appended_ms // 1000 - original.decided_s > self.terms.stale_s
+        is_overtaken = bool(wish.timer_id) and self._latest[wish.timer_id] >= original.decided
+        if is_stale or is_overtaken or original.offset in self._came_back:
+            return
+        self._came_back.add(original.offset)
+        request.is_far, request.at = False, offset
+        self._waiting[original.offset] = request
+
+
+def check(
+    wishes: Mapping[int, Wish],
+    seals: Sequence[Sealed],
+    callbacks: Sequence[Callback],
+    replies: Iterable[tuple[int, int]],
+    terms: Terms,
+) -> Audit:
+    """
+    Check the promises about a partition in which everything that was asked for is sealed.
+
+    Args:
+        wishes: what the records on its request log ask for, by offset.
+        seals: in their order.
+        callbacks: in their order; rejects among them.
+        replies: the offset of each record that was answered, and the outcome that was told.
+        terms: of the history.
+
+    Raises:
+        PromiseError: one does not hold.
+    """
+    visible = Counter(callback.offset for callback in callbacks)
+    rejected = {callback.offset for callback in callbacks if callback.is_reject}
+    for offset, times in visible.items():
+        if times > 1:
+            raise PromiseError(f"P2: #{offset} is visible {times} times")
+    audit = Audit(wishes, terms)
+    audit.follow(seals, rejected)
+    check_callbacks(wishes, callbacks, audit.requests)
+    for offset, request in audit.requests.items():
+        if request.is_far:
+            if visible[offset]:
+                raise PromiseError(f"P5: #{offset} fired, which is far, and of which there is no copy")
+            if request.withdrawn_by is None:
+                raise PromiseError(f"P1: #{offset}, which is far, is lost")
+        elif not request.is_done:
+            raise PromiseError(f"P8: the seals do not say of #{offset} that it is done")
+        elif request.withdrawn_by is None and not visible[offset]:
+            raise PromiseError(f"P1: #{offset} for {request.wish.second} is lost")
+        elif request.withdrawn_by is not None and visible[offset]:
+            raise PromiseError(f"P5: #{offset} fired, though #{request.withdrawn_by} has withdrawn it")
+    for offset in visible:
+        if offset in audit.ignored:
+            raise PromiseError(f"P5: #{offset} fired, though its condition does not hold")
+    check_answers(wishes, replies, audit.true)
+    if seals and seals[-1].pending:
+        raise PromiseError(f"P8: the last seal says that {seals[-1].pending} wait, and none does")
+    return audit
+
+
+def check_callbacks(
+    wishes: Mapping[int, Wish], callbacks: Iterable[Callback], requests: Mapping[int, _Request] | None = None
+) -> None:
+    """Check that callbacks are of requests (P7), not early (P3), and in order (P6) where *requests* say who is late."""
+    latest: dict[int, int] = {}
+    for offset, appended_ms, is_reject in callbacks:
+        wish = wishes.get(offset)
+        if wish is None or wish.original or (wish.is_cancel and not is_reject):
+            raise PromiseError(f"P7: a callback of #{offset}, which is no request")
+        if wish.is_refused and not is_reject:
+            raise PromiseError(f"P10: #{offset} fired, though it is to be refused")
+        if is_reject:
+            continue
+        if appended_ms < wish.second * 1000:
+            raise PromiseError(f"P3: #{offset} for {wish.second} fired at {appended_ms}")
+        if requests is None or ((request := requests[offset]).at != offset and request.is_late):
+            # The copy of a far request that was late itself comes behind those that were in time.
+            continue
+        if latest.get(wish.due_ms, -1) > offset:
+            raise PromiseError(f"P6: #{offset} for {wish.due_ms} fired after #{latest[wish.due_ms]}")
+        latest[wish.due_ms] = offset
+
+
+def check_answers(
+    wishes: Mapping[int, Wish], replies: Iterable[tuple[int, int]], true: Mapping[int, Collection[int]]
+) -> None:
+    """Check that whoever asked was answered, and nothing but what is true (P4)."""
+    said: dict[int, set[int]] = defaultdict(set)
+    for offset, outcome in replies:
+        said[offset].add(outcome)
+    for offset, outcomes in said.items():
+        if not outcomes <= set(true.get(offset, ())):
+            names = [sorted(map(Reply.Outcome.Name, each)) for each in (outcomes, true.get(offset, ()))]
+            raise PromiseError(f"P4: #{offset} was answered {names[0]}, and true is {names[1]}")
+    for offset in true:
+        if wishes[offset].asks and offset not in said:
+            raise PromiseError(f"P4: #{offset} was not answered")
+
+
+def check_at_least_once(wishes: Mapping[int, Wish], seals: Iterable[Sealed], callbacks: Sequence[Callback]) -> None:
+    """
+    Check what holds also where nothing shuts out an owner that was paused: nothing is lost, and no second left out.
+
+    Raises:
+        PromiseError: one does not hold.
+    """
+    visible = {callback.offset for callback in callbacks}
+    followed = _followed_in_time(wishes)
+    for offset, wish in wishes.items():
+        if not (wish.is_cancel or wish.original or offset in visible or offset in followed):
+            raise PromiseError(f"P1: #{offset} for {wish.second} is lost")
+    check_callbacks(wishes, callbacks)
+    second = 0
+    for seal in seals:
+        if seal.first > second + 1:
+            raise PromiseError(f"P8: {second + 1}..{seal.first - 1} is not sealed")
+        if seal.due != seal.fired + seal.rejected:
+            raise PromiseError(f"P8: {seal.last} does not balance")
+        if not seal.HasField("through"):
+            second = max(second, seal.last)
+
+
+def _followed_in_time(wishes: Mapping[int, Wish]) -> set[int]:
+    """Return the offsets of the requests whose next record of their id was appended before their second."""
+    followed: set[int] = set()
+    last: dict[bytes, int] = {}
+    for offset, wish in wishes.items():
+        if not wish.timer_id or wish.is_refused or wish.original:
+            continue
+        before = last.pop(wish.timer_id, None)
+        if before is not None and wishes[before].is_in_time(wish):
+            followed.add(before)
+        if not wish.is_cancel:
+            last[wish.timer_id] = offset
+    return followed

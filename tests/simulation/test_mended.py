@@ -1,0 +1,177 @@
+"""
+Told stories of what the first version did not survive: a hiccup, a hostile record, or a full disk each.
+
+Each of them was seen to fail on that version.
+"""
+
+from unittest import mock
+
+from kafka_timers.core.routing import hash_of
+from kafka_timers.core.wire import Copy
+from simulation.clients import COMPACTED
+from simulation.told import told
+
+# Of two partitions it belongs into the first.
+_ID_OF_0 = next(b"%d" % name for name in range(9) if hash_of(b"%d" % name) % 2 == 0)
+
+
+def test_a_coordinator_that_is_not_available_once_stops_no_partition() -> None:
+    """An answer is outstanding while a second of several slices fires; what asks for it fails, once."""
+    with told(slice_rows=2) as story:
+        story.start("a", 0)
+        for _ in range(5):
+            story.request(3)
+        story.request(60, timer_id=b"a")
+        story.until(2.8)
+        story.faults.next("coordinator_fails")
+        story.coordinator_is_silent(3.5)
+        story.cancel(b"a")
+        story.until(5)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0, 1, 2, 3, 4]
+
+
+def test_a_copy_with_a_negative_offset_is_refused_and_stops_nothing() -> None:
+    with told() as story:
+        story.start("a", 0)
+        story.request(3)
+        story.request(0, is_refused=True, more={"copy": Copy(offset=-1, decidedOffset=1)})
+        story.request(3)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0, 2]
+
+
+def test_a_callback_that_its_topic_does_not_take_stops_no_other() -> None:
+    """A compacted topic takes no record without a key, and says so with an error that aiokafka has no name for."""
+    with told() as story:
+        story.start("a", 0)
+        story.request(3)
+        story.request(3, topic=COMPACTED)
+        story.request(3, topic=COMPACTED, key="k")
+        story.request(4)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0, 2, 3]
+
+
+def test_a_batch_that_is_not_taken_in_mid_second_leaves_no_locked_store() -> None:
+    with told(slice_rows=2) as story:
+        story.start("a", 0)
+        for _ in range(9):
+            story.request(3)
+        story.until(2.5)
+        story.faults.next("write_fails", after=1)
+        story.until(4)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [*range(9)]
+
+
+def test_a_hand_over_that_is_cut_short_in_a_transaction_leaves_no_locked_store() -> None:
+    with told(slice_rows=2) as story:
+        a = story.start("a", 0)
+        for _ in range(9):
+            story.request(3)
+        story.until(2.5)
+        story.coordinator_is_silent(6)
+        story.until(3.1)
+        a.own([0])
+        story.until(8)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [*range(9)]
+
+
+def test_a_producer_that_is_slow_to_end_leaves_no_locked_store() -> None:
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(5)
+        story.until(2)
+        story.faults.next("stop_is_slow")
+        a.own([0])
+        story.until(8)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0]
+
+
+def test_what_could_not_be_written_once_is_not_lost() -> None:
+    """The disk is full for one write, while the end of the log is asked for."""
+    with told() as story:
+        story.start("a", 0)
+        story.request(10)
+        story.until(2.5)
+        story.faults.next("ends_are_slow")
+        story.until(3.1)
+        story.faults.next("disk_write_fails")
+        story.request(3)
+        story.request(4)
+        story.until(8)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0, 1, 2]
+
+
+def test_what_is_held_back_while_the_reader_begins_anew_fires_once() -> None:
+    """
+    A cancel becomes readable while its timer fires, and what lies behind it is held back.
+
+    Meanwhile another partition waits for much to be read, so reading goes on, and a leader changes.
+    """
+    with told(partitions=2, transaction_timeout_s=30.0, seal_every_s=5) as story:
+        a = story.start("a", 0, 1)
+        a.request_log.records_max = 4
+        story.request(3, timer_id=_ID_OF_0)
+        story.until(2.5)
+        transaction = story.kafka.begin("client")
+        story.cancel(_ID_OF_0, transaction=transaction)
+        for _ in range(40):
+            story.request(8)
+        story.until(2.9)
+        story.coordinator_is_silent(4.45)
+        story.until(3.5)
+        story.kafka.commit(transaction)
+        for _ in range(100):
+            story.request(9, number=1)
+        with mock.patch.object(story.network, "lag_s", return_value=0.01):
+            story.until(4.2)
+            log = story.kafka.requests(0)
+            log.leader = log.leader % 3 + 1
+            story.until(7)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0, *range(2, 42)]
+
+
+def test_a_question_that_fails_once_costs_no_takeover_of_all_partitions() -> None:
+    with told(partitions=3) as story:
+        a = story.start("a", 0, 1, 2)
+        for number in range(3):
+            story.request(3, number=number)
+        story.until(2.5)
+        story.faults.next("ends_fail")
+        story.until(3.9)
+        assert [len(story.fired(number)) for number in range(3)] == [1, 1, 1]
+        assert a.metrics.failures._value.get() <= 1
+        story.finish()
+
+
+def test_a_question_that_fails_when_nobody_waits_for_it_any_more_is_no_noise() -> None:
+    with told() as story:
+        a = story.start("a", 0)
+        story.until(2.5)
+        story.network.freeze(story.kafka.requests(0).leader)
+        story.until(3.5)
+        a.give_up()
+        story.until(20)
+
+
+def test_a_worker_that_is_killed_while_it_closes_its_store_knows_what_was_cancelled() -> None:
+    """The rows are on the disk, the cancel is not: both or none have to be."""
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(6, timer_id=b"a")
+        story.until(2)
+        story.cancel(b"a")
+        story.until(3)
+        story.faults.next("killed_while_closing")
+        a.give_up()
+        story.until(4)
+        [b] = story.world.group.members
+        b.own([0])
+        story.finish()
+        assert story.fired() == []

@@ -1,0 +1,249 @@
+"""The audit finds what is wrong, and only that."""
+
+import pytest
+from lake_rows import REJECTED, cancel, copy, digest_of, of, once, refused, request, seal, told
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
+from pyspark.testing import assertDataFrameEqual
+
+from kafka_timers.lake.findings import (
+    callback_findings,
+    callbacks_of,
+    checked,
+    expected,
+    gaps,
+    lateness,
+    seal_findings,
+    unpromoted,
+)
+from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
+from kafka_timers.lake.schema import AUDIT_SECONDS, REQUESTS, SEALS
+
+FAR = [request(0, 1, 5010, topic="far"), request(1, 1, 5011), request(2, 1, 5012, "x")]
+# One partition's history, and nothing is wrong with it.
+REQUESTED = [
+    *FAR,
+    request(10, 4000, 5010, "a"),
+    request(11, 4000, 5010, "b"),
+    cancel(12, 4001, "b"),
+    request(13, 4001, 5010, "c"),
+    request(14, 4002, 5012, "c"),  # moves it
+    copy(15, 4900, FAR[0], 15),
+    copy(16, 4901, FAR[0], 15),  # a repeated one
+    refused(17, 5009, "key-missing"),
+    request(18, 5009, 5010),  # to a topic that nobody knows
+    request(19, 5009, 5010),
+    request(20, 5009, 5011, "d"),
+    request(25, 5011, 5009),  # late
+    cancel(26, 5010.9, "d"),  # in time, and read behind the scan
+    copy(27, 5011.2, FAR[1], 25),  # late
+    request(30, 5011.3, 5012),
+    cancel(31, 5011.3, "x"),  # what was never promoted
+    request(32, 5020, 5021),  # not sealed yet
+]
+REJECTS = [(0, 18, "topic-unknown"), (0, 17, "key-missing")]
+FIRED = {5010: [0, 10, 19], 5011: [20], 5012: [25, 1, 30, 14]}
+SEALED = [
+    seal(5008, 8),
+    seal(5010, 25, [0], first=5009, through=b"0"),
+    seal(5010, 25, [10, 19], 2, first=5009, lateness_p99_ms=3, lateness_max_ms=5),
+    seal(5011, 25, [20]),
+    seal(5012, 32, [25, 1], 0, through=b"1", lateness_max_ms=11),
+    seal(5012, 32, [30, 14], 0, lateness_max_ms=9),
+    seal(5013, 32),
+]
+SETTLED_MS = 6_000_000
+
+
+class History:
+    """What an audit is made of: histories side by side, each in a partition of its own, so that Spark is asked once."""
+
+    def __init__(self, spark: SparkSession, *histories: tuple[list[Row], list[Row]]) -> None:
+        requested = [_in(partition, row) for partition, (rows, _) in enumerate(histories) for row in rows]
+        sealed = [_in(partition, row) for partition, (_, rows) in enumerate(histories) for row in rows]
+        rejects = [(partition, *row[1:]) for partition in range(len(histories)) for row in REJECTS]
+        seals = of(spark, sealed, SEALS.columns)
+        self.intervals, self.sealed = once(intervals_of(seals)), once(totals(seals).where("last > 5008"))
+        outcomes = outcomes_of(of(spark, requested, REQUESTS.columns), self.intervals, of(spark, rejects, REJECTED))
+        self.outcomes = once(outcomes)
+        self.expected = once(expected(self.outcomes))
+
+    def checked(self, settled_ms: int = SETTLED_MS) -> DataFrame:
+        return checked(self.sealed, self.expected, settled_ms)
+
+    def findings(self) -> list[tuple]:
+        frame = seal_findings(once(self.checked()), self.outcomes).unionByName(gaps(self.sealed))
+        return told(frame.unionByName(unpromoted(self.outcomes)), "partition", "kind", "offset", "second", "detail")
+
+
+def _in(partition: int, row: Row) -> Row:
+    return Row(**(row.asDict() | {"partition": partition}))
+
+
+@pytest.fixture(scope="module")
+def clean(spark: SparkSession) -> History:
+    return History(spark, *[(REQUESTED, SEALED)] * len(RECEIVED))
+
+
+def test_a_clean_history_has_no_findings(spark: SparkSession, clean: History) -> None:
+    wanted = [
+        _second(5009, 5010, 25, FIRED[5010], rejected=2, p99=3, top=5),
+        _second(5011, 5011, 25, FIRED[5011]),
+        _second(5012, 5012, 32, FIRED[5012], late=2, top=11),
+        _second(5013, 5013, 32, []),
+    ]
+    columns = [field for field in AUDIT_SECONDS.columns if field.name not in ("audited_s", "day")]
+    names = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in columns)
+    assertDataFrameEqual(clean.checked().where("partition = 0"), spark.createDataFrame(wanted, names))
+    assert clean.findings() == []
+
+
+def _second(
+    first: int, last: int, fence: int, fired: list[int], rejected: int = 0, late: int = 0, p99: int = 0, top: int = 0
+) -> tuple:
+    counts = (len(fired) + rejected, len(fired), rejected, digest_of(fired))
+    return (0, first, last, fence, *counts, *counts, late, p99, top, True)
+
+
+def _wrong(at: int, **wrong: object) -> Row:
+    return Row(**(SEALED[at].asDict() | wrong))
+
+
+def _with(at: int, **wrong: object) -> list[Row]:
+    """Return the seals with one of them *wrong*."""
+    return [*SEALED[:at], _wrong(at, **wrong), *SEALED[at + 1 :]]
+
+
+WRONG = [
+    (_with(3, due=2, fired=2), "seal-count", 5011, "sealed due 2, fired 2, rejected 0"),
+    (_with(3, rejected=1, due=2), "seal-count", 5011, "expected due 1, fired 1, rejected 0"),
+    (_with(3, digest=digest_of([21])), "seal-digest", 5011, f"digest {22**3:016x}; expected due 1"),
+    (_with(4, due=1, fired=1, digest=digest_of([25])), "seal-count", 5012, "request 2:1, which is not in the seal"),
+    (
+        _with(2, due=5, fired=3, digest=digest_of([10, 19, 11])),
+        "seal-count",
+        5010,
+        "request 2:11, which should not be in the seal",
+    ),
+    ([*SEALED, _wrong(3, due=2, fired=2)], "seal-count", 5011, "sealed due 3, fired 3"),
+    (_with(3, first=5010), "gap", 5011, "the seal of 5010 to 5011 follows one that ended at 5010"),
+    ([*SEALED[:6], seal(5014, 32)], "gap", 5014, "the seal of 5014 to 5014 follows one that ended at 5012"),
+]
+
+
+def test_a_wrong_seal_is_found_and_nothing_else(spark: SparkSession) -> None:
+    found = History(spark, *((REQUESTED, sealed) for sealed, *_ in WRONG)).findings()
+    wanted = [(number, kind, None, second) for number, (_, kind, second, _) in enumerate(WRONG)]
+    assert [finding[:4] for finding in found] == wanted
+    for (number, *_, detail), (*_, words) in zip(found, WRONG, strict=True):
+        assert words.replace("request 2:", f"request {number}:") in detail
+
+
+def test_what_the_lake_did_not_promote_is_found(spark: SparkSession) -> None:
+    requested = [row for row in REQUESTED if row.offset not in (15, 16, 31)]
+    history = History(spark, (requested, _with(1, due=0, fired=0, digest=0)))
+    wanted = [(0, "not-promoted", 0, 5010), (0, "not-promoted", 2, 5012)]
+    assert [finding[:4] for finding in history.findings()] == wanted
+    # If a worker fires it all the same, that is another matter.
+    findings = callback_findings(history.outcomes, of(spark, received(), CALLBACK), history.intervals, 5009, 5013)
+    assert told(findings, "kind", "offset", "detail") == [
+        ("unexpected", 0, "callback in far, and no worker had taken a copy of it")
+    ]
+
+
+def test_a_new_seal_whose_rejects_are_not_landed_is_left_to_the_next_audit(spark: SparkSession) -> None:
+    history = History(spark, (REQUESTED, _with(3, fired=0, rejected=1, digest=0)))
+    assert told(history.checked(5_011_099), "last") == [(5010,), (5012,), (5013,)]
+    assert told(history.checked(5_011_100).where("not ok"), "last") == [(5011,)]
+
+
+CALLBACK = (
+    StructType()
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("topic", "string")
+    .add("second", "long")
+    .add("at_ms", "long")
+)
+
+
+def received(*more: tuple, without: int = -1) -> list[tuple]:
+    """Return the callbacks of the history, 100 ms late each, but not the one *without*, and *more*."""
+    asked = {row.offset: row for row in REQUESTED}
+    rows = [(offset, last * 1000 + 100) for last, offsets in FIRED.items() for offset in offsets if offset != without]
+    return [*((0, offset, asked[offset].topic, asked[offset].second, at_ms) for offset, at_ms in rows), *more]
+
+
+RECEIVED = [
+    (received(), []),
+    (received(without=14), [("missing", 14, 5012, "no callback in t")]),
+    (received((0, 1, "t", 5011, 5_900_000)), [("doubled", 1, 5011, "2 callbacks, the first in t")]),
+    (
+        received((0, 20, "t", 5011, 5_010_999), without=20),
+        [("early", 20, 5011, "callback in t 1 ms before its second")],
+    ),
+    (
+        received((0, 13, "t", 5010, 5_010_100), (0, 2, "t", 5012, 5_012_100)),
+        [
+            ("stale-version", 2, 5012, "callback in t, and record 31 had withdrawn it"),
+            ("stale-version", 13, 5010, "callback in t, and record 14 had withdrawn it"),
+        ],
+    ),
+    (
+        received(
+            (0, 30, "u", 5013, 5_013_000),
+            (0, 18, "t", 5010, 5_010_100),
+            (0, 21, "t", 5011, 5_011_100),
+            (0, 32, "t", 5021, 5_021_100),  # not sealed yet
+            (0, 33, "t", 5012, 5_012_100),  # made behind the last fence, and not landed
+            (0, 3, "t", 5000, 5_000_100),  # fired before the time range
+            without=30,
+        ),
+        [
+            ("unexpected", 18, 5010, "callback in t, and it was rejected, topic-unknown"),
+            ("unexpected", 21, 5011, "callback in t, and no such request is due in its second"),
+            ("unexpected", 30, 5012, "callback in u for second 5013; asked for were t and second 5012"),
+        ],
+    ),
+]
+
+
+def test_a_wrong_callback_is_found_and_nothing_else(spark: SparkSession, clean: History) -> None:
+    callbacks = [(number, *row[1:]) for number, (rows, _) in enumerate(RECEIVED) for row in rows]
+    findings = callback_findings(clean.outcomes, of(spark, callbacks, CALLBACK), clean.intervals, 5009, 5013)
+    wanted = [(kind, number, *rest) for number, (_, found) in enumerate(RECEIVED) for kind, *rest in found]
+    finding = "kind string, partition int, offset bigint, second bigint, detail string"
+    assertDataFrameEqual(findings, spark.createDataFrame(wanted, finding))
+
+
+def test_lateness_is_counted_from_the_second_or_the_append_if_that_was_later(
+    spark: SparkSession, clean: History
+) -> None:
+    callbacks = of(spark, received((0, 1, "t", 5011, 9_000_000)), CALLBACK)
+    wanted = [("far", 1, 100, 100, 100, 100), ("t", 7, 100, 1_100, 1_100, 1_100)]
+    columns = "topic string, callbacks bigint, p50 bigint, p99 bigint, p999 bigint, max bigint"
+    assertDataFrameEqual(lateness(clean.outcomes, callbacks), spark.createDataFrame(wanted, columns))
+
+
+def test_callbacks_are_told_by_their_headers(spark: SparkSession) -> None:
+    def headers(**values: str) -> list[tuple[str, bytes]]:
+        return [(name.replace("_", "-"), value.encode()) for name, value in values.items()]
+
+    both = headers(timer_expiry="17", timer_request="3:41")
+    records = [
+        ("t", both),
+        ("t", [*both, *headers(timer_request="9:9", timer_expiry="9")]),  # the first ones count
+        ("t", None),
+        ("t", []),
+        ("t", headers(timer_expiry="17")),
+        ("t", headers(timer_expiry="17", timer_request="3:x")),
+        ("t", headers(timer_expiry="", timer_request="3:41")),
+        ("t", [("timer-expiry", None), ("timer-request", None)]),
+        ("t", [("timer-expiry", b"\xff"), ("timer-request", b"\xff:1")]),
+        ("t", headers(timer_expiry="17", timer_request="99999999999:1")),
+    ]
+    frame = spark.createDataFrame(records, "topic string, headers array<struct<key string, value binary>>")
+    assertDataFrameEqual(
+        callbacks_of(frame.selectExpr("topic", "headers", "timestamp_millis(17250L) as timestamp")),
+        of(spark, [(3, 41, "t", 17, 17_250)] * 2, CALLBACK),
+    )

@@ -1,0 +1,141 @@
+"""
+What becomes of requests, told by Spark from the records as Kafka has them: the table that `core.outcomes` runs through.
+
+A Spark job takes seconds, however little there is, so all cases are judged at once, each in a partition of its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import pytest
+from histories import history
+from lake_rows import REJECTED, of
+from law_cases import CASES, CONDITIONS, Case, Record
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.core.wire import Sealed
+from kafka_timers.lake.conditions import history_of, in_force, verdicts_of
+from kafka_timers.lake.outcomes import intervals_of, outcomes_of
+from kafka_timers.lake.pending import pending
+from kafka_timers.lake.records import requests_of, seals_of
+
+ALL = [*CASES, *CONDITIONS]
+HISTORIES = [history(seed) for seed in range(400)]
+TOLD = [*(case for case in ALL if not case.only_live), *HISTORIES]
+RECORD = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+# All records are judged as those of partition 0, where an id of one partition belongs, and then put into their own.
+APART = 1_000_000
+
+
+class Outcome(NamedTuple):
+    """What Spark says of a record: its kind, and of a request the rest; of one that was ignored nothing."""
+
+    kind: str | None
+    reason: str | None
+    taken_by: int | None
+    fence: int | None
+    # None of one that does not wait; else whether the lake holds it for the workers.
+    parked: bool | None
+
+
+def judged(spark: SparkSession, cases: Sequence[Case]) -> list[str]:
+    """Return the states of the records of each of *cases*, but of copies."""
+    asked = requests_of(spark.createDataFrame(list(_records(cases)), RECORD), 1)
+    number = F.floor(F.col("offset") / APART).cast("int")
+    asked = asked.withColumns({"partition": number, "offset": F.col("offset") % APART}).persist()
+    sealed = [(None, seal.SerializeToString(), *at) for at, seal in _seals(cases)]
+    seals = seals_of(spark.createDataFrame(sealed, RECORD))
+    rejected = [(partition, *each) for partition, case in enumerate(cases) for each in case.rejected]
+    intervals = intervals_of(seals).persist()
+    counted = in_force(asked, verdicts_of(history_of(asked, asked), intervals)).persist()
+    outcomes = outcomes_of(counted, intervals, of(spark, rejected, REJECTED))
+    found = told_of(asked, counted, outcomes, pending(counted, seals))
+    for frame in (asked, intervals, counted):
+        frame.unpersist()
+    return [
+        states_of({at: outcome for (n, at), outcome in found.items() if n == number}) for number in range(len(cases))
+    ]
+
+
+def _records(cases: Sequence[Case]) -> Iterator[tuple]:
+    for partition, case in enumerate(cases):
+        for record in case.records:
+            yield record.key, record.value, 0, partition * APART + record.offset, _moment(record)
+
+
+def _seals(cases: Sequence[Case]) -> Iterator[tuple[tuple[int, int, datetime], Sealed]]:
+    for partition, case in enumerate(cases):
+        for offset, seal in enumerate(case.seals):
+            yield (partition, offset, datetime.fromtimestamp(seal.last, UTC).replace(tzinfo=None)), seal
+
+
+def _moment(record: Record) -> datetime:
+    return datetime.fromtimestamp(record.timestamp / 1000, UTC).replace(tzinfo=None)
+
+
+def told_of(
+    asked: DataFrame, counted: DataFrame, outcomes: DataFrame, waiting: DataFrame
+) -> dict[tuple[int, int], Outcome]:
+    """Return what is said of each record but copies, by partition and offset."""
+    name = ["partition", "offset"]
+    waits = waiting.select(*name, (F.col("far") & F.col("copied_at").isNull()).alias("parked"))
+    rows = (
+        asked.where("kind <> 'copy'")
+        .select(*name)
+        .join(counted.select(*name, "kind"), name, "left")
+        .join(outcomes.select(*name, "reason", "taken_by", "fence"), name, "left")
+        .join(waits, name, "left")
+        .select(*name, *Outcome._fields)
+    )
+    return {(row[0], row[1]): Outcome(*row[2:]) for row in rows.collect()}
+
+
+def states_of(found: Mapping[int, Outcome]) -> str:
+    """Return the states of records of one id."""
+    letters, about = "", None
+    for offset, outcome in sorted(found.items()):
+        if outcome.kind is None:
+            letters += "I"
+            continue
+        if outcome.kind == "cancel":
+            # What a cancel comes to is what the request before it has come to by then.
+            taken_by = found[about].taken_by if about is not None else None
+            letters += "U" if about is None else "L" if taken_by is None or taken_by > offset else "C"
+            continue
+        letters += state_of(outcome, found)
+        about = offset if outcome.kind == "request" else about
+    return letters
+
+
+def state_of(outcome: Outcome, found: Mapping[int, Outcome]) -> str:
+    """Return the state of a request."""
+    if outcome.reason is not None:
+        return "R"
+    if outcome.taken_by is not None:
+        assert outcome.parked is None
+        return "C" if found[outcome.taken_by].kind == "cancel" else "M"
+    if outcome.fence is not None:
+        assert outcome.parked is None
+        return "F"
+    assert outcome.parked is not None
+    return "K" if outcome.parked else "P"
+
+
+@pytest.fixture(scope="module")
+def told(spark: SparkSession) -> dict[str, str]:
+    return dict(zip([case.name for case in TOLD], judged(spark, TOLD), strict=True))
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+def test_spark_comes_to_the_same_states(case: Case, request: pytest.FixtureRequest) -> None:
+    if case.only_live:
+        pytest.skip(case.only_live)
+    assert request.getfixturevalue("told")[case.name] == case.states
+
+
+def test_spark_comes_to_the_same_states_of_random_histories(told: dict[str, str]) -> None:
+    """Both forms of seals, horizons, copies and conditions in any order."""
+    assert {case.name: told[case.name] for case in HISTORIES} == {case.name: case.states for case in HISTORIES}
+    assert set("".join(case.states for case in HISTORIES)) == set("PKFCMLUIR")

@@ -1,0 +1,128 @@
+"""What lies on the topics is what lies in the tables."""
+
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from pyspark.testing import assertDataFrameEqual
+
+from kafka_timers.core.wire import Condition, Copy, Future, Sealed
+from kafka_timers.lake.records import rejected_of, requests_of, seals_of
+from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
+
+NOW = 1_800_000_000  # 2027-01-15 08:00:00
+DAY_S = 86_400
+
+RECORD = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+HEADERS = "headers array<struct<key string, value binary>>, partition int, offset bigint, timestamp timestamp"
+
+
+def at(millis: int) -> datetime:
+    return datetime.fromtimestamp(millis / 1000, UTC).replace(tzinfo=None)
+
+
+def future(**more: object) -> bytes:
+    return Future(**({"callBackTopic": "t", "callBack": b"v"} | more)).SerializeToString()  # type: ignore[arg-type]
+
+
+def row(offset: int, kind: str, delay: str, due: str, **more: object) -> tuple[object, ...]:
+    told = {"partition": 0, "offset": offset, "appended_ms": NOW * 1000 + 999, "kind": kind, "delay": delay, "due": due}
+    told |= {"millis": 0, "topic": "t"} if "second" in more else {}
+    return tuple((told | more).get(name) for name in REQUESTS.columns.names)
+
+
+def test_requests_cancels_copies_and_what_is_refused_become_rows(spark: SparkSession) -> None:
+    plain, cancel, bad = future(), Future(timerId="a", cancel=True).SerializeToString(), b"{}"
+    named = future(timerId="a", millis=7, token="x")
+    copy = future(timerId="a", copy=Copy(offset=2, appended=NOW - 9, decidedOffset=4, decided=NOW - 1))
+    wanted = []
+    records = []
+
+    def add(key: bytes | None, value: bytes | None, kind: str, delay: str, due: str, **more: object) -> None:
+        offset = len(records) * 2
+        records.append((key, value, 0, offset, at(NOW * 1000 + 999)))
+        wanted.append(row(offset, kind, delay, due, value=None if kind == "copy" else value, **more))
+
+    for waits_s, delay, due in [
+        (-10, "1h", "2027-01-15"),
+        (3_600, "1h", "2027-01-15"),
+        (3_601, "1d", "2027-01-15"),
+        (DAY_S, "1d", "2027-01-16"),
+        (DAY_S + 1, "32d", "2027-01-16"),
+        (32 * DAY_S, "32d", "2027-02-16"),
+        (32 * DAY_S + 1, "1y", "2027-02"),
+        (366 * DAY_S, "1y", "2028-01"),
+        (366 * DAY_S + 1, "more", "2028"),
+    ]:
+        add(b"%d" % (NOW + waits_s), plain, "request", delay, due, second=NOW + waits_s)
+    add(b"%d" % (NOW + 5), named, "request", "1h", "2027-01-15", second=NOW + 5, millis=7, timer_id="a")
+    move = future(timerId="a", condition=Condition.IF_PENDING, ifRequest="0:41")
+    pending = {"timer_id": "a", "condition": "IF_PENDING"}
+    add(b"%d" % (NOW + 5), move, "request", "1h", "2027-01-15", second=NOW + 5, expected=41, **pending)
+    add(
+        b"a",
+        Future(timerId="a", cancel=True, condition=2).SerializeToString(),
+        "cancel",
+        "none",
+        "2027-01-15",
+        **pending,
+    )
+    # The key of a cancel is not read.
+    add(b"a", cancel, "cancel", "none", "2027-01-15", timer_id="a")
+    about = {"original": 2, "original_s": NOW - 9, "decided": 4, "decided_s": NOW - 1}
+    add(b"%d" % (NOW + DAY_S), copy, "copy", "copy", "2027-01-16", second=NOW + DAY_S, timer_id="a", **about)
+    add(b"soon", plain, "refused", "none", "2027-01-15", reason="key-not-a-second")
+    add(b"%d" % NOW, bad, "refused", "none", "2027-01-15", reason="value-not-a-future")
+    add(b"%d" % NOW, None, "refused", "none", "2027-01-15", reason="value-missing")
+    add(None, plain, "refused", "none", "2027-01-15", reason="key-missing")
+    add(b"soon", future(timerId="a", copy=Copy()), "refused", "none", "2027-01-15", reason="key-not-a-second")
+
+    rows = requests_of(spark.createDataFrame(records, RECORD), 1)
+    assert rows.columns == REQUESTS.columns.names
+    nullable = StructType.fromDDL(
+        ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in REQUESTS.columns)
+    )
+    assertDataFrameEqual(rows, spark.createDataFrame(wanted, nullable))
+
+
+def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -> None:
+    whole = Sealed(partition=1, first=NOW, last=NOW + 1, due=3, fired=2, rejected=1, late_arrivals=4, cancelled=5)
+    whole.MergeFrom(Sealed(moved=6, pending=7, lateness_p50_ms=8, lateness_p99_ms=9, lateness_max_ms=10, worker="w"))
+    whole.MergeFrom(Sealed(digest=2**64 - 2, fence=11, restore_from=12, partitions=13, horizon_s=14, horizon_from=15))
+    part = Sealed(partition=1, last=NOW + DAY_S, digest=2**63 - 1, through=b"")
+    values = [whole.SerializeToString(), b"{}", None, b"", part.SerializeToString()]
+    # One that an earlier version has written says nothing of conditions.
+    newer = Sealed(partition=1, last=NOW, end_ms=(NOW + 1) * 1000, format=2, conditions_from=0, ignored=[3])
+    values.append(newer.SerializeToString())
+    records = [(None, value, 1, offset, at(NOW * 1000)) for offset, value in enumerate(values)]
+    head = (1, 0, NOW * 1000, NOW, NOW + 1, 3, 2, 1, 4, 5, 6, 7, 8, 9, 10)
+    wanted = [
+        (*head, -2, 11, None, 12, "w", 13, 14, 15, 1, None, "2027-01-15"),
+        (1, 4, NOW * 1000, 0, NOW + DAY_S, *[0] * 10, 2**63 - 1, 0, bytearray(), 0, "", 0, 0, 0, 1, None, "2027-01-16"),
+        (1, 5, NOW * 1000, 0, NOW, *[0] * 12, None, 0, "", 0, 0, 0, 2, 0, "2027-01-15"),
+    ]
+    rows = seals_of(spark.createDataFrame(records, RECORD))
+    assert rows.columns == SEALS.columns.names
+    assertDataFrameEqual(rows, spark.createDataFrame(wanted, SEALS.columns))
+
+
+def test_rejected_ones_become_rows_of_what_their_headers_say(spark: SparkSession) -> None:
+    told = [("reason", b"topic-unknown"), ("topic", b"timer-request"), ("partition", b"3"), ("offset", b"5000000000")]
+    headers = [(f"timer-rejected-{name}", value) for name, value in told]
+    odd = [("timer-rejected-partition", b"x"), ("timer-rejected-reason", b"\xff"), ("timer-rejected-topic", None)]
+    records = [
+        ([*headers, ("timer-rejected-reason", b"second"), ("more", None)], 0, 7, at(NOW * 1000)),
+        (odd, 0, 8, at(NOW * 1000)),
+        ([], 0, 9, at(NOW * 1000)),
+        (None, 0, 10, at(NOW * 1000)),
+    ]
+    day = "2027-01-15"
+    wanted = [
+        (0, 7, NOW * 1000, "topic-unknown", "timer-request", 3, 5_000_000_000, day),
+        (0, 8, NOW * 1000, "\N{REPLACEMENT CHARACTER}", None, None, None, day),
+        (0, 9, NOW * 1000, None, None, None, None, day),
+        (0, 10, NOW * 1000, None, None, None, None, day),
+    ]
+    rows = rejected_of(spark.createDataFrame(records, HEADERS))
+    assert rows.columns == REJECTED.columns.names
+    assertDataFrameEqual(rows, spark.createDataFrame(wanted, REJECTED.columns))

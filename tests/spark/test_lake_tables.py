@@ -1,0 +1,80 @@
+"""The tables of the lake: where they lie, and what a reader finds."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from pyspark.testing import assertDataFrameEqual
+
+from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.lake.tables import append, constant, create, path_of, read, read_positions, root_of
+from kafka_timers.settings import LakeSettings
+
+COLUMNS = "topic string, partition int, position bigint, landed_s bigint"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    # What lies in a path belongs to it, also where SQL or a pattern would mean something by it.
+    return f"file:{tmp_path}/a lake's `root` %20[1]"
+
+
+@pytest.mark.parametrize(
+    ("lake", "root"),
+    [
+        ("/lake/timers", "file:/lake/timers"),
+        ("s3a://bucket/timers/", "s3a://bucket/timers"),
+        ("file:/lake", "file:/lake"),
+        ("lake 1", f"file:{Path.cwd()}/lake 1"),
+        ("a/b:c", f"file:{Path.cwd()}/a/b:c"),
+    ],
+)
+def test_a_root_is_a_uri_wherever_a_job_runs(lake: str, root: str) -> None:
+    assert root_of(LakeSettings(lake=lake)) == root
+    assert path_of(root, REQUESTS) == f"{root}/requests"
+
+
+def test_a_table_that_is_not_there_yet_is_empty(spark: SparkSession, root: str) -> None:
+    assert read(spark, root, REQUESTS).schema == REQUESTS.columns
+    assert read(spark, root, REQUESTS).isEmpty()
+    assert read_positions(spark, root, "timer-request") == {}
+
+
+@pytest.mark.parametrize("table", [REQUESTS, SEALS, REJECTED, POSITIONS, BUCKETS], ids=lambda table: table.name)
+def test_a_table_is_made_as_it_is_told_and_stays(spark: SparkSession, root: str, table: Table) -> None:
+    for _ in range(2):
+        create(spark, root, table)
+        made = read(spark, root, table)
+        assert made.schema == table.columns
+        assert [field.metadata for field in made.schema] == [field.metadata for field in table.columns]
+        [detail] = spark.sql(f"DESCRIBE DETAIL delta.`{path_of(root, table).replace('`', '``')}`").collect()
+        assert tuple(detail.partitionColumns) == table.partitioned_by
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: SparkSession, root: str) -> None:
+    """Before it is written to it is read as if it had them."""
+    added = {"format", "conditions_from"}
+    old = Table("seals", StructType([column for column in SEALS.columns if column.name not in added]), ("day",))
+    row = {"worker": "w", "day": "2030-01-31", "through": None}
+    append(constant(spark, [[row.get(name, 1) for name in old.columns.names]], old.columns), root, old)
+    assert set(read(spark, root, SEALS).columns) == set(SEALS.columns.names)
+    append(constant(spark, [[row.get(name, 2) for name in SEALS.columns.names]], SEALS.columns), root, SEALS)
+    rows = read(spark, root, SEALS).select("last", "format", "conditions_from").orderBy("last").collect()
+    assert [tuple(row) for row in rows] == [(1, None, None), (2, 2, 2)]
+    comments = {column.name: column.metadata.get("comment") for column in read(spark, root, SEALS).schema}
+    assert comments == {column.name: column.metadata["comment"] for column in SEALS.columns}
+    # A job of the earlier version still lands beside this one.
+    writer = constant(spark, [[row.get(name, 3) for name in old.columns.names]], old.columns).write.format("delta")
+    writer.mode("append").save(path_of(root, old))
+    assert read(spark, root, SEALS).where("format is null").count() == 2
+
+
+def test_what_is_appended_again_under_its_version_is_there_once(spark: SparkSession, root: str) -> None:
+    rows = [("timer-request", 0, 5, 100), ("timer-request", 1, 7, 100), ("timer-sealed", 0, 900, 100)]
+    for at in range(3):
+        append(spark.createDataFrame(rows, COLUMNS), root, POSITIONS, "landing", min(at, 1))
+    append(spark.createDataFrame([("timer-request", 0, 4, 101)], COLUMNS), root, POSITIONS)
+    wanted = spark.createDataFrame([*rows, *rows, ("timer-request", 0, 4, 101)], COLUMNS)
+    assertDataFrameEqual(read(spark, root, POSITIONS), wanted)
+    assert read_positions(spark, root, "timer-request") == {0: 5, 1: 7}

@@ -1,0 +1,419 @@
+"""An adapter parses a record into a request, a cancel, nothing, or a refusal with its reason."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from kafka_timers.adapters import ADAPTERS, door_topics
+from kafka_timers.adapters.commands import Command, Refusal, SourceHeaders
+from kafka_timers.adapters.countdown import Callers
+from kafka_timers.core.wire import Future, Header
+
+SECOND = 1_893_456_000
+TIMESTAMP_MS = 1_607_918_336_789
+
+
+@dataclass
+class Given:
+    """A record as another system's client wrote it."""
+
+    key: bytes | None = b"k"
+    value: bytes | None = b"v"
+    headers: SourceHeaders = ()
+    timestamp: int = TIMESTAMP_MS
+    topic: str = "theirs"
+    partition: int = 3
+    offset: int = 17
+
+
+def parsed(adapter: str, record: Given) -> tuple[int | None, bytes | None, Future]:
+    """Return second, name and Future of the command that *record* stands for."""
+    command = ADAPTERS[adapter](record)
+    assert isinstance(command, Command)
+    return command.second, command.name, Future.FromString(command.future)
+
+
+def headers_of(future: Future) -> list[tuple[str, bytes | None]]:
+    return [(header.key, header.value if header.HasField("value") else None) for header in future.headers]
+
+
+def changed(headers: SourceHeaders, **values: bytes | None) -> SourceHeaders:
+    """Return *headers* with other values, or without those whose value is None; dashes are underscores here."""
+    new = {name.replace("_", "-"): value for name, value in values.items()}
+    return [(name, new.get(name, value)) for name, value in headers if new.get(name, value) is not None]
+
+
+# --- etf1 ------------------------------------------------------------------------------------------------------------
+
+# The example of its README.
+ETF1: SourceHeaders = (
+    ("scheduler-epoch", b"1893456000"),
+    ("scheduler-target-topic", b"online-videos"),
+    ("scheduler-target-key", b"vid1"),
+    ("customer-header", b"dummy"),
+)
+VIDEO = Given(b"vid1-online", b'"video 1"', ETF1, topic="schedules")
+
+
+def test_a_schedule_of_etf1_becomes_what_that_scheduler_would_write() -> None:
+    second, name, future = parsed("etf1", VIDEO)
+    assert (second, name) == (SECOND, b"etf1:schedules:vid1-online")
+    assert future == Future(
+        callBackTopic="online-videos",
+        callBackKey="vid1",
+        callBack=b'"video 1"',
+        timerId="etf1:schedules:vid1-online",
+        headers=[
+            *(Header(key=name, value=value) for name, value in ETF1),
+            Header(key="scheduler-timestamp", value=b"1607918336"),
+            Header(key="scheduler-key", value=b"vid1-online"),
+            Header(key="scheduler-topic", value=b"schedules"),
+        ],
+        tombstoneTopic="schedules",
+        tombstoneKey="vid1-online",
+        tombstonePartition=3,
+    )
+
+
+def test_a_schedule_without_a_value_is_taken_back_whoever_wrote_it_but_ourselves() -> None:
+    _, _, future = parsed("etf1", Given(b"vid1-online", None, topic="schedules"))
+    assert future == Future(timerId="etf1:schedules:vid1-online", cancel=True)
+    # What that scheduler writes when it has fired: the tombstone has the headers of the callback.
+    fired = (*ETF1, ("scheduler-timestamp", b"1607918336"), ("scheduler-key", b"vid1-online"))
+    assert parsed("etf1", Given(b"vid1-online", None, fired, topic="schedules"))[2].cancel
+    ours = Given(b"vid1-online", None, (("timer-request", b"0:12"),), topic="schedules")
+    assert ADAPTERS["etf1"](ours) is None
+
+
+def test_an_empty_value_is_a_schedule_and_a_missing_target_key_is_none() -> None:
+    _, _, future = parsed("etf1", Given(value=b"", headers=changed(ETF1, scheduler_target_key=None)))
+    assert (future.callBack, future.callBackKey, future.cancel) == (b"", "", False)
+
+
+def test_of_headers_that_share_a_name_the_first_counts() -> None:
+    """As in that scheduler: a message that is sent round again has the old ones behind."""
+    second, _, future = parsed("etf1", Given(headers=(*ETF1, ("scheduler-epoch", b"1"))))
+    assert second == SECOND
+    assert [value for name, value in headers_of(future) if name == "scheduler-epoch"] == [b"1893456000", b"1"]
+
+
+@pytest.mark.parametrize("adapter", ["etf1", "headers", "countdown", "karafka", "timebridge"])
+def test_what_an_earlier_callback_was_told_does_not_travel_on(adapter: str) -> None:
+    """A receiver that schedules its callback again sends the service's headers along."""
+    stale: SourceHeaders = (("timer-request", b"0:1"), ("timer-id", b"old"))
+    good = GOOD[adapter]
+    _, _, future = parsed(adapter, Given(good.key, good.value, (*good.headers, *stale, ("mine", b"1"))))
+    assert ("mine", b"1") in headers_of(future)
+    assert not {"timer-request", "timer-id", "timer-expiry"} & {name for name, _ in headers_of(future)}
+
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+PLAIN: SourceHeaders = (
+    ("timer-expiry", b"1893456000"),
+    ("timer-callback-topic", b"reminders"),
+    ("timer-callback-key", b"order-7"),
+    ("timer-token", b"tok"),
+    ("timer-reply-topic", b"replies"),
+    ("trace", b"\x00\xff"),
+    ("null", None),
+)
+
+
+def test_headers_say_all_that_a_timer_needs() -> None:
+    second, name, future = parsed("headers", Given(b"pay-7", b"pay now", PLAIN))
+    assert (second, name) == (SECOND, b"pay-7")
+    assert future == Future(
+        callBackTopic="reminders",
+        callBackKey="order-7",
+        callBack=b"pay now",
+        timerId="pay-7",
+        token="tok",
+        headers=[Header(key="trace", value=b"\x00\xff"), Header(key="null")],
+        replyTopic="replies",
+    )
+
+
+def test_a_record_without_a_value_takes_its_timer_back() -> None:
+    """Also one with the headers of the callback, such as a receiver that took them all over sends."""
+    record = Given(b"pay-7", None, (("timer-request", b"0:12"), ("timer-reply-topic", b"replies")))
+    command = ADAPTERS["headers"](record)
+    assert isinstance(command, Command)
+    assert command.key == b"pay-7"
+    assert parsed("headers", record) == (None, b"pay-7", Future(timerId="pay-7", cancel=True, replyTopic="replies"))
+
+
+def test_topic_and_second_are_enough() -> None:
+    _, _, future = parsed("headers", Given(b"pay-7", b"v", PLAIN[:2]))
+    assert future == Future(callBackTopic="reminders", callBack=b"v", timerId="pay-7")
+
+
+# --- countdown -------------------------------------------------------------------------------------------------------
+
+
+def body(**fields: object) -> bytes:
+    return json.dumps({"topic": "T", "message": "<message body>", "countdown": 120} | fields).encode()
+
+
+def test_a_countdown_runs_from_the_records_timestamp() -> None:
+    record = Given(None, body(), (("CALLER_SERVICE", b"S"),), timestamp=1_700_000_000_000)
+    second, name, future = parsed("countdown", record)
+    assert (second, name) == (1_700_000_120, None)
+    assert future == Future(
+        callBackTopic="T", callBack=b"<message body>", headers=[Header(key="CALLER_SERVICE", value=b"S")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "countdown_s", "second"),
+    [
+        (1_700_000_000_000, 0, 1_700_000_000),
+        (1_700_000_000_001, 0, 1_700_000_001),
+        (1_700_000_000_999, 3, 1_700_000_004),
+        (1_700_000_000_500, 0.5, 1_700_000_001),
+        (1_700_000_000_500, 0.6, 1_700_000_002),
+        (1_700_000_000_000, 1e9, 2_700_000_000),
+    ],
+)
+def test_a_countdown_never_ends_too_early(timestamp_ms: int, countdown_s: float, second: int) -> None:
+    assert parsed("countdown", Given(value=body(countdown=countdown_s), timestamp=timestamp_ms))[0] == second
+
+
+def test_text_of_any_script_is_sent_as_utf8() -> None:
+    assert parsed("countdown", Given(value=body(message="grün 日本")))[2].callBack == "grün 日本".encode()
+
+
+def test_a_caller_may_be_required_and_limited_per_second_of_the_log() -> None:
+    def record(caller: bytes | None, second: int) -> Given:
+        return Given(headers=(("CALLER_SERVICE", caller),), timestamp=second * 1000 + 5)
+
+    callers = Callers(required=True, limit=2)
+    assert [callers.refuse(record(b"S", 100)) for _ in range(3)] == [None, None, Refusal.CALLER_OVER_LIMIT]
+    assert callers.refuse(record(b"T", 100)) is None
+    assert callers.refuse(record(b"S", 101)) is None
+    # Producers' clocks differ: an older one counts where the log has come to.
+    assert [callers.refuse(record(b"S", 100)) for _ in range(2)] == [None, Refusal.CALLER_OVER_LIMIT]
+    assert callers.refuse(record(None, 102)) == Refusal.CALLER_MISSING
+    assert callers.refuse(Given()) == Refusal.CALLER_MISSING
+    assert callers.counted == {"S": 4, "T": 1}
+    free = Callers(required=False, limit=0)
+    assert {free.refuse(Given()) for _ in range(1_000)} == {None}
+
+
+# --- Karafka ---------------------------------------------------------------------------------------------------------
+
+KARAFKA: SourceHeaders = (
+    ("schedule_schema_version", b"1.0.0"),
+    ("schedule_target_epoch", b"1893456000"),
+    ("schedule_source_type", b"schedule"),
+    ("schedule_target_topic", b"events"),
+    ("schedule_target_key", b"user-1"),
+    ("own", b"header"),
+)
+
+
+def test_an_envelope_of_karafka_becomes_what_it_would_dispatch() -> None:
+    second, name, future = parsed("karafka", Given(b"events-uuid", b"{}", KARAFKA))
+    assert (second, name) == (SECOND, b"karafka:theirs:3:events-uuid")
+    assert future == Future(
+        callBackTopic="events",
+        callBackKey="user-1",
+        callBack=b"{}",
+        timerId="karafka:theirs:3:events-uuid",
+        headers=[
+            *(Header(key=name, value=value) for name, value in KARAFKA),
+            Header(key="schedule_source_topic", value=b"theirs"),
+            Header(key="schedule_source_partition", value=b"3"),
+            Header(key="schedule_source_offset", value=b"17"),
+            Header(key="schedule_source_key", value=b"events-uuid"),
+        ],
+    )
+
+
+@pytest.mark.parametrize("kind", [b"cancel", b"tombstone"])
+def test_karafka_takes_back_what_is_cancelled_or_dispatched(kind: bytes) -> None:
+    headers = (("schedule_schema_version", b"1.0.0"), ("schedule_source_type", kind))
+    wanted = Future(timerId="karafka:theirs:3:events-uuid", cancel=True)
+    assert parsed("karafka", Given(b"events-uuid", None, headers)) == (None, b"karafka:theirs:3:events-uuid", wanted)
+
+
+def test_a_partition_key_that_is_the_key_is_no_contradiction() -> None:
+    record = Given(headers=(*KARAFKA, ("schedule_target_partition_key", b"user-1")))
+    assert parsed("karafka", record)[2].callBackKey == "user-1"
+
+
+# --- kafka-timebridge ------------------------------------------------------------------------------------------------
+
+TIMEBRIDGE: SourceHeaders = (
+    ("X-Timebridge-When", b"2024-12-25T10:00:00Z"),
+    ("X-Timebridge-Where", b"user-notifications"),
+    ("own", b"header"),
+)
+
+
+def test_a_message_of_timebridge_is_passed_on_without_its_two_headers() -> None:
+    assert parsed("timebridge", Given(b"user-1", b"hello", TIMEBRIDGE)) == (
+        1_735_120_800,
+        b"user-1",
+        Future(
+            callBackTopic="user-notifications",
+            callBackKey="user-1",
+            callBack=b"hello",
+            headers=[Header(key="own", value=b"header")],
+        ),
+    )
+
+
+@pytest.mark.parametrize("key", [None, b""])
+def test_a_message_of_timebridge_without_a_key_lies_anywhere(key: bytes | None) -> None:
+    _, name, future = parsed("timebridge", Given(key, b"hello", TIMEBRIDGE))
+    assert (name, future.callBackKey) == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("when", "second"),
+    [
+        (b"2024-12-25T10:00:00+02:00", 1_735_113_600),
+        (b"2024-12-25T10:00:00.000Z", 1_735_120_800),
+        (b"2024-12-25T10:00:00.000001Z", 1_735_120_801),
+        (b"2024-12-25T10:00:00.123456789Z", 1_735_120_801),
+    ],
+)
+def test_zones_and_fractions_are_understood_and_never_early(when: bytes, second: int) -> None:
+    assert parsed("timebridge", Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1])))[0] == second
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+GOOD: Mapping[str, Given] = {
+    "etf1": VIDEO,
+    "headers": Given(headers=PLAIN),
+    "countdown": Given(value=body()),
+    "karafka": Given(headers=KARAFKA),
+    "timebridge": Given(headers=TIMEBRIDGE),
+}
+SECONDS = [
+    (None, Refusal.EXPIRY_MISSING),
+    (b"", Refusal.EXPIRY_MISSING),
+    (b"tomorrow", Refusal.EXPIRY_NOT_A_SECOND),
+    (b"-1893456000", Refusal.EXPIRY_NOT_A_SECOND),
+    (b"1893456000.5", Refusal.EXPIRY_NOT_A_SECOND),
+    (b" 1893456000", Refusal.EXPIRY_NOT_A_SECOND),
+    (b"0", Refusal.EXPIRY_NOT_A_SECOND),
+    ("١٢".encode(), Refusal.EXPIRY_NOT_A_SECOND),
+    (b"9" * 5_000, Refusal.EXPIRY_NOT_A_SECOND),
+    (b"1893456000000", Refusal.EXPIRY_IN_MILLISECONDS),
+    (b"100000000000", Refusal.EXPIRY_IN_MILLISECONDS),
+]
+
+
+@pytest.mark.parametrize(("adapter", "header"), [("etf1", "scheduler-epoch"), ("headers", "timer-expiry")])
+@pytest.mark.parametrize(("text", "reason"), SECONDS)
+def test_a_second_that_is_none_is_refused(adapter: str, header: str, text: bytes | None, reason: Refusal) -> None:
+    good = GOOD[adapter]
+    headers = [(name, text if name == header else value) for name, value in good.headers]
+    assert ADAPTERS[adapter](Given(good.key, good.value, headers)) == reason
+
+
+@pytest.mark.parametrize(
+    ("adapter", "record", "reason"),
+    [
+        ("etf1", Given(None, headers=ETF1), Refusal.KEY_MISSING),
+        ("etf1", Given(b" \n", headers=ETF1), Refusal.KEY_MISSING),
+        ("etf1", Given(), Refusal.EXPIRY_MISSING),
+        ("etf1", Given(headers=changed(ETF1, scheduler_target_topic=None)), Refusal.TOPIC_MISSING),
+        ("headers", Given(b"", headers=PLAIN), Refusal.KEY_MISSING),
+        ("headers", Given(None, None), Refusal.KEY_MISSING),
+        ("headers", Given(headers=PLAIN[:1]), Refusal.TOPIC_MISSING),
+        ("countdown", Given(value=None), Refusal.VALUE_MISSING),
+        ("countdown", Given(value=b""), Refusal.VALUE_MISSING),
+        ("countdown", Given(value=b"{"), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=b"\xff\xfe\xff"), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=b"[" * 100_000), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=b"120"), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(topic=None)), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(topic="")), Refusal.TOPIC_MISSING),
+        ("countdown", Given(value=body(message={"a": 1})), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(countdown="120")), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(countdown=True)), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(countdown=-1)), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=body(countdown=float("nan"))), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=body(countdown=float("inf"))), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=body(countdown=10**100)), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=b'{"countdown": %b}' % (b"9" * 5_000)), Refusal.VALUE_NOT_COUNTDOWN),
+        ("countdown", Given(value=body(countdown=99_999_999_999)), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("countdown", Given(value=body(countdown=0), timestamp=-1), Refusal.EXPIRY_OUT_OF_RANGE),
+        ("karafka", Given(None, headers=KARAFKA), Refusal.KEY_MISSING),
+        ("karafka", Given(), Refusal.VERSION_UNKNOWN),
+        ("karafka", Given(headers=(("schedule_schema_version", b"2.0.0"), *KARAFKA[1:])), Refusal.VERSION_UNKNOWN),
+        ("karafka", Given(headers=KARAFKA[:2]), Refusal.TYPE_UNKNOWN),
+        ("karafka", Given(value=None, headers=KARAFKA), Refusal.VALUE_MISSING),
+        ("karafka", Given(headers=(KARAFKA[0], *KARAFKA[2:])), Refusal.EXPIRY_MISSING),
+        ("karafka", Given(headers=KARAFKA[:3]), Refusal.TOPIC_MISSING),
+        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition", b"2"))), Refusal.PARTITION_UNSUPPORTED),
+        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition_key", b"x"))), Refusal.PARTITION_UNSUPPORTED),
+        ("timebridge", Given(), Refusal.EXPIRY_MISSING),
+        ("timebridge", Given(headers=TIMEBRIDGE[:1]), Refusal.TOPIC_MISSING),
+        ("timebridge", Given(value=None, headers=TIMEBRIDGE), Refusal.VALUE_MISSING),
+    ],
+)
+def test_a_malformed_record_is_refused_with_its_reason(adapter: str, record: Given, reason: Refusal) -> None:
+    assert ADAPTERS[adapter](record) == reason
+
+
+@pytest.mark.parametrize(
+    ("when", "reason"),
+    [
+        (b"2024-12-25T10:00:00", Refusal.EXPIRY_NOT_RFC3339),
+        (b"2024-12-25 10:00:00Z", Refusal.EXPIRY_NOT_RFC3339),
+        (b"2024-02-30T10:00:00Z", Refusal.EXPIRY_NOT_RFC3339),
+        (b"2024-12-25T10:00:00+25:00", Refusal.EXPIRY_NOT_RFC3339),
+        (b"+24h", Refusal.EXPIRY_NOT_RFC3339),
+        (b"1735120800", Refusal.EXPIRY_NOT_RFC3339),
+        (b"\xff", Refusal.EXPIRY_NOT_RFC3339),
+        (b"1969-12-31T23:59:59Z", Refusal.EXPIRY_OUT_OF_RANGE),
+        (b"9999-12-31T23:59:59Z", Refusal.EXPIRY_OUT_OF_RANGE),
+    ],
+)
+def test_a_time_that_timebridge_would_not_take_is_refused(when: bytes, reason: Refusal) -> None:
+    assert ADAPTERS["timebridge"](Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1]))) == reason
+
+
+@pytest.mark.parametrize(
+    ("adapter", "record"),
+    [
+        ("etf1", Given(b"\xff", headers=ETF1)),
+        ("etf1", Given(b"\xff", None)),
+        ("etf1", Given(headers=changed(ETF1, scheduler_target_topic=b"\xff"))),
+        ("etf1", Given(headers=changed(ETF1, scheduler_target_key=b"\xff"))),
+        ("headers", Given(b"\xff", headers=PLAIN)),
+        ("headers", Given(headers=changed(PLAIN, timer_token=b"\xff"))),
+        ("countdown", Given(value=b'{"topic": "T", "message": "\\ud800", "countdown": 1}')),
+        ("karafka", Given(b"\xff", headers=KARAFKA)),
+        ("timebridge", Given(b"\xff", headers=TIMEBRIDGE)),
+    ],
+)
+def test_text_that_is_not_utf8_is_told_from_everything_else(adapter: str, record: Given) -> None:
+    """The reader refuses it as `not-utf8`: a Future carries text."""
+    with pytest.raises(UnicodeError):
+        ADAPTERS[adapter](record)
+
+
+# --- the setting -----------------------------------------------------------------------------------------------------
+
+
+def test_adapters_are_listed_with_their_topics() -> None:
+    assert door_topics("") == []
+    assert door_topics("etf1=schedules, headers=a=b,etf1=more") == [
+        ("etf1", "schedules"),
+        ("headers", "a=b"),
+        ("etf1", "more"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["etf1", "etf1=", "=t", "back=t", "etf1=schedules,front"])
+def test_an_adapter_that_does_not_exist_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="give NAME=TOPIC, the name one of etf1, countdown"):
+        door_topics(text)

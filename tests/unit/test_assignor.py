@@ -1,0 +1,67 @@
+"""What members of the group tell each other, and what they make of it, by Faust's own reading."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import faust
+import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+
+from kafka_timers.core.wire import FORMAT
+from kafka_timers.worker.assignor import StoreAssignor
+
+CLUSTER = SimpleNamespace(partitions_for_topic=lambda topic: {"oscillator": set(range(4))}.get(topic))
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> dict[str, StoreAssignor]:
+    """Two members; b has the stores of partitions 2 and 0."""
+    made = {}
+    for name in "ab":
+        app = faust.App("group", datadir=tmp_path / name, store="memory://", web_host=name)
+        made[name] = StoreAssignor(app)
+        Path(app.conf.datadir).mkdir(parents=True)
+    for number in ("2", "0", "process-0"):
+        (Path(made["b"].app.conf.datadir) / number).mkdir()
+    return made
+
+
+def rebalance(members: dict[str, StoreAssignor], *, leader: str) -> dict[str, list[int]]:
+    """Have *leader* assign, as the broker's coordinator has it; return the partitions that each has then."""
+    told = {name: member.metadata({"oscillator"}) for name, member in members.items()}
+    assigned = members[leader].assign(CLUSTER, told)
+    for name, member in members.items():
+        # Raises when what it is told contradicts itself.
+        member.on_assignment(assigned[name])
+    return {name: sorted(at.partition for at in member.assigned_actives()) for name, member in members.items()}
+
+
+def test_a_member_gets_the_partitions_of_which_it_has_the_stores(members: dict[str, StoreAssignor]) -> None:
+    assert rebalance(members, leader="a") == {"a": [1, 3], "b": [0, 2]}
+
+
+def test_a_member_keeps_what_it_owns_whoever_leads(members: dict[str, StoreAssignor]) -> None:
+    assert rebalance({"a": members["a"]}, leader="a") == {"a": [0, 1, 2, 3]}
+    both = rebalance(members, leader="b")
+    assert both == {"a": [1, 3], "b": [0, 2]}
+    assert rebalance(members, leader="a") == both
+
+
+def test_a_topic_that_does_not_exist_gives_nobody_anything(members: dict[str, StoreAssignor]) -> None:
+    told = {name: member.metadata({"missing"}) for name, member in members.items()}
+    assigned = members["a"].assign(CLUSTER, told)
+    assert [partitions for _, partitions in assigned["a"].assignment + assigned["b"].assignment] == [[], []]
+
+
+def test_a_member_learns_the_format_that_all_members_know(members: dict[str, StoreAssignor]) -> None:
+    assert members["a"].format == 1
+    rebalance(members, leader="a")
+    assert members["b"].format == FORMAT
+    told = {name: member.metadata({"oscillator"}) for name, member in members.items()}
+    # As a member of an earlier version tells of itself.
+    older = json.loads(told["b"].user_data)
+    del older["format"]
+    told["b"] = ConsumerProtocolMemberMetadata(told["b"].version, told["b"].subscription, json.dumps(older).encode())
+    members["a"].on_assignment(members["a"].assign(CLUSTER, told)["a"])
+    assert members["a"].format == 1

@@ -1,0 +1,49 @@
+"""What operators ask for comes as plain values and JSON documents, to be used by any front end."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kafka_timers import Answer, Outcome, Timer
+from kafka_timers.adapters.lag import AdapterLag
+from kafka_timers.core.wire import Sealed
+from kafka_timers.operate.documents import answer_document, found_document, status_document, timer_document
+from kafka_timers.operate.find import Found
+from kafka_timers.operate.status import ServiceStatus, status_of
+
+
+@pytest.mark.parametrize("module", ["acls", "capacity", "documents", "find", "status", "watch"])
+def test_it_needs_no_library_of_the_command_line(module: str) -> None:
+    extras = ["click", "rich", "faust", "rocksdict", "prometheus_client", "aiohttp", "pyspark", "murmurhash2"]
+    script = f"import sys; sys.modules |= dict.fromkeys({extras}); import kafka_timers.operate.{module}"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_timer_and_an_answer_name_their_requests() -> None:
+    assert timer_document(Timer(15, 3, 17, "id", None)) == {
+        "second": 15,
+        "partition": 3,
+        "offset": 17,
+        "timer_id": "id",
+        "token": None,
+        "request": "3:17",
+    }
+    answer = Answer(Outcome.TOO_LATE, 15, "3:17", "3:20")
+    document = {"timer_id": "id", "outcome": "TOO_LATE", "second": 15, "request": "3:17", "asked": "3:20"}
+    assert json.loads(json.dumps(answer_document("id", answer))) == document
+
+
+def test_a_status_has_partitions_first_and_then_doors() -> None:
+    partitions = status_of({0: [Sealed(last=95, pending=4)], 1: []}, 100.0)
+    documents = status_document(ServiceStatus(partitions, [AdapterLag("etf1", "schedules", 7)]))
+    assert [document.get("partition") for document in documents] == [0, 1, None]
+    assert (documents[0]["second"], documents[0]["lag_s"], documents[0]["pending"]) == (95, 5, 4)
+    assert documents[2] == {"door": "etf1", "topic": "schedules", "lag": 7}
+
+
+def test_what_was_found_says_how_far_it_was_read_and_sealed() -> None:
+    head = {"timer_id": "id", "partition": 3, "start": 5, "end": 9, "records": []}
+    assert found_document("id", Found(3, 5, 9, None, [])) == head | {"sealed": None}
+    assert found_document("id", Found(3, 5, 9, Sealed(last=95), [])) == head | {"sealed": 95}

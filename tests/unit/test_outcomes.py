@@ -1,0 +1,98 @@
+"""What became of the timers of an id follows from its records and the seals; `law_cases` has the table."""
+
+from io import StringIO
+
+import pytest
+from aiokafka import ConsumerRecord
+from law_cases import CASES, CONDITIONS, ID, LAST, Case, cancel, request, seal
+from rich.console import Console
+
+from kafka_timers.cli.render import history_table
+from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain
+from kafka_timers.core.wire import Future
+
+LETTERS = {
+    "P": State.PENDING,
+    "K": State.PARKED,
+    "F": State.FIRED,
+    "C": State.CANCELLED,
+    "M": State.MOVED,
+    "L": State.TOO_LATE,
+    "U": State.UNKNOWN,
+    "I": State.IGNORED,
+    "R": State.REFUSED,
+}
+
+
+@pytest.mark.parametrize("case", [*CASES, *CONDITIONS], ids=lambda case: case.name)
+def test_states_follow_from_records_and_seals(case: Case) -> None:
+    found = outcomes_of(case.records, case.seals, 0, 1, dict(case.rejected))
+    assert [each.state for each in found] == [LETTERS[letter] for letter in case.states]
+
+
+def test_why_a_request_was_refused_is_told() -> None:
+    [early, later] = outcomes_of([request(1, 9, None), request(2, 9, 15)], LAST, 0, 1, {2: "topic-unknown"})
+    assert (early.state, early.reason, early.due_ms) == (State.REFUSED, "key-not-a-second", None)
+    assert (later.state, later.reason, later.second) == (State.REFUSED, "topic-unknown", 15)
+
+
+def test_only_what_may_have_been_withdrawn_in_time_needs_the_seal_that_covers_it() -> None:
+    records = [request(1, 9, 15), cancel(2, 15), request(3, 16, 30), cancel(4, 29), request(5, 30, None)]
+    assert uncertain(records, 0, 1) == [30_000]
+
+
+def record(offset: int, key: bytes | None, value: bytes | None) -> ConsumerRecord[bytes, bytes]:
+    return ConsumerRecord("timer-request", 3, offset, 1_000 + offset, 1, key, value, None, 1, 1, ())
+
+
+def test_only_records_of_the_id_are_taken() -> None:
+    values = [
+        None,
+        b"",
+        b"id\xff",
+        Future(callBackTopic="calls", timerId="id2").SerializeToString(),
+        Future(callBackTopic="calls", callBackKey="id", callBack=b"id").SerializeToString(),
+        Future(callBackTopic="calls", callBackKey="k", timerId="id").SerializeToString(),
+        Future(timerId="id", cancel=True, callBackTopic="ignored", millis=5_000).SerializeToString(),
+    ]
+    found = records_of([record(offset, b"17", value) for offset, value in enumerate(values)], ID)
+    assert [each.offset for each in found] == [5, 6]
+    told = [(each.offset, each.second, each.cancel, each.topic, each.key) for each in outcomes_of(found, [], 0, 1)]
+    assert told == [(5, 17, False, "calls", "k"), (6, None, True, "ignored", "")]
+
+
+@pytest.mark.parametrize(
+    ("key", "future"),
+    [
+        (None, Future(callBackTopic="calls")),
+        (b"", Future(callBackTopic="calls")),
+        (b"0", Future(callBackTopic="calls")),
+        (b"soon", Future(callBackTopic="calls")),
+        (b"1" * 12, Future(callBackTopic="calls")),
+        (b"1" * 5_000, Future(callBackTopic="calls")),
+        (b"17", Future()),
+        (b"17", Future(callBackTopic="calls", millis=1_000)),
+    ],
+)
+def test_request_that_no_worker_takes_has_no_second(key: bytes | None, future: Future) -> None:
+    future.timerId = "größe"
+    [found] = outcomes_of([record(0, key, future.SerializeToString())], [seal(20, 14, 1)], 0, 1)
+    assert (found.second, found.cancel, found.state) == (None, False, State.REFUSED)
+
+
+def test_table_fits_a_terminal_and_holds_no_control_characters() -> None:
+    rows = [
+        Outcome(
+            *(12_345_678, 1_700_000_000_999, 4_000_000_000_000, False, "\x1b[2J[bold]" * 9, "日本\n" * 9),
+            State.PENDING,
+        ),
+        Outcome(12_345_679, 1_700_000_001_000, None, True, "", "", State.TOO_LATE),
+        Outcome(12_345_680, 1_700_000_001_000, None, False, "", "", State.REFUSED, "key-missing"),
+    ]
+    console = Console(file=StringIO(), width=80)
+    console.print(history_table(3, rows))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "3:12345678  2023-11-14 22:13:20  2096-10-02 07:06:40  pending   \\x1b[2J[" in shown
+    assert "3:12345679  2023-11-14 22:13:21  cancel               too late" in shown
+    assert "3:12345680  2023-11-14 22:13:21  -                    refused   key-missing" in shown
+    assert all(line.isprintable() and len(line) <= 80 for line in shown.splitlines())

@@ -1,0 +1,385 @@
+"""Rows → record batches: which partition, in which order, how large, and what goes to `timer-rejected` instead."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import pytest
+from aiokafka.errors import KafkaError
+from aiokafka.partitioner import DefaultPartitioner
+from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from stand_ins import DUE_MS, ROOMY, SECOND, Known, slice_to
+
+from kafka_timers.core.callbacks import Target, fits
+from kafka_timers.core.changes import Row
+from kafka_timers.core.keys import REFUSED_MS, batch_key, row_key
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.rows import framed, pack
+from kafka_timers.core.verdicts import Reason, pack_refused
+from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers
+from kafka_timers.worker import slices
+from kafka_timers.worker.ports import Ready
+from kafka_timers.worker.sender import BATCH_BYTES
+from kafka_timers.worker.slices import Slice
+
+
+class Outbox:
+    """Stands for the sender: keeps the batches it is given, as they would go over the wire."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, int, bytes]] = []
+
+    def send_all(self, batches: Iterable[Ready]) -> None:
+        for batch, topic, partition in batches:
+            batch.close()
+            self.batches.append((topic, partition, bytes(batch._build())))
+
+    def records(self, topic: str) -> Iterator[tuple[int, Any]]:
+        """Yield partition and record of all that went to *topic*, in the order of sending."""
+        for sent_to, partition, data in self.batches:
+            if sent_to == topic:
+                batches = MemoryRecords(data)
+                while batches.has_next():
+                    yield from ((partition, record) for record in batches.next_batch())
+
+
+def row(offset: int, topic: str = "callbacks", second: int = SECOND, **more: Any) -> Row:
+    key = Partition(3).place(second * 1000, offset)
+    assert key
+    return key, Future(callBackTopic=topic, **({"callBack": b"%d" % offset} | more)).SerializeToString()
+
+
+async def fill(into: Slice, rows: Iterator[Row]) -> bool:
+    """Add *rows* until they have ended, or until the slice is full; tell which."""
+    while not into.is_full:
+        if not await into.add(rows):
+            return True
+    return False
+
+
+async def built(outbox: Outbox, rows: Iterable[Row], known: Known | None = None, **more: Any) -> Slice:
+    done = slice_to(known, **more)
+    assert await fill(done, iter(rows))
+    outbox.send_all(done.rest())
+    return done
+
+
+# --- where callbacks go ----------------------------------------------------------------------------------------------
+
+
+async def test_a_key_goes_to_the_partition_that_kafkas_clients_choose() -> None:
+    """A receiver that also sends under the same keys finds both in one partition."""
+    outbox, keys = Outbox(), [f"clé-{n}" for n in range(1_000)]
+    await built(outbox, [row(offset, callBackKey=key) for offset, key in enumerate(keys)])
+    choose, partitions = DefaultPartitioner(), list(range(ROOMY.partitions))
+    found = {record.key: partition for partition, record in outbox.records("callbacks")}
+    assert found == {key.encode(): choose(key.encode(), partitions, partitions) for key in keys}
+
+
+async def test_callbacks_without_a_key_are_spread_by_their_second() -> None:
+    outbox = Outbox()
+    await built(outbox, [row(offset, second=SECOND + offset) for offset in range(14)])
+    assert [record.key for _, record in outbox.records("callbacks")] == [None] * 14
+    assert sorted(partition for partition, _ in outbox.records("callbacks")) == sorted([*range(7)] * 2)
+
+
+async def test_callbacks_of_one_partition_keep_the_order_of_the_rows() -> None:
+    outbox = Outbox()
+    rows = [row(offset, callBackKey=f"{offset % 50}", callBack=b"%0100d" % offset) for offset in range(20_000)]
+    done = await built(outbox, rows)
+    assert len(outbox.batches) > ROOMY.partitions  # of which a partition gets several
+    values: dict[int, list[bytes]] = {}
+    for partition, record in outbox.records("callbacks"):
+        values.setdefault(partition, []).append(record.value)
+    assert all(here == sorted(here) for here in values.values())
+    assert sorted(itertools.chain(*values.values())) == [b"%0100d" % offset for offset in range(20_000)]
+    assert done.contents.offsets == list(range(20_000))
+    assert done.contents.through == rows[-1][0]
+    assert done.fired == {"callbacks": 20_000}
+
+
+async def test_a_late_callback_says_for_which_second_it_was() -> None:
+    partition = Partition(3)
+    partition.acquire([Sealed(last=SECOND + 60, fence=5)], None)
+    key = partition.place(DUE_MS + 250, 9)
+    assert key
+    outbox = Outbox()
+    done = await built(outbox, [(key, row(9)[1])])
+    [(_, record)] = outbox.records("callbacks")
+    assert record.headers == [("timer-expiry", b"%d" % SECOND), ("timer-request", b"3:9")]
+    assert not done.seconds
+
+
+async def test_a_callback_built_ahead_is_dated_in_its_second() -> None:
+    """Where the callback topic keeps the producer's time."""
+    for wall_s, dated_ms in ((SECOND - 0.7, SECOND * 1000), (SECOND + 0.25, SECOND * 1000 + 250)):
+        outbox = Outbox()
+        await built(outbox, [row(0, callBackKey="a"), row(1)], wall_s=wall_s, not_before_s=SECOND)
+        assert [record.timestamp for _, record in outbox.records("callbacks")] == [dated_ms] * 2
+
+
+# --- how much --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bytes_max", [500, 2_000, 100_000, 300_000])
+async def test_no_batch_is_larger_than_its_topic_takes(bytes_max: int) -> None:
+    outbox, chance = Outbox(), random.Random(2)
+    sizes = [chance.randrange(bytes_max // 2) for _ in range(300)]
+    rows = [row(offset, callBack=b"x" * size, callBackKey="k") for offset, size in enumerate(sizes)]
+    done = await built(outbox, rows, Known(callbacks=Target(1, bytes_max)))
+    assert max(len(data) for topic, _, data in outbox.batches if topic == "callbacks") <= bytes_max
+    assert len(done.contents.rejected) + done.fired["callbacks"] == 300
+    assert done.fired["callbacks"] > 100
+
+
+def test_a_callback_is_never_larger_than_was_reckoned_when_it_was_accepted() -> None:
+    chance = random.Random(3)
+    for _ in range(500):
+        text = lambda limit: "ü" * chance.randrange(limit)  # noqa: E731
+        headers = [Header(key=text(9), value=b"h" * chance.randrange(50)) for _ in range(chance.randrange(4))]
+        future = Future(callBackTopic="c", callBackKey=text(99), callBack=b"v" * chance.randrange(400))
+        future.MergeFrom(Future(timerId=text(40), token=text(40), headers=headers))
+        request = Request.FromString(future.SerializeToString())
+        batch = BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
+        own = callback_headers(request, SECOND, b"1023:9223372036854775807")
+        key = request.callBackKey or None
+        batch.append(timestamp=SECOND * 1000, key=key, value=request.callBack, headers=own)
+        batch.close()
+        assert not fits(request, future.ByteSize(), Target(1, len(batch._build()) - 1))
+
+
+async def test_a_slice_ends_at_its_number_of_rows_and_the_next_goes_on_behind() -> None:
+    rows = [row(offset) for offset in range(5_000)]
+    left = iter(rows)
+    for count, complete in ((2_400, False), (2_400, False), (200, True)):
+        part = slice_to(rows_max=2_400)
+        assert (await fill(part, left), len(part)) == (complete, count)
+
+
+async def test_a_slice_ends_soon_after_its_number_of_bytes() -> None:
+    part = slice_to(bytes_max=10_000_000)
+    assert not await fill(part, (row(offset, callBack=b"x" * 20_000) for offset in range(5_000)))
+    assert 10_000_000 <= len(part) * 20_000 <= 15_000_000
+
+
+async def test_a_slice_of_nothing_is_complete() -> None:
+    outbox = Outbox()
+    part = await built(outbox, [])
+    assert (len(part), outbox.batches) == (0, [])
+    assert part.lateness_ms(1) == 0
+
+
+async def test_a_lateness_of_decades_fits_into_a_seal() -> None:
+    part = await built(Outbox(), [row(0, second=1)])
+    assert Sealed(lateness_max_ms=part.lateness_ms(1)).lateness_max_ms == 2**31 - 1
+
+
+async def test_lateness_is_that_of_the_given_share_of_the_callbacks() -> None:
+    rows = [row(offset, second=SECOND + (offset >= 2)) for offset in range(100)]
+    part = await built(Outbox(), rows, wall_s=SECOND + 1.25)
+    assert [part.lateness_ms(share) for share in (0.5, 0.98, 0.99, 1)] == [250, 250, 1_250, 1_250]
+
+
+# --- what goes to timer-rejected -------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
+    """The topic was there, allowed and roomy enough when the requests were accepted."""
+    known = Known(callbacks=ROOMY, small=Target(1, 700), secret=Reason.TOPIC_FORBIDDEN)
+    rows = [row(0), row(1, "secret"), row(2, "small", callBack=b"x" * 900), row(3, "small"), row(4, "gone"), row(5)]
+    rows.insert(3, (rows[0][0][:-1] + b"\x63", b"\xff"))
+    outbox = Outbox()
+    done = await built(outbox, rows, known)
+    told = {dict(record.headers)["timer-rejected-offset"]: record for _, record in outbox.records("timer-rejected")}
+    reasons = {offset: dict(record.headers)["timer-rejected-reason"] for offset, record in told.items()}
+    expected = {b"1": b"topic-forbidden", b"2": b"too-large", b"4": b"topic-unknown", b"99": b"value-not-a-future"}
+    assert reasons == expected
+    assert told[b"1"].key == b"%d" % SECOND
+    assert told[b"1"].value == rows[1][1]
+    assert dict(told[b"1"].headers)["timer-rejected-topic"] == b"timer-request"
+    assert dict(told[b"1"].headers)["timer-rejected-partition"] == b"3"
+    assert done.fired == {"callbacks": 2, "small": 1}
+    assert len(done) == 7
+    assert sorted(done.contents.rejected) == [1, 2, 4, 99]
+    assert done.refused == Counter(reason.decode() for reason in expected.values())
+
+
+async def test_a_topic_is_asked_for_when_nothing_is_known_of_it() -> None:
+    known = Known()
+    done = await built(Outbox(), [row(0), row(1, "other"), row(2), row(3, "other")], known)
+    assert sorted(known.asked) == ["callbacks", "other"]
+    assert done.refused == {"topic-unknown": 4}
+
+
+async def test_rejects_that_do_not_fit_are_cut_and_told_nevertheless() -> None:
+    outbox = Outbox()
+    request = row(0, "secret", callBack=b"x" * 50_000)
+    known = Known(secret=Reason.TOPIC_FORBIDDEN)
+    many = [(request[0][:-2] + offset.to_bytes(2, "big"), request[1]) for offset in range(20)]
+    await built(outbox, many, known, rejected=Target(2, 10_000))
+    records = [record for _, record in outbox.records("timer-rejected")]
+    assert len(records) == 20
+    assert all(request[1].startswith(record.value) and len(record.value) > 9_000 for record in records)
+    assert max(len(data) for _, _, data in outbox.batches) <= 10_000
+
+
+async def test_a_refused_record_is_told_with_the_key_and_value_that_it_had() -> None:
+    class Record:
+        key, value, offset = b"tomorrow", None, 8
+
+    key = Partition(3).place(REFUSED_MS, 8)
+    assert key
+    outbox = Outbox()
+    done = await built(outbox, [(key, pack_refused(Reason.KEY_NOT_A_SECOND, Record))])  # type: ignore[arg-type]
+    [(_, record)] = outbox.records("timer-rejected")
+    assert (record.key, record.value) == (b"tomorrow", None)
+    assert dict(record.headers)["timer-rejected-reason"] == b"key-not-a-second"
+    assert (done.contents.rejected, done.refused) == ([8], {"key-not-a-second": 1})
+
+
+@pytest.mark.parametrize("small", [False, True], ids=["as usual", "one by one"])
+async def test_a_tombstone_goes_with_the_callback_that_asks_for_it(small: bool) -> None:
+    """To the partition that is named, where the topic has it."""
+    known = Known(callbacks=ROOMY, schedules=Target(3, 1_000 if small else 1_048_588))
+    asked = [Future(callBackTopic="callbacks", tombstoneTopic="schedules", tombstoneKey="k") for _ in range(4)]
+    asked[1].tombstonePartition = 0
+    asked[2].tombstonePartition = 7
+    asked.append(Future(callBackTopic="callbacks"))
+    rows = [(row_key(DUE_MS, offset), future.SerializeToString()) for offset, future in enumerate(asked)]
+    outbox = Outbox()
+    done = await built(outbox, rows, known)
+    assert done.fired == {"callbacks": 5, "schedules": 0}
+    hashed = DefaultPartitioner()(b"k", [0, 1, 2], [0, 1, 2])
+    tombstones = sorted((r.headers, partition, r.key, r.value) for partition, r in outbox.records("schedules"))
+    assert tombstones == [
+        ([("timer-request", b"3:%d" % offset)], partition, b"k", None)
+        for offset, partition in enumerate([hashed, 0, hashed, hashed])
+    ]
+
+
+async def test_a_callback_whose_tombstone_has_no_topic_is_refused() -> None:
+    known = Known(callbacks=ROOMY, secret=Reason.TOPIC_FORBIDDEN)
+    asked = Future(callBackTopic="callbacks", tombstoneTopic="secret", tombstoneKey="k").SerializeToString()
+    plain = Future(callBackTopic="callbacks").SerializeToString()
+    done = await built(Outbox(), [(row_key(DUE_MS, 0), asked), (row_key(DUE_MS, 1), plain)], known)
+    assert (done.refused, done.contents.rejected) == ({Reason.TOPIC_FORBIDDEN: 1}, [0])
+
+
+# --- topics that take no record without a key ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in a batch", "one by one"])
+async def test_a_callback_without_a_key_is_rejected_where_its_topic_wants_one_and_its_neighbours_fire(
+    together: bool,
+) -> None:
+    """A compacted topic would refuse the transaction of the whole second for it."""
+    known = Known(callbacks=ROOMY, compacted=Target(3, 1_048_588, needs_key=True))
+    asked = [
+        Future(callBackTopic="callbacks", callBack=b"0"),
+        Future(callBackTopic="compacted", callBack=b"1"),
+        Future(callBackTopic="compacted", callBack=b"2", callBackKey="k"),
+        Future(callBackTopic="callbacks", callBack=b"3", callBackKey="k"),
+    ]
+    values = [future.SerializeToString() for future in asked]
+    rows = [(row_key(DUE_MS, offset), value) for offset, value in enumerate(values)]
+    if together:
+        rows = [(batch_key(DUE_MS, 3, 4), pack(framed(values), range(4), plain=True))]
+    outbox = Outbox()
+    done = await built(outbox, rows, known)
+    assert done.fired == {"callbacks": 2, "compacted": 1}
+    assert sorted(record.value for _, record in outbox.records("callbacks")) == [b"0", b"3"]
+    assert [(record.key, record.value) for _, record in outbox.records("compacted")] == [(b"k", b"2")]
+    [(_, rejected)] = outbox.records("timer-rejected")
+    assert rejected.value == values[1]
+    assert dict(rejected.headers)["timer-rejected-reason"] == b"topic-needs-key"
+    assert (done.refused, done.contents.rejected) == ({Reason.TOPIC_NEEDS_KEY: 1}, [1])
+    assert sorted(done.contents.offsets) == [0, 1, 2, 3]
+
+
+async def test_where_all_have_a_key_a_topic_that_wants_one_takes_them_all() -> None:
+    known = Known(compacted=Target(3, 1_048_588, needs_key=True))
+    done = await built(Outbox(), [row(offset, "compacted", callBackKey="k") for offset in range(5)], known)
+    assert (done.fired, done.refused) == ({"compacted": 5}, {})
+
+
+async def test_a_tombstone_has_a_key_of_its_own() -> None:
+    """So the topic that it goes to may want one."""
+    known = Known(callbacks=ROOMY, schedules=Target(3, 1_048_588, needs_key=True))
+    done = await built(Outbox(), [row(0, tombstoneTopic="schedules", tombstoneKey="k")], known)
+    assert (done.fired, done.refused) == ({"callbacks": 1, "schedules": 0}, {})
+
+
+# --- requests on which the code fails --------------------------------------------------------------------------------
+
+
+async def assert_only_2_is_unreadable(rows: list[Row], odd: bytes) -> None:
+    """Of four requests the third one is rejected, and all others fire."""
+    outbox = Outbox()
+    done = await built(outbox, rows)
+    assert done.fired == {"callbacks": 3}
+    values = Counter(record.value for _, record in outbox.records("callbacks"))
+    assert values == Counter([b"0", b"1", b"3"])
+    [(_, rejected)] = outbox.records("timer-rejected")
+    assert (rejected.key, rejected.value) == (b"%d" % SECOND, odd)
+    assert dict(rejected.headers)["timer-rejected-reason"] == b"unreadable"
+    assert (done.refused, done.contents.rejected) == ({Reason.UNREADABLE: 1}, [2])
+    assert sorted(done.contents.offsets) == [0, 1, 2, 3]
+
+
+async def test_a_row_of_which_no_callback_can_be_made_is_rejected_as_unreadable() -> None:
+    """Its topic is no text, which no owner has let pass."""
+    odd = b"\x0a\x02\xff\xfe"
+    await assert_only_2_is_unreadable([row(0), row(1), (row_key(DUE_MS, 2), odd), row(3)], odd)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in a batch", "one by one"])
+async def test_a_request_on_which_building_fails_is_rejected_as_unreadable(
+    monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """Also in the midst of others that are like it, of which some are built by then; none fires twice."""
+
+    def failing(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
+        if name == b"3:2":
+            raise ZeroDivisionError
+        return callback_headers(request, second, name)
+
+    monkeypatch.setattr(slices, "callback_headers", failing)
+    rows = [row(offset) for offset in range(4)]
+    values = [value for _, value in rows]
+    if together:
+        rows = [(batch_key(DUE_MS, 3, 4), pack(framed(values), range(4), named=True))]
+    await assert_only_2_is_unreadable(rows, values[2])
+
+
+async def test_the_tombstones_of_what_was_built_go_with_it_where_building_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
+        if name == b"3:1":
+            raise ZeroDivisionError
+        return callback_headers(request, second, name)
+
+    monkeypatch.setattr(slices, "callback_headers", failing)
+    outbox = Outbox()
+    rows = [row(offset, tombstoneTopic="schedules", tombstoneKey=f"{offset}") for offset in range(3)]
+    done = await built(outbox, rows, Known(callbacks=ROOMY, schedules=ROOMY))
+    assert sorted(record.key for _, record in outbox.records("schedules")) == [b"0", b"2"]
+    assert (done.fired, done.refused) == ({"callbacks": 2, "schedules": 0}, {Reason.UNREADABLE: 1})
+
+
+@pytest.mark.parametrize("error", [KafkaError("no broker"), OSError("no network")], ids=["known", "unknown"])
+@pytest.mark.parametrize("odd", [False, True], ids=["as usual", "one by one"])
+async def test_nothing_is_rejected_because_topics_cannot_be_looked_up(error: Exception, odd: bool) -> None:
+    """The slice fails, and is built anew by the next attempt."""
+
+    class Away(Known):
+        async def resolve(self, names: Collection[str]) -> None:
+            raise error
+
+    into = slice_to(Away(secret=Reason.TOPIC_FORBIDDEN))
+    with pytest.raises(KafkaError, match=str(error)):
+        await fill(into, iter([row(0), *([row(1, "secret")] if odd else [])]))
+    assert (into.contents.rejected, into.refused) == ([], {})

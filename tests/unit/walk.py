@@ -1,0 +1,971 @@
+"""
+A random walk of the pure core: owners of one partition read, scan, seal, crash and take over, in any order.
+
+There is no model of the worker here. Each step is one atomic action of an owner, in the words of the core: some records
+of the log through `accept` and `Partition.read` into a `MemoryStore`, as `worker/follower.py` does; a scan begun; a
+slice of it sealed; a takeover. A seeded generator chooses the next step, also for owners that another has followed, and
+that have not heard of it yet. What the broker keeps is kept here: that such an owner commits nothing. When the history
+is over the promises are checked against what became visible.
+
+    python tests/unit/walk.py 4711                       tell history 4711 step by step
+    python tests/unit/walk.py 4711 --off "due rule"      the same with a rule switched off, see `rules.py`
+
+How the shipped worker goes through these steps, with all that may get in between, is `tests/simulation/`.
+"""
+
+import random
+import sys
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# Where it is run by itself.
+sys.path.append(str(Path(__file__).parents[1]))
+
+from promises import Callback, PromiseError, Terms, Wish, check, check_at_least_once
+from rules import switched_off
+
+from kafka_timers.core import backlog, decisions, memory_store, partition, reconcile
+from kafka_timers.core import rows as batches
+from kafka_timers.core import verdicts as judging
+from kafka_timers.core.changes import Changes
+from kafka_timers.core.contents import Contents
+from kafka_timers.core.decisions import true_by_now
+from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
+from kafka_timers.core.memory_store import MemoryStore
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.versions import Answer, KnownFromError, Original
+from kafka_timers.core.wire import Condition, Copy, Future, Reply, Sealed
+
+START_S = 10
+MAX_CLOCK_SKEW_S = 2.0
+# In short histories an hour, and half an hour, are these, so that they end within a history.
+MEMORY_S, STALE_S = 12, 3
+_CHECKED = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
+_ALL = 1 << 60
+TROUBLES = ("crash", "assign", "zombie") * 2 + (
+    *("late cancel", "mid-second", "resume", "land", "backup", "compact", "retention", "formats"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record on `timer-request`."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+class FencedError(Exception):
+    """Another owner has been let in at the broker."""
+
+
+class Log:
+    """What Kafka keeps of one partition, and who may write there."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_S * 1000
+        self.records: list[Record | None] = []  # None: an offset without a record, as transactions leave them
+        self.wishes: dict[int, Wish] = {}
+        self.start = 0  # retention has deleted what lies below
+        self.pinned: int | None = None  # somebody's open transaction begins here
+        self.ticks: list[tuple[int, int, int]] = []  # second, UNIX milliseconds of its append, what could be read then
+        self.seals: list[Sealed] = []
+        self.kept_seals: list[tuple[str, Sealed]] = []  # what compaction has left of them
+        self.callbacks: list[Callback] = []
+        self.replies: list[Answer] = []
+        self.epoch = 0
+        self.in_doubt: Slice | None = None  # a commit that nobody has heard of yet
+
+    @property
+    def stable(self) -> int:
+        """The offset up to which it can be read."""
+        return len(self.records) if self.pinned is None else self.pinned
+
+
+@dataclass(slots=True)
+class Slice:
+    """What leaves in one transaction, and its seal."""
+
+    contents: Contents
+    seal: Sealed
+    drop_before: bytes | None
+    callbacks: list[Callback]
+
+
+class Owner:
+    """A worker as far as the core sees it: a disk, and the state of the partition."""
+
+    def __init__(self, walk: "Walk", name: str) -> None:
+        self.walk, self.log, self.name = walk, walk.log, name
+        self.disk = MemoryStore()
+        self.backup = MemoryStore()
+        self.partition = Partition(0)
+        self.is_up = self.is_paused = False
+        self.epoch = 0
+        self.end = 0  # of the log at the takeover
+        self.tick = 0  # the next to read
+        self.target_ms = 0  # what is being fired goes up to here
+        self.outbox: list[Answer] = []
+        self._held: deque[tuple[Sequence[Record], int]] = deque()
+        self._read_from: int | None = None
+
+    def write(self, changes: Changes) -> None:
+        """Keep *changes*: on disk, then in the state."""
+        self.disk.write(changes)
+        self.partition.apply(changes)
+
+    # --- taking over -------------------------------------------------------------------------------------------------
+
+    def take_over(self) -> None:
+        """Shut out the owner before, read the seals, and bring the disk in line."""
+        walk, log, off = self.walk, self.log, self.walk.off
+        log.epoch += 1
+        log.in_doubt = None
+        self.epoch, self.is_up, self.end, self.target_ms = log.epoch, True, log.stable, 0
+        self._held.clear()
+        self.partition = now = walk.partition_class(0, walk.terms.horizon_s, walk.format)
+        local, (read_from, self._read_from) = self.disk.head, (self._read_from, None)
+        if local is not None:
+            # How far a scan has come is left to the seals.
+            scan = local.scan and local.scan._replace(through=b"")
+            local = replace(local, scan=None if "scan in the store" in off else scan, done_below=0)
+        if read_from is not None:
+            local, read_from = None, max(read_from, log.start)
+        keep = now.acquire(walk.last_seals(), local, log_start=log.start, read_from=read_from)
+        if local and keep:
+            now.restore(self.disk.counts, self.disk.ignored)
+            if "reconcile" not in off:
+                before = reconcile.unreconciled(now, local)
+                marks = {key: mark for key, mark in self.disk.marks.items() if key < before}
+                rows, has_ids = self.disk.raw_rows(b"", before), bool(self.disk.known)
+                self.write(reconcile.reconcile(now, rows, marks, self.disk.versions, has_ids=has_ids))
+        else:
+            self.disk = MemoryStore()
+        if log.start > now.position and walk.is_exact:
+            raise PromiseError(f"{self.name} wants to read from {now.position}, below {log.start}")
+        self.write(now.read(max(now.position, log.start)))
+        left = [each for at, each in sorted(self.disk.answers.items()) if not now.is_answered(at)]
+        self.outbox = [] if "answers are kept" in off else [true_by_now(each, now) for each in left]
+        self.tick = max(0, min(self.tick, len(log.ticks)) - walk.between(0, 3))
+        if walk.trace:
+            walk.say(f"{self.name} takes over{' and keeps its disk' * keep}: {state_of(now)}")
+
+    def down(self, why: str) -> None:
+        """End it."""
+        self.is_up = False
+        if self.walk.trace:
+            self.walk.say(f"{self.name} {why}")
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it has read what it had to read before it may fire."""
+        return bool(self._held) or self.partition.position >= max(self.end, self.partition.must_read_to)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    @property
+    def read_up_to(self) -> int:
+        """The offset up to which records have come, also those that are held back."""
+        return self._held[-1][1] if self._held else self.partition.position
+
+    def read(self, count: int = _ALL) -> None:
+        """Read the next *count* offsets of the log, as far as it can be read."""
+        log, at = self.log, self.read_up_to
+        if at < log.start:
+            self.down("finds its position expired")
+            return
+        to = min(log.stable, at + count)
+        if at >= to:
+            return
+        if "forget when serving" in self.walk.off:
+            self.forget()
+        records = [self.walk.seen(record) for record in log.records[at:to] if record]
+        try:
+            self._ingest(records, to)
+        except KnownFromError as error:
+            self._read_from = error.offset
+            self.down(f"has to read again from {error.offset}")
+            self.take_over()
+            return
+        if self.walk.trace:
+            self.walk.say(f"{self.name} reads up to {to}: {state_of(self.partition)}{', holding' * bool(self._held)}")
+
+    def _ingest(self, records: Sequence[Record], position: int) -> None:
+        """Keep *records*, after which the log has been read up to *position*; held by `Follower.ingest`."""
+        if self._held:
+            self._held.append((records, position))
+            return
+        accepted = judging.accept(records, self.partition, 1, self.disk.versions)
+        if accepted.faults:
+            raise next(iter(accepted.faults.values()))
+        held = records[accepted.count :]
+        kept_to = held[0].offset if held else position
+        decided = None if accepted.decided.changes_nothing else accepted.decided
+        changes = self.partition.read(kept_to, accepted.rows, accepted.offsets, decided)
+        self.write(changes)
+        if held:
+            self._held.append((held, position))
+        self.outbox += changes.answers
+
+    def release_held(self) -> None:
+        """Decide on what was held back, as far as that can be done now."""
+        held, self._held = self._held, deque()
+        for records, position in held:
+            self._ingest(records, position)
+
+    def answer(self) -> None:
+        """Send the answers that are ready, if this is the owner still."""
+        answers, self.outbox = self.outbox, []
+        if any(answer.outcome in _CHECKED for answer in answers) and "epoch check" not in self.walk.off:
+            self._check_epoch()
+        self.log.replies += answers
+
+    def forget(self) -> None:
+        """Forget timer ids that are old enough."""
+        self.disk.forget(self.partition.sealed_ms // 1000 - 1)
+
+    # --- firing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def can_fire(self) -> bool:
+        """Whether something is being fired, or a tick has not been read."""
+        return bool(self.target_ms) or self.tick < len(self.log.ticks)
+
+    def fire(self) -> None:
+        """Go one step on with what is being fired: a scan is begun, or a slice of it sealed."""
+        if not self.is_serving:
+            self.read()
+        elif not self.target_ms:
+            self._begin()
+        else:
+            self._fire_slice()
+
+    def _begin(self) -> None:
+        walk, now = self.walk, self.partition
+        if walk.hits(walk.ticks_coalesced):
+            self.tick = len(self.log.ticks) - 1
+        second, appended_ms, stable = self.log.ticks[self.tick]
+        self.tick += 1
+        second = partition.tick_second(second, appended_ms, MAX_CLOCK_SKEW_S)
+        if second is None or ((second + 1) * 1000 <= now.sealed_ms and "old ticks" not in walk.off):
+            return
+        if not walk.hits(walk.impatient):
+            self.read()
+        end_ms = (second + 1) * 1000
+        due = next(self.disk.rows(*_range_of(now, end_ms)), None)
+        quiet_s = (end_ms - now.sealed_ms) // 1000
+        if not (self.is_up and (now.scan or self._held or due or quiet_s >= walk.seal_every_s)):
+            return
+        self.target_ms = end_ms
+        begun = now.begin(end_ms)
+        if "position is the snapshot" in walk.off and not now.scan and begun.head.scan:
+            begun.head = replace(begun.head, scan=begun.head.scan._replace(snapshot=stable))
+        self.write(begun)
+        if walk.trace:
+            walk.say(f"{self.name} fires {second}: {state_of(now)}")
+
+    def _fire_slice(self) -> None:
+        walk, now, off = self.walk, self.partition, self.walk.off
+        if not now.scan:
+            self.write(now.begin(self.target_ms))
+        if "answered before sealed" not in off:
+            self.answer()
+        ready = self._next_slice()
+        if "drop after the seal" in off:
+            self.disk.write(now.sealed(ready.seal, ready.contents, ready.drop_before))
+        self._commit(ready)
+        if not self.is_up:
+            return
+        changes = now.sealed(ready.seal, ready.contents, ready.drop_before)
+        if not self.outbox:
+            changes.answered_before = ready.seal.fence
+        self.write(changes)
+        if now.sealed_ms >= self.target_ms:
+            self.target_ms = 0
+        if walk.trace:
+            walk.say(f"{self.name} has sealed {[each.offset for each in ready.callbacks]}: {state_of(now)}")
+        try:
+            self.release_held()
+        except KnownFromError as error:
+            self._read_from = error.offset
+            self.take_over()
+
+    def _next_slice(self) -> Slice:
+        walk, now, disk, log = self.walk, self.partition, self.disk, self.log
+        start, end = now.keys_left()
+        rows, contents, callbacks = disk.rows(start, end), Contents(), []
+        is_last = True
+        for count, (key, row) in enumerate(rows):
+            if count == walk.slice_rows:
+                is_last = False
+                break
+            offsets, values = [parts_of(key)[1]], [row]
+            if is_batch(key):
+                run = batches.unpack(row)
+                offsets, values = list(run.offsets), list(batches.raw_requests(row))
+            copied, is_refused = copied_in(key), parts_of(key)[0] == REFUSED_MS
+            if copied:
+                contents.copies.append((offsets[0], copied.decided))
+            contents.late += is_late(key)
+            contents.through = key
+            contents.offsets += offsets
+            for offset, value in zip(offsets, values, strict=True):
+                wish = log.wishes[offset]
+                lies_at = copied.at if copied else offset
+                if (judging.unpack_refused(value)[2] if is_refused else value) != walk.value_of(lies_at):
+                    raise PromiseError(f"P7: #{offset} is not what was asked for")
+                contents.named |= bool(wish.timer_id) and not is_refused
+                is_reject = is_refused or offset in walk.unsendable
+                if is_reject:
+                    contents.rejected.append(offset)
+                callbacks.append(Callback(offset, log.now_ms, is_reject))
+        drop_before = end if is_last else contents.through + b"\0"
+        cancelled, superseded = disk.count_withdrawn(start, drop_before)
+        seal = now.seal(contents, complete=is_last, cancelled=cancelled, superseded=superseded)
+        seal.partitions = 1
+        waiting = self._waiting() - len(contents.offsets)
+        if seal.pending != waiting:
+            raise PromiseError(f"P8: seal {seal.last} says that {seal.pending} wait, and {waiting} do")
+        has_rows = bool(contents.offsets or cancelled or superseded)
+        return Slice(contents, seal, drop_before if has_rows else None, callbacks)
+
+    def _waiting(self) -> int:
+        """Return how many requests lie on disk that were not withdrawn."""
+        disk = self.disk
+        if not disk.marks:
+            return sum(map(count_of, disk.data))
+        rows = disk.rows(b"", b"\xff")
+        return sum(len(batches.unpack(row).offsets) if is_batch(key) else 1 for key, row in rows)
+
+    def _commit(self, ready: Slice) -> None:
+        """Commit; its outcome may be known to nobody, and then the partition is taken over anew."""
+        walk, log = self.walk, self.log
+        if walk.is_fenced:
+            self._check_epoch()
+        dice = walk.rng.random()
+        if dice < walk.commit_lost:
+            self.down(f"has lost its transaction for {ready.seal.last}")
+        elif dice < walk.commit_lost + walk.commit_in_doubt:
+            log.in_doubt = ready
+            self.down(f"does not know what became of its transaction for {ready.seal.last}")
+        else:
+            walk.publish(ready)
+            if dice > 1 - walk.commit_unanswered:
+                self.down(f"has not heard that it has sealed {ready.seal.last}")
+
+    def _check_epoch(self) -> None:
+        if self.walk.is_fenced and self.epoch != self.log.epoch and "fencing" not in self.walk.off:
+            raise FencedError
+
+
+def _range_of(now: Partition, end_ms: int) -> tuple[bytes, bytes]:
+    return partition.first_key(now.sealed_ms), partition.first_key(end_ms)
+
+
+class Lake:
+    """
+    What promotes far requests: it decides on what it has landed, and its copies come when they come.
+
+    Attributes:
+        on_their_way: the moment at which each copy is appended, the offset of its original, and its decision.
+    """
+
+    def __init__(self, walk: "Walk") -> None:
+        self.walk = walk
+        self.on_their_way: list[tuple[int, Original]] = []
+
+    def copies(self, decided: int, *, all: bool = False) -> Iterator[Original]:
+        """Yield the copies to be made soon, or of all that is far, as far as the records below *decided* tell."""
+        walk, log, off = self.walk, self.walk.log, self.walk.off
+        known = decided - 2 if "decide on what is read" in off else decided
+        wishes = {at: wish for at, wish in log.wishes.items() if at < known}
+        copied = walk.valid_copies(wishes)
+        if "promote anew" in off:
+            copied = {wish.original.offset for wish in wishes.values() if wish.original}
+        withdrawn: set[int] = set()
+        last: dict[bytes, int] = {}
+        for at, wish in wishes.items():
+            if not wish.timer_id or wish.is_refused or wish.original:
+                continue
+            before = last.get(wish.timer_id)
+            if before is not None and wishes[before].is_in_time(wish):
+                withdrawn.add(before)
+            if not wish.is_cancel:
+                last[wish.timer_id] = at
+        now_s = log.now_ms // 1000
+        for at, wish in wishes.items():
+            is_near = wish.second - wish.appended_ms // 1000 <= walk.terms.horizon_s
+            if wish.is_cancel or wish.is_refused or wish.original or is_near or at in copied:
+                continue
+            # Of what comes later, some may not have been asked for yet.
+            if not all and wish.second > now_s + walk.terms.horizon_s:
+                continue
+            if at not in withdrawn or "decide on all" in off:
+                yield Original(at, wish.appended_ms // 1000, decided, now_s)
+
+    def promote(self) -> None:
+        """Decide, and put the copies on their way: some are lost, some come twice, some come too late to be of use."""
+        walk = self.walk
+        for each in self.copies(walk.log.stable):
+            for _ in range(walk.rng.choice((0, 1, 1, 1, 2))):
+                self.on_their_way.append((walk.log.now_ms + walk.between(0, 6000), each))
+
+    def append(self, *, all: bool = False) -> None:
+        """Append the copies whose moment has come, or all."""
+        now_ms = self.walk.log.now_ms
+        arrived = [each for when_ms, each in self.on_their_way if all or when_ms <= now_ms]
+        self.on_their_way = [] if all else [each for each in self.on_their_way if each[0] > now_ms]
+        for each in arrived:
+            if "decided before it is landed" in self.walk.off:
+                each = each._replace(decided_s=now_ms // 1000)
+            self.walk.copy(each)
+
+    def finish(self) -> None:
+        """Promote until nothing is left."""
+        self.append(all=True)
+        for _ in range(3):
+            self.on_their_way += [(0, each) for each in self.copies(self.walk.log.stable, all=True)]
+            self.append(all=True)
+
+
+class Walk:
+    """
+    One history.
+
+    Args:
+        seed: of every choice.
+        off: rules that are switched off, of those that owners keep.
+        partition_class: breaks those of the core.
+        trace: gets a line for each step.
+        terms: that it is lived under.
+        is_fenced: whether the broker shuts out an owner that another has followed.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        off: Iterable[str] = (),
+        partition_class: type[Partition] = Partition,
+        trace: Callable[[str], None] | None = None,
+        terms: Terms | None = None,
+        is_fenced: bool = True,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.off = frozenset(off)
+        self.partition_class = partition_class
+        self.trace = trace
+        self.terms = terms or Terms()
+        self.is_fenced = is_fenced
+        self.log = Log()
+        self.lake = Lake(self)
+        self.owners = [Owner(self, name) for name in "ABC"]
+        self.owner = self.owners[0]  # to whom the group has given the partition
+        self.unsendable: set[int] = set()
+        self.format = 2
+        self.slice_rows = 1000
+        self.seal_every_s = 0
+        self.skew_ms = 0
+        self.named = self.conditional = self.pins = 0.0
+        self.impatient = self.ticks_coalesced = self.stubborn = self.seals_tail = 0.0
+        self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
+        self.is_troubled = False
+        self._boundary = START_S + 1
+
+    # --- choices -----------------------------------------------------------------------------------------------------
+
+    def hits(self, probability: float) -> bool:
+        return probability > 0.0 and self.rng.random() < probability
+
+    def between(self, low: int, high: int) -> int:
+        return int(self.rng.random() * (high - low + 1)) + low
+
+    def say(self, what: str) -> None:
+        if self.trace:
+            self.trace(f"{self.log.now_ms / 1000:8.3f}  {what}")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing fires twice."""
+        return self.is_fenced or not self.is_troubled
+
+    # --- what happens around the owners ------------------------------------------------------------------------------
+
+    def request(self, second: int = 0, timer_id: bytes = b"", **more: Any) -> int:
+        """Append what asks for a timer, or cancels one; *more* are fields of its `Wish`. Return its offset."""
+        log = self.log
+        offset, wish = len(log.records), Wish(second, timer_id=timer_id, appended_ms=log.now_ms, **more)
+        future = Future(cancel=wish.is_cancel, millis=wish.millis, condition=wish.condition)  # type: ignore[arg-type]
+        if not wish.is_cancel:
+            future.callBackTopic = "calls"
+        if timer_id:
+            future.timerId = timer_id.decode()
+        if wish.asks:
+            future.replyTopic = "replies"
+        if wish.expected is not None:
+            future.ifRequest = f"0:{wish.expected}"
+        key = b"soon" if wish.is_refused else b"%d" % (wish.second or 1)
+        log.records.append(Record(offset, log.now_ms, key, future.SerializeToString()))
+        log.wishes[offset] = wish
+        if self.trace:
+            self.say(f"#{offset}: {told_of(wish)}")
+        return offset
+
+    def copy(self, original: Original) -> int:
+        """Append a copy; return its offset."""
+        log = self.log
+        offset, wish = len(log.records), log.wishes[original.offset]
+        of = log.records[original.offset]
+        assert of
+        future = Future.FromString(of.value or b"")
+        future.copy.CopyFrom(
+            Copy(
+                offset=original.offset,
+                appended=original.appended_s,
+                decidedOffset=original.decided,
+                decided=original.decided_s,
+            )
+        )
+        log.records.append(Record(offset, log.now_ms, of.key, future.SerializeToString()))
+        log.wishes[offset] = wish._replace(original=original, appended_ms=log.now_ms)
+        self.say(f"#{offset}: copy of #{original.offset}, decided at {original.decided}")
+        return offset
+
+    def cancel(self, timer_id: bytes = b"a", **more: Any) -> int:
+        """Append a cancel; return its offset."""
+        return self.request(0, timer_id, is_cancel=True, asks=True, **more)
+
+    def tick(self, second: int) -> None:
+        """Append a tick."""
+        self.log.ticks.append((second, self.log.now_ms, self.log.stable))
+        self.say(f"tick {second}")
+
+    def at(self, second: float) -> None:
+        """Let the broker's clock show *second*."""
+        self.log.now_ms = round(second * 1000)
+
+    def publish(self, ready: Slice) -> None:
+        """Make what a transaction has sent visible."""
+        log, is_slice = self.log, ready.seal.HasField("through")
+        log.callbacks += ready.callbacks
+        log.seals.append(ready.seal)
+        log.kept_seals.append(("slice" if is_slice and "seal keys" not in self.off else "", ready.seal))
+
+    def compact(self) -> None:
+        """Leave of the seals the last one under each key."""
+        newest = {key: at for at, (key, _) in enumerate(self.log.kept_seals)}
+        self.log.kept_seals = [self.log.kept_seals[at] for at in sorted(newest.values())]
+
+    def last_seals(self) -> list[Sealed]:
+        """Return the seals that are left, or the last complete one and those behind it."""
+        seals = [seal for _, seal in self.log.kept_seals]
+        if self.hits(self.seals_tail):
+            complete = [at for at, seal in enumerate(seals) if not seal.HasField("through")]
+            return seals[complete[-1] if complete else 0 :]
+        return seals
+
+    def seen(self, record: Record) -> Record:
+        """Return *record* as an owner sees it that may judge by more than the record."""
+        is_moody = "verdict from the log" in self.off and record.offset % 3 == 0
+        return replace(record, key=b"soon") if is_moody and self.log.now_ms // 2000 % 2 else record
+
+    def value_of(self, offset: int) -> bytes | None:
+        record = self.log.records[offset]
+        return record and record.value
+
+    def valid_copies(self, wishes: Mapping[int, Wish]) -> set[int]:
+        """Return the originals of which there is a copy that is neither stale nor overtaken."""
+        valid = set()
+        last: dict[bytes, int] = {}
+        for at, wish in wishes.items():
+            if wish.original is None:
+                if not wish.is_refused:
+                    last[wish.timer_id] = at
+                continue
+            overtaken = bool(wish.timer_id) and last.get(wish.timer_id, -1) >= wish.original.decided
+            if not overtaken and wish.appended_ms // 1000 - wish.original.decided_s <= self.terms.stale_s:
+                valid.add(wish.original.offset)
+        return valid
+
+    # --- for told stories --------------------------------------------------------------------------------------------
+
+    def take_over(self, owner: Owner, *, is_empty: bool = False) -> None:
+        """Make *owner* the owner."""
+        if is_empty:
+            owner.disk = MemoryStore()
+        self.owner = owner
+        owner.tick = 0
+        owner.take_over()
+
+    def settle_down(self, owner: Owner) -> None:
+        """Let *owner* read and fire all there is."""
+        for _ in range(1000):
+            owner.read()
+            if not owner.is_up:
+                self.take_over(owner)
+            if owner.is_serving:
+                owner.forget()
+            if not owner.can_fire:
+                owner.answer()
+                return
+            owner.fire()
+        raise PromiseError("P9: the owner does not come to rest")
+
+    # --- a random history --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Live a random history, end all faults, fire what is left, and check the promises."""
+        rng, has_lake = self.rng, self.terms.horizon_s > 0
+        self.commit_lost, self.commit_in_doubt = rng.choice((0.0, 0.08)), rng.choice((0.0, 0.08))
+        self.commit_unanswered = rng.choice((0.0, 0.08))
+        self.impatient, self.ticks_coalesced = rng.choice((0.0, 0.2)), rng.choice((0.0, 0.3))
+        self.seals_tail, self.stubborn = rng.choice((0.0, 0.5)), rng.choice((0.0, 0.5))
+        self.skew_ms = rng.choice((0, 0, -200, 100, 300))
+        self.slice_rows = rng.choice((1, 1, 2, 3, 1000))
+        self.pins = rng.choice((0.02, 0.12))
+        self.seal_every_s = rng.choice((0, 2, 5))
+        self.named = rng.choice((0.0, 0.7, 0.9) if has_lake else (0.0, 0.5, 0.9))
+        if self.is_fenced and not has_lake:
+            self.conditional = rng.choice((0.0, 0.5))
+        self.format = rng.choice((1, 2, 2))
+        trouble = rng.choice((0.0, 0.06, 0.06, 0.12))
+        if self.hits(0.1):
+            trouble = self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
+        self.is_troubled = bool(trouble or self.commit_lost or self.commit_in_doubt or self.commit_unanswered)
+        self.owner.take_over()
+        for _ in range(rng.choice((40, 70, 110))):
+            dice = rng.random()
+            if dice < trouble:
+                self.trouble()
+            elif dice < 0.3:
+                self.pass_time(self.between(20, 1200 if self.terms.is_forgetful else 600))
+            elif dice < 0.5:
+                self.random_request()
+            elif dice < 0.55 and has_lake:
+                self.lake.promote()
+            else:
+                self.some_owner()
+        self.end()
+
+    def random_request(self) -> None:
+        log, dice = self.log, self.rng.random()
+        if dice < 0.06:
+            log.records.append(None)
+        elif dice < 0.06 + self.pins and log.pinned is None:
+            # Somebody asks inside a transaction of his own, which stays open for a while.
+            log.pinned = len(log.records)
+            for _ in range(self.between(0, 2)):
+                self.random_record()
+        elif dice < 0.2:
+            log.pinned = None
+        else:
+            self.random_record()
+
+    def random_record(self) -> None:
+        rng, log = self.rng, self.log
+        ahead_s = 4
+        if self.terms.is_forgetful and self.hits(0.5):
+            ahead_s = 12 if self.terms.horizon_s else 25
+        second = log.now_ms // 1000 + self.between(-3, ahead_s)
+        dice = rng.random()
+        if dice < 0.05:
+            self.unsendable.add(len(log.records))
+        if not self.hits(self.named):
+            self.request(second, millis=500 if dice > 0.8 else 0, is_refused=0.05 < dice < 0.12)
+            return
+        timer_id = rng.choice((b"a", b"a", b"b"))
+        is_cancel = dice > 0.05 and self.hits(0.4)
+        condition, expected = 0, None
+        if self.hits(self.conditional):
+            condition = Condition.IF_PENDING if is_cancel or rng.random() < 0.5 else Condition.IF_ABSENT
+            if condition == Condition.IF_PENDING and rng.random() < 0.4:
+                expected = self.between(0, len(log.records))
+        self.request(
+            0 if is_cancel else second,
+            timer_id,
+            millis=500 if dice > 0.8 and not is_cancel else 0,
+            is_refused=not is_cancel and 0.05 < dice < 0.12,
+            is_cancel=is_cancel,
+            asks=rng.random() < 0.8,
+            condition=condition,
+            expected=expected,
+        )
+
+    def pass_time(self, by_ms: int) -> None:
+        log, until_ms = self.log, self.log.now_ms + by_ms
+        self.lake.append()
+        while self._boundary * 1000 - self.skew_ms <= until_ms:
+            log.now_ms = max(log.now_ms, self._boundary * 1000 - self.skew_ms)
+            dice = self.rng.random()
+            if dice < 0.9:
+                self.tick(self._boundary)
+            if dice < 0.1:
+                self.tick(self._boundary - self.between(0, 2))
+            if dice < 0.02:
+                self.tick(self._boundary + 3600)
+            self._boundary += 1
+        log.now_ms = until_ms
+
+    def some_owner(self) -> None:
+        """Let one of them do something, if it has anything to do."""
+        owner = self.rng.choice(self.owners) if self.hits(0.3) else self.owner
+        if not owner.is_up:
+            if owner is self.owner:
+                self.guarded(owner, owner.take_over)
+            return
+        if owner.is_paused:
+            return
+        if owner.target_ms and self.log.pinned is not None and self.hits(0.2):
+            # A transaction that ends in mid-second is what tells owners apart.
+            self.log.pinned = None
+        dice = self.rng.random()
+        if owner.outbox and dice < 0.5:
+            self.guarded(owner, owner.answer)
+        elif owner.read_up_to < self.log.stable and (dice < 0.6 or not owner.can_fire):
+            self.guarded(owner, lambda: owner.read(self.between(1, 4)))
+        elif owner.can_fire:
+            self.guarded(owner, owner.fire)
+        elif owner.is_serving:
+            owner.forget()
+
+    def guarded(self, owner: Owner, step: Callable[[], None]) -> None:
+        """Take a *step* of *owner*, which may turn out to be none any more."""
+        try:
+            step()
+        except FencedError:
+            owner.down("is fenced")
+            if self.hits(self.stubborn):
+                owner.take_over()
+
+    def trouble(self) -> None:
+        rng, owner, log = self.rng, self.owner, self.log
+        kind = rng.choice(TROUBLES)
+        self.say(f"-- {kind}")
+        if kind == "crash":
+            one = owner if self.hits(0.7) else rng.choice(self.owners)
+            one.down("is down")
+            dice = rng.random()
+            if dice < 0.3:
+                one.disk = copy_of(one.backup)  # what was not synced is gone, or an old disk came back
+            elif dice < (0.7 if self.terms.horizon_s else 0.5):
+                one.disk = MemoryStore()
+            if one is owner:
+                self.hand_over(rng.choice(self.owners))
+        elif kind == "assign":
+            owner.down("gives the partition up")
+            self.hand_over(rng.choice(self.owners))
+        elif kind == "zombie":
+            owner.is_paused = self.hits(0.5)
+            self.hand_over(self.another())
+        elif kind == "late cancel":
+            # What one owner cannot read in time, the one before may read later, when it goes on.
+            if self.named and log.pinned is None:
+                log.pinned = len(log.records)
+                self.cancel()
+                self.hand_over(self.another())
+        elif kind == "mid-second":
+            # Somebody's transaction ends when a scan has begun; its owner reads on, answers, and another one follows.
+            if owner.is_up and owner.target_ms:
+                log.pinned = None
+                self.guarded(owner, owner.read)
+                self.guarded(owner, owner.answer)
+                self.hand_over(self.another())
+        elif kind == "resume":
+            for each in self.owners:
+                each.is_paused = False
+        elif kind == "land":
+            self.land()
+        elif kind == "formats":
+            self.change_format()
+        elif kind == "backup":
+            one = rng.choice(self.owners)
+            one.backup = copy_of(one.disk)
+        elif kind == "retention":
+            # Nothing that is pending may expire; an operator is warned long before.
+            if log.seals:
+                to = log.seals[-1].restore_from
+                if self.terms.horizon_s:
+                    times_ms = [each.timestamp if each else 0 for each in log.records]
+                    to = min(to, bisect_left(times_ms, log.now_ms - self.terms.memory_s * 1000))
+                log.start = max(log.start, to)
+        elif kind == "compact":
+            self.compact()
+
+    def change_format(self) -> None:
+        """Have the group upgraded, or the version before brought back; owners keep the format that they know."""
+        if self.conditional:
+            if self.format == 2:
+                return
+            # What has read a condition as an owner of format 1 does is of no use to one of format 2, and no store tells
+            # which format it was read by.
+            for each in self.owners:
+                each.down("is upgraded")
+                each.disk, each.backup = MemoryStore(), MemoryStore()
+            # A cancel behind a condition that was refused then found no timer, which was so.
+            self.terms = replace(self.terms, is_forgetful=True)
+        self.format = 3 - self.format
+        self.say(f"all know format {self.format}")
+
+    def another(self) -> Owner:
+        return self.rng.choice([owner for owner in self.owners if owner is not self.owner])
+
+    def hand_over(self, owner: Owner) -> None:
+        self.owner = owner
+        owner.is_paused = False
+        if owner.is_up:
+            owner.down("is assigned anew")
+        if self.hits(0.7):
+            owner.take_over()
+
+    def land(self) -> None:
+        """Let the commit take place that nobody has heard of, unless its owner has been shut out."""
+        ready, self.log.in_doubt = self.log.in_doubt, None
+        if ready:
+            self.publish(ready)
+            self.say("a commit in doubt has taken place")
+
+    def end(self) -> None:
+        self.say("-- faults have ended")
+        self.log.pinned = None
+        self.impatient = self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
+        if self.hits(0.5):
+            self.land()
+        if self.is_troubled:
+            for each in self.owners:
+                each.is_up = each.is_paused = False
+            self.owner = self.rng.choice(self.owners)
+        if not self.owner.is_up:
+            self.owner.take_over()
+        self.seal_every_s = 0
+        self.finish()
+
+    def finish(self) -> None:
+        """Let the owner fire all that is left, a second for what comes late included, and check the promises."""
+        log, owner = self.log, self.owner
+        self.settle_down(owner)
+        if self.terms.horizon_s:
+            self.lake.finish()
+            self.settle_down(owner)
+        last = max([wish.second for wish in log.wishes.values()] + [log.now_ms // 1000, START_S])
+        for second in (last + 1, last + 2):
+            self.at(second)
+            self.tick(second)
+            self.settle_down(self.owner)
+        if max(seal.last for seal in log.seals) < last + 2:
+            raise PromiseError(f"P9: {last + 2} is not sealed")
+        self.check()
+
+    def check(self) -> None:
+        """Check the promises, once everything that was asked for is sealed."""
+        log = self.log
+        if self.is_exact:
+            replies = [(answer.offset, answer.outcome) for answer in log.replies]
+            check(log.wishes, log.seals, log.callbacks, replies, self.terms)
+        else:
+            check_at_least_once(log.wishes, log.seals, log.callbacks)
+
+
+def copy_of(store: MemoryStore) -> MemoryStore:
+    """Return a copy of *store*."""
+    other = MemoryStore()
+    vars(other).update({name: copy(part) for name, part in vars(store).items()})
+    return other
+
+
+def state_of(now: Partition) -> str:
+    text = f"read to {now.position}, sealed before {now.sealed_ms / 1000} snapshot {now.head.snapshot}"
+    if scan := now.scan:
+        text += f", scanning before {scan.end_ms / 1000} snapshot {scan.snapshot}"
+        text += f" through {parts_of(scan.through)}" if scan.through else ""
+    return text
+
+
+def told_of(wish: Wish) -> str:
+    parts = ["cancel" if wish.is_cancel else f"request for {wish.due_ms / 1000}"]
+    if wish.timer_id:
+        parts.append(f"of {wish.timer_id.decode()}")
+    if wish.condition:
+        parts.append(Condition.Name(wish.condition))  # type: ignore[arg-type]
+    if wish.expected is not None:
+        parts.append(f"if it is #{wish.expected}")
+    return " ".join([*parts, "(refused)"] if wish.is_refused else parts)
+
+
+# --- running them ----------------------------------------------------------------------------------------------------
+
+# Where the times are named that a short history has shorter.
+_TIMES: tuple[tuple[ModuleType, str, int], ...] = (
+    (partition, "ID_MEMORY_MS", MEMORY_S * 1000),
+    (reconcile, "ID_MEMORY_MS", MEMORY_S * 1000),
+    (decisions, "ID_MEMORY_MS", MEMORY_S * 1000),
+    (decisions, "COPY_STALE_S", STALE_S),
+    (memory_store, "ID_MEMORY_S", MEMORY_S),
+)
+SHORT = Terms(memory_s=MEMORY_S, stale_s=STALE_S, is_forgetful=True)
+
+
+@contextmanager
+def shortened(terms: Terms) -> Iterator[None]:
+    """Have two offsets to a chunk, so that ten requests have several, and hours last seconds where *terms* say so."""
+    from kafka_timers.core import versions
+
+    places = [(backlog, "CHUNK_BITS", 1)]
+    if terms.is_forgetful:
+        places += [*_TIMES, (versions, "_MINUTE_S", 1)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in places]
+    try:
+        for module, name, value in places:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def run_history(
+    seed: int, *, off: Iterable[str] = (), trace: Callable[[str], None] | None = None, has_lake: bool | None = None
+) -> None:
+    """
+    Live one history, the same for the same arguments; in every eighth nothing shuts out an owner that was paused.
+
+    Args:
+        seed: of every choice.
+        off: rules that are switched off.
+        trace: gets a line for each step.
+        has_lake: whether far requests are left to a lake; by default in every third history. Hours last seconds in
+            those, and in every sixth history without.
+
+    Raises:
+        PromiseError: a promise does not hold.
+    """
+    if has_lake is None:
+        has_lake = seed % 3 == 1
+    is_short = has_lake or seed % 6 == 3
+    terms = replace(SHORT, horizon_s=2 + seed % 2 * 2 if has_lake else 0) if is_short else Terms()
+    with shortened(terms), switched_off(off) as broken:
+        Walk(seed, off=off, partition_class=broken, trace=trace, terms=terms, is_fenced=seed % 8 != 7).run()
+
+
+def first_violation(
+    seeds: Iterable[int], *, off: Iterable[str] = (), has_lake: bool | None = None
+) -> tuple[int, str] | None:
+    """Return the first of *seeds* whose history breaks a promise, and which."""
+    for seed in seeds:
+        try:
+            run_history(seed, off=off, has_lake=has_lake)
+        except Exception as error:
+            return seed, f"{type(error).__name__}: {error}"
+    return None
+
+
+if __name__ == "__main__":
+    run_history(int(sys.argv[1]), off=sys.argv[3:], trace=print)
