@@ -1,8 +1,11 @@
 """Told stories: what the worker does in one situation each, from the first to the last."""
 
+from unittest import mock
+
+from simulation.assembly import Process
 from simulation.clients import Wish, write
 from simulation.loop import EPOCH_S
-from simulation.told import told
+from simulation.told import Story, told
 
 
 def test_a_request_fires_in_its_second() -> None:
@@ -82,28 +85,72 @@ def test_a_worker_that_is_killed_with_its_disk_loses_nothing() -> None:
         assert (story.fired(), story.answers()) == ([(1, 5.0)], ["CANCELLED"])
 
 
+def _a_paused_owner_reads_a_cancel_late(story: Story) -> tuple[Process, Process]:
+    """
+    Have A, which owns the partition no more, read what B could not read when it fired.
+
+    1. A is paused, a transaction with a cancel is open    2. B fires what the cancel is about
+    3. the transaction is committed    4. A goes on, reads the cancel, and finds the timer pending
+    """
+    a = story.start("a", 0)
+    story.request(3, timer_id=b"a")
+    story.until(2.1)
+    transaction = story.kafka.begin("client")
+    story.cancel(b"a", transaction=transaction)
+    story.world.loop.pause(a.name)
+    b = story.start("b", 0)
+    story.until(3.2)
+    assert story.fired() == [(0, 3.0)]
+    b.give_up()
+    story.until(3.3)
+    story.kafka.commit(transaction)
+    story.world.loop.resume(a.name)
+    story.until(3.9)
+    a.give_up()
+    b.own([0])
+    return a, b
+
+
 def test_a_paused_owner_says_of_nothing_that_it_was_cancelled() -> None:
-    """A cancel of an open transaction can be read only when another owner has fired what it is about."""
     with told() as story:
+        _a_paused_owner_reads_a_cancel_late(story)
+        story.finish()
+        assert story.answers() == ["TOO_LATE"]
+
+
+def test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later() -> None:
+    with told() as story:
+        a, b = _a_paused_owner_reads_a_cancel_late(story)
+        story.until(6)
+        b.give_up()
+        a.own([0])
+        story.until(7)
+        story.cancel(b"a")
+        story.finish()
+        assert story.answers() == ["TOO_LATE", "UNKNOWN"]
+
+
+def test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so() -> None:
+    """A part of the second is sealed by an owner that could not read the cancel, and is gone."""
+    with told(slice_rows=1) as story:
         a = story.start("a", 0)
-        story.request(3, timer_id=b"a")
-        story.until(2.1)
+        story.request(3)
+        story.request(4, timer_id=b"a")
+        story.until(2.5)
         transaction = story.kafka.begin("client")
         story.cancel(b"a", transaction=transaction)
         story.world.loop.pause(a.name)
+        story.until(3.5)
         b = story.start("b", 0)
-        story.until(3.2)
-        assert story.fired() == [(0, 3.0)]
-        b.give_up()
-        story.until(3.3)
+        with mock.patch.object(story.network, "lag_s", return_value=0.01):
+            while not story.fired():
+                story.until(story.world.loop.time() + 0.01)
+            story.world.group.kill(b, for_s=60)
+            story.until(5)
         story.kafka.commit(transaction)
         story.world.loop.resume(a.name)
-        story.until(3.9)
-        story.world.group.members.remove(a)
-        a.give_up()
-        b.own([0])
         story.finish()
-        assert story.answers() == ["TOO_LATE"]
+        assert ([offset for offset, _ in story.fired()], story.answers()) == ([0, 1], ["TOO_LATE"])
 
 
 def test_records_that_no_worker_may_accept_stop_nothing() -> None:
