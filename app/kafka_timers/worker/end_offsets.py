@@ -23,6 +23,8 @@ class EndOffsets:
         self._numbers = numbers
         self._second = 0
         self._asked: asyncio.Task[dict[int, int]] | None = None
+        # An older question may still wait for a broker that is silent.
+        self._open: set[asyncio.Task[dict[int, int]]] = set()
 
     async def end(self, number: int, second: int) -> int:
         """
@@ -34,8 +36,8 @@ class EndOffsets:
         if self._asked is None or second != self._second:
             self._second = second
             self._asked = asyncio.create_task(self._bounds.ends(self._numbers()))
-            # Nobody may be left to look at it.
-            self._asked.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._open.add(self._asked)
+            self._asked.add_done_callback(self._ended)
         asked = self._asked
         ends: dict[int, int] = {}
         try:
@@ -48,7 +50,13 @@ class EndOffsets:
             ends = await self._bounds.ends([number])
         return ends[number]
 
+    def _ended(self, question: asyncio.Task[dict[int, int]]) -> None:
+        self._open.discard(question)
+        # Nobody may be left to look at it.
+        if not question.cancelled():
+            question.exception()
+
     def close(self) -> None:
-        """End the question that is under way; nobody waits for it any more."""
-        if self._asked:
-            self._asked.cancel()
+        """End all questions that are under way; nobody waits for them any more."""
+        for question in list(self._open):
+            question.cancel()
