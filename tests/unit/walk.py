@@ -807,16 +807,15 @@ class Walk:
 
     def change_format(self) -> None:
         """Have the group upgraded, or the version before brought back; owners keep the format that they know."""
+        log = self.log
         if self.conditional:
-            if self.format == 2:
+            # There is no way back from conditions. And none may have been refused yet that no seal covers: what follows
+            # from that, answers and rows of stores, is not what an owner of format 2 makes of it.
+            fence = max((seal.fence for seal in log.seals), default=0)
+            if self.format == 2 or any(wish.condition for at, wish in log.wishes.items() if at >= fence):
                 return
-            # What has read a condition as an owner of format 1 does is of no use to one of format 2, and no store tells
-            # which format it was read by.
             for each in self.owners:
                 each.down("is upgraded")
-                each.disk, each.backup = MemoryStore(), MemoryStore()
-            # A cancel behind a condition that was refused then found no timer, which was so.
-            self.terms = replace(self.terms, is_forgetful=True)
         self.format = 3 - self.format
         self.say(f"all know format {self.format}")
 
