@@ -22,20 +22,22 @@ def fired(names: list[str], wanted: list[str]) -> tuple[list[str], list[str]]:
     return [name for name in wanted if not counts[name]], [name for name, count in counts.items() if count > 1]
 
 
-async def until_uncommitted(service: Service, count: int) -> None:
-    """Wait until *count* more callbacks have reached the broker, visible or not."""
+async def fire_uncommitted(service: Service, second: int, count: int) -> None:
+    """Tick *second*, and wait until *count* callbacks have reached the broker, visible or not."""
+    # The consumer stands ready before the tick: what is fired while one starts may be all there is.
     async with service.reading(service.callbacks, committed=False) as consumer:
+        await service.tick(second)
         assert len(await take(consumer, count, 60)) >= count
 
 
 async def test_worker_killed_in_the_middle_of_100_000_callbacks_loses_and_doubles_none(service: Service) -> None:
     """The transaction that was under way is aborted by the next owner, who fires what no slice has sealed."""
-    worker = await service.worker()
+    # Many small transactions, so that the kill falls into one of them however slowly this test notices the first.
+    worker = await service.worker("--slice-rows", "500")
     second = int(time.time()) - 1000
     names = [f"t-{n}" for n in range(100_000)]
     await service.requests(second, names, partition=0)
-    await service.tick(second)
-    await until_uncommitted(service, 5_000)
+    await fire_uncommitted(service, second, 5_000)
     worker.child.kill()
     assert not any(seal.last >= second and is_complete(seal) for seal in (await service.seals())[0])
     await service.worker(data_dir=worker.data_dir)
@@ -72,8 +74,7 @@ async def test_worker_paused_in_mid_second_is_fenced_and_rejoins(service: Servic
     second = int(time.time()) - 1000
     names = [f"t-{n}" for n in range(40_000)]
     await service.requests(second, names)
-    await service.tick(second)
-    await until_uncommitted(service, 2_000)
+    await fire_uncommitted(service, second, 2_000)
     os.kill(paused.child.pid, signal.SIGSTOP)
     other = await service.worker()
     await until_owned(other, 4)
