@@ -157,7 +157,6 @@ class Firing:
         ports = self._ports
         if self._partition.position >= end:
             return
-        self._follower.awaited = end
         ports.reader.hurry()
         try:
             async with asyncio.timeout(ports.settings.fence_wait_s):

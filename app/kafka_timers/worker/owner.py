@@ -206,6 +206,7 @@ class Owner:
         end = await self._open(fenced, await self._seals(fenced))
         firing = self._start(fenced)
         self._ports.reader.add(self._follower)
+        self._ports.reader.hurry()
         # Until the log has been read up to where it ends now, an older request might come after a younger one.
         await self._follower.reach(max(end, self._partition.must_read_to), unless=self._stopped.is_set)
         self._trouble = "waits for a tick"
