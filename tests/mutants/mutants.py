@@ -443,7 +443,7 @@ MUTANTS = [
     _one(
         "what was cancelled here and done elsewhere is known as cancelled",
         RECONCILE,
-        "            changes.versions[timer_id] = None\n",
+        "            changes.versions[timer_id] = partition.unsure(version)\n",
         "            pass\n",
     ),
     _one(

@@ -329,7 +329,7 @@ class Partition:
             offsets: under which these count as pending, ascending.
             decided: what else follows.
         """
-        tally = self._tally()
+        tally = self.tally()
         tally.add(chunks_of(offsets, ascending=True))
         changes = Changes(replace(self.head, position=position), rows=list(rows), counts=tally.counts)
         if decided is not None:
@@ -350,7 +350,7 @@ class Partition:
     @property
     def restore_from(self) -> int:
         """An offset on `timer-request` below which nothing waits or is remembered; one chunk below the best at most."""
-        return self._lowest(self._tally(), _last_ms(self.sealed_ms))
+        return self._lowest(self.tally(), _last_ms(self.sealed_ms))
 
     @property
     def restorable_from(self) -> int:
@@ -456,13 +456,14 @@ class Partition:
         return changes
 
     def _tally_without(self, contents: Contents) -> Tally:
-        tally = self._tally()
+        tally = self.tally()
         tally.remove(contents.chunks)
         if contents.named:
             tally.remember(contents.chunks, _last_ms(self._open().end_ms) + ID_MEMORY_MS)
         return tally
 
-    def _tally(self) -> Tally:
+    def tally(self) -> Tally:
+        """Return what a step adds to and takes from how many requests wait."""
         return Tally(self.backlog, _last_ms(self.sealed_ms))
 
     def _open(self) -> Scan:

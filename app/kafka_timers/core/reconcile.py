@@ -8,7 +8,7 @@ from bisect import bisect
 from collections.abc import Iterable, Mapping
 
 from kafka_timers.core import rows as batches
-from kafka_timers.core.backlog import Tally, chunk_of, chunks_of
+from kafka_timers.core.backlog import chunk_of, chunks_of
 from kafka_timers.core.changes import Changes, Head, Mark, Row
 from kafka_timers.core.keys import copied_in, counted_under, first_key, is_batch, parts_of
 from kafka_timers.core.partition import Partition
@@ -69,7 +69,7 @@ def reconcile(
         if bisect(news, first) != bisect(news, key):
             removed.append(key)
             moved += batches.singles(key, row)
-    tally = Tally(partition.backlog, partition.sealed_ms - 1000)
+    tally = partition.tally()
     tally.remove(chunks_of([counted_under(was) for was in done]))
     if has_ids:
         for was in done:
