@@ -75,8 +75,7 @@ def live(store: TimerStore, partition: Partition) -> None:
 
     def read(records: list[Record]) -> None:
         accepted = accept(records, partition, 1, store.versions)
-        decided = None if accepted.decided.changes_nothing else accepted.decided
-        changes = partition.read(records[-1].offset + 1, accepted.rows, accepted.offsets, decided)
+        changes = partition.read(records[-1].offset + 1, accepted.rows, accepted.offsets, accepted.decided)
         store.write(changes)
         partition.apply(changes)
 

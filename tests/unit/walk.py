@@ -209,8 +209,7 @@ class Owner:
             raise next(iter(accepted.faults.values()))
         held = records[accepted.count :]
         kept_to = held[0].offset if held else position
-        decided = None if accepted.decided.changes_nothing else accepted.decided
-        changes = self.partition.read(kept_to, accepted.rows, accepted.offsets, decided)
+        changes = self.partition.read(kept_to, accepted.rows, accepted.offsets, accepted.decided)
         self.write(changes)
         if held:
             self._held.append((held, position))

@@ -211,8 +211,6 @@ class _History:
         asking = _Kept(record.key, future.SerializeToString(), record.offset, record.timestamp)
         accepted = accept([asking], self._partition, self._partitions, self._store.versions)
         due_ms, verdict = judged(asking, self._number, self._partitions)
-        if isinstance(verdict, Reason):
-            due_ms = None
         outcome = Outcome(
             *(record.offset, record.timestamp, due_ms, future.cancel, future.callBackTopic, future.callBackKey),
             state=self._state_of(accepted, future),

@@ -104,7 +104,7 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
     if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
         return None, Reason.ID_IN_FOREIGN_PARTITION
-    if (future.condition or future.ifRequest) and (reason := _condition_fault(future, number, record.offset)):
+    if (future.condition or future.ifRequest) and (reason := _condition_fault(future, number)):
         return None, reason
     if future.cancel:
         if future.HasField("copy"):
@@ -118,10 +118,12 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         return None, Reason.MILLIS_OUT_OF_RANGE
     if future.HasField("copy") and not 0 <= future.copy.offset < future.copy.decidedOffset <= record.offset:
         return None, Reason.COPY_INVALID
-    return second * 1000 + future.millis, future if future.callBackTopic else Reason.TOPIC_MISSING
+    if not future.callBackTopic:
+        return None, Reason.TOPIC_MISSING
+    return second * 1000 + future.millis, future
 
 
-def _condition_fault(future: Future, number: int, offset: int) -> Reason | None:
+def _condition_fault(future: Future, number: int) -> Reason | None:
     if future.condition not in (Condition.IF_ABSENT, Condition.IF_PENDING):
         return Reason.CONDITION_INVALID
     if not future.timerId:
@@ -171,12 +173,14 @@ class Screened(NamedTuple):
         futures: in their order.
         framed: their bytes, as `rows` keeps many.
         extras: what any of them has beside topic, key and value.
+        topics: callback topics that the requests among them name.
         ids: their timer ids in UTF-8; empty when none has one.
     """
 
     futures: Sequence[Future]
     framed: bytes
     extras: Extras
+    topics: set[str]
     ids: Sequence[bytes]
 
 
@@ -202,10 +206,9 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
             return None
         if has_cancels and any(future.cancel and not timer_id for future, timer_id in zip(futures, ids, strict=True)):
             return None
-    topics = {future.callBackTopic for future in futures if not future.cancel} if has_cancels else None
-    if "" in (topics if topics is not None else {future.callBackTopic for future in futures}):
-        return None
-    return Screened(futures, framed, extras, ids)
+    requests = [future for future in futures if not future.cancel] if has_cancels else futures
+    topics = {future.callBackTopic for future in requests}
+    return None if "" in topics else Screened(futures, framed, extras, topics, ids)
 
 
 def dues_of(keys: Iterable[bytes | None]) -> dict[bytes | None, int] | None:
@@ -293,7 +296,7 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
     if out.decided.undecided_at is not None:
         sure = [record for record in records if record.offset < out.decided.undecided_at]
         return accept(sure, partition, partitions, lookup)
-    _drop(out, kept.copies)
+    _add_doubtful(out, kept.doubtful)
     out.faults = faults
     return out
 
@@ -306,10 +309,10 @@ _Doubtful = dict[int, tuple[Row, int, int | None]]
 class _Kept(NamedTuple):
     out: Accepted
     named: list[TimerRecord]
-    copies: _Doubtful
+    doubtful: _Doubtful
 
 
-def _drop(out: Accepted, doubtful: _Doubtful) -> None:
+def _add_doubtful(out: Accepted, doubtful: _Doubtful) -> None:
     """Add to *out* what is left of *doubtful* requests once it is decided what they mean."""
     if not doubtful:
         return
@@ -382,7 +385,7 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
         out.topics.add(future.callBackTopic)
         row = (key, record.value or b"")
         if lead_s is not None or future.condition:
-            kept.copies[offset] = row, counted, lead_s
+            kept.doubtful[offset] = row, counted, lead_s
         else:
             out.rows.append(row)
             out.offsets.append(counted)
@@ -410,17 +413,15 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
     passed = screened(values, partition.number, partitions)
     if passed is None:
         return None
-    futures, framed, extras, ids = passed
-    requests, kept = records, futures
+    futures, framed, extras, topics, ids = passed
+    requests = records
     if extras.HasField("cancel"):
         requests = [record for record, future in zip(records, futures, strict=True) if not future.cancel]
-        kept = [future for future in futures if not future.cancel]
     # Many requests of a fetch are due in the same seconds.
     due = dues_of({record.key for record in requests})
     # What is due before a moment that was looked at may be done or late.
     if due is None or min(due.values(), default=partition.scanned_ms) < partition.scanned_ms:
         return None
-    topics = {future.callBackTopic for future in kept}
     far = _far_among(requests, due, partition.horizon_s)
     named = []
     for record, future, timer_id in zip(records, futures, ids, strict=True) if ids else ():

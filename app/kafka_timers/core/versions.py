@@ -255,11 +255,6 @@ class Decided:
     ignored: dict[int, int] = field(default_factory=dict)
     undecided_at: int | None = None
 
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether nothing has to be kept of it."""
-        return not (self.versions or self.answers or self.dropped or self.ignored)
-
     def keep(self, name: bytes, version: Version, from_s: int) -> None:
         """Keep *version* of *name* for an hour from the UNIX second *from_s* on."""
         self.versions[name] = version

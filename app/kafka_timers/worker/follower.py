@@ -204,8 +204,7 @@ class Follower:
         kept_to, held = position, records[accepted.count :]
         if held:
             kept_to = held[0].offset
-        decided = None if accepted.decided.changes_nothing else accepted.decided
-        changes = self.partition.read(kept_to, accepted.rows, accepted.offsets, decided)
+        changes = self.partition.read(kept_to, accepted.rows, accepted.offsets, accepted.decided)
         self.write(changes)
         if held:
             self._held.append((held, position))
