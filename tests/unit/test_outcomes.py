@@ -8,8 +8,8 @@ from law_cases import CASES, CONDITIONS, ID, LAST, Case, cancel, request, seal
 from rich.console import Console
 
 from kafka_timers.cli.render import history_table
-from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain
-from kafka_timers.core.wire import Future
+from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
+from kafka_timers.core.wire import Condition, Future
 
 LETTERS = {
     "P": State.PENDING,
@@ -26,14 +26,33 @@ LETTERS = {
 
 @pytest.mark.parametrize("case", [*CASES, *CONDITIONS], ids=lambda case: case.name)
 def test_states_follow_from_records_and_seals(case: Case) -> None:
-    found = outcomes_of(case.records, case.seals, 0, 1, dict(case.rejected))
+    found = with_rejected(outcomes_of(case.records, case.seals, 0, 1), dict(case.rejected))
     assert [each.state for each in found] == [LETTERS[letter] for letter in case.states]
 
 
 def test_why_a_request_was_refused_is_told() -> None:
-    [early, later] = outcomes_of([request(1, 9, None), request(2, 9, 15)], LAST, 0, 1, {2: "topic-unknown"})
+    outcomes = outcomes_of([request(1, 9, None), request(2, 9, 15)], LAST, 0, 1)
+    [early, later] = with_rejected(outcomes, {2: "topic-unknown"})
     assert (early.state, early.reason, early.due_ms) == (State.REFUSED, "key-not-a-second", None)
     assert (later.state, later.reason, later.second) == (State.REFUSED, "topic-unknown", 15)
+
+
+@pytest.mark.parametrize(
+    ("sealed", "whole", "state"),
+    [
+        (20, False, State.IGNORED),
+        (3_608, False, State.IGNORED),
+        (3_609, False, State.FIRED),
+        (3_609, True, State.IGNORED),
+    ],
+)
+def test_what_is_to_replace_something_that_is_not_read_stands_if_it_came_an_hour_ago(
+    sealed: int, whole: bool, state: State
+) -> None:
+    """What was replaced within an hour of the last seal is read."""
+    asked = [request(5, 9, 15, condition=Condition.IF_PENDING)]
+    [found] = outcomes_of(asked, [seal(sealed, 14, 1, format=2)], 0, 1, whole=whole)
+    assert found.state is state
 
 
 def test_only_what_may_have_been_withdrawn_in_time_needs_the_seal_that_covers_it() -> None:

@@ -24,10 +24,10 @@ from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.verdicts import IN_TIME, LATE, Accepted, Reason, accept, judged
 from kafka_timers.core.versions import Answer
-from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete
+from kafka_timers.core.wire import ID_MEMORY_MS, Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete
 from kafka_timers.errors import WireError
 
-__all__ = ["Outcome", "State", "outcomes_of", "records_of", "uncertain"]
+__all__ = ["Outcome", "State", "outcomes_of", "records_of", "uncertain", "with_rejected"]
 
 
 class State(StrEnum):
@@ -143,7 +143,6 @@ def outcomes_of(
     seals: Iterable[Sealed],
     partition: int,
     partitions: int,
-    rejected: Mapping[int, str] | None = None,
     *,
     whole: bool = False,
 ) -> list[Outcome]:
@@ -156,16 +155,24 @@ def outcomes_of(
             missing one in between changes nothing else.
         partition: that all of it lies in.
         partitions: how many there are.
-        rejected: offsets of requests that lie on `timer-rejected`, and why.
         whole: *records* are all that the id has ever had. Else a request that replaces one which lies before them
-            stands, unless the last seal says otherwise.
+            stands, unless it came within an hour of the last seal, or that says otherwise: what was replaced within
+            an hour is not below `restore_from`.
+
+    Returns:
+        As if every callback had been taken, see `with_rejected`.
     """
-    history = _History(partition, partitions, list(seals), whole=whole)
-    outcomes = history.live(records)
-    lost = {each.offset: each for each in outcomes if each.state is State.FIRED and each.offset in (rejected or {})}
-    for offset, each in lost.items():
-        lost[offset] = replace(each, state=State.REFUSED, reason=(rejected or {})[offset])
-    return [lost.get(each.offset, each) for each in outcomes]
+    return _History(partition, partitions, list(seals), whole=whole).live(records)
+
+
+def with_rejected(outcomes: Iterable[Outcome], rejected: Mapping[int, str]) -> list[Outcome]:
+    """Return *outcomes*, where those whose callback went to `timer-rejected`, by offset and why, are refused."""
+    return [
+        replace(each, state=State.REFUSED, reason=rejected[each.offset])
+        if each.state is State.FIRED and each.offset in rejected
+        else each
+        for each in outcomes
+    ]
 
 
 class _HistoricPartition(Partition):
@@ -174,9 +181,11 @@ class _HistoricPartition(Partition):
     def is_answered(self, offset: int) -> bool:
         return False
 
+    # When the last of all seals was made, by which it is judged whether an hour is over.
+    last_ms = 0
+
     def has_replaced(self, offset: int, appended_ms: int) -> bool:
-        # The records before it may have left the log.
-        return offset < self.replaced_below
+        return offset < self.replaced_below and appended_ms // 1000 * 1000 + ID_MEMORY_MS <= self.last_ms
 
 
 class _History:
@@ -186,10 +195,11 @@ class _History:
         self._number, self._partitions = partition, partitions
         self._partition = _HistoricPartition(partition, last.horizon_s)
         self._partition.horizon_from = last.horizon_from
-        self._partition.conditions_from = last.conditions_from if last.HasField("conditions_from") else None
+        if last.HasField("conditions_from") or not seals:
+            self._partition.conditions_from = last.conditions_from
         self._partition.ignored = dict.fromkeys(last.ignored, 0)
-        # A request that has replaced one which was not read stands, unless a seal says otherwise.
         self._partition.replaced_below = 0 if whole else last.fence
+        self._partition.last_ms = last.last * 1000
         self._store = MemoryStore()
         self._outcomes: dict[int, Outcome] = {}
 

@@ -14,7 +14,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.seals import last_seals, seals_in
 from kafka_timers.broker.topics import answering, counts
-from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain
+from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Sealed, Topics, end_ms_of, is_complete, latest, number_in
 from kafka_timers.errors import BrokerError
@@ -87,10 +87,10 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
             dues_ms = uncertain(records, partition, len(tails))
             sealing = TopicPartition(topics.sealed, partition)
             seals = [*await _seals_over(consumer, sealing, dues_ms), *tail]
-            outcomes = outcomes_of(records, seals, partition, len(tails))
+            outcomes = outcomes_of(records, seals, partition, len(tails), whole=start == 0)
             if any(each.state is State.FIRED for each in outcomes):
                 rejected = await _rejected(kafka, consumer, topics, prefix, partition, outcomes)
-                outcomes = outcomes_of(records, seals, partition, len(tails), rejected)
+                outcomes = with_rejected(outcomes, rejected)
         except TimeoutError as error:
             raise BrokerError(
                 f"{where.topic} partition {partition} could not be read up to offset {end}: for {_STUCK_S:g} s nothing "
