@@ -152,8 +152,8 @@ MUTANTS = [
     _one(
         "an open scan of before is left",
         FIRING,
-        "            partition.scan is not None\n            or follower.is_holding\n",
-        "            follower.is_holding\n",
+        "            partition.scan is not None\n            or partition.is_to_judge_conditions\n",
+        "            partition.is_to_judge_conditions\n",
     ),
     _one(
         "a partition serves before it has read the log",
@@ -353,8 +353,8 @@ MUTANTS = [
     _one(
         "conditions are judged before a seal says so",
         PARTITION,
-        "        return self.conditions_from is not None\n",
-        "        return True\n",
+        "            return not self.waits_to_judge\n",
+        "            return self.format < 2\n",
     ),
     _one("what was ignored is not sealed", PARTITION, "            seal.ignored.extend(", "            sorted("),
     # --- decisions ---------------------------------------------------------------------------------------------------

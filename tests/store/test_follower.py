@@ -241,11 +241,11 @@ def test_what_an_open_scan_decides_is_held_back_with_all_behind_it_and_decided_o
     scanning(followed)
     follower = followed.follower
     follower.ingest([asked(2), cancel(3, "a"), asked(4)], 6)
-    assert (follower.is_holding, follower.read_up_to, followed.partition.position) == (True, 6, 3)
+    assert (follower.read_up_to, followed.partition.position) == (6, 3)
     follower.ingest([asked(6)], 7)
     assert (follower.read_up_to, followed.partition.position, followed.offsets()) == (7, 3, [0, 1, 2])
     followed.seal()
-    assert (follower.is_holding, follower.read_up_to, followed.partition.position) == (False, 7, 7)
+    assert (follower.read_up_to, followed.partition.position) == (7, 7)
     assert (followed.offsets(), followed.partition.pending) == ([2, 4, 6], 3)
     # The scan has fired it.
     assert [(answer.offset, answer.outcome) for answer in follower.store.answers()] == [(3, 3)]
@@ -258,9 +258,9 @@ def test_what_is_held_back_is_decided_on_once_a_slice_of_the_scan_is_sealed(foll
     scanning(followed)
     [(first, _), *_] = followed.follower.store.rows(first_key(0) + b"\xff", LAST)
     followed.follower.ingest([cancel(2, "b")], 3)
-    assert followed.follower.is_holding
+    assert (followed.follower.read_up_to, followed.partition.position) == (3, 2)
     followed.seal(through=first)
-    assert (followed.follower.is_holding, followed.partition.position) == (False, 3)
+    assert (followed.follower.read_up_to, followed.partition.position) == (3, 3)
 
 
 def test_a_reader_that_begins_anew_with_a_shorter_fetch_repeats_and_loses_nothing(follow: Follow) -> None:
@@ -294,14 +294,14 @@ def test_what_is_fed_twice_after_it_was_held_back_is_counted_once(follow: Follow
 
 
 def test_a_condition_is_held_back_until_a_seal_tells_from_where_they_are_judged(follow: Follow) -> None:
-    followed = follow()
+    followed = follow([Sealed(first=1, last=10, fence=0)])
     follower = followed.follower
     absent = {"timerId": "a", "condition": Condition.IF_ABSENT}
-    follower.ingest([asked(0), asked(1, **absent), asked(2, **absent)], 3)
-    assert (follower.is_holding, followed.partition.position, followed.offsets()) == (True, 1, [0])
     follower.write(followed.partition.begin(50_000))
+    follower.ingest([asked(0), asked(1, **absent), asked(2, **absent)], 3)
+    assert (follower.read_up_to, followed.partition.position, followed.offsets()) == (3, 1, [0])
     followed.seal()
-    assert (follower.is_holding, followed.partition.position) == (False, 3)
+    assert followed.partition.position == 3
     assert (followed.offsets(), followed.partition.ignored, follower.store.ignored()) == (
         [0, 1],
         {2: 100_000},
@@ -309,34 +309,27 @@ def test_a_condition_is_held_back_until_a_seal_tells_from_where_they_are_judged(
     )
 
 
-async def test_nobody_waits_for_what_is_held_back(follow: Follow) -> None:
-    """It cannot be read before a seal, and the seal would wait for it."""
-    followed = follow()
-    scanning(followed)
-    followed.follower.ingest([cancel(2, "a")], 3)
-    await followed.follower.reach(3, unless=lambda: False)
-    assert followed.partition.position == 2
-
-
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_is_opened_again_goes_on_where_it_was(follow: Follow) -> None:
-    first = follow()
+    seals = [Sealed(first=1, last=9)]
+    first = follow(seals)
     first.follower.ingest([asked(0), asked(1, timerId="a")], 3)
     first.follower.close()
-    again = follow()
+    again = follow(seals)
     assert (again.partition.position, again.partition.pending, again.offsets()) == (3, 2, [0, 1])
 
 
 def test_what_is_held_back_at_the_end_is_read_again_from_the_log(follow: Follow) -> None:
-    first = follow()
+    seals = [Sealed(first=1, last=9)]
+    first = follow(seals)
     scanning(first)
     first.follower.ingest([cancel(2, "a"), asked(3)], 4)
     first.follower.close()
-    again = follow()
+    again = follow(seals)
     assert (again.partition.position, again.offsets()) == (2, [0, 1])
-    assert not again.follower.is_holding
+    assert again.follower.read_up_to == 2
 
 
 def test_a_store_that_has_read_beyond_the_log_is_emptied(follow: Follow) -> None:

@@ -205,8 +205,10 @@ def test_a_batch_of_which_a_part_has_fired_is_taken_apart(tmp_path: Path, throug
     rows = [(batch_key(100_000, 12, 3), batch), (row_key(200_000, 12), b"later")]
     keep(store, partition, partition.read(13, rows, [*requests]))
     heir = Partition(0)
-    slices = [Sealed(first=1, last=100, fence=13, through=row_key(100_000, through))] if through else []
-    acquired(store, heir, slices)
+    seals = [Sealed(first=1, last=9)]
+    if through:
+        seals.append(Sealed(first=10, last=100, fence=13, through=row_key(100_000, through)))
+    acquired(store, heir, seals)
     rows = list(store.rows(FIRST, first_key(101_000)))
     if through is None:
         assert rows == [(batch_key(100_000, 12, 3), batch)]

@@ -183,9 +183,18 @@ class _AnswersAgain(Partition):
 
 
 class _ConditionsAtOnce(Partition):
+    def refuses_condition(self, offset: int) -> bool:
+        return not self.is_to_judge_conditions and super().refuses_condition(offset)
+
     @property
-    def judges_conditions(self) -> bool:
-        return True
+    def waits_to_judge(self) -> bool:
+        return False
+
+    def seal(self, contents: Contents, **more: Any) -> Sealed:
+        seal = super().seal(contents, **more)
+        if super().waits_to_judge:
+            seal.conditions_from = seal.fence
+        return seal
 
 
 class _ConditionsFromTheStart(Partition):

@@ -234,15 +234,14 @@ def test_what_is_done_by_now_does_not_wait_in_vain() -> None:
 
 @pytest.mark.parametrize("condition", [Condition.IF_ABSENT, Condition.IF_PENDING])
 def test_conditions_are_judged_once_a_seal_tells_from_where_on(condition: int) -> None:
-    """Before, a next owner of an older version might not know what a condition is."""
+    """From the snapshot of its scan: what lies below was refused, and what lies behind waits."""
     partition = Partition(0)
+    partition.apply(partition.begin(2_000))
     records = [asked(0, DUE_MS), under(condition, offset=1), asked(2, 30_000)]
     decided = decide(records, {}, partition)
     assert decided.undecided_at == 1
     assert decided.versions == {b"a": Version(DUE_MS, 0)}
     assert [answer.offset for answer in decided.answers] == [0]
-    partition.apply(partition.read(1))
-    partition.apply(partition.begin(2_000))
     contents = Contents()
     partition.apply(partition.sealed(partition.seal(contents, complete=True), contents))
     decided = decide(records[1:], {b"a": Version(DUE_MS, 0)}, partition)

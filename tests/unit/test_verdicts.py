@@ -360,8 +360,23 @@ def test_a_condition_below_the_offset_from_which_they_are_judged_is_refused() ->
 
 
 def test_a_condition_waits_for_a_seal_that_tells_from_where_they_are_judged() -> None:
-    out = accepted([asked(0), asked(1), asked(2, timerId="a", condition=ABSENT), asked(3)], Partition(0))
+    """Before there is a scan to say so, conditions are refused: an owner before has read on behind its last seal."""
+    records = [asked(0), asked(1), asked(2, timerId="a", condition=ABSENT), asked(3)]
+    partition = Partition(0)
+    out = accepted(records, partition)
+    assert (out.count, out.offsets, out.refused) == (4, [0, 1, 2, 3], {"condition-unsupported": 1})
+    partition.apply(partition.begin(2_000))
+    out = accepted(records, partition)
     assert (out.count, out.offsets, out.decided.undecided_at) == (2, [0, 1], None)
+
+
+def test_a_scan_that_was_left_open_by_an_older_owner_does_not_tell_from_where_conditions_are_judged() -> None:
+    """That owner, and others since, may have read on behind its snapshot and refused them."""
+    partition = Partition(0)
+    partition.acquire([Sealed(first=1, last=9, fence=3), Sealed(first=10, last=12, fence=5, through=b"\0" * 16)], None)
+    assert partition.scan
+    assert accepted([asked(7, timerId="a", condition=ABSENT)], partition).refused == {"condition-unsupported": 1}
+    assert not partition.seal(Contents(), complete=True).HasField("conditions_from")
 
 
 # --- records on which the code fails ---------------------------------------------------------------------------------

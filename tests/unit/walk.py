@@ -168,7 +168,7 @@ class Owner:
     @property
     def is_serving(self) -> bool:
         """Whether it has read what it had to read before it may fire."""
-        return bool(self._held) or self.partition.position >= max(self.end, self.partition.must_read_to)
+        return self.partition.position >= max(self.end, self.partition.must_read_to)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -262,7 +262,8 @@ class Owner:
         end_ms = (second + 1) * 1000
         due = next(self.disk.rows(*_range_of(now, end_ms)), None)
         quiet_s = (end_ms - now.sealed_ms) // 1000
-        if not (self.is_up and (now.scan or self._held or due or quiet_s >= walk.seal_every_s)):
+        has_to = now.scan or now.is_to_judge_conditions or due or quiet_s >= walk.seal_every_s
+        if not (self.is_up and has_to):
             return
         self.target_ms = end_ms
         begun = now.begin(end_ms)
@@ -806,12 +807,10 @@ class Walk:
 
     def change_format(self) -> None:
         """Have the group upgraded, or the version before brought back; owners keep the format that they know."""
-        log = self.log
         if self.conditional:
-            # There is no way back from conditions. And none may have been refused yet that no seal covers: what follows
-            # from that, answers and rows of stores, is not what an owner of format 2 makes of it.
-            fence = max((seal.fence for seal in log.seals), default=0)
-            if self.format == 2 or any(wish.condition for at, wish in log.wishes.items() if at >= fence):
+            # There is no way back from conditions. Where nothing was ever sealed, they are judged from the beginning,
+            # whatever an owner of format 1 may have answered before its first tick.
+            if self.format == 2 or not self.log.seals:
                 return
             for each in self.owners:
                 each.down("is upgraded")

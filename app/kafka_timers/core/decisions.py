@@ -81,7 +81,7 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
             return False
     outcome = _outcome_of(record, before, effect)
     if record.condition:
-        if not partition.judges_conditions:
+        if partition.waits_to_judge:
             out.undecided_at = record.offset
             return False
         if not _holds(record, before, effect, partition):

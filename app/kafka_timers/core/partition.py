@@ -61,13 +61,13 @@ class Partition:
     Args:
         number: of the partition.
         horizon_s: requests due more seconds than this after their append are left to the lake; 0 leaves none.
-        format: of seals that every member of the group can read; conditions are judged once it was 2.
+        format: of seals that every member of the group can read; conditions are judged once a scan began with 2.
 
     Attributes:
         head: how far it has come.
         backlog: how many requests wait.
         horizon_from: the offset from which on all owners have judged by this horizon.
-        conditions_from: the offset from which on all owners have judged conditions; None before a seal tells it.
+        conditions_from: the offset from which on all owners judge conditions; None before a seal tells it.
         ignored: offsets of requests whose condition did not hold, and what they are due at in UNIX milliseconds, 0
             where that has not been read.
         replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
@@ -149,6 +149,10 @@ class Partition:
             local = None
         if local is not None and local.sealed_ms <= sealed_ms and _has_read_beyond(scan, local):
             local = None
+        is_first = self.format > 1 and not seals and (local is None or local.sealed_ms <= FIRST_MS)
+        if is_first:
+            # Nobody has fired anything, so all may be judged from the beginning; a store may have refused conditions.
+            local = None
         if local is None:
             position = known_from = restore_from if read_from is None else min(restore_from, read_from)
         else:
@@ -159,7 +163,7 @@ class Partition:
         last = last_slice or complete or Sealed()
         # What owners with another horizon have kept is below, and reconciled: the log is read anew from here.
         self.horizon_from = last.horizon_from if self.horizon_s == last.horizon_s else known_from
-        self.conditions_from = last.conditions_from if last.HasField("conditions_from") else None
+        self.conditions_from = last.conditions_from if last.HasField("conditions_from") else 0 if is_first else None
         self.ignored = dict.fromkeys(last.ignored, 0)
         self.replaced_below = max(snapshot, scan.snapshot if scan else 0)
         if position <= log_start:
@@ -276,22 +280,29 @@ class Partition:
         return offset >= self.horizon_from and not is_far(due_ms // 1000, appended_s, self.horizon_s)
 
     @property
-    def judges_conditions(self) -> bool:
-        """Whether a seal tells from which offset on conditions are judged, so that every next owner judges alike."""
-        return self.conditions_from is not None
+    def is_to_judge_conditions(self) -> bool:
+        """Whether conditions will be judged, and no seal tells yet from which offset on."""
+        return self.format > 1 and self.conditions_from is None
+
+    @property
+    def waits_to_judge(self) -> bool:
+        """Whether conditions are judged from the open scan's snapshot on, once a slice of it is sealed."""
+        # One that was left open by an owner of format 1 has slices: what lies behind its snapshot was refused.
+        return self.is_to_judge_conditions and self.scan is not None and not self.scan.through
 
     def refuses_condition(self, offset: int) -> bool:
         """
         Tell whether a record at *offset* may have no condition: some owner did not know what that is.
 
-        Where no seal says from where on conditions are judged, that owner has read all that is sealed. It must not be
-        held back for such a seal, which may come only behind all snapshots:
-         1. 13 is sealed with snapshot 8 by an owner of format 1; offset 2 has a condition    2. all know format 2
-         3. a next owner without a store reads offset 2 again, waits for its own seal, and makes that with snapshot 2
-        Held by test_a_condition_that_was_refused_before_an_upgrade_does_not_hold_the_log_back.
+        That owner has read on behind its last seal, and may have answered what it found there. So where no seal says
+        from where on conditions are judged, they are refused up to the snapshot of a scan that is to say so, and held
+        back only from there:
+         1. an owner of format 1 refuses the condition of offset 5, and answers the cancel of offset 6: in time
+         2. all know format 2; the next owner would hold back 5, and so 6, and fire what was cancelled
+        Held by test_what_was_answered_behind_a_refused_condition_stays_true_through_an_upgrade.
         """
         if self.conditions_from is None:
-            return self.format < 2 or offset < self.must_read_to
+            return not self.waits_to_judge
         # Also where a member of an earlier version has joined since: what was accepted under a condition must come to
         # the same end whenever it is read again.
         return offset < self.conditions_from
@@ -419,8 +430,9 @@ class Partition:
         )
         if self.format > 1:
             seal.format, seal.first_ms, seal.end_ms = self.format, self.sealed_ms, scan.end_ms
-        if self.format > 1 or self.conditions_from is not None:
-            seal.conditions_from = scan.snapshot if self.conditions_from is None else self.conditions_from
+        judged_from = scan.snapshot if self.waits_to_judge else self.conditions_from
+        if judged_from is not None:
+            seal.conditions_from = judged_from
             seal.ignored.extend(sorted(self.ignored)[-IGNORED_MAX:])
         return seal
 
@@ -443,12 +455,14 @@ class Partition:
         # One that came late is done with a later scan than its due tells:
         #  1. 14 is sealed; offset 13 asks for 13 if its id is pending, and is ignored    2. slices of the next scan are
         #  sealed    3. a next owner without a store reads offset 13 again, and must find it among the ignored ones
-        # One whose due is not known lies below all that is read again.
-        # Held by test_what_came_late_and_was_ignored_is_named_until_it_is_done.
+        # Held by test_what_came_late_and_was_ignored_is_named_until_it_is_done. For an hour after its second it would
+        # make its id known to an owner who believes that it stood.
+        # Held by test_what_was_ignored_makes_no_id_known_after_its_second. One whose due is not known is named for as
+        # long as it may be read again.
         gone = [
             at
             for at, due in self.ignored.items()
-            if (due < head.sealed_ms and at < head.snapshot if due else at < seal.restore_from)
+            if (due + ID_MEMORY_MS < head.sealed_ms and at < head.snapshot if due else at < seal.restore_from)
         ]
         changes.unignored = [*gone, *sorted(self.ignored)[:-IGNORED_MAX]]
         if seal.HasField("conditions_from"):

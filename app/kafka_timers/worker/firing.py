@@ -169,7 +169,7 @@ class Firing:
         quiet_ms = end_ms - partition.sealed_ms
         return (
             partition.scan is not None
-            or follower.is_holding
+            or partition.is_to_judge_conditions
             or quiet_ms >= self._ports.settings.seal_every_s * 1000
             or follower.store.has_due(partition.sealed_ms, end_ms)
         )

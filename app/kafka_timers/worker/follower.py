@@ -175,11 +175,6 @@ class Follower:
         """The offset up to which records have come, also those that are held back."""
         return self._held[-1][1] if self._held else self.partition.position
 
-    @property
-    def is_holding(self) -> bool:
-        """Whether records are held back until the open scan, or the first of a format, is sealed."""
-        return bool(self._held)
-
     def ingest(self, records: Sequence[Record], position: int) -> None:
         """
         Keep *records*, after which the log has been read up to *position*.
@@ -273,14 +268,14 @@ class Follower:
 
     async def reach(self, position: int, unless: Callable[[], bool]) -> None:
         """
-        Wait until the store has read up to *position*, or *unless* holds, or what is left can only be read later.
+        Wait until the store has read up to *position*, or *unless* holds; no scan may be open.
 
         Raises:
             FaultError: the partition cannot be read.
         """
         self.awaited = position
         self.check()
-        while self.partition.position < position and not self.is_holding and not unless():
+        while self.partition.position < position and not unless():
             self._news.clear()
             await self._news.wait()
             self.check()
