@@ -33,20 +33,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--histories", type=int, help=told)
 
 
-# --- `make test` runs in two processes --------------------------------------------------------------------------------
+# --- `make test` runs in four processes -------------------------------------------------------------------------------
 
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
+# What needs the Spark session, in parts that take about as long as each other.
+_OF_SPARK = {"test_lake.py": 1, "test_lake_promoted.py": 2, "test_lake_land.py": 2, "test_lake_kept.py": 2}
 
 
 def part_of(path: str) -> str:
     """
     Return the part of the tests that one process runs as a whole, of the file *path*.
 
-    All that needs the Spark session is one part: it takes long to start, and is quicker the longer it runs. Of all
-    others each file is a part, because the tests of a file may share a broker.
+    All that needs the Spark session is in three parts: it takes long to start, and is quicker the longer it runs. Of
+    all others each file is a part, because the tests of a file may share a broker.
     """
     folder, name = path.split("/")[-2:]
-    return "spark" if folder == "spark" or (name.startswith("test_lake") and folder != "unit") else path
+    needs_spark = folder == "spark" or (name.startswith("test_lake") and folder != "unit")
+    return f"spark {_OF_SPARK.get(name, 3)}" if needs_spark else path
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -63,14 +66,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest part first, and then the folders whose files take longer: what is short evens out the end."""
+    """Put the longest parts first, and then the folders whose files take longer: what is short evens out the end."""
     if not hasattr(config, "workerinput"):  # no process of pytest-xdist
         return
 
-    def place(item: pytest.Item) -> int:
+    def place(item: pytest.Item) -> tuple[int, str]:
         path = item.nodeid.split("::")[0]
-        folder = path.split("/")[-2]
-        return -1 if part_of(path) == "spark" else _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS)
+        part, folder = part_of(path), path.split("/")[-2]
+        if part.startswith("spark"):
+            return -1, part
+        return _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS), ""
 
     items.sort(key=place)
 
