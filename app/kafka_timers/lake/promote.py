@@ -28,6 +28,7 @@ from kafka_timers.lake import tables
 from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, far_requests, left_to_the_lake, next_bucket
 from kafka_timers.lake.conditions import (
     NO_CONDITION_BYTES,
+    VERDICTS,
     days_about,
     has_conditions,
     history_of,
@@ -220,7 +221,9 @@ class Promoter:
         fences = {row[0]: row[1] for row in seals.groupBy("partition").agg(F.max("fence")).collect()}
         seals = seals.join(F.broadcast(newest), "partition")
         seals = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") == F.col("newest")))
-        verdicts = verdicts_of(history, intervals_of(seals))
+        # Few, and part of every plan from here on, which would judge anew in each.
+        told = verdicts_of(history, intervals_of(seals)).collect()
+        verdicts = tables.constant(self._spark, told, VERDICTS)
         far = in_force(far, verdicts).where(F.col("kind") == REQUEST)
         return far, asks_about(in_force(requests, verdicts), far, since), fences
 
