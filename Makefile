@@ -25,10 +25,10 @@ run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl
 check: lint ## Check format, lint, types and all that tests without Java, in a minute: for each change
 	$(BIN)/pytest -m 'not chaos' -n 2 --histories 300 tests/unit tests/store tests/simulation
 
-# In four processes, each with a Kafka of its own: most tests wait for a second to come, or for Spark to plan, and so
+# In three processes, each with a Kafka of its own: most tests wait for a second to come, or for Spark to plan, and so
 # leave a core to others. tests/conftest.py shares them out.
 test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start themselves
-	$(BIN)/pytest -m 'not chaos' -n 4
+	$(BIN)/pytest -m 'not chaos' -n 3
 
 # Helm comes by Go, which takes some minutes once, into the user's cache. kubernetes-validate brings the schemas of
 # Kubernetes, which nobody else needs.

@@ -33,23 +33,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--histories", type=int, help=told)
 
 
-# --- `make test` runs in four processes -------------------------------------------------------------------------------
+# --- `make test` runs in three processes ------------------------------------------------------------------------------
 
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
-# What needs the Spark session, in parts that take about as long as each other.
-_OF_SPARK = {"test_lake.py": 1, "test_lake_promoted.py": 2, "test_lake_land.py": 2, "test_lake_kept.py": 2}
+# Of what needs the Spark session, that which takes about as long as all else that does.
+_FIRST_OF_SPARK = ("test_lake.py", "test_lake_promoted.py")
 
 
 def part_of(path: str) -> str:
     """
     Return the part of the tests that one process runs as a whole, of the file *path*.
 
-    All that needs the Spark session is in three parts: it takes long to start, and is quicker the longer it runs. Of
+    All that needs the Spark session is in two parts: it takes long to start, and is quicker the longer it runs. Of
     all others each file is a part, because the tests of a file may share a broker.
     """
     folder, name = path.split("/")[-2:]
     needs_spark = folder == "spark" or (name.startswith("test_lake") and folder != "unit")
-    return f"spark {_OF_SPARK.get(name, 3)}" if needs_spark else path
+    return f"spark {1 if name in _FIRST_OF_SPARK else 2}" if needs_spark else path
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -147,6 +147,8 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         # compiling what runs once, planning anew after each stage, one task more for each part of nothing.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         # The plan as text, made for pages that nobody opens.
