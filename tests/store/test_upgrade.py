@@ -16,7 +16,7 @@ from rocksdict import Options, Rdict
 
 from kafka_timers.core.changes import Scan
 from kafka_timers.core.contents import Contents
-from kafka_timers.core.keys import is_late, parts_of
+from kafka_timers.core.keys import first_key, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.verdicts import accept
@@ -47,10 +47,16 @@ def as_written(folder: Path) -> TimerStore:
     return TimerStore(folder, IDENTITY, StoreMemory())
 
 
+# Keys of the numbers of batches, which an earlier version passes over.
+NUMBERS = (first_key(0) + b"n", b"\xff", b"n")
+
+
 def written_by(store: TimerStore) -> dict[str, list[list[str]]]:
-    """Return all that *store* holds."""
+    """Return all that *store* holds and the first version knows."""
     return {
-        name: [[key.hex(), row.hex()] for key, row in cast(Any, getattr(store, attribute)).items()]
+        name: [
+            [key.hex(), row.hex()] for key, row in cast(Any, getattr(store, attribute)).items() if key not in NUMBERS
+        ]
         for name, attribute in FAMILIES.items()
     }
 

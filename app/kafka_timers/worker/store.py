@@ -8,16 +8,22 @@ and how far the log was read.
     second 0 + c + chunk     how many requests wait in one chunk of offsets, and until when it is worth to be read again
     second 0 + m             the head: position, last sealed second, its snapshot, where reading began, open scan; what
                              this belongs to
+    second 0 + n             the number of the last batch
     key of core.keys         the request as it came; a batch: rows.pack; a refused one: verdicts.pack_refused
 
 Two more column families are for timer ids and stay empty without any:
 
     ids    timer id                  its last request, Version.pack
            Original.name             the copy of that request
+           ff                        the number of the last batch
     side   b + key of core.keys      this request does not fire: c or m (cancelled, superseded) + its timer id
            i + offset                a request whose condition does not hold, and its due in milliseconds
            p + second, last offset   ids to be forgotten an hour after that second, unless a later record is known
            r + offset                what that record is answered, Answer.pack
+           n                         the number of the last batch
+
+Each batch goes into all families with its number. RocksDB closes one family after the other, and who is killed in
+between leaves rows, counts and marks of different moments; such a store is read from the log again.
 
 No request is due in second 0. What every batch writes has to lie next to what fires soon: above the rows it would make
 each new table overlap with all of them, and each compaction would rewrite everything that is pending.
@@ -67,6 +73,7 @@ _ROWS, _END = first_key(FIRST_MS), b"\xff"
 _IDS, _SIDE = "ids", "side"
 _MARKS, _IGNORED, _EXPIRING, _ANSWERS = b"b", b"i", b"p", b"r"
 _CANCELLED, _SUPERSEDED = b"c", b"m"
+_NUMBER, _IDS_NUMBER, _SIDE_NUMBER = first_key(0) + b"n", b"\xff", b"n"
 
 
 class StoreMemory:
@@ -137,6 +144,8 @@ class TimerStore:
         self._iterators: WeakSet[Generator[Row]] = WeakSet()
         # No row has a lower key; None when that has to be looked up. It is asked for every second of every partition.
         self._lowest: bytes | None = None
+        number = self._db.get(_NUMBER)
+        self._number: int = _OFFSET.unpack(number)[0] if number else 0
         # Whether requests may lie here that do not fire, and whether ids may be due to be forgotten.
         self._has_marks = True
         self._has_expiring = True
@@ -151,8 +160,7 @@ class TimerStore:
             return
         for iterator in list(self._iterators):
             iterator.close()
-        # It writes all column families at one moment, which `flush` would not: who is killed in between would find ids
-        # that are older than the position. What a full disk does not take is read from the log again.
+        # What a full disk does not take is read from the log again.
         with suppress(Exception):
             self._db.close()
         # Where that has failed, this lets go of the folder.
@@ -167,7 +175,9 @@ class TimerStore:
 
     def head(self) -> Head | None:
         """
-        Return what this store says of itself; None when it is new, of another Kafka or of an older format.
+        Return what this store says of itself.
+
+        None when it is new, of another Kafka or of an older format, or when its families are of different moments.
 
         Raises:
             NewerFormatError: a later version has written it, and may keep there what this one does not understand.
@@ -178,7 +188,7 @@ class TimerStore:
                 f"the store in {self.folder} is of format {meta[0]}, and this version knows those up to "
                 f"{_FORMAT}: run the version that wrote it, or delete the folder, and the log is read again"
             )
-        if meta is None or meta[0] != _FORMAT:
+        if meta is None or meta[0] != _FORMAT or not self._is_whole():
             return None
         _, position, second, snapshot, known_from, scanning = _HEAD.unpack_from(meta)
         scan = None
@@ -188,6 +198,10 @@ class TimerStore:
         if meta[_HEAD.size + _SCAN.size * scanning :] != self._identity:
             return None
         return Head(position, (second + 1) * 1000, snapshot, known_from, scan)
+
+    def _is_whole(self) -> bool:
+        """Whether all families have the same last batch; an earlier version numbered none."""
+        return self._db.get(_NUMBER) == self._ids.get(_IDS_NUMBER) == self._side.get(_SIDE_NUMBER)
 
     def counts(self) -> dict[int, Count]:
         """Return the counts of all chunks that have some."""
@@ -298,6 +312,11 @@ class TimerStore:
             else:
                 batch.delete(_CHUNKS + _CHUNK.pack(chunk))
         batch.put(_META, self._meta(changes.head))
+        self._number += 1
+        number = _OFFSET.pack(self._number)
+        batch.put(_NUMBER, number)
+        batch.put(_IDS_NUMBER, number, self._id_family)
+        batch.put(_SIDE_NUMBER, number, self._side_family)
         self._db.write(batch)
         dropped = changes.drop_before is not None
         self._lowest = None if dropped or changes.removed else lowest
