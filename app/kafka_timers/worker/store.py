@@ -312,12 +312,7 @@ class TimerStore:
             else:
                 batch.delete(_CHUNKS + _CHUNK.pack(chunk))
         batch.put(_META, self._meta(changes.head))
-        self._number += 1
-        number = _OFFSET.pack(self._number)
-        batch.put(_NUMBER, number)
-        batch.put(_IDS_NUMBER, number, self._id_family)
-        batch.put(_SIDE_NUMBER, number, self._side_family)
-        self._db.write(batch)
+        self._write(batch)
         dropped = changes.drop_before is not None
         self._lowest = None if dropped or changes.removed else lowest
         self._has_expiring |= bool(changes.expiring)
@@ -372,8 +367,17 @@ class TimerStore:
                 batch.delete(name, self._id_family)
         # Single tombstones in front of what is looked for next would be walked over each time.
         batch.delete_range(_EXPIRING, key + b"\0", self._side_family)
-        self._db.write(batch)
+        self._write(batch)
         return True
+
+    def _write(self, batch: WriteBatch) -> None:
+        """Write *batch* into all families, with its number."""
+        self._number += 1
+        number = _OFFSET.pack(self._number)
+        batch.put(_NUMBER, number)
+        batch.put(_IDS_NUMBER, number, self._id_family)
+        batch.put(_SIDE_NUMBER, number, self._side_family)
+        self._db.write(batch)
 
 
 def _items(db: Rdict, start: bytes, before: bytes) -> Generator[Row]:
