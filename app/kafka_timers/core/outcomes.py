@@ -24,7 +24,7 @@ from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.verdicts import IN_TIME, LATE, Accepted, Reason, accept, judged
 from kafka_timers.core.versions import Answer
-from kafka_timers.core.wire import ID_MEMORY_MS, Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete
+from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete
 from kafka_timers.errors import WireError
 
 __all__ = ["Outcome", "State", "outcomes_of", "records_of", "uncertain", "with_rejected"]
@@ -178,14 +178,17 @@ def with_rejected(outcomes: Iterable[Outcome], rejected: Mapping[int, str]) -> l
 class _HistoricPartition(Partition):
     """A partition as it was; nothing that is read was answered before."""
 
+    def __init__(self, number: int, last: Sealed) -> None:
+        super().__init__(number, last.horizon_s)
+        self._last_s = last.last
+
     def is_answered(self, offset: int) -> bool:
         return False
 
-    # When the last of all seals was made, by which it is judged whether an hour is over.
-    last_ms = 0
-
-    def has_replaced(self, offset: int, appended_ms: int) -> bool:
-        return offset < self.replaced_below and appended_ms // 1000 * 1000 + ID_MEMORY_MS <= self.last_ms
+    @property
+    def newest_ms(self) -> int:
+        # Of the last seal, from whose `restore_from` on there are records; not of the one that is lived through.
+        return self._last_s * 1000
 
 
 class _History:
@@ -193,13 +196,12 @@ class _History:
         last = seals[-1] if seals else Sealed()
         self._seals = seals
         self._number, self._partitions = partition, partitions
-        self._partition = _HistoricPartition(partition, last.horizon_s)
+        self._partition = _HistoricPartition(partition, last)
         self._partition.horizon_from = last.horizon_from
         if last.HasField("conditions_from") or not seals:
             self._partition.conditions_from = last.conditions_from
         self._partition.ignored = dict.fromkeys(last.ignored, 0)
         self._partition.replaced_below = 0 if whole else last.fence
-        self._partition.last_ms = last.last * 1000
         self._store = MemoryStore()
         self._outcomes: dict[int, Outcome] = {}
 

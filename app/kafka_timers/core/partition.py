@@ -163,7 +163,7 @@ class Partition:
         last = last_slice or complete or Sealed()
         # What owners with another horizon have kept is below, and reconciled: the log is read anew from here.
         self.horizon_from = last.horizon_from if self.horizon_s == last.horizon_s else known_from
-        self.conditions_from = last.conditions_from if last.HasField("conditions_from") else 0 if is_first else None
+        self.conditions_from = last.conditions_from if is_first or last.HasField("conditions_from") else None
         self.ignored = dict.fromkeys(last.ignored, 0)
         self.replaced_below = max(snapshot, scan.snapshot if scan else 0)
         if position <= log_start:
@@ -317,8 +317,13 @@ class Partition:
             offset: of the request, which is not among the `ignored` ones.
             appended_ms: UNIX milliseconds of its append.
         """
-        hour_is_over = appended_ms // 1000 * 1000 + ID_MEMORY_MS <= _last_ms(self.scanned_ms)
+        hour_is_over = appended_ms // 1000 * 1000 + ID_MEMORY_MS <= self.newest_ms
         return offset < self.replaced_below and hour_is_over
+
+    @property
+    def newest_ms(self) -> int:
+        """When the last second begins that a scan has begun to look at; `has_replaced` counts its hour up to there."""
+        return _last_ms(self.scanned_ms)
 
     def is_answered(self, offset: int) -> bool:
         """Tell whether the record at *offset* was answered before: no seal covers what was not."""
