@@ -25,8 +25,8 @@ run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl
 check: lint ## Check format, lint, types and all that tests without Java, in a minute: for each change
 	$(BIN)/pytest -m 'not chaos' -n 2 --histories 300 tests/unit tests/store tests/simulation
 
-# In three processes, each with a Kafka of its own: most tests wait for a second to come, or for Spark to plan, and so
-# leave a core to others. tests/conftest.py shares them out.
+# In three processes, each with a Kafka of its own: two begin with the parts that need Spark, which take longest, while
+# in the others many tests wait for a second to come. tests/conftest.py shares them out.
 test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start themselves
 	$(BIN)/pytest -m 'not chaos' -n 3
 
