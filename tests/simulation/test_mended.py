@@ -91,6 +91,19 @@ def test_a_producer_that_is_slow_to_end_leaves_no_locked_store() -> None:
         assert [offset for offset, _ in story.fired()] == [0]
 
 
+def test_a_second_whose_callbacks_are_all_visible_is_sealed_by_whoever_goes_on() -> None:
+    """Its last slice was full to the last row, so nothing of its scan is left but to say that this was all."""
+    with told(slice_rows=2, seal_every_s=9) as story:
+        story.start("a", 0)
+        story.request(3)
+        story.request(3)
+        story.until(2.5)
+        story.faults.next("commit_is_not_answered")
+        story.until(3.5)
+        assert story.sealed()[1:] == [(3, False), (3, True)]
+        story.finish()
+
+
 def test_what_could_not_be_written_once_is_not_lost() -> None:
     """The disk is full for one write, while the end of the log is asked for."""
     with told() as story:

@@ -75,6 +75,10 @@ class Story:
         callbacks = found_in(self.kafka)[number].callbacks
         return sorted((each.offset, each.record.timestamp / 1000 - EPOCH_S) for each in callbacks if not each.is_reject)
 
+    def sealed(self, number: int = 0) -> list[tuple[int, bool]]:
+        """Return of each seal its last second, and whether it closes that."""
+        return [(seal.last - EPOCH_S, not seal.HasField("through")) for seal in found_in(self.kafka)[number].seals]
+
     def answers(self, number: int = 0) -> list[str]:
         """Return what was answered, in its order."""
         return [Reply.Outcome.Name(reply.outcome) for reply in found_in(self.kafka)[number].replies]
