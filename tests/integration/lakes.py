@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.clock import HostClock
+from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Sealed, Topics
 from kafka_timers.lake import tables
@@ -78,9 +78,16 @@ class Lake:
         seal = Sealed(partition=0, first=1, last=self.now, **fields)
         await self.producer.send_and_wait(self.topics.sealed, seal.SerializeToString(), key=b"0", partition=0)
 
-    def promoter(self, kind: type[Promoter] = Promoter, *, lands: bool = True, wait_s: float = 30.0) -> Promoter:
+    def promoter(
+        self,
+        kind: type[Promoter] = Promoter,
+        *,
+        lands: bool = True,
+        wait_s: float = 30.0,
+        clock: Clock = HostClock(),  # noqa: B008  # it has no state
+    ) -> Promoter:
         land = (lambda: land_once(self.spark, self.settings)) if lands else None
-        return kind(self.spark, self.settings, HostClock(), bucket_s=BUCKET_S, wait_s=wait_s, land=land)
+        return kind(self.spark, self.settings, clock, bucket_s=BUCKET_S, wait_s=wait_s, land=land)
 
     async def records(self) -> list[ConsumerRecord]:
         """Return all there is on the topic of requests."""

@@ -147,7 +147,7 @@ def expire(keep_days: int, **given: Any) -> None:
     type=click.FloatRange(min=0, max=900),
     default=300.0,
     show_default=True,
-    help="longest wait for the landing to reach what the topic holds",
+    help="longest wait for the landing to reach what the topic holds, and for workers to judge conditions",
 )
 def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_s: float, **given: Any) -> None:
     """

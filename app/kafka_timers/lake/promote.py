@@ -16,6 +16,7 @@ tick, and all that was appended before the question for the log's end must have 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Never
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -65,6 +66,7 @@ class Seen(NamedTuple):
         late: of these, due by the time that all were published.
         large: requests too large for a copy.
         unsure: requests whose condition may not have been judged yet.
+        unsure_to: of each partition that has some of these the highest of their offsets.
         promoted: requests of which workers had one; counted when nothing was published.
     """
 
@@ -72,6 +74,7 @@ class Seen(NamedTuple):
     late: int = 0
     large: int = 0
     unsure: int = 0
+    unsure_to: Mapping[int, int] = MappingProxyType({})
     promoted: int = 0
 
 
@@ -101,7 +104,7 @@ class Promoter:
         settings: of the job.
         clock: of this host: how long to wait, and when a decision began, from which workers tell that a copy is stale.
         bucket_s: length of a bucket.
-        wait_s: longest wait for the landing.
+        wait_s: longest wait for the landing, and for the seals that tell of conditions that they were judged.
         land: called to have landed what the topics hold; None when another process does it.
     """
 
@@ -218,7 +221,7 @@ class Promoter:
         history = history_of(requests, asks)
         seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
         newest = seals.groupBy("partition").agg(F.max("last").alias("newest"))
-        fences = {row[0]: row[1] for row in seals.groupBy("partition").agg(F.max("fence")).collect()}
+        fences = _fences(seals)
         seals = seals.join(F.broadcast(newest), "partition")
         seals = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") == F.col("newest")))
         # Few, and part of every plan from here on, which would judge anew in each.
@@ -235,15 +238,22 @@ class Promoter:
         fits, sure = F.col("fits"), F.col("is_sure")
         lacking = lacking.withColumns({"fits": copy_bytes <= live.message_bytes_max, "is_sure": is_sure(judged_to)})
         ready = lacking.where(fits & sure)
-        count, first_due, large, unsure = _counts(
-            lacking,
-            F.count_if(fits & sure),
-            F.min(F.when(fits & sure, F.col("second"))),
-            F.count_if(~fits),
-            F.count_if(fits & ~sure),
+        of_partitions = (
+            lacking.groupBy("partition")
+            .agg(
+                F.count_if(fits & sure).alias("ready"),
+                F.min(F.when(fits & sure, F.col("second"))).alias("first_due"),
+                F.count_if(~fits).alias("large"),
+                F.count_if(fits & ~sure).alias("unsure"),
+                F.max(F.when(fits & ~sure, F.col("offset"))).alias("unsure_to"),
+            )
+            .collect()
         )
+        count, large, unsure = (sum(row[name] for row in of_partitions) for name in ("ready", "large", "unsure"))
+        unsure_to = {row.partition: row.unsure_to for row in of_partitions if row.unsure}
         late = 0
         if count:
+            first_due = min(row.first_due for row in of_partitions if row.ready)
             publish(copies_of(ready, decision.known, decision.wall_s), self._settings)
             log.info("published copies of %d requests of seconds %d to %d", count, bucket.first, bucket.last)
             now, took_s = live.now, self._clock.elapsed_s() - decision.elapsed_s
@@ -256,7 +266,7 @@ class Promoter:
                     "promoted late: %d requests of seconds %d to %d were due by second %d; they fire at once",
                     *(late, bucket.first, bucket.last, now),
                 )
-        return Seen(count, late, large, unsure)
+        return Seen(count, late, large, unsure, unsure_to)
 
     def _promote(self, bucket: Bucket) -> int:
         wrong, seen = 0, Seen()
@@ -272,13 +282,14 @@ class Promoter:
                     )
                 self._close(bucket, seen.promoted)
                 return wrong + seen.large
-            if not seen.published:
-                self._pause(_POLL_S)
+            if not seen.published and not self._judged(seen.unsure_to):
+                break
         where = f"of the requests due in seconds {bucket.first} to {bucket.last}"
         if seen.unsure:
             raise LakeError(
-                f"{where}, {seen.unsure} have a condition, and no seal tells that a worker has judged it: is each "
-                "partition owned by a worker, and are its seals landed? The next run goes on with them"
+                f"{where}, {seen.unsure} have a condition, and no seal tells within {self._wait_s:g} s that a worker "
+                "has judged it: is each partition owned by a worker, and are its seals landed? The next run goes on "
+                "with them"
             )
         raise LakeError(
             f"{where}, {seen.published} still have no copy that workers take, after {_LOOKS} looks: are there cancels "
@@ -325,6 +336,22 @@ class Promoter:
         refuse_other_topic(positions, self._topic, len(ends))
         return {number: positions.get(number, 0) for number in ends}
 
+    def _judged(self, offsets: Mapping[int, int]) -> bool:
+        """Wait until the seals landed of each partition pass its one of *offsets*; False if they do not in time."""
+
+        def passed(fences: Mapping[int, int]) -> bool:
+            return all(offset < fences.get(number, 0) for number, offset in offsets.items())
+
+        until_s = self._clock.elapsed_s() + self._wait_s
+        while not passed(_fences(tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull()))):
+            if self._clock.elapsed_s() > until_s:
+                return False
+            if self._land and passed({number: seal.fence for number, seal in self._look().seals.items()}):
+                self._land()
+            else:
+                self._pause(_POLL_S)
+        return True
+
     def _close(self, bucket: Bucket, promoted: int) -> None:
         row = Closed(bucket.first, bucket.last, self._settings.horizon_s, promoted, int(self._clock.wall_s()))
         tables.append(tables.constant(self._spark, [row], BUCKETS.columns), self._root, BUCKETS)
@@ -336,3 +363,8 @@ class Promoter:
 
 def _counts(frame: DataFrame, *counts: Column) -> Row:
     return frame.agg(*counts).collect()[0]
+
+
+def _fences(seals: DataFrame) -> dict[int, int]:
+    """Return of each partition how far the log had been read by the last of *seals*."""
+    return {row[0]: row[1] for row in seals.groupBy("partition").agg(F.max("fence")).collect()}
