@@ -163,7 +163,7 @@ class InMemoryTimers:
         partition, store, end_ms = self._partition, self._store, (int(self._clock.wall_s()) + 1) * 1000
         if end_ms <= partition.sealed_ms:
             return
-        self._write(partition.begin(end_ms))
+        partition.begin(end_ms)
         start, end = partition.keys_left()
         contents = Contents()
         for batch_key, batch in store.rows(start, end):

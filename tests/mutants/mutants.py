@@ -63,12 +63,6 @@ MUTANTS = [
         "        return built, missed, store.rows(behind(built), scan.end), is_last\n",
         "        return built, iter(()), store.rows(behind(built), scan.end), is_last\n",
     ),
-    _one(
-        "the scan is not saved before the first send",
-        FIRING,
-        "        follower.write(partition.begin(end_ms))\n",
-        "        partition.apply(partition.begin(end_ms))\n",
-    ),
     Mutant(
         "the store is not closed when a hand-over is cut short",
         OWNER,
@@ -121,7 +115,6 @@ MUTANTS = [
         "            await self._read_up_to(await ports.ends.end(self._number, second))\n",
         "",
     ),
-    _one("a failed write does not stop the scan", FIRING, "        follower.check()\n", ""),
     _one(
         "the seal is made before the last callbacks are sent",
         FIRING,

@@ -85,6 +85,25 @@ def test_a_worker_that_is_killed_with_its_disk_loses_nothing() -> None:
         assert (story.fired(), story.answers()) == ([(1, 5.0)], ["CANCELLED"])
 
 
+def test_a_worker_that_reads_slowly_repeats_nothing_of_what_it_has_not_read_yet() -> None:
+    """Its disk is new, and ticks come while it reads; a seal of its own would say that less was read than before."""
+    with told(fence_wait_s=0.1) as story:
+        a = story.start("a", 0)
+        story.request(12)
+        for _ in range(6):
+            story.request(3)
+        story.until(4)
+        story.world.group.kill(a, keeps=False, for_s=0.5)
+        story.until(4.6)
+        b = story.world.group.members[0]
+        b.request_log.records_max = 1
+        with mock.patch.object(story.network, "lag_s", return_value=0.1):
+            b.own([0])
+            story.until(8)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [*range(7)]
+
+
 def _a_paused_owner_reads_a_cancel_late(story: Story) -> tuple[Process, Process]:
     """
     Have A, which owns the partition no more, read what B could not read when it fired.

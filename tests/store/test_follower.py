@@ -169,8 +169,6 @@ def test_a_write_that_fails_moves_no_position_and_tells_nobody(follow: Follow, m
         patch.setattr(follower, "_store", Refusing(follower.store))
         with pytest.raises(OSError, match="No space"):
             follower.ingest(later, 4)
-        with pytest.raises(OSError, match="No space"):
-            follower.write(followed.partition.begin(END_MS))
     assert before == (
         followed.partition.head,
         followed.partition.pending,
@@ -232,7 +230,7 @@ def test_a_record_on_which_the_code_fails_is_set_aside_and_told(
 def scanning(followed: Followed) -> None:
     """Read two requests with timer ids, and begin to fire them."""
     followed.follower.ingest([asked(0, timerId="a"), asked(1, timerId="b")], 2)
-    followed.follower.write(followed.partition.begin(END_MS))
+    followed.partition.begin(END_MS)
 
 
 def test_what_an_open_scan_decides_is_held_back_with_all_behind_it_and_decided_on_after_it(follow: Follow) -> None:
@@ -297,7 +295,7 @@ def test_a_condition_is_held_back_until_a_seal_tells_from_where_they_are_judged(
     followed = follow([Sealed(first=1, last=10, fence=0)])
     follower = followed.follower
     absent = {"timerId": "a", "condition": Condition.IF_ABSENT}
-    follower.write(followed.partition.begin(50_000))
+    followed.partition.begin(50_000)
     follower.ingest([asked(0), asked(1, **absent), asked(2, **absent)], 3)
     assert (follower.read_up_to, followed.partition.position, followed.offsets()) == (3, 1, [0])
     followed.seal()

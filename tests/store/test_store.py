@@ -238,7 +238,8 @@ def test_a_store_that_is_opened_again_knows_where_it_was(tmp_path: Path) -> None
     store, partition = opened(tmp_path), Partition(0)
     assert store.is_new
     filled(store, partition, [100, 200, 200])
-    keep(store, partition, partition.begin(151_000))
+    partition.begin(151_000)
+    keep(store, partition, partition.read(3))
     store.close()
     again = opened(tmp_path)
     assert not again.is_new

@@ -66,17 +66,16 @@ class _SealedScanForgotten(Partition):
 
 
 class _ScanGetsNewSnapshot(Partition):
-    def begin(self, end_ms: int) -> Changes:
-        changes = super().begin(end_ms)
-        scan = changes.head.scan
-        assert scan
-        return Changes(replace(changes.head, scan=scan._replace(snapshot=self.position)))
+    def begin(self, end_ms: int) -> None:
+        super().begin(end_ms)
+        assert self.scan
+        self.head = replace(self.head, scan=self.scan._replace(snapshot=self.position))
 
 
 class _OpenScanIsOverwritten(Partition):
-    def begin(self, end_ms: int) -> Changes:
+    def begin(self, end_ms: int) -> None:
         # That which this owner has begun itself goes on.
-        return Changes(replace(self.head, scan=Scan(end_ms, self.position)))
+        self.head = replace(self.head, scan=Scan(end_ms, self.position))
 
 
 class _ThroughIgnored(_Without):

@@ -38,7 +38,7 @@ def test_the_append_time_decides_to_the_millisecond(appended_ms: int, outcome: s
 def test_what_depends_on_an_open_scan_is_left_with_all_that_comes_behind() -> None:
     partition = Partition(0)
     partition.apply(partition.read(1))
-    partition.apply(partition.begin(DUE_MS + 1_000))
+    partition.begin(DUE_MS + 1_000)
     decided = decide([asked(0, DUE_MS), asked(1, None), asked(2, 30_000)], {}, partition)
     assert decided.undecided_at == 1
     assert decided.versions == {b"a": Version(DUE_MS, 0)}
@@ -236,7 +236,7 @@ def test_what_is_done_by_now_does_not_wait_in_vain() -> None:
 def test_conditions_are_judged_once_a_seal_tells_from_where_on(condition: int) -> None:
     """From the snapshot of its scan: what lies below was refused, and what lies behind waits."""
     partition = Partition(0)
-    partition.apply(partition.begin(2_000))
+    partition.begin(2_000)
     records = [asked(0, DUE_MS), under(condition, offset=1), asked(2, 30_000)]
     decided = decide(records, {}, partition)
     assert decided.undecided_at == 1
@@ -252,6 +252,6 @@ def test_conditions_are_judged_once_a_seal_tells_from_where_on(condition: int) -
 def test_whether_a_condition_holds_may_have_to_wait_for_the_open_scan() -> None:
     partition = judging()
     partition.apply(partition.read(6))
-    partition.apply(partition.begin(DUE_MS + 1_000))
+    partition.begin(DUE_MS + 1_000)
     decided = decide([under(Condition.IF_PENDING, expected=3)], {b"a": PENDING}, partition)
     assert decided == Decided(undecided_at=AT)

@@ -107,7 +107,7 @@ def test_a_refused_request_goes_with_the_next_tick() -> None:
 def test_what_is_read_during_a_scan_is_kept_behind_it() -> None:
     partition = sealed_up_to(20, snapshot=5)
     read_to(partition, 8)
-    partition.apply(partition.begin(31_000))
+    partition.begin(31_000)
     for due_ms in (12_000, 21_000, 30_999):
         key = partition.place(due_ms, 8)
         assert key is not None
@@ -120,7 +120,7 @@ def test_what_a_scan_covers_has_the_same_key_before_and_during_it() -> None:
     partition = sealed_up_to(20, snapshot=5)
     before = [partition.place(due_ms, 7) for due_ms in (12_000, 25_000)]
     read_to(partition, 8)
-    partition.apply(partition.begin(31_000))
+    partition.begin(31_000)
     assert [partition.place(due_ms, 7) for due_ms in (12_000, 25_000)] == before
 
 
@@ -128,7 +128,7 @@ def test_a_slice_has_done_what_is_up_to_its_last_key_and_below_its_snapshot() ->
     owner = sealed_up_to(20, snapshot=5)
     keys = [place(owner, due_ms, offset) for due_ms, offset in ((25_000, 5), (26_000, 6), (26_000, 7))]
     read_to(owner, 8)
-    owner.apply(owner.begin(31_000))
+    owner.begin(31_000)
     part = owner.seal(contents_of(keys[:2]), complete=False)
     heir = Partition(3)
     heir.acquire([Sealed(last=20, fence=5), part], None)
@@ -150,7 +150,7 @@ def test_restore_from_is_where_the_first_chunk_with_pending_requests_begins() ->
     read_to(partition, 23, [5, 6])
     read_to(partition, 23, [7, 8, 21])
     assert (partition.pending, partition.restore_from) == (5, 4)
-    partition.apply(partition.begin(12_000))
+    partition.begin(12_000)
     seal(partition, Contents([5, 7, 6], through=first_key(11_000)), complete=False)
     assert (partition.pending, partition.restore_from) == (2, 8)
     seal(partition, Contents([8, 21]))
@@ -173,7 +173,7 @@ def test_a_step_tells_the_counts_of_the_chunks_that_it_changes_and_of_no_others(
     assert changes.counts == {0: (2, 0), 2: (1, 0)}
     partition.apply(changes)
     assert partition.read(11).counts == {}
-    partition.apply(partition.begin(12_000))
+    partition.begin(12_000)
     contents = Contents([9, 1])
     assert partition.sealed(partition.seal(contents, complete=True), contents).counts == {0: (1, 0), 2: (0, 0)}
 
@@ -189,14 +189,15 @@ def test_nothing_is_counted_for_no_offsets() -> None:
 def test_a_step_moves_the_state_when_it_is_applied_and_not_before() -> None:
     """In between it is written, which may fail."""
     partition = Partition(0)
-    read, begun = partition.read(3, offsets=[0, 1]), partition.begin(12_000)
-    assert (partition.position, partition.pending, partition.scan) == (0, 0, None)
+    read = partition.read(3, offsets=[0, 1])
+    assert (partition.position, partition.pending) == (0, 0)
     partition.apply(read)
     assert (partition.position, partition.pending) == (3, 2)
-    partition.apply(begun)
+    partition.begin(12_000)
+    begun = partition.scan
     contents = Contents([0, 1])
     changes = partition.sealed(partition.seal(contents, complete=True), contents)
-    assert (partition.sealed_ms, partition.pending, partition.scan) == (1_000, 2, begun.head.scan)
+    assert (partition.sealed_ms, partition.pending, partition.scan) == (1_000, 2, begun)
     partition.apply(changes)
     assert (partition.sealed_ms, partition.pending, partition.scan) == (12_000, 0, None)
 
@@ -205,7 +206,7 @@ def test_a_step_moves_the_state_when_it_is_applied_and_not_before() -> None:
 def test_restore_from_never_goes_back() -> None:
     partition = Partition(0)
     read_to(partition, 6)
-    partition.apply(partition.begin(11_000))
+    partition.begin(11_000)
     sealed = seal(partition, contents_of([]))
     assert sealed.restore_from == 6
     read_to(partition, 8, [7])
@@ -226,7 +227,7 @@ def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
     refused = place(partition, REFUSED_MS, 10)
     place(partition, 40_000, 13)
     read_to(partition, 15)
-    partition.apply(partition.begin(31_000))
+    partition.begin(31_000)
     contents = contents_of(sorted([late, on_time, refused]), [refused])
     sealed = partition.seal(contents, complete=True)
     assert sealed == Sealed(
@@ -256,11 +257,11 @@ def test_slices_go_on_where_the_one_before_ended() -> None:
     partition = Partition(0)
     keys = [place(partition, 11_000, offset) for offset in range(3)]
     read_to(partition, 3)
-    partition.apply(partition.begin(13_000))
+    partition.begin(13_000)
     assert partition.keys_left() == (first_key(1_000), first_key(13_000))
     sealed = seal(partition, contents_of(keys[:2]), complete=False)
     assert (sealed.through, sealed.first, sealed.last) == (keys[1], 1, 12)
-    partition.apply(partition.begin(13_000))
+    partition.begin(13_000)
     start, before = partition.keys_left()
     assert [key for key in keys if start <= key < before] == keys[2:]
     sealed = seal(partition, contents_of(keys[2:]))
@@ -271,10 +272,10 @@ def test_slices_go_on_where_the_one_before_ended() -> None:
 def test_an_open_scan_comes_first_and_keeps_its_snapshot() -> None:
     partition = Partition(0)
     read_to(partition, 4)
-    partition.apply(partition.begin(13_000))
+    partition.begin(13_000)
     scan = partition.scan
     read_to(partition, 9)
-    partition.apply(partition.begin(16_000))
+    partition.begin(16_000)
     assert partition.scan is scan
     assert scan == Scan(13_000, 4)
 
@@ -326,7 +327,7 @@ def test_a_slice_counts_only_on_top_of_the_complete_seal_that_it_was_made_on() -
     owner = sealed_up_to(12, snapshot=5)
     keys = [place(owner, 11_000, 6), place(owner, 11_000, 7)]
     read_to(owner, 8)
-    owner.apply(owner.begin(14_000))
+    owner.begin(14_000)
     part = owner.seal(contents_of(keys[:1]), complete=False)
     heir = Partition(3)
     heir.acquire([part, Sealed(last=9, fence=5)], None)
@@ -371,7 +372,7 @@ def test_rows_beyond_what_is_to_be_reconciled_keep_their_keys() -> None:
     bound = unreconciled(heir, local)
     stale = Partition(0)
     read_to(stale, 4)
-    stale.apply(stale.begin(18_000))
+    stale.begin(18_000)
     assert stale.scan == local.scan
     moved = stale.place(11_000, 5)
     assert moved is not None
@@ -426,7 +427,7 @@ def test_a_group_with_an_older_member_gets_seals_that_it_can_read(complete: bool
     partition = Partition(3, horizon_s=60, format=1)
     key = place(partition, 11_000, 5)
     read_to(partition, 6)
-    partition.apply(partition.begin(12_000))
+    partition.begin(12_000)
     sealed = partition.seal(contents_of([key]), complete=complete)
     assert max(field.number for field, _ in sealed.ListFields()) <= 21
     assert (sealed.first, sealed.last, sealed.fence) == (1, 11, 6)
@@ -440,7 +441,7 @@ def test_a_group_that_is_upgraded_gets_seals_in_milliseconds_too(complete: bool)
     partition.acquire([Sealed(first=1, last=10, fence=4)], None)
     key = place(partition, 11_000, 5)
     read_to(partition, 6)
-    partition.apply(partition.begin(12_000))
+    partition.begin(12_000)
     sealed = partition.seal(contents_of([key]), complete=complete)
     assert (sealed.format, sealed.first_ms, sealed.end_ms) == (2, 11_000, 12_000)
     assert (sealed.first, sealed.last, sealed.conditions_from) == (11, 11, 6)
@@ -453,7 +454,7 @@ def test_from_where_conditions_are_judged_is_told_once_and_handed_on() -> None:
     owner = Partition(3)
     owner.acquire([in_format_2(Sealed(first=1, last=10, fence=4, conditions_from=3))], None)
     read_to(owner, 9)
-    owner.apply(owner.begin(12_000))
+    owner.begin(12_000)
     assert seal(owner, contents_of([])).conditions_from == 3
     assert [owner.refuses_condition(offset) for offset in (2, 3)] == [True, False]
 
@@ -466,7 +467,7 @@ def test_a_request_that_waits_in_vain_is_named_by_each_seal_until_an_hour_after_
     partition.apply(changes)
     told = []
     for end_ms in (12_000, 3_613_000, 3_614_000):
-        partition.apply(partition.begin(end_ms))
+        partition.begin(end_ms)
         told.append([*seal(partition, contents_of([])).ignored])
     assert told == [[3, 7], [3, 7], [3]]
     heir = Partition(0)
@@ -480,7 +481,7 @@ def test_of_requests_that_wait_in_vain_the_newest_are_named(monkeypatch: pytest.
     changes = partition.read(9)
     changes.ignored = dict.fromkeys([5, 1, 3], 40_000)
     partition.apply(changes)
-    partition.apply(partition.begin(12_000))
+    partition.begin(12_000)
     assert [*seal(partition, contents_of([])).ignored] == [3, 5]
     assert sorted(partition.ignored) == [3, 5]
 

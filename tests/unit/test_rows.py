@@ -99,7 +99,7 @@ def test_one_that_is_not_due_like_the_others_keeps_all_of_a_fetch_apart(odd: Fut
 
 def test_what_a_scan_may_have_looked_at_is_kept_apart() -> None:
     partition = Partition(0)
-    partition.apply(partition.begin(DUE_MS + 1_000))
+    partition.begin(DUE_MS + 1_000)
     for due, together in ((SECOND, False), (SECOND + 1, True)):
         record = Record(b"%d" % due, Future(callBackTopic="a").SerializeToString(), 7)
         [(key, _)] = accepted([record], partition).rows

@@ -344,7 +344,7 @@ def test_conditions_that_were_judged_once_are_judged_also_beside_a_member_that_d
     partition = judging(format=1)
     out = accepted([asked(5), asked(6, timerId="a", condition=ABSENT)], partition)
     assert (out.refused, out.offsets) == ({}, [5, 6])
-    partition.apply(partition.begin(2_000))
+    partition.begin(2_000)
     seal = partition.seal(Contents(), complete=True)
     assert (seal.format, seal.conditions_from) == (0, 5)
 
@@ -365,7 +365,7 @@ def test_a_condition_waits_for_a_seal_that_tells_from_where_they_are_judged() ->
     partition = Partition(0)
     out = accepted(records, partition)
     assert (out.count, out.offsets, out.refused) == (4, [0, 1, 2, 3], {"condition-unsupported": 1})
-    partition.apply(partition.begin(2_000))
+    partition.begin(2_000)
     out = accepted(records, partition)
     assert (out.count, out.offsets, out.decided.undecided_at) == (2, [0, 1], None)
 

@@ -595,10 +595,13 @@ def test_a_paused_owner_that_has_begun_the_same_second_later_does_not_lose_what_
         told.a.read()
         told.begin(told.a)
         assert [told.a.partition.scan, told.b.partition.scan] != [None, None]
+        # Its store tells of its scan once something is read during it.
+        told.walk.request(12)
+        told.a.read()
         told.walk.take_over(told.a)
         with broken("P[148]") if off else nullcontext():
             told.walk.finish()
-            assert (told.fired, told.answers) == ([0, 1], [(2, "TOO_LATE")])
+            assert (told.fired, told.answers) == ([0, 1, 3], [(2, "TOO_LATE")])
 
 
 @pytest.mark.parametrize("off", [(), ("no row within a batch",)])

@@ -266,17 +266,17 @@ class Owner:
         if not (self.is_up and has_to):
             return
         self.target_ms = end_ms
-        begun = now.begin(end_ms)
-        if "position is the snapshot" in walk.off and not now.scan and begun.head.scan:
-            begun.head = replace(begun.head, scan=begun.head.scan._replace(snapshot=stable))
-        self.write(begun)
+        is_new = not now.scan
+        now.begin(end_ms)
+        if "position is the snapshot" in walk.off and is_new and now.scan:
+            now.head = replace(now.head, scan=now.scan._replace(snapshot=stable))
         if walk.trace:
             walk.say(f"{self.name} fires {second}: {state_of(now)}")
 
     def _fire_slice(self) -> None:
         walk, now, off = self.walk, self.partition, self.walk.off
         if not now.scan:
-            self.write(now.begin(self.target_ms))
+            now.begin(self.target_ms)
         if "answered before sealed" not in off:
             self.answer()
         ready = self._next_slice()

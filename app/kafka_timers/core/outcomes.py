@@ -268,7 +268,7 @@ class _History:
     def _seal(self, seal: Sealed) -> None:
         partition, store = self._partition, self._store
         self._write(partition.read(max(seal.fence, partition.position)))
-        self._write(partition.begin(end_ms_of(seal)))
+        partition.begin(end_ms_of(seal))
         start, end = partition.keys_left()
         if not is_complete(seal):
             end = seal.through + b"\0"

@@ -382,13 +382,14 @@ class Partition:
 
     # --- firing ------------------------------------------------------------------------------------------------------
 
-    def begin(self, end_ms: int) -> Changes:
+    def begin(self, end_ms: int) -> None:
         """
         Open a scan of all that is due before *end_ms*; one that was left open comes first and keeps its snapshot.
 
-        The scan must be in the store before its first callback leaves.
+        It need not be in the store before its callbacks leave. Whoever goes on with a scan takes it from the seals; and
+        what is read meanwhile, which is kept as the scan demands, is written with the head that tells of it.
         """
-        return Changes(replace(self.head, scan=self.scan or Scan(end_ms, self.position)))
+        self.head = replace(self.head, scan=self.scan or Scan(end_ms, self.position))
 
     def keys_left(self) -> tuple[bytes, bytes]:
         """Return the range of keys, the second one excluded, that are left to fire in the open scan."""

@@ -2,7 +2,7 @@
 Fires the seconds of one partition, from a takeover until it is let go.
 
 Each step takes what the one before it returns, so none can be left out or come too early: callbacks are sent for a scan
-that is in the store, and rows are dropped for a seal that is committed.
+that has begun, and rows are dropped for a seal that is committed.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _PREBUILD_S = 5
 
 
 class _OpenScan(NamedTuple):
-    """What is left of a scan that is in the store: the keys from `start` on and before `end`, up to `snapshot`."""
+    """What is left of a scan that has begun: the keys from `start` on and before `end`, up to `snapshot`."""
 
     start: bytes
     end: bytes
@@ -176,10 +176,8 @@ class Firing:
 
     def _begin(self, end_ms: int) -> _OpenScan:
         """Open the scan up to *end_ms*, or go on with the one that is open."""
-        follower, partition = self._follower, self._partition
-        # What could not be written has not been read, and no scan may declare it as done.
-        follower.check()
-        follower.write(partition.begin(end_ms))
+        partition = self._partition
+        partition.begin(end_ms)
         scan = partition.scan
         if scan is None:
             raise AssertionError("a scan that was begun is open")
