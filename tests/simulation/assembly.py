@@ -156,6 +156,7 @@ class Process:
         kafka, network, faults, clock = self.kafka, self.network, self.faults, Clock(self.loop)
         configured = WorkerSettings(data_dir=str(self.disk.folder), **settings)
         gate = PriorityGate()
+        self.stores = DiskStores(self)
         self.request_log = RequestLog(kafka, network, faults, seed)
         reader = RequestReader(self.request_log, gate)
         topics = TopicLookup(cast(Any, Admin(kafka, network, faults)), kafka.own, "*", clock)
@@ -172,7 +173,7 @@ class Process:
             ends=EndOffsets(bounds, lambda: reader.numbers),
             seals=SealLog(kafka, network, faults, seed),
             new_sender=lambda number: KafkaSender(configured, number, kafka.own.sealed),
-            stores=DiskStores(self),
+            stores=self.stores,
             callback_topics=topics,
             rejects=Rejects(kafka.own.rejected, own[kafka.own.rejected], kafka.own.requests),
             replies=KafkaReplies(

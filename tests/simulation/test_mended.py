@@ -104,6 +104,20 @@ def test_a_second_whose_callbacks_are_all_visible_is_sealed_by_whoever_goes_on()
         story.finish()
 
 
+def test_a_worker_that_finds_a_store_of_its_own_locked_ends_itself() -> None:
+    """No retry mends it, and others can take over what it owns."""
+    with told() as story:
+        a = story.start("a")
+        left_open = a.stores.open(0)
+        a.own([0])
+        story.until(1)
+        assert a.gave_up
+        assert a.gave_up[0].startswith("partition 0: its store is still open in this very process")
+        left_open.close()
+        a.gave_up.clear()
+        story.finish()
+
+
 def test_what_could_not_be_written_once_is_not_lost() -> None:
     """The disk is full for one write, while the end of the log is asked for."""
     with told() as story:

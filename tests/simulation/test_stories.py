@@ -2,6 +2,7 @@
 
 from unittest import mock
 
+from kafka_timers.core.wire import Copy
 from simulation.assembly import Process
 from simulation.clients import Wish, write
 from simulation.loop import EPOCH_S
@@ -101,6 +102,25 @@ def test_a_worker_that_reads_slowly_repeats_nothing_of_what_it_has_not_read_yet(
             b.own([0])
             story.until(8)
         story.finish()
+        assert [offset for offset, _ in story.fired()] == [*range(7)]
+
+
+def test_a_copy_from_the_lake_has_a_new_worker_read_what_it_was_decided_without() -> None:
+    """The new one begins behind the request, which was left to the lake, and behind all that came after it."""
+    with told(horizon_s=5) as story:
+        a = story.start("a", 0)
+        story.request(20)
+        for _ in range(6):
+            story.request(3)
+        story.until(5)
+        story.world.group.kill(a, keeps=False, for_s=0.5)
+        story.until(6)
+        story.world.group.members[0].own([0])
+        story.until(7)
+        copy = Copy(offset=0, appended=EPOCH_S, decidedOffset=1, decided=EPOCH_S + 6)
+        story.request(20, more={"copy": copy})
+        # What must be true of copies is what the walk knows, and not the simulation.
+        story.until(21)
         assert [offset for offset, _ in story.fired()] == [*range(7)]
 
 
