@@ -332,10 +332,11 @@ def test_what_is_held_back_at_the_end_is_read_again_from_the_log(follow: Follow)
 
 def test_a_store_that_has_read_beyond_the_log_is_emptied(follow: Follow) -> None:
     """The log has lost records, or was made anew."""
-    first = follow()
+    seals = [Sealed(first=1, last=9)]
+    first = follow(seals)
     first.follower.ingest([asked(offset) for offset in range(9)], 9)
     first.follower.close()
-    again = follow(end=5)
+    again = follow(seals, end=5)
     assert (again.partition.position, again.partition.pending, again.offsets()) == (0, 0, [])
 
 
