@@ -26,7 +26,7 @@ OWNER, FIRING, FOLLOWER = "worker/owner.py", "worker/firing.py", "worker/followe
 STORE, OUTBOX, ENDS = "worker/store.py", "worker/outbox.py", "worker/end_offsets.py"
 PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
-OUTCOMES, PREBUILD = "core/outcomes.py", "worker/prebuild.py"
+OUTCOMES, PREBUILD, TAKEOVER = "core/outcomes.py", "worker/prebuild.py", "core/takeover.py"
 
 MUTANTS = [
     # --- those that the first version's tests did not see ------------------------------------------------------------
@@ -285,27 +285,27 @@ MUTANTS = [
     ),
     _one(
         "a store that has read beyond the snapshot is kept",
-        PARTITION,
+        TAKEOVER,
         "    return local.position > scan.snapshot\n",
         "    return False\n",
     ),
     _one(
         "a scan with the same end and another snapshot is taken for one's own",
-        PARTITION,
+        TAKEOVER,
         "(own.end_ms, own.snapshot) == (scan.end_ms, scan.snapshot)",
         "own.end_ms == scan.end_ms",
     ),
     _one(
         "a slice on an older seal counts",
-        PARTITION,
+        TAKEOVER,
         "if not is_complete(seal) and first_ms_of(seal) == sealed_ms]",
         "if not is_complete(seal)]",
     ),
     _one(
         "a store that ends below restore_from is kept",
-        PARTITION,
-        "        if local is not None and local.position < restore_from:\n",
-        "        if False:\n",
+        TAKEOVER,
+        "    if local is not None and local.position < restore_from:\n",
+        "    if False:\n",
     ),
     _one(
         "restore_from forgets what waits",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Self
 
-from kafka_timers.core import decisions, partition, reconcile, verdicts
+from kafka_timers.core import decisions, partition, reconcile, takeover, verdicts
 from kafka_timers.core.backlog import Tally
 from kafka_timers.core.changes import Changes, Head, Scan
 from kafka_timers.core.contents import Contents
@@ -412,11 +412,11 @@ CORE_RULES: dict[str, Rule] = {
     "local second": Rule("a store knows what is done, where the seals are gone", _LocalIsNotAsked),
     "beyond the scan": Rule(
         "a store that has read beyond a scan which others have begun is dropped",
-        patches=[(partition, "_has_read_beyond", _instead(lambda scan, local: False))],
+        patches=[(takeover, "_has_read_beyond", _instead(lambda scan, local: False))],
     ),
     "beyond the scan's snapshot": Rule(
         "a scan with the same end and another snapshot is not one's own",
-        patches=[(partition, "_has_read_beyond", _instead(_beyond_by_end_alone))],
+        patches=[(takeover, "_has_read_beyond", _instead(_beyond_by_end_alone))],
     ),
     "due rule": Rule("a record withdraws what it was appended in time for", _WhenItIsRead),
     "what a scan covers": Rule("what a scan covers is not withdrawn behind its snapshot", _ScannedIsWithdrawn),

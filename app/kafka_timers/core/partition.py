@@ -35,19 +35,9 @@ from kafka_timers.core.backlog import Backlog, Count, Tally, chunk_of, chunks_of
 from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan
 from kafka_timers.core.contents import DIGESTS, Contents, digest_of
 from kafka_timers.core.keys import FIRST_MS, Copied, first_key, late_key, row_key
+from kafka_timers.core.takeover import start_of
 from kafka_timers.core.versions import Decided, Effect, Version
-from kafka_timers.core.wire import (
-    FORMAT,
-    ID_MEMORY_MS,
-    Sealed,
-    age_of,
-    check_format,
-    end_ms_of,
-    first_ms_of,
-    is_complete,
-    is_far,
-    latest,
-)
+from kafka_timers.core.wire import FORMAT, ID_MEMORY_MS, Sealed, is_complete, is_far
 
 # Each seal names the requests that wait in vain; of more than these the oldest are forgotten, and would fire if the log
 # were read again without a store.
@@ -133,44 +123,15 @@ class Partition:
         Raises:
             NewerFormatError: a later version has written one of the seals.
         """
-        seals = list(seals)
-        for seal in seals:
-            check_format(seal)
-        complete = latest(seals)
-        sealed_ms, snapshot = (end_ms_of(complete), complete.fence) if complete else (FIRST_MS, 0)
-        # `through` is a key under the complete seal that the slice stands on. Under an older one, as a paused owner
-        # adds with at-least-once, the same key would declare requests as done that are not.
-        slices = [seal for seal in seals if not is_complete(seal) and first_ms_of(seal) == sealed_ms]
-        last_slice = max(slices, key=lambda seal: (*age_of(seal), seal.through), default=None)
-        scan = Scan(end_ms_of(last_slice), last_slice.fence, last_slice.through) if last_slice else None
-        restore_from = max((seal.restore_from for seal in (last_slice, complete) if seal), default=0)
-        if local is not None and local.position < restore_from:
-            # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
-            local = None
-        if local is not None and local.sealed_ms <= sealed_ms and _has_read_beyond(scan, local):
-            local = None
-        is_first = self.format > 1 and not seals and (local is None or local.sealed_ms <= FIRST_MS)
-        if is_first:
-            # Nobody has fired anything, so all may be judged from the beginning; a store may have refused conditions.
-            local = None
-        if local is None:
-            position = known_from = restore_from if read_from is None else min(restore_from, read_from)
-        else:
-            position, known_from = local.position, local.known_from
-            if local.sealed_ms > sealed_ms:
-                # The seals are gone, this store is not.
-                sealed_ms, snapshot, scan = local.sealed_ms, local.snapshot, None
-        last = last_slice or complete or Sealed()
-        # What owners with another horizon have kept is below, and reconciled: the log is read anew from here.
-        self.horizon_from = last.horizon_from if self.horizon_s == last.horizon_s else known_from
-        self.conditions_from = last.conditions_from if is_first or last.HasField("conditions_from") else None
-        self.ignored = dict.fromkeys(last.ignored, 0)
-        self.replaced_below = max(snapshot, scan.snapshot if scan else 0)
-        if position <= log_start:
-            # Nothing that is left to be known lies below.
-            known_from = 0
-        self.head = Head(position, sealed_ms, snapshot, known_from, scan, restore_from)
-        return local is not None
+        start = start_of(
+            seals, local, horizon_s=self.horizon_s, format=self.format, log_start=log_start, read_from=read_from
+        )
+        self.head = start.head
+        self.horizon_from = start.horizon_from
+        self.conditions_from = start.conditions_from
+        self.ignored = dict.fromkeys(start.ignored, 0)
+        self.replaced_below = start.replaced_below
+        return start.keeps_store
 
     def restore(self, counts: Mapping[int, Count], ignored: Mapping[int, int]) -> None:
         """Take the counts of a store that is worth keeping, and the requests that wait there in vain."""
@@ -495,22 +456,6 @@ class Partition:
 def _last_ms(end_ms: int) -> int:
     """Return when the last second before *end_ms* begins: ids are forgotten an hour after their second, not later."""
     return end_ms - 1000
-
-
-def _has_read_beyond(scan: Scan | None, local: Head) -> bool:
-    """
-    Tell whether a *local* store may have withdrawn what the open *scan*, of which others have sealed a part, fires.
-
-    A paused owner reads on:
-     1. A pauses at offset 11; B takes over, scans second 19 with snapshot 11, seals its first slice, and dies
-     2. A goes on, and reads offset 11: a cancel of what is due in 19
-     3. A takes over, and goes on with the scan, which knows nothing of offset 11
-    Held by test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so.
-    """
-    own = local.scan
-    if scan is None or (own is not None and (own.end_ms, own.snapshot) == (scan.end_ms, scan.snapshot)):
-        return False
-    return local.position > scan.snapshot
 
 
 def tick_second(second: int, appended_ms: int, max_clock_skew_s: float) -> int | None:
