@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.core.wire import SECOND_LIMIT, TICK
+from kafka_timers.core.wire import SECOND_LIMIT, TICK, number_in
 from kafka_timers.errors import BrokerError, TopicsError
 
 # A tick that was not acknowledged after this is taken for lost. It bounds how long a late one can be on its way.
@@ -97,10 +97,10 @@ class TickLog:
         self._taken.set()
         fetched = await self._consumer.getmany(timeout_ms=500)
         return [
-            Tick(record.partition, int(record.key), record.timestamp / 1000)
+            Tick(record.partition, second, record.timestamp / 1000)
             for records in fetched.values()
             for record in records
-            if record.key is not None and record.key.isdigit() and int(record.key) < SECOND_LIMIT
+            if (second := number_in(record.key or b"")) is not None and second < SECOND_LIMIT
         ]
 
     async def reach_end_at_open(self, limit_s: float) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from aiokafka import ConsumerRecord
+from batches import append_batch, batch_of
 from brokers import StartKafka, administering, set_topic
 from confluent_kafka.admin import (
     AclBinding,
@@ -158,6 +159,23 @@ async def test_the_largest_request_that_kafka_takes_stops_no_other(service: Serv
     assert value
     assert future.SerializeToString().startswith(value)
     assert await service.callback_names(["good"]) == ["good"]
+
+
+async def test_a_header_whose_name_is_not_text_keeps_nothing_from_firing(service: Service) -> None:
+    """A batch of a client in Go: to it the name is any bytes. Also for a worker that takes over."""
+    second = int(time.time()) - 1000
+    names = ["before", "odd", "behind"]
+    values = [Future(callBackTopic=service.callbacks, callBack=name.encode()).SerializeToString() for name in names]
+    records = [(b"%d" % (second + at // 3 * 20), values[at % 3]) for at in range(6)]
+    await append_batch(service.bootstrap, service.topics.requests, 1, batch_of(records, odd=(1, 4), codec=1))
+    worker = await service.worker()
+    await service.requests(second, ["next"], partition=1)
+    await service.until_sealed(second)
+    assert sorted(await service.callback_names([*names, "next"])) == sorted([*names, "next"])
+    worker.child.kill()
+    await service.worker()
+    await service.until_sealed(second + 20)
+    assert sorted(await service.callback_names([*names, *names, "next"])) == sorted([*names, *names, "next"])
 
 
 async def test_ticks_that_are_no_seconds_are_counted_and_passed_over(service: Service) -> None:

@@ -17,6 +17,7 @@ from brokers import make_topic
 from prometheus_client import CollectorRegistry
 
 from kafka_timers.clock import HostClock
+from kafka_timers.core.wire import number_in
 from kafka_timers.dev.broker import free_port
 from kafka_timers.environment import env_name
 from kafka_timers.errors import TopicsError
@@ -67,6 +68,13 @@ class Log:
         finally:
             await producer.stop()
 
+    async def litter(self, *keys: bytes | None) -> None:
+        """Append records with *keys* to each partition."""
+        async with AIOKafkaProducer(bootstrap_servers=self.bootstrap) as producer:
+            for partition in range(PARTITIONS):
+                for key in keys:
+                    await producer.send_and_wait(self.topic, b"1", key=key, partition=partition)
+
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
         consumer = AIOKafkaConsumer(self.topic, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
@@ -80,7 +88,8 @@ class Log:
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
         async for record in consumer:
-            self.ticks[record.partition].append(Tick(int(record.key), record.timestamp / 1000))
+            if (second := number_in(record.key or b"")) is not None:
+                self.ticks[record.partition].append(Tick(second, record.timestamp / 1000))
             async with self._more:
                 self._more.notify_all()
 
@@ -345,6 +354,16 @@ async def test_a_tick_an_hour_ahead_by_someone_else_keeps_nobody_from_ticking(lo
     for partition in range(PARTITIONS):
         seconds = log.seconds(partition)
         assert seconds == list(range(seconds[0], seconds[0] + len(seconds)))
+
+
+async def test_records_that_are_no_ticks_end_no_replica_and_keep_none_from_starting(log: Log) -> None:
+    litter = [b"soon", b"", None, b"-5", b"9" * 15, b"9" * 5_000]
+    await log.litter(*litter)
+    async with replica_in_here(log):
+        await log.until_second(int(HostClock().wall_s()) + 1)
+        await log.litter(*litter)
+        await log.until_second(int(HostClock().wall_s()) + 2)
+    log.assert_gapless()
 
 
 @pytest.mark.parametrize("step_s", [-1.5, 1.5])

@@ -8,7 +8,7 @@ request afterwards. So only its client and its compiled parser are used here: a 
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from itertools import chain, dropwhile
+from itertools import chain, dropwhile, islice
 from typing import Any
 
 from aiokafka.client import AIOKafkaClient
@@ -19,6 +19,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.headerless import headerless
 from kafka_timers.core.wire import Record
 
 _READ_COMMITTED = 1
@@ -26,6 +27,10 @@ _BYTES_MAX = 8 << 20
 _PARTITION_BYTES_MAX = 2 << 20
 # The first version of the answer whose last field but one is no longer the list of aborted transactions.
 _WITH_REPLICA = 11
+# Parsed in one go.
+_RECORDS_AT_ONCE = 500
+# Base offset and length, which the length of a batch does not count.
+_BATCH_PREFIX_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +131,12 @@ def _failure(code: int, at: TopicPartition, position: int) -> KafkaError:
 
 
 def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int) -> Fetched:
-    batches, parser, behind = [], MemoryRecords(data), position
+    batches, parser, at, behind = [], MemoryRecords(data), 0, position
     while parser.has_next():
         batch = parser.next_batch()
-        batches.append(batch)
-        behind = batch.next_offset
+        ends = at + _BATCH_PREFIX_BYTES + int.from_bytes(data[at + 8 : at + _BATCH_PREFIX_BYTES], "big")
+        batches.append((batch, memoryview(data)[at:ends]))
+        at, behind = ends, batch.next_offset
     records = chain.from_iterable(_committed(batches, aborted))
     return Fetched(
         # A batch is sent whole, also when it begins before the offset that was asked for.
@@ -142,17 +148,17 @@ def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stab
     )
 
 
-def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> Iterator[Any]:
+def _committed(batches: Iterable[tuple[Any, memoryview]], aborted: Sequence[tuple[int, int]]) -> Iterator[Any]:
     """
-    Yield the batches that hold records which are not aborted.
+    Yield the records that are not aborted, some at once.
 
     Args:
-        batches: offsets ascending.
+        batches: parsed and as they came, offsets ascending.
         aborted: producer id and first offset of each aborted transaction that reaches into *batches*.
     """
     left = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
-    for batch in batches:
+    for batch, came in batches:
         if not batch.validate_crc():
             raise CorruptRecordException(f"the batch before offset {batch.next_offset} does not match its checksum")
         if batch.producer_id is not None:
@@ -161,4 +167,16 @@ def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> It
             if batch.is_control_batch and ControlRecord.parse(next(iter(batch)).key) == ABORT_MARKER:
                 aborting.discard(batch.producer_id)
         if not batch.is_control_batch and not (batch.is_transactional and batch.producer_id in aborting):
-            yield batch
+            yield from _records_of(batch, came)
+
+
+def _records_of(batch: Any, came: memoryview) -> Iterator[Iterable[Any]]:
+    # The parser is asked for its iterator once, and nothing more once that has ended.
+    given, records = 0, chain(batch)
+    try:
+        while some := list(islice(records, _RECORDS_AT_ONCE)):
+            given += len(some)
+            yield some
+    except UnicodeDecodeError:
+        # The name of a header is not UTF-8. Nothing here looks at headers.
+        yield islice(headerless(bytes(came)), given, None)

@@ -34,7 +34,7 @@ from kafka_timers.broker.topics import answering, counts, examine
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
-from kafka_timers.core.wire import FORMAT, Topics
+from kafka_timers.core.wire import FORMAT, Topics, number_in
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError, WorkerError
 from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
@@ -64,7 +64,6 @@ _HOUSEKEEPING_S = 0.5
 _WATCH_LOGS_S = 5.0
 _WATCH_TOPICS_S = 60.0
 _NO_TICK_S = 3.0
-_TICK_DIGITS = 20
 # For longer no seal waits for a reply topic without a leader.
 _REPLY_MS = 4_000
 # Numbers of glibc's mallopt(3).
@@ -149,12 +148,11 @@ class Worker:
     # --- the Faust app's callbacks -----------------------------------------------------------------------------------
 
     def _on_tick(self, number: int, key: bytes | None, appended_ms: int) -> None:
-        # A longer number is no time, and Python refuses to read a very long one.
-        if not key or not key.isdigit() or len(key) > _TICK_DIGITS:
+        second = number_in(key or b"")
+        if second is None:
             self.metrics.ticks_refused.inc()
             log.warning("%s partition %d: a tick with key %.40r is no second", self._topics.oscillator, number, key)
             return
-        second = int(key)
         usable = tick_second(second, appended_ms, self._settings.max_clock_skew_s)
         if usable is None:
             self.metrics.ticks_refused.inc()

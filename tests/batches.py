@@ -1,0 +1,70 @@
+"""Batches as clients in other languages may send them: the name of a header is any bytes to them."""
+
+import struct
+from collections.abc import Callable, Sequence
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
+from aiokafka.structs import TopicPartition
+
+NOT_UTF8 = b"\xff\xfe\xfd\xfc"
+# As long as NOT_UTF8, which takes its place where the batch is built.
+_IN_ITS_PLACE = "~~~~"
+_HEADER_BYTES = 61
+CODECS: dict[int, Callable[[bytes], bytes]] = {
+    0: bytes,
+    1: gzip_encode,
+    2: snappy_encode,
+    3: lz4_encode,
+    4: zstd_encode,
+}
+
+
+def batch_of(
+    records: Sequence[tuple[bytes | None, bytes | None]],
+    *,
+    odd: Sequence[int] = (),
+    codec: int = 0,
+    timestamp_ms: int = 1_000,
+    base_offset: int = 0,
+) -> bytes:
+    """
+    Return a batch.
+
+    Args:
+        records: key and value of each.
+        odd: places of those that get a header whose name is `NOT_UTF8`; all others have one that is text.
+        codec: number of the compression, as Kafka counts them.
+        timestamp_ms: of the first record; each next one is 7 ms later.
+        base_offset: as a broker would set it.
+    """
+    builder = DefaultRecordBatchBuilder(
+        2, 0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 24
+    )
+    for place, (key, value) in enumerate(records):
+        name = _IN_ITS_PLACE if place in odd else "text"
+        builder.append(place, timestamp_ms + 7 * place, key, value, [(name, b"header"), ("none", None)])
+    built = bytes(builder.build()).replace(_IN_ITS_PLACE.encode(), NOT_UTF8)
+    batch = bytearray(built[:_HEADER_BYTES] + bytes(CODECS[codec](built[_HEADER_BYTES:])))
+    struct.pack_into(">qi", batch, 0, base_offset, len(batch) - 12)
+    struct.pack_into(">h", batch, 21, codec)
+    struct.pack_into(">I", batch, 17, calc_crc32c(bytes(batch[21:])))
+    return bytes(batch)
+
+
+async def append_batch(bootstrap: str, topic: str, partition: int, batch: bytes) -> int:
+    """Append *batch*, and return the offset of its first record."""
+    client = AIOKafkaClient(bootstrap_servers=bootstrap)
+    try:
+        await client.bootstrap()
+        await client.set_topics([topic])
+        leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
+        answer = await client.send(leader, ProduceRequest(None, -1, 10_000, [(topic, [(partition, batch)])]))
+        [(_, [(_, code, offset, *_)])] = answer.topics
+        assert code == 0
+        return int(offset)
+    finally:
+        await client.close()
