@@ -28,7 +28,6 @@ def batch_of(
     *,
     odd: Sequence[int] = (),
     codec: int = 0,
-    timestamp_ms: int = 1_000,
     base_offset: int = 0,
 ) -> bytes:
     """
@@ -38,7 +37,6 @@ def batch_of(
         records: key and value of each.
         odd: places of those that get a header whose name is `NOT_UTF8`; all others have one that is text.
         codec: number of the compression, as Kafka counts them.
-        timestamp_ms: of the first record; each next one is 7 ms later.
         base_offset: as a broker would set it.
     """
     builder = DefaultRecordBatchBuilder(
@@ -46,7 +44,7 @@ def batch_of(
     )
     for place, (key, value) in enumerate(records):
         name = _IN_ITS_PLACE if place in odd else "text"
-        builder.append(place, timestamp_ms + 7 * place, key, value, [(name, b"header"), ("none", None)])
+        builder.append(place, 1_000 + 7 * place, key, value, [(name, b"header"), ("none", None)])
     built = bytes(builder.build()).replace(_IN_ITS_PLACE.encode(), NOT_UTF8)
     batch = bytearray(built[:_HEADER_BYTES] + bytes(CODECS[codec](built[_HEADER_BYTES:])))
     struct.pack_into(">qi", batch, 0, base_offset, len(batch) - 12)
@@ -55,16 +53,15 @@ def batch_of(
     return bytes(batch)
 
 
-async def append_batch(bootstrap: str, topic: str, partition: int, batch: bytes) -> int:
-    """Append *batch*, and return the offset of its first record."""
+async def append_batch(bootstrap: str, topic: str, partition: int, batch: bytes) -> None:
+    """Append *batch*, and wait until the broker has it."""
     client = AIOKafkaClient(bootstrap_servers=bootstrap)
     try:
         await client.bootstrap()
         await client.set_topics([topic])
         leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
         answer = await client.send(leader, ProduceRequest(None, -1, 10_000, [(topic, [(partition, batch)])]))
-        [(_, [(_, code, offset, *_)])] = answer.topics
+        [(_, [(_, code, *_)])] = answer.topics
         assert code == 0
-        return int(offset)
     finally:
         await client.close()

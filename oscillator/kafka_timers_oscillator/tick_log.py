@@ -100,7 +100,7 @@ class TickLog:
             Tick(record.partition, second, record.timestamp / 1000)
             for records in fetched.values()
             for record in records
-            if (second := number_in(record.key or b"")) is not None and second < SECOND_LIMIT
+            if (second := number_in(record.key)) is not None and second < SECOND_LIMIT
         ]
 
     async def reach_end_at_open(self, limit_s: float) -> None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
+from itertools import product
 from typing import NamedTuple
 
 import aiohttp
@@ -60,20 +61,16 @@ class Log:
 
     async def write(self, last: Iterable[int]) -> None:
         """Give each partition a last tick: that of partition 0 comes first."""
-        producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap)
-        await producer.start()
-        try:
-            for partition, second in enumerate(last):
-                await producer.send_and_wait(self.topic, b"1", key=b"%d" % second, partition=partition)
-        finally:
-            await producer.stop()
+        await self._append((partition, b"%d" % second) for partition, second in enumerate(last))
 
     async def litter(self, *keys: bytes | None) -> None:
         """Append records with *keys* to each partition."""
+        await self._append(product(range(PARTITIONS), keys))
+
+    async def _append(self, records: Iterable[tuple[int, bytes | None]]) -> None:
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap) as producer:
-            for partition in range(PARTITIONS):
-                for key in keys:
-                    await producer.send_and_wait(self.topic, b"1", key=key, partition=partition)
+            for partition, key in records:
+                await producer.send_and_wait(self.topic, b"1", key=key, partition=partition)
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
@@ -88,7 +85,7 @@ class Log:
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
         async for record in consumer:
-            if (second := number_in(record.key or b"")) is not None:
+            if (second := number_in(record.key)) is not None:
                 self.ticks[record.partition].append(Tick(second, record.timestamp / 1000))
             async with self._more:
                 self._more.notify_all()

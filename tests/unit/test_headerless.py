@@ -9,7 +9,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 from batches import CODECS, batch_of
 
-from kafka_timers.broker.headerless import headerless
+from kafka_timers.broker.headerless import batch_at, headerless
 
 RECORDS = [(b"1", b"one"), (None, b""), (b"", None), (b"k" * 200, b"v" * 70_000), (b"last", b"five")]
 
@@ -40,6 +40,11 @@ def test_a_topic_with_the_brokers_times_has_one_for_all_records_of_a_batch() -> 
     struct.pack_into(">q", batch, 35, 99_000)
     assert {each.timestamp for each in headerless(bytes(batch))} == {99_000}
     assert {timestamp for _, timestamp, _, _ in parsed(bytes(batch))} == {99_000}
+
+
+def test_a_batch_is_found_among_others_by_its_first_offset() -> None:
+    batches = [batch_of(RECORDS[: at + 1], base_offset=100 * at) for at in range(3)]
+    assert [batch_at(b"".join(batches) + b"cut short", 100 * at) for at in range(3)] == batches
 
 
 def test_bytes_that_are_no_batch_raise_one_error_and_end() -> None:

@@ -19,7 +19,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.headerless import headerless
+from kafka_timers.broker.headerless import batch_at, headerless
 from kafka_timers.core.wire import Record
 
 _READ_COMMITTED = 1
@@ -29,8 +29,6 @@ _PARTITION_BYTES_MAX = 2 << 20
 _WITH_REPLICA = 11
 # Parsed in one go.
 _RECORDS_AT_ONCE = 500
-# Base offset and length, which the length of a batch does not count.
-_BATCH_PREFIX_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +129,13 @@ def _failure(code: int, at: TopicPartition, position: int) -> KafkaError:
 
 
 def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int) -> Fetched:
-    batches, parser, at, behind = [], MemoryRecords(data), 0, position
+    batches, parser, behind = [], MemoryRecords(data), position
     while parser.has_next():
         batch = parser.next_batch()
-        ends = at + _BATCH_PREFIX_BYTES + int.from_bytes(data[at + 8 : at + _BATCH_PREFIX_BYTES], "big")
-        batches.append((batch, memoryview(data)[at:ends]))
-        at, behind = ends, batch.next_offset
-    records = chain.from_iterable(_committed(batches, aborted))
+        batches.append(batch)
+        behind = batch.next_offset
+    read = (_records_of(batch, data) for batch in _committed(batches, aborted))
+    records = chain.from_iterable(chain.from_iterable(read))
     return Fetched(
         # A batch is sent whole, also when it begins before the offset that was asked for.
         dropwhile(lambda record: record.offset < position, records),
@@ -148,17 +146,17 @@ def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stab
     )
 
 
-def _committed(batches: Iterable[tuple[Any, memoryview]], aborted: Sequence[tuple[int, int]]) -> Iterator[Any]:
+def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> Iterator[Any]:
     """
-    Yield the records that are not aborted, some at once.
+    Yield the batches that hold records which are not aborted.
 
     Args:
-        batches: parsed and as they came, offsets ascending.
+        batches: offsets ascending.
         aborted: producer id and first offset of each aborted transaction that reaches into *batches*.
     """
     left = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
-    for batch, came in batches:
+    for batch in batches:
         if not batch.validate_crc():
             raise CorruptRecordException(f"the batch before offset {batch.next_offset} does not match its checksum")
         if batch.producer_id is not None:
@@ -167,10 +165,11 @@ def _committed(batches: Iterable[tuple[Any, memoryview]], aborted: Sequence[tupl
             if batch.is_control_batch and ControlRecord.parse(next(iter(batch)).key) == ABORT_MARKER:
                 aborting.discard(batch.producer_id)
         if not batch.is_control_batch and not (batch.is_transactional and batch.producer_id in aborting):
-            yield from _records_of(batch, came)
+            yield batch
 
 
-def _records_of(batch: Any, came: memoryview) -> Iterator[Iterable[Any]]:
+def _records_of(batch: Any, data: bytes) -> Iterator[Iterable[Any]]:
+    """Yield the records of *batch*, which lies in *data*, some at once."""
     # The parser is asked for its iterator once, and nothing more once that has ended.
     given, records = 0, chain(batch)
     try:
@@ -179,4 +178,4 @@ def _records_of(batch: Any, came: memoryview) -> Iterator[Iterable[Any]]:
             yield some
     except UnicodeDecodeError:
         # The name of a header is not UTF-8. Nothing here looks at headers.
-        yield islice(headerless(bytes(came)), given, None)
+        yield islice(headerless(batch_at(data, batch.base_offset)), given, None)

@@ -12,11 +12,13 @@ from typing import NamedTuple
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 from aiokafka.errors import CorruptRecordException
 
-__all__ = ["HeaderlessRecord", "headerless"]
+__all__ = ["HeaderlessRecord", "batch_at", "headerless"]
 
 # The header of a batch, magic 2: base offset, length, leader epoch, magic, checksum, attributes, last offset delta,
 # first and last timestamp, producer id and epoch, base sequence, count. Its records lie behind it.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+# Base offset and length, which does not count these two.
+_PREFIX = struct.Struct(">qi")
 _CODEC, _LOG_APPEND_TIME = 0x07, 0x08
 _DECODERS: dict[int, Callable[[bytes], bytes]] = {1: gzip_decode, 2: snappy_decode, 3: lz4_decode, 4: zstd_decode}
 
@@ -28,6 +30,17 @@ class HeaderlessRecord(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+
+
+def batch_at(data: bytes, base_offset: int) -> bytes:
+    """Return the batch that begins at the offset *base_offset*, which is one of the whole batches in *data*."""
+    at = 0
+    while True:
+        begins, length = _PREFIX.unpack_from(data, at)
+        behind = at + _PREFIX.size + length
+        if begins == base_offset:
+            return data[at:behind]
+        at = behind
 
 
 def headerless(batch: bytes) -> Iterator[HeaderlessRecord]:

@@ -50,6 +50,15 @@ class Head:
     scan: Scan | None
     done_below: int = 0
 
+    @property
+    def must_read_to(self) -> int:
+        """
+        The position that the store must have reached before anything is scanned.
+
+        A seal with a lower snapshot than one before it would declare requests between the two as not done.
+        """
+        return max(self.snapshot, self.scan.snapshot if self.scan else 0)
+
 
 class Mark(NamedTuple):
     """Says of a request that is held that it does not fire: superseded by a request of its timer id, or cancelled."""

@@ -130,7 +130,7 @@ class Partition:
         self.horizon_from = start.horizon_from
         self.conditions_from = start.conditions_from
         self.ignored = dict.fromkeys(start.ignored, 0)
-        self.replaced_below = start.replaced_below
+        self.replaced_below = start.head.must_read_to
         return start.keeps_store
 
     def restore(self, counts: Mapping[int, Count], ignored: Mapping[int, int]) -> None:
@@ -141,12 +141,8 @@ class Partition:
 
     @property
     def must_read_to(self) -> int:
-        """
-        The position that the store must have reached before anything is scanned.
-
-        A seal with a lower snapshot than one before it would declare requests between the two as not done.
-        """
-        return max(self.head.snapshot, self.scan.snapshot if self.scan else 0)
+        """See `Head`."""
+        return self.head.must_read_to
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ class Start(NamedTuple):
         horizon_from: see `Partition`.
         conditions_from: see `Partition`.
         ignored: offsets of requests whose condition did not hold, ascending.
-        replaced_below: see `Partition`.
     """
 
     head: Head
@@ -28,7 +27,6 @@ class Start(NamedTuple):
     horizon_from: int
     conditions_from: int | None
     ignored: Sequence[int]
-    replaced_below: int
 
 
 def start_of(
@@ -40,21 +38,7 @@ def start_of(
     log_start: int = 0,
     read_from: int | None = None,
 ) -> Start:
-    """
-    Return where an owner starts.
-
-    Args:
-        seals: the last ones of the partition, with the latest complete one among them.
-        local: what the store says; None when there is none, or one that was kept by another horizon.
-        horizon_s: of this owner.
-        format: of the seals that this owner writes.
-        log_start: the first offset that the request log still has.
-        read_from: the offset to read the log from, if without a local store that is to be earlier than the seals
-            say.
-
-    Raises:
-        NewerFormatError: a later version has written one of the seals.
-    """
+    """Return where an owner of this horizon and format starts; all else is as `Partition.acquire` tells."""
     seals = list(seals)
     for seal in seals:
         check_format(seal)
@@ -88,7 +72,6 @@ def start_of(
         horizon_from=last.horizon_from if horizon_s == last.horizon_s else known_from,
         conditions_from=last.conditions_from if is_first or last.HasField("conditions_from") else None,
         ignored=last.ignored,
-        replaced_below=max(snapshot, scan.snapshot if scan else 0),
     )
 
 

@@ -125,10 +125,10 @@ ID_MEMORY_MS = ID_MEMORY_S * 1000
 COPY_STALE_S = ID_MEMORY_S // 2
 
 
-def number_in(text: bytes) -> int | None:
+def number_in(text: bytes | None) -> int | None:
     """Return the whole number that *text* names in ASCII digits, None when it names none that could be a time."""
     # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
-    return int(text) if text.isdigit() and len(text) <= 14 else None
+    return int(text) if text and text.isdigit() and len(text) <= 14 else None
 
 
 def second_in(text: bytes | None, *, missing: _Fault, malformed: _Fault, in_milliseconds: _Fault) -> int | _Fault:

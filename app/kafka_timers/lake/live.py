@@ -141,7 +141,7 @@ def refuse_other_topic(landed: Mapping[int, int], topic: str, partitions: int) -
 
 def tick_of(key: bytes | None, appended_ms: int) -> int | None:
     """Return the UNIX second that a record of `oscillator` stands for, None when it is no tick."""
-    second = number_in(key or b"")
+    second = number_in(key)
     return None if second is None else min(second, appended_ms // 1000)
 
 

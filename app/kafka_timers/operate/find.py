@@ -163,7 +163,7 @@ async def _rejected(
     async for records in _pages(consumer, where, at.offset, end):
         for record in records:
             told = {name: value or b"" for name, value in reversed(record.headers)}
-            offset = number_in(told.get("timer-rejected-offset", b""))
+            offset = number_in(told.get("timer-rejected-offset"))
             is_ours = told.get("timer-rejected-topic") == topics.requests.encode()
             if is_ours and offset is not None and told.get("timer-rejected-partition") == b"%d" % partition:
                 found[offset] = told.get("timer-rejected-reason", b"").decode(errors="replace")

@@ -148,7 +148,7 @@ class Worker:
     # --- the Faust app's callbacks -----------------------------------------------------------------------------------
 
     def _on_tick(self, number: int, key: bytes | None, appended_ms: int) -> None:
-        second = number_in(key or b"")
+        second = number_in(key)
         if second is None:
             self.metrics.ticks_refused.inc()
             log.warning("%s partition %d: a tick with key %.40r is no second", self._topics.oscillator, number, key)
