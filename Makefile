@@ -13,7 +13,7 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check mutants test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake java
+.PHONY: help run check mutants test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake faults java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,8 +46,12 @@ lint: $(INSTALLED) ## Check format, lint and types
 proto: $(INSTALLED) ## Generate app/kafka_timers/v1 anew from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=app --pyi_out=app proto/kafka_timers/v1/*.proto
 
-chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out
+chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out; `make faults` is the last of them
 	$(BIN)/pytest -m chaos
+	$(MAKE) faults
+
+faults: $(INSTALLED) java ## Break real brokers and workers under load, each fault five times, some five hours; writes docs/faults.md
+	PYTHONPATH=tests $(BIN)/python -m campaign --json docs/faults.json --page docs/faults.md
 
 chaos-lake: $(INSTALLED) java ## Run those of them that are about the lake, some two hours
 	$(BIN)/pytest -m chaos -k lake

@@ -1,10 +1,11 @@
-"""Batches as clients in other languages may send them: the name of a header is any bytes to them."""
+"""Batches as clients in other languages may send them, of which aiokafka's parser does not read all."""
 
 import struct
 from collections.abc import Callable, Sequence
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
+from aiokafka.errors import for_code
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
@@ -28,7 +29,10 @@ def batch_of(
     *,
     odd: Sequence[int] = (),
     codec: int = 0,
+    behind: bytes = b"",
     base_offset: int = 0,
+    base_ms: int = 1_000,
+    headers: Sequence[tuple[str, bytes | None]] = (("none", None),),
 ) -> bytes:
     """
     Return a batch.
@@ -37,16 +41,19 @@ def batch_of(
         records: key and value of each.
         odd: places of those that get a header whose name is `NOT_UTF8`; all others have one that is text.
         codec: number of the compression, as Kafka counts them.
+        behind: what follows the compressed records.
         base_offset: as a broker would set it.
+        base_ms: time of the first, in UNIX milliseconds; each has the next one 7 ms later.
+        headers: that all have behind that one.
     """
     builder = DefaultRecordBatchBuilder(
         2, 0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 24
     )
     for place, (key, value) in enumerate(records):
         name = _IN_ITS_PLACE if place in odd else "text"
-        builder.append(place, 1_000 + 7 * place, key, value, [(name, b"header"), ("none", None)])
+        builder.append(place, base_ms + 7 * place, key, value, [(name, b"header"), *headers])
     built = bytes(builder.build()).replace(_IN_ITS_PLACE.encode(), NOT_UTF8)
-    batch = bytearray(built[:_HEADER_BYTES] + bytes(CODECS[codec](built[_HEADER_BYTES:])))
+    batch = bytearray(built[:_HEADER_BYTES] + bytes(CODECS[codec](built[_HEADER_BYTES:])) + behind)
     struct.pack_into(">qi", batch, 0, base_offset, len(batch) - 12)
     struct.pack_into(">h", batch, 21, codec)
     struct.pack_into(">I", batch, 17, calc_crc32c(bytes(batch[21:])))
@@ -59,9 +66,14 @@ async def append_batch(bootstrap: str, topic: str, partition: int, batch: bytes)
     try:
         await client.bootstrap()
         await client.set_topics([topic])
-        leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
-        answer = await client.send(leader, ProduceRequest(None, -1, 10_000, [(topic, [(partition, batch)])]))
-        [(_, [(_, code, *_)])] = answer.topics
-        assert code == 0
+        while True:
+            leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
+            answer = await client.send(leader, ProduceRequest(None, -1, 10_000, [(topic, [(partition, batch)])]))
+            [(_, [(_, code, *_)])] = answer.topics
+            # Of a topic that is new a broker may know nothing yet.
+            if not for_code(code).retriable:
+                break
+            await client.force_metadata_update()
+        assert code == 0, for_code(code)
     finally:
         await client.close()

@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.conn import create_conn
+from aiokafka.protocol.metadata import MetadataRequest
 
 from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.dev.cluster import EmbeddedCluster
 
 StartKafka = Callable[..., Awaitable[EmbeddedKafka]]
 
@@ -24,10 +28,12 @@ async def administering(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def make_topic(bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+async def make_topic(
+    bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replicas: int = 1
+) -> None:
     """Make a topic as an operator might, and wait until the broker tells of it: the controller is ahead of it."""
     async with administering(bootstrap) as admin:
-        made = await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=dict(configs or {}))])
+        made = await admin.create_topics([NewTopic(name, partitions, replicas, topic_configs=dict(configs or {}))])
         assert [code for _, code, _ in made.topic_errors] == [0]
         async with asyncio.timeout(30):
             while name not in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
@@ -40,7 +46,49 @@ async def set_topic(bootstrap: str, name: str, configs: Mapping[str, str]) -> No
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, dict(configs))])
 
 
+async def end_of(bootstrap: str, topic: str, partition: int) -> int:
+    """Return the offset behind the last record."""
+    at = TopicPartition(topic, partition)
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap) as consumer:
+        return int((await consumer.end_offsets([at]))[at])
+
+
 async def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> None:
     """Delete what lies below the offset *before*."""
     async with administering(bootstrap) as admin:
         await admin.delete_records({TopicPartition(topic, partition): RecordsToDelete(before)})
+
+
+class Told(NamedTuple):
+    """What a broker tells of a partition: ids of brokers, the leader -1 if there is none."""
+
+    leader: int
+    replicas: set[int]
+    in_sync: set[int]
+
+
+async def partitions_as_told_by(address: str, topic: str = "") -> dict[tuple[str, int], Told]:
+    """Return what this one broker tells of each partition of a topic, or of all, by topic and partition."""
+    host, port = address.split(":")
+    # No client, which would go on to another broker.
+    connection = await create_conn(host, int(port), request_timeout_ms=10_000)
+    try:
+        told = await connection.send(MetadataRequest([topic] if topic else None, allow_auto_topic_creation=False))
+    finally:
+        connection.close()
+    return {
+        (name, number): Told(leader, set(replicas), set(in_sync))
+        for _, name, _, partitions in told.topics
+        for _, number, leader, replicas, in_sync, *_ in partitions
+    }
+
+
+async def until_in_sync(cluster: EmbeddedCluster, limit_s: float = 90) -> None:
+    """Wait until all brokers tell that each partition has a leader, and all its replicas in sync."""
+    async with asyncio.timeout(limit_s):
+        for address in cluster.bootstrap.split(","):
+            while any(  # noqa: ASYNC110  # a broker has to be asked
+                told.leader < 0 or told.in_sync < told.replicas
+                for told in (await partitions_as_told_by(address)).values()
+            ):
+                await asyncio.sleep(0.2)

@@ -132,6 +132,21 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+async def older_bootstrap(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The address of a broker that speaks the first protocol of transactions only, as all before Kafka 4.0."""
+    features = {"transaction.version": 1}
+    async with EmbeddedKafka(tmp_path_factory.mktemp("older-kafka"), features=features) as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(params=["older_bootstrap", "bootstrap"], ids=["first protocol", "second protocol"])
+def address(request: pytest.FixtureRequest) -> str:
+    """The address of a broker that speaks one of the two protocols of transactions."""
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="session")
 def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session that all tests share."""
     # Wanted by what compares frames, before it is imported.
@@ -167,11 +182,13 @@ def prefix() -> str:
 
 @pytest.fixture
 async def start_kafka(needs_java: None, tmp_path: Path) -> AsyncIterator[StartKafka]:
-    """Start brokers of the test's own: `await start_kafka(port=…, properties={…})`; all are stopped at its end."""
+    """Start brokers of the test's own, with what `EmbeddedKafka` takes; all are stopped at its end."""
     started: list[EmbeddedKafka] = []
 
-    async def start(port: int = 0, properties: Mapping[str, str] | None = None) -> EmbeddedKafka:
-        broker = EmbeddedKafka(tmp_path / f"kafka-{len(started)}", port, properties)
+    async def start(
+        port: int = 0, properties: Mapping[str, str] | None = None, features: Mapping[str, int] | None = None
+    ) -> EmbeddedKafka:
+        broker = EmbeddedKafka(tmp_path / f"kafka-{len(started)}", port, properties, features)
         started.append(broker)
         await broker.start()
         return broker

@@ -36,6 +36,8 @@ __all__ = [
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _PORT_MAX = 65_535
+# Of the Kafka of `kafka-timers dev`: the fewest brokers of which one may be lost.
+_REPLICAS = 3
 # For longer no broker lets a transaction be open or a member be silent, unless its own settings have been raised.
 _TRANSACTION_MAX_S, _SESSION_MAX_S = 900, 1_800
 # As an empty address Python would take all of the host's.
@@ -229,6 +231,12 @@ class WorkerSettings(KafkaSettings):
         most=256,
         why="the number of cores of this host at most",
     )
+    partitions: int = setting(
+        0,
+        "serve the first so many partitions of timer-request; 0 serves as many as the last seals tell, or all if "
+        "nothing is sealed yet",
+        least=0,
+    )
     guarantee: str = setting(
         "exactly-once",
         "exactly-once needs receivers that read committed; at-least-once saves the transactions and may repeat "
@@ -274,7 +282,7 @@ class WorkerSettings(KafkaSettings):
     fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read", least=0)
     seal_every_s: int = setting(5, "seconds between seals while nothing is due", least=1)
     slice_rows: int = setting(25_000, "most callbacks in one transaction; a larger second is fired in slices", least=1)
-    slice_bytes: int = setting(64 << 20, "most bytes of requests in one transaction", least=1)
+    slice_bytes: int = setting(16 << 20, "most bytes of requests in one transaction", least=1)
     arm_bytes: int = setting(
         64 << 20, "most bytes of requests whose callbacks are built before their tick comes; 0 builds none", least=0
     )
@@ -351,7 +359,15 @@ class DevSettings(KafkaSettings):
     )
     fresh: bool = setting(False, "delete first what earlier runs left in the folder")
     partitions: int = setting(4, "partitions of topics that do not exist yet; existing ones keep theirs", least=1)
-    port: int = setting(9092, "port of the Kafka that is brought along", least=1, most=_PORT_MAX)
+    brokers: int = setting(
+        1, "brokers of the Kafka that is brought along: 1, or 3 that replicate to each other", least=1, most=_REPLICAS
+    )
+    port: int = setting(
+        9092,
+        "port of the Kafka that is brought along; three brokers have this and the next two",
+        least=1,
+        most=_PORT_MAX,
+    )
     worker_port: int = setting(8070, "port of the worker's /metrics, /livez and /readyz", least=1, most=_PORT_MAX)
     oscillator_port: int = setting(
         8071,
@@ -373,13 +389,26 @@ class DevSettings(KafkaSettings):
             super().validate()
         elif self.kafka_config:
             raise SettingsError("kafka_config is for a Kafka that is there: give bootstrap too")
+        if self.brokers not in (1, _REPLICAS):
+            raise SettingsError(f"brokers is {self.brokers}: give 1 or {_REPLICAS}")
+        if self.bootstrap and self.brokers > 1:
+            raise SettingsError("brokers is for a Kafka that is brought along: leave bootstrap out, or brokers")
         ports = {
             "worker_port": self.worker_port,
             "oscillator_port": self.oscillator_port,
             "oscillator_port + 1": self.oscillator_port + 1,
         }
         if not self.bootstrap:
-            ports["port"] = self.port
+            ports |= {f"port + {number}" if number else "port": port for number, port in enumerate(self.ports)}
+            if max(self.ports) > _PORT_MAX:
+                raise SettingsError(
+                    f"port is {self.port}, and the others of three brokers have the next two: give less"
+                )
         if len(set(ports.values())) < len(ports):
             listed = ", ".join(f"{name} {port}" for name, port in ports.items())
             raise SettingsError(f"two of these ports are the same: {listed}")
+
+    @property
+    def ports(self) -> list[int]:
+        """Ports of the brokers that are brought along."""
+        return list(range(self.port, self.port + self.brokers))

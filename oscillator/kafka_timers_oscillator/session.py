@@ -187,11 +187,21 @@ class Session:
             if now_elapsed_s < asks_elapsed_s:
                 await asyncio.sleep(0.05)
                 continue
-            # Another partition each time, since one may be without a leader.
-            partition = self._ticks.partitions[int(now_elapsed_s) % len(self._ticks.partitions)]
-            append_s = await self._ticks.append(partition, [self._schedule.last_in(partition)])
+            append_s = await self._ask_time(int(now_elapsed_s))
             self._broker_time.heard(self._clock.elapsed_s(), append_s)
             self._health.answered()
+
+    async def _ask_time(self, first: int) -> float:
+        """Return the broker's time, as some partition tells it; one may be without a leader."""
+        partitions = self._ticks.partitions
+        for left in reversed(range(len(partitions))):
+            partition = partitions[(first + left) % len(partitions)]
+            try:
+                return await self._ticks.append(partition, [self._schedule.last_in(partition)])
+            except (KafkaError, TimeoutError):
+                if not left:
+                    raise
+        raise AssertionError("a topic has a partition")
 
     def _broker_s(self) -> float:
         broker_s = self._broker_time.at(self._clock.elapsed_s())

@@ -1,35 +1,40 @@
 """
 The `oscillator` topic as one replica uses it: its end, what is appended to it, and appending.
 
-A thin shell around aiokafka. It knows bytes and offsets; which ticks there should be is `schedule.py`'s business.
+A thin shell around `kafka_timers.broker`. It knows bytes and offsets; which ticks there should be is `schedule.py`'s
+business. A partition whose leader is silent holds up no other.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple, Self
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
+from aiokafka.protocol.admin import DescribeConfigsRequest
 
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
-from kafka_timers.core.wire import SECOND_LIMIT, TICK, number_in
+from kafka_timers.broker.fetching import Fetcher
+from kafka_timers.broker.producer import Producer
+from kafka_timers.core.wire import SECOND_LIMIT, TICK, Record, number_in
 from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.worker.reader import LogReader
+from kafka_timers.worker.tasks import cancel
 
 # A tick that was not acknowledged after this is taken for lost. It bounds how long a late one can be on its way.
-REQUEST_TIMEOUT_MS = 3_000
-
-# aiokafka may take twice the request timeout before it gives up.
-APPEND_LIMIT_S = 2.5 * REQUEST_TIMEOUT_MS / 1000
+APPEND_LIMIT_S = 4.0
 
 # Records read back from the end of each partition. One is enough unless something else writes to the topic: records
 # that are no ticks, or ticks that do not count.
 TAIL = 20
 
-LOG_APPEND_TIME = 1
+_START_S, _BATCH_BYTES = 5.0, 64 << 10
+_READ_WAIT_S, _RETRY_S = 0.5, 0.5
+# Kafka's number of that kind of resource.
+_TOPIC = 2
 
 
 class Tick(NamedTuple):
@@ -40,26 +45,57 @@ class Tick(NamedTuple):
     append_s: float
 
 
+class _Feed:
+    """Takes the ticks of one partition; `partition` is this itself, as the reader asks for number and position."""
+
+    awaited = 0
+
+    def __init__(self, log: "TickLog", number: int, position: int) -> None:
+        self.number, self.position = number, position
+        self._log = log
+
+    @property
+    def partition(self) -> "_Feed":
+        return self
+
+    async def ready(self) -> None:
+        pass
+
+    def ingest(self, records: Sequence[Record], position: int) -> None:
+        self.position = position
+        self._log.found(self.number, records, position)
+
+    def blocked(self, stable: int, end: int) -> None:
+        pass
+
+    def fail(self, error: Exception) -> None:
+        self._log.follow(self.number)
+
+
 class TickLog:
     """The open topic; `open` makes one."""
 
-    def __init__(
-        self,
-        topic: str,
-        end: Mapping[TopicPartition, int],
-        producer: AIOKafkaProducer,
-        consumer: AIOKafkaConsumer,
-    ) -> None:
-        self.partitions = [partition for _, partition in end]
-        self._end = end
-        self._topic, self._producer, self._consumer = topic, producer, consumer
+    def __init__(self, topic: str, cluster: Cluster, producer: Producer) -> None:
+        self.partitions = cluster.partitions(topic)
+        self._topic, self._producer = topic, producer
+        # Ticks are sent outside of transactions, and somebody else's open one must not hide them.
+        self._bounds = LogBounds(cluster, topic, APPEND_LIMIT_S, is_committed=False)
+        self._reader = LogReader(Fetcher(cluster, topic, "ticks", is_committed=False), PriorityGate())
+        self._following: dict[int, asyncio.Task[None]] = {}
+        self._end: dict[int, int] = {}
+        self._found: list[Tick] = []
+        self._news = asyncio.Event()
+        # By partition how far was read, how far was handed out, and how far whoever reads has taken what was.
+        self._read_to: dict[int, int] = {}
+        self._handed_to: dict[int, int] = {}
+        self._taken_to: dict[int, int] = {}
         self._taken = asyncio.Event()
 
     @classmethod
     @asynccontextmanager
     async def open(cls, kafka: Kafka, topic: str) -> AsyncIterator[Self]:
         """
-        Connect, and be ready to read from just before the end of each partition.
+        Connect, and begin to read from just before the end of each partition.
 
         Raises:
             BrokerError: no broker answers, or it does not know the topic.
@@ -67,45 +103,73 @@ class TickLog:
         """
         async with AsyncExitStack() as opened:
             try:
-                partitions = await _partitions(kafka, topic)
-                # Without idempotence: a tick that is there twice does no harm, and a producer that cannot fall into a
-                # fatal state need not be replaced.
-                producer = AIOKafkaProducer(**kafka.client_options(), acks="all", request_timeout_ms=REQUEST_TIMEOUT_MS)
+                cluster = await opened.enter_async_context(Cluster.open(kafka))
+                await _check(cluster, kafka, topic)
+                producer = Producer(cluster, None, _START_S, _BATCH_BYTES, "tick producer")
                 opened.push_async_callback(producer.stop)
                 await producer.start()
-                await producer.partitions_for(topic)
-                reading = consuming(
-                    kafka,
-                    # Ticks are sent outside of transactions, and somebody else's open one must not hide them.
-                    isolation_level="read_uncommitted",
-                    auto_offset_reset="latest",
-                    request_timeout_ms=REQUEST_TIMEOUT_MS,
-                )
-                consumer = await opened.enter_async_context(reading)
-                of = [TopicPartition(topic, partition) for partition in partitions]
-                first, end = await consumer.beginning_offsets(of), await consumer.end_offsets(of)
             except (KafkaError, OSError) as error:
                 raise BrokerError(f"no broker at {kafka} serves {topic}: {_in_words(error)}") from error
-            consumer.assign(of)
-            for partition in of:
-                consumer.seek(partition, max(first[partition], end[partition] - TAIL))
-            yield cls(topic, {partition: end[partition] for partition in of}, producer, consumer)
+            log = cls(topic, cluster, producer)
+            reading = asyncio.create_task(log._reader.run())
+            opened.push_async_callback(cancel, [reading])
+            opened.push_async_callback(log._leave)
+            for number in log.partitions:
+                log.follow(number)
+            await asyncio.wait(log._following.values(), timeout=APPEND_LIMIT_S)
+            yield log
+
+    async def _leave(self) -> None:
+        await cancel(self._following.values())
+
+    def follow(self, number: int) -> None:
+        """Read partition *number* from just before its end, as soon as somebody tells where that is."""
+        self._following[number] = asyncio.create_task(self._follow(number))
+
+    async def _follow(self, number: int) -> None:
+        while True:
+            try:
+                end = await self._bounds.end(number)
+                start = max((await self._bounds.starts([number]))[number], end - TAIL)
+            except KafkaError:
+                # Whoever appends there tells it.
+                await asyncio.sleep(_RETRY_S)
+            else:
+                break
+        self._end.setdefault(number, end)
+        self._read_to.setdefault(number, start)
+        self._taken_to.setdefault(number, start)
+        self._reader.add(_Feed(self, number, start))
+
+    def found(self, number: int, records: Iterable[Record], position: int) -> None:
+        """Take note of *records*, after which partition *number* has been read up to *position*."""
+        for record in records:
+            second = number_in(record.key)
+            if second is not None and second < SECOND_LIMIT:
+                self._found.append(Tick(number, second, record.timestamp / 1000))
+        self._read_to[number] = position
+        self._news.set()
 
     async def read(self) -> list[Tick]:
         """Return the ticks appended since the last call, those of a partition in order; waits a while for some."""
         # Whoever calls again has taken what the last call gave.
+        self._taken_to |= self._handed_to
         self._taken.set()
-        fetched = await self._consumer.getmany(timeout_ms=500)
-        return [
-            Tick(record.partition, second, record.timestamp / 1000)
-            for records in fetched.values()
-            for record in records
-            if (second := number_in(record.key)) is not None and second < SECOND_LIMIT
-        ]
+        try:
+            async with asyncio.timeout(_READ_WAIT_S):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        self._news.clear()
+        found, self._found = self._found, []
+        self._handed_to = dict(self._read_to)
+        return found
 
     async def reach_end_at_open(self, limit_s: float) -> None:
         """
         Return once what there was when the topic was opened was read, by whoever calls `read`, and taken.
+
+        Of a partition whose leader has said nothing until then nothing is awaited.
 
         Raises:
             TimeoutError: that took longer than *limit_s*.
@@ -122,15 +186,13 @@ class TickLog:
             KafkaError: the broker does not tell the end.
         """
         async with asyncio.timeout(limit_s):
-            await self._reach(
-                await self._consumer.end_offsets([TopicPartition(self._topic, number) for number in partitions])
-            )
+            numbers = list(partitions)
+            ends = await asyncio.gather(*(self._bounds.end(number) for number in numbers))
+            await self._reach(dict(zip(numbers, ends, strict=True)))
 
-    async def _reach(self, end: Mapping[TopicPartition, int]) -> None:
-        # aiokafka moves a position and hands over the records in one step, and `read`'s caller takes them in the same:
-        # whoever sees the position finds them taken.
-        for partition, offset in end.items():
-            while await self._consumer.position(partition) < offset:
+    async def _reach(self, end: Mapping[int, int]) -> None:
+        for number, offset in end.items():
+            while self._taken_to.get(number, -1) < offset:
                 self._taken.clear()
                 await self._taken.wait()
 
@@ -143,33 +205,29 @@ class TickLog:
             TimeoutError: the same.
             TopicsError: the broker did not stamp them with its own time.
         """
-        batch = self._producer.create_batch()
+        batch = self._producer.new_batch()
         for second in seconds:
-            batch.append(key=b"%d" % second, value=TICK, timestamp=None)
-        async with asyncio.timeout(APPEND_LIMIT_S):
-            acknowledged = await (await self._producer.send_batch(batch, self._topic, partition=partition))
-        if acknowledged.timestamp_type != LOG_APPEND_TIME:
+            batch.append(timestamp=None, key=b"%d" % second, value=TICK)
+        try:
+            async with asyncio.timeout(APPEND_LIMIT_S):
+                appended_ms = await self._producer.deliver(batch, self._topic, partition)
+        except TimeoutError as error:
+            raise TimeoutError(self._producer.trouble or f"no answer within {APPEND_LIMIT_S:g} s") from error
+        if appended_ms < 0:
             raise _not_append_time(self._topic)
-        return float(acknowledged.timestamp / 1000)
+        return appended_ms / 1000
 
 
-async def _partitions(kafka: Kafka, topic: str) -> list[int]:
-    admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=REQUEST_TIMEOUT_MS)
-    try:
-        await admin.start()
-        # Asked for by its name a missing topic might be created, with settings that do not fit; so all are asked for.
-        found = [described for described in await admin.describe_topics() if described["topic"] == topic]
-        wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {"message.timestamp.type": None})
-        described = [answer.to_object()["resources"][0] for answer in await admin.describe_configs([wanted])]
-    finally:
-        await admin.close()
-    if not found or not found[0]["partitions"]:
+async def _check(cluster: Cluster, kafka: Kafka, topic: str) -> None:
+    await cluster.look_up([topic])
+    if not cluster.partitions(topic):
         raise BrokerError(f"topic {topic} is not there at {kafka}; create it with `kafka-timers topics create`")
+    wanted = DescribeConfigsRequest([(_TOPIC, topic, ["message.timestamp.type"])])
     # Without the right to read settings there are no entries; then the first acknowledgement tells.
-    for entry in (entry for resource in described for entry in resource["config_entries"]):
-        if entry["config_value"] != "LogAppendTime":
-            raise _not_append_time(topic)
-    return sorted(partition["partition"] for partition in found[0]["partitions"])
+    for _, _, _, _, entries in (await cluster.ask_any(wanted)).resources:
+        for _, value, *_ in entries:
+            if value != "LogAppendTime":
+                raise _not_append_time(topic)
 
 
 def _in_words(error: Exception) -> str:

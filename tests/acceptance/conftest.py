@@ -1,3 +1,32 @@
-"""A service per test."""
+"""A service per test, and three brokers for those that break them."""
 
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from brokers import until_in_sync
 from service import service as service
+
+from kafka_timers.dev.cluster import EmbeddedCluster
+
+
+@pytest.fixture(scope="session")
+async def shared_cluster(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedCluster]:
+    """The three brokers behind `cluster`; all tests that use it are in one file, so that one process starts them."""
+    brokers = EmbeddedCluster(tmp_path_factory.mktemp("cluster"), relay=True, client_relay=True)
+    try:
+        await brokers.start()
+        yield brokers
+    finally:
+        await brokers.kill()
+
+
+@pytest.fixture
+async def cluster(shared_cluster: EmbeddedCluster) -> AsyncIterator[EmbeddedCluster]:
+    """Three brokers that the test may stop, freeze and part; they are made whole before the next one."""
+    yield shared_cluster
+    await shared_cluster.mend()
+    for node in shared_cluster.nodes.values():
+        node.resume()
+    await asyncio.gather(*(node.start() for node in shared_cluster.nodes.values()))
+    await until_in_sync(shared_cluster)

@@ -46,10 +46,11 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
-def dev_ports() -> list[int]:
-    """Return free ports for Kafka, the worker, and the two oscillators."""
+def dev_ports(brokers: int = 1) -> list[int]:
+    """Return ports for Kafka, the worker, and the two oscillators; then those of Kafka's other brokers."""
     oscillator = free_port()
-    return [free_port(), free_port(), oscillator, oscillator + 1]
+    kafka = free_port()
+    return [kafka, free_port(), oscillator, oscillator + 1, *range(kafka + 1, kafka + brokers)]
 
 
 @asynccontextmanager

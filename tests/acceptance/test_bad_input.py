@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from aiokafka import ConsumerRecord
+from aiokafka.codec import snappy_encode
 from batches import append_batch, batch_of
 from brokers import StartKafka, administering, set_topic
 from confluent_kafka.admin import (
@@ -81,8 +82,11 @@ def by_request(service: Service, records: list[ConsumerRecord]) -> dict[str, Bad
         assert headers.pop("timer-rejected-topic") == service.topics.requests
         at = headers.pop("timer-rejected-partition") + ":" + headers.pop("timer-rejected-offset")
         assert at not in told
-        told[at] = (headers.pop("timer-rejected-reason"), record.key, record.value)
+        told[at] = reason, _, _ = (headers.pop("timer-rejected-reason"), record.key, record.value)
+        words = headers.pop("timer-rejected-words", "")
         assert not headers
+        # Where the broker has refused, its own words are told.
+        assert bool(words) == (reason == "topic-refused")
     return told
 
 
@@ -178,6 +182,20 @@ async def test_a_header_whose_name_is_not_text_keeps_nothing_from_firing(service
     assert sorted(await service.callback_names([*names, *names, "next"])) == sorted([*names, *names, "next"])
 
 
+async def test_what_lies_behind_the_compressed_records_of_a_batch_keeps_nothing_from_firing(service: Service) -> None:
+    """Brokers take it, and Kafka's own clients read over it."""
+    second, names = int(time.time()) - 1000, []
+    for codec, behind in ((1, b"junk"), (2, snappy_encode(b"")[:16]), (3, b"junk")):
+        names += [f"{codec}-{n}" for n in range(3)]
+        values = [Future(callBackTopic=service.callbacks, callBack=each.encode()) for each in names[-3:]]
+        records = [(b"%d" % second, each.SerializeToString()) for each in values]
+        await append_batch(service.bootstrap, service.topics.requests, 1, batch_of(records, codec=codec, behind=behind))
+    await service.worker()
+    await service.requests(second, ["next"], partition=1)
+    await service.until_sealed(second)
+    assert sorted(await service.callback_names([*names, "next"])) == sorted([*names, "next"])
+
+
 async def test_ticks_that_are_no_seconds_are_counted_and_passed_over(service: Service) -> None:
     """A stray record on the oscillator's topic neither fires anything nor stops the ticks behind it."""
     worker = await service.worker()
@@ -186,10 +204,19 @@ async def test_ticks_that_are_no_seconds_are_counted_and_passed_over(service: Se
     keys = [b"soon", b"", None, b"-5", b"9" * 5_000]
     for key in keys:
         await service.producer.send_and_wait(service.topics.oscillator, b"1", key=key, partition=0)
+    # Of a client in Go; a worker that starts again reads it first.
+    odd = batch_of([(b"odd", None), (b"%d" % second, b"1")], odd=(0, 1), base_ms=second * 1000)
+    await append_batch(service.bootstrap, service.topics.oscillator, 0, odd)
     await service.until_sealed(second)
     assert await service.callback_names(["t"]) == ["t"]
-    assert worker.metric("kafka_timers_ticks_refused_total") == len(keys)
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_ticks_refused_total") == len(keys) + 1)
     assert "is no second" in worker.child.last_words()
+    await append_batch(service.bootstrap, service.topics.oscillator, 0, odd)
+    worker.child.kill()
+    await service.worker()
+    await service.requests(second + 20, ["u"], partition=0)
+    await service.until_sealed(second + 20)
+    assert sorted(await service.callback_names(["t", "u"])) == ["t", "u"]
 
 
 async def test_topic_deleted_while_a_timer_waits_costs_that_timer_alone(service: Service) -> None:
@@ -242,7 +269,7 @@ async def test_partitions_whose_seals_are_not_taken_fall_behind_for_all_to_see_a
     behind = "kafka_timers_seconds_behind"
     await worker.until("/metrics", lambda *_: worker.metric(behind) == 60 * service.partitions)
     # Each says so while it waits for its next try, and not during one.
-    reason = "timer-sealed: too-large"
+    reason = "does not take it: MESSAGE_TOO_LARGE"
     await worker.until("/readyz", lambda _, body: body.count(reason) == service.partitions)
     await set_limit(service, service.topics.sealed, 1 << 20)
     await service.until_sealed(second + 60)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -87,6 +88,30 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [".kafka-timers"]
 
 
+async def test_timers_fire_on_three_brokers_when_one_is_killed_and_after_all_were_ended(tmp_path: Path) -> None:
+    """A user may kill one of them and see that it goes on; the next start has all three again."""
+    ports = dev_ports(brokers=3)
+    async with dev(tmp_path, ports, "--brokers", "3") as first:
+        send, watch = (first.hints[name][1:] for name in ("send a timer", "watch callbacks"))
+        assert len(first.children) == 6
+        [victim] = [pid for pid in first.children if "broker-1/server.properties" in command_of(pid)]
+        os.kill(victim, signal.SIGKILL)
+        assert (await seen_after(send, watch, seconds=2))["value"] == "hello"
+        await first.end()
+        assert first.process.returncode == 0
+        assert_gone(first)
+    async with dev(tmp_path, ports, "--brokers", "3") as second:
+        lines = (await said_by(*watch, "--json", "--from-beginning", "--count", "1")).splitlines()
+        assert [json.loads(line)["value"] for line in lines] == ["hello"]
+        await second.end()
+        assert_gone(second)
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process."""
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
 def scheduled(send: list[str], seconds: int, value: str = "hello") -> list[str]:
     """Return the command that was said to try, for another time and value."""
     given = list(send)
@@ -102,7 +127,7 @@ async def seen_after(send: list[str], watch: list[str], seconds: int) -> dict[st
     watching = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
     try:
         assert watching.stderr
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert b"watching" in await watching.stderr.readline()
             told = json.loads(await said_by(*scheduled(send, seconds), "--json"))
             output, _ = await watching.communicate()

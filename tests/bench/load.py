@@ -14,6 +14,7 @@ import psutil
 from aiokafka import AIOKafkaProducer, TopicPartition
 from service import Process
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.fetching import Fetched, Fetcher
@@ -92,7 +93,9 @@ async def received(bootstrap: str, topic: str, partitions: int, take: Callable[[
     where = [TopicPartition(topic, number) for number in range(partitions)]
     async with consuming(Kafka(bootstrap)) as consumer:
         positions = {at.partition: end for at, end in (await consumer.end_offsets(where)).items()}
-    async with Fetcher.open(Kafka(bootstrap), topic) as fetcher:
+    async with Cluster.open(Kafka(bootstrap)) as cluster:
+        await cluster.look_up([topic])
+        fetcher = Fetcher(cluster, topic, "received")
         [node] = fetcher.leaders(positions)
 
         async def read() -> None:

@@ -284,7 +284,7 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
             with held(*oscillators):
                 await prometheus.until_ringing({"TimersNoTick"})
                 async with meanwhile(ticks_late(service)), open_transaction(service, 3):
-                    await prometheus.until_ringing({"TimersTickDelay", "TimersLate", "TimersRequestsBlocked"})
+                    await prometheus.until_ringing({"TimersTickDelay", "TimersLate", "TimersOverdue"})
             await prometheus.until_ringing({"TimersPromoteSlow"})
             async with meanwhile(slowed(own_worker, far.child.pid)), meanwhile(asks_for_much(service, 2)):
                 await prometheus.until_ringing({"TimersIngestLag"})

@@ -13,14 +13,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import CorruptRecordException
+from batches import append_batch, batch_of
 from brokers import administering, make_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
+from kafka_timers.adapters import DOORS
+from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.lag import AdapterLag, adapter_lags
 from kafka_timers.adapters.reader import AdapterReader, Outlet
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.producing import stop
 from kafka_timers.broker.topics import create
 from kafka_timers.cli.program import program
 from kafka_timers.clock import HostClock
@@ -60,7 +65,12 @@ class Harness:
     @asynccontextmanager
     async def open(self, name: str = "etf1", topic: str = "theirs", **more: object) -> AsyncIterator[AdapterReader]:
         """Have a reader running."""
-        reader = self.reader(name, topic, **more)
+        async with self.run(self.reader(name, topic, **more)) as reader:
+            yield reader
+
+    @asynccontextmanager
+    async def run(self, reader: AdapterReader) -> AsyncIterator[AdapterReader]:
+        """Have *reader* running."""
         task = asyncio.create_task(reader.run())
         try:
             yield reader
@@ -115,6 +125,24 @@ def schedule(second: int = LATER) -> Headers:
     return {"scheduler-epoch": b"%d" % second, "scheduler-target-topic": b"t", "scheduler-target-key": b"k"}
 
 
+GOOD: dict[str, tuple[bytes, bytes, Headers]] = {
+    "etf1": (b"k", b"v", schedule()),
+    "countdown": (b"k", b'{"topic": "t", "message": "m", "countdown": 100000}', {"CALLER_SERVICE": b"c"}),
+    "headers": (b"k", b"v", {"timer-expiry": b"%d" % LATER, "timer-callback-topic": b"t"}),
+    "karafka": (
+        b"k",
+        b"v",
+        {
+            "schedule_schema_version": b"1.0.0",
+            "schedule_source_type": b"schedule",
+            "schedule_target_epoch": b"%d" % LATER,
+            "schedule_target_topic": b"t",
+        },
+    ),
+    "timebridge": (b"k", b"v", {"X-Timebridge-When": b"2500-01-01T00:00:00Z", "X-Timebridge-Where": b"t"}),
+}
+
+
 async def until(what: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     async with asyncio.timeout(limit_s):
         while not what():  # noqa: ASYNC110  # a metric has to be asked
@@ -146,7 +174,7 @@ async def test_each_record_is_one_request_in_the_partition_of_its_id(harness: Ha
 async def test_what_is_refused_goes_to_timer_rejected_with_all_that_it_had(harness: Harness) -> None:
     bad: list[tuple[bytes | None, bytes | None, Headers]] = [
         (None, b"a", schedule()),
-        (b"b", b"b", {"other": b"1"}),
+        (b"b", b"b", {"other": b"1", "timer-rejected-offset": b"77"}),
         (b"\xff", b"c", schedule()),
         (b"d", b"d", schedule(1_893_456_000_000)),
         (b"e", b"x" * 999_000, schedule() | {"large": b"x" * 1_000_000}),
@@ -166,7 +194,7 @@ async def test_what_is_refused_goes_to_timer_rejected_with_all_that_it_had(harne
             ("timer-rejected-partition", b"0"),
             ("timer-rejected-offset", b"%d" % offset),
             ("timer-rejected-door", b"etf1"),
-            *given[2].items(),
+            *[header for header in given[2].items() if header[0] != "timer-rejected-offset"],
         ]
     text = {
         (sample.labels["door"], sample.labels["reason"]): sample.value
@@ -176,6 +204,70 @@ async def test_what_is_refused_goes_to_timer_rejected_with_all_that_it_had(harne
         if sample.name.endswith("_total")
     }
     assert text == {("etf1", reason): 1 for reason in reasons}
+
+
+@pytest.mark.parametrize("name", DOORS)
+async def test_a_header_name_that_is_not_text_stops_no_other(harness: Harness, name: str) -> None:
+    """To clients in C, Go and Rust such a name is any bytes; no callback can have it, so its record is refused."""
+    key, value, headers = GOOD[name]
+    odd = batch_of([(key, value)] * 3, odd=(1,), headers=[*headers.items()])
+    await append_batch(harness.bootstrap, harness.prefix + "theirs", 0, odd)
+    for number in range(2):
+        harness.write([(key, value, headers)] * 5, partition=number)
+    async with harness.open(name):
+        assert len(await harness.requests(12)) == 12
+        [record] = await harness.read(harness.topics.rejected, 1)
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
+    told = dict(record.headers)
+    assert (record.key, record.value) == (key, value)
+    assert (told["timer-rejected-reason"], told["timer-rejected-offset"]) == (b"not-utf8", b"1")
+    assert told[r"\xff\xfe\xfd\xfc"] == b"header"
+    assert value_of(harness, "kafka_timers_door_failures_total") == 0
+
+
+async def test_a_record_on_which_an_adapter_fails_is_refused_and_told(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.write([(b"a", b"v", schedule()), (b"b", b"v", schedule()), (b"c", b"v", schedule())], partition=0)
+    reader = harness.reader()
+    parse = reader._parse_record
+
+    def fails(record: SourceRecord) -> Parsed:
+        if record.key == b"b":
+            raise ZeroDivisionError
+        return parse(record)
+
+    reader._parse_record = fails
+    async with harness.run(reader):
+        assert [future.tombstoneKey for _, future in parsed(await harness.requests(2))] == ["a", "c"]
+        [record] = await harness.read(harness.topics.rejected, 1)
+    assert dict(record.headers)["timer-rejected-reason"] == b"unreadable"
+    assert f"{harness.prefix}theirs partition 0 offset 1" in caplog.text
+
+
+async def test_a_partition_that_fails_stops_no_other_and_is_counted_as_unread(harness: Harness) -> None:
+    """Here its consumer is told that its records are damaged, as by a broker's broken disk."""
+    reader = harness.reader()
+    follow, broken = reader._follow, asyncio.Event()
+
+    async def fails(consumer: AIOKafkaConsumer, at: TopicPartition, source: object) -> None:
+        if at.partition == 0 and not broken.is_set():
+            raise CorruptRecordException("damaged")
+        await follow(consumer, at, source)
+
+    reader._follow = fails
+    harness.write([(b"s%d" % n, b"v", schedule()) for n in range(7)], partition=0)
+    async with harness.run(reader):
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 7)
+        for n in range(3):
+            # In the middle of the other one's tries.
+            harness.write([(b"t%d" % n, b"v", schedule())], partition=1)
+            assert len(await harness.requests(n + 1)) == n + 1
+        await until(lambda: value_of(harness, "kafka_timers_door_failures_total") >= 2)
+        assert value_of(harness, "kafka_timers_door_lag_records") == 7
+        broken.set()
+        assert len(await harness.requests(10)) == 10
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
 
 
 async def test_a_record_too_large_for_timer_request_stops_no_other(harness: Harness) -> None:
@@ -211,7 +303,7 @@ async def test_a_topic_is_taken_over_as_a_whole(harness: Harness) -> None:
     harness.write([(b"moved", b"v2", schedule()), (b"missed", b"v2", schedule(past))])
     async with harness.open():
         requests = parsed(await harness.requests(12_003 + 4_000))
-        await until(lambda: value(harness, "kafka_timers_door_lag_records") == 0)
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
     made = Counter(future.tombstoneKey for _, future in requests if not future.cancel)
     assert not [key for key in made if key.startswith("fired")]
     assert {key: made[key] for key in ("missed", "moved", "pending")} == {"missed": 1, "moved": 1, "pending": 1}
@@ -224,7 +316,7 @@ async def committed_counts(harness: Harness) -> list[int]:
     return list((await harness.committed()).values())
 
 
-def value(harness: Harness, name: str) -> float | None:
+def value_of(harness: Harness, name: str) -> float | None:
     """Return a metric's sum over its labels."""
     samples = [sample for family in harness.metrics.registry.collect() for sample in family.samples]
     return sum([sample.value for sample in samples if sample.name == name])
@@ -324,34 +416,36 @@ async def test_two_readers_share_the_partitions_and_one_takes_them_all_when_the_
         written += 1_000
 
     async with harness.open() as first:
-        await until(lambda: len(first._sources) == 2)
+        await until(lambda: len(first._serving) == 2)
         write()
         async with harness.open() as second:
             write()
-            await until(lambda: len(first._sources) == 1 and len(second._sources) == 1)
+            await until(lambda: len(first._serving) == 1 and len(second._serving) == 1)
             write()
         write()
-        await until(lambda: len(first._sources) == 2)
+        await until(lambda: len(first._serving) == 2)
         write()
         records = await harness.requests(written)
     assert Counter(future.tombstoneKey for _, future in parsed(records)) == {f"s{n}": 1 for n in range(written)}
-    assert value(harness, "kafka_timers_door_failures_total") == 0
+    assert value_of(harness, "kafka_timers_door_failures_total") == 0
 
 
-async def test_one_that_was_shut_out_makes_nothing_visible_and_starts_anew(harness: Harness) -> None:
-    async with harness.open() as paused:
-        await until(lambda: len(paused._sources) == 2)
+async def test_one_that_was_shut_out_makes_nothing_visible_and_starts_anew(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with harness.open():
+        await until(lambda: caplog.text.count("from offset 0") == 2)
         for at in range(2):
             # What another worker does that takes over while this one is paused.
             rival = harness.reader()
             async with consuming(Kafka(harness.bootstrap), group_id=rival._group) as consumer:
-                rival._assigned = frozenset([TopicPartition(harness.prefix + "theirs", at)])
                 consumer.seek = lambda *_: None
-                await rival._acquire(consumer, TopicPartition(harness.prefix + "theirs", at))
-                await rival._release()
+                source = await rival._acquire(consumer, TopicPartition(harness.prefix + "theirs", at))
+                await stop(source.producer)
         harness.write([(b"s%d" % n, b"v", schedule()) for n in range(1_000)])
         assert len(await harness.requests(1_000)) == 1_000
-        assert value(harness, "kafka_timers_door_failures_total") >= 1
+        assert value_of(harness, "kafka_timers_door_failures_total") >= 1
 
 
 async def test_a_missing_topic_is_told_and_read_once_it_is_there(
@@ -368,7 +462,7 @@ async def test_topics_of_one_adapter_are_read_side_by_side(harness: Harness) -> 
     """They share a consumer group, each with its own part of it."""
     await make_topic(harness.bootstrap, harness.prefix + "more", 3)
     async with harness.open() as one, harness.open(topic="more") as other:
-        await until(lambda: len(one._sources) == 2 and len(other._sources) == 3)
+        await until(lambda: len(one._serving) == 2 and len(other._serving) == 3)
         harness.write([(b"a%d" % n, b"v", schedule()) for n in range(100)])
         harness.write([(b"b%d" % n, b"v", schedule()) for n in range(100)], topic="more")
         assert len(await harness.requests(200)) == 200

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from batches import append_batch, batch_of
 
 from kafka_timers import Outcome
 from kafka_timers.broker import topics
@@ -371,6 +372,41 @@ async def test_watch_from_the_beginning_also_shows_what_is_there(bootstrap: str,
     async with watching(callbacks, "--bootstrap", bootstrap, "--from-beginning", "--count", "1") as watch:
         output, _ = await watch.communicate()
     assert b"before" in output
+
+
+async def test_watch_shows_a_record_whose_header_has_a_name_that_is_not_text(bootstrap: str, callbacks: str) -> None:
+    """The first thing that there is to read, as a client in Go may have written it."""
+    odd = batch_of([(b"k", b"odd"), (b"k", b"usual")], odd=(0,), headers=expiring(1))
+    await append_batch(bootstrap, callbacks, 0, odd)
+    for options in ([], ["--json"]):
+        watched = [callbacks, "--bootstrap", bootstrap, "--from-beginning", "--count", "2", *options]
+        async with watching(*watched) as watch:
+            output, errors = await watch.communicate()
+        assert (watch.returncode, errors) == (0, b"")
+        assert [line.count(b"odd") for line in output.splitlines()] == [1, 0]
+
+
+async def test_find_and_status_read_on_behind_a_header_whose_name_is_not_text(
+    bootstrap: str, where: list[str], prefix: str
+) -> None:
+    """In each of the topics that they read."""
+    await topics.create(Kafka(bootstrap), prefix, 1)
+    odd = batch_of([(b"k", b"v")] * 3, odd=(1,))
+    for topic in ("timer-request", "timer-sealed", "timer-rejected"):
+        await append_batch(bootstrap, prefix + topic, 0, odd)
+    second = int(time.time()) - 50
+    async with producing(bootstrap) as producer:
+        value = Future(callBackTopic="calls", timerId="id").SerializeToString()
+        request = await producer.send_and_wait(prefix + "timer-request", value, b"%d" % second, 0)
+        seal = Sealed(first=second - 1, last=second, fence=request.offset + 1, due=4, fired=1, rejected=3)
+        await producer.send_and_wait(prefix + "timer-sealed", seal.SerializeToString(), b"0", 0)
+        told = [("reason", b"topic-unknown"), ("topic", (prefix + "timer-request").encode()), ("partition", b"0")]
+        headers = [(f"timer-rejected-{name}", text) for name, text in [*told, ("offset", b"%d" % request.offset)]]
+        await producer.send_and_wait(prefix + "timer-rejected", value, b"%d" % second, 0, headers=headers)
+    code, output, _ = await ended("find", "id", *where)
+    assert (code, "topic-unknown" in output) == (0, True)
+    code, output, _ = await ended("status", *where, "--json")
+    assert (code, json.loads(output)[0]["second"]) == (0, second)
 
 
 async def test_watch_never_hands_control_characters_to_the_terminal(bootstrap: str, callbacks: str) -> None:

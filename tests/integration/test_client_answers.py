@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+from batches import append_batch, batch_of
 from brokers import StartKafka, administering, make_topic
 
 from kafka_timers import Answer, AnswerError, Outcome, PublishError, RequestError, TimerClient, TopicsError, WhenError
@@ -189,7 +190,7 @@ async def test_two_clients_on_one_reply_topic_get_their_own_answers(
 
 
 async def test_what_others_write_on_the_reply_topic_is_ignored(
-    topics: str, client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
+    bootstrap: str, topics: str, client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
     call, record = await asked(client.cancel("id"), requests)
     for key, value in [
@@ -201,6 +202,9 @@ async def test_what_others_write_on_the_reply_topic_is_ignored(
         (b"x", b""),
     ]:
         await producer.send_and_wait(topics + "timer-reply", value, key)
+    for partition in range(PARTITIONS):
+        odd = batch_of([(b"id", b"\xff")] * 3, odd=(1,))
+        await append_batch(bootstrap, topics + "timer-reply", partition, odd)
     await reply(producer, record, outcome=Reply.OUTCOME_UNSPECIFIED)
     await reply(producer, record, outcome=77)
     await reply(producer, record, asked="7:1000")

@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import aiohttp
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
+from batches import append_batch, batch_of
 from brokers import make_topic
 from prometheus_client import CollectorRegistry
 
+from kafka_timers.broker.internals import Consumer
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import number_in
 from kafka_timers.dev.broker import free_port
@@ -64,8 +66,11 @@ class Log:
         await self._append((partition, b"%d" % second) for partition, second in enumerate(last))
 
     async def litter(self, *keys: bytes | None) -> None:
-        """Append records with *keys* to each partition."""
+        """Append records with *keys* to each partition, and some whose headers have names that are not text."""
         await self._append(product(range(PARTITIONS), keys))
+        for partition in range(PARTITIONS):
+            odd = batch_of([(key, b"1") for key in keys], odd=range(len(keys)), base_ms=int(time.time() * 1000))
+            await append_batch(self.bootstrap, self.topic, partition, odd)
 
     async def _append(self, records: Iterable[tuple[int, bytes | None]]) -> None:
         async with AIOKafkaProducer(bootstrap_servers=self.bootstrap) as producer:
@@ -74,7 +79,7 @@ class Log:
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
-        consumer = AIOKafkaConsumer(self.topic, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
+        consumer = Consumer(self.topic, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
         await consumer.start()
         following = asyncio.create_task(self._follow(consumer))
         try:
@@ -83,7 +88,7 @@ class Log:
             following.cancel()
             await consumer.stop()
 
-    async def _follow(self, consumer: AIOKafkaConsumer) -> None:
+    async def _follow(self, consumer: Consumer) -> None:
         async for record in consumer:
             if (second := number_in(record.key)) is not None:
                 self.ticks[record.partition].append(Tick(second, record.timestamp / 1000))

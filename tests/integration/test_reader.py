@@ -8,13 +8,14 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 from brokers import delete_records, make_topic
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.wire import Record
 from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import RequestReader
+from kafka_timers.worker.reader import LogReader
 
 
 class Collected:
@@ -28,9 +29,17 @@ class Collected:
         self.fetches = 0
         self.error: Exception | None = None
         self._fed = asyncio.Event()
+        # Cleared while its disk is slower than what comes.
+        self.takes = asyncio.Event()
+        self.takes.set()
+        self.asked = asyncio.Event()
 
     def go_on_at(self, position: int) -> None:
         self.partition.apply(self.partition.read(position))
+
+    async def ready(self) -> None:
+        self.asked.set()
+        await self.takes.wait()
 
     def ingest(self, records: Sequence[Record], position: int) -> None:
         self.go_on_at(position)
@@ -64,10 +73,11 @@ async def topic(bootstrap: str, prefix: str) -> str:
 
 
 @pytest.fixture
-async def reader(bootstrap: str, topic: str) -> AsyncIterator[RequestReader]:
+async def reader(bootstrap: str, topic: str) -> AsyncIterator[LogReader]:
     """A reader that runs."""
-    async with Fetcher.open(Kafka(bootstrap), topic) as fetcher:
-        reading = RequestReader(fetcher, PriorityGate())
+    async with Cluster.open(Kafka(bootstrap)) as cluster:
+        await cluster.look_up([topic])
+        reading = LogReader(Fetcher(cluster, topic, "requests"), PriorityGate())
         task = asyncio.create_task(reading.run())
         yield reading
         task.cancel()
@@ -86,7 +96,7 @@ async def put(producer: AIOKafkaProducer, topic: str, partition: int, *values: b
 
 
 async def test_each_feed_gets_its_partition_in_order_in_large_pieces(
-    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+    reader: LogReader, producer: AIOKafkaProducer, topic: str
 ) -> None:
     values = [b"%d" % number for number in range(10_000)]
     for number in range(4):
@@ -102,7 +112,7 @@ async def test_each_feed_gets_its_partition_in_order_in_large_pieces(
 
 
 async def test_a_feed_starts_at_its_position_and_others_lose_nothing_by_it(
-    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+    reader: LogReader, producer: AIOKafkaProducer, topic: str
 ) -> None:
     first = Collected(0)
     reader.add(first)
@@ -116,8 +126,23 @@ async def test_a_feed_starts_at_its_position_and_others_lose_nothing_by_it(
     assert (first.values, second.values) == ([b"a", b"b", b"c"], [b"b", b"c"])
 
 
+async def test_a_feed_is_given_nothing_until_it_is_ready(
+    reader: LogReader, producer: AIOKafkaProducer, topic: str
+) -> None:
+    feed = Collected(0)
+    feed.takes.clear()
+    reader.add(feed)
+    await put(producer, topic, 0, b"a")
+    async with asyncio.timeout(20):
+        await feed.asked.wait()
+    assert feed.values == []
+    feed.takes.set()
+    await feed.reached(1)
+    assert feed.values == [b"a"]
+
+
 async def test_a_feed_that_is_removed_gets_nothing_more(
-    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+    reader: LogReader, producer: AIOKafkaProducer, topic: str
 ) -> None:
     feed, heir, other = Collected(0), Collected(0), Collected(1)
     reader.add(feed)
@@ -139,7 +164,7 @@ async def test_a_feed_that_is_removed_gets_nothing_more(
 
 
 async def test_a_feed_that_is_removed_at_once_disturbs_no_other(
-    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+    reader: LogReader, producer: AIOKafkaProducer, topic: str
 ) -> None:
     """Also when that comes just after the reader has seen it."""
     gone, other = Collected(0), Collected(1)
@@ -152,7 +177,7 @@ async def test_a_feed_that_is_removed_at_once_disturbs_no_other(
 
 
 async def test_aborted_records_and_markers_are_passed_when_somebody_waits(
-    reader: RequestReader, bootstrap: str, topic: str
+    reader: LogReader, bootstrap: str, topic: str
 ) -> None:
     """They yield nothing, and yet the end of the log is reached."""
     feed = Collected(0)
@@ -175,7 +200,7 @@ async def test_aborted_records_and_markers_are_passed_when_somebody_waits(
 
 
 async def test_a_position_that_is_not_in_the_log_fails_its_own_feed_alone(
-    reader: RequestReader, producer: AIOKafkaProducer, bootstrap: str, topic: str
+    reader: LogReader, producer: AIOKafkaProducer, bootstrap: str, topic: str
 ) -> None:
     await put(producer, topic, 0, b"a", b"b", b"c")
     await delete_records(bootstrap, topic, 0, before=2)
@@ -194,7 +219,7 @@ async def test_a_position_that_is_not_in_the_log_fails_its_own_feed_alone(
 
 
 async def test_a_feed_that_cannot_take_its_records_fails_alone(
-    reader: RequestReader, producer: AIOKafkaProducer, topic: str
+    reader: LogReader, producer: AIOKafkaProducer, topic: str
 ) -> None:
     bad, good = Collected(0), Collected(1)
     reader.add(bad)

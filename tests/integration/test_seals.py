@@ -3,14 +3,14 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 
 from kafka_timers.broker import topics
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.seals import last_seals, latest, read_tail, read_tails
+from kafka_timers.broker.seals import SealLog, last_seals, latest
 from kafka_timers.core.wire import Sealed
 from kafka_timers.errors import BrokerError, TopicsError
 
@@ -56,92 +56,75 @@ async def ledger(bootstrap: str, prefix: str) -> AsyncIterator[Ledger]:
     await ledger.stop()
 
 
-@asynccontextmanager
-async def reading(bootstrap: str) -> AsyncIterator[AIOKafkaConsumer]:
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap,
-        isolation_level="read_committed",
-        auto_offset_reset="none",
-        enable_auto_commit=False,
-        fetch_max_wait_ms=50,
-    )
-    await consumer.start()
-    try:
-        yield consumer
-    finally:
-        await consumer.stop()
+@pytest.fixture
+async def log(bootstrap: str, ledger: Ledger) -> AsyncIterator[SealLog]:
+    async with Cluster.open(Kafka(bootstrap)) as cluster:
+        await cluster.look_up([ledger.topic])
+        yield SealLog(cluster, ledger.topic)
 
 
 def slices(second: int, count: int) -> list[Sealed]:
     return [Sealed(last=second, fence=1, through=b"%d" % number) for number in range(count)]
 
 
-async def test_a_log_without_seals_has_an_empty_tail(bootstrap: str, ledger: Ledger) -> None:
-    async with reading(bootstrap) as consumer:
-        assert await read_tail(consumer, ledger.topic, 0) == []
+async def test_a_log_without_seals_has_an_empty_tail(log: SealLog, ledger: Ledger) -> None:
+    assert await log.seals(0) == []
 
 
-async def test_the_tail_ends_with_the_last_seal_in_the_order_of_the_log(bootstrap: str, ledger: Ledger) -> None:
+async def test_the_tail_ends_with_the_last_seal_in_the_order_of_the_log(log: SealLog, ledger: Ledger) -> None:
     seals = [Sealed(last=5, fence=2), *slices(6, 3)]
     for seal in seals:
         await ledger.seal(seal)
-    async with reading(bootstrap) as consumer:
-        assert await read_tail(consumer, ledger.topic, 0) == seals
-        # The same consumer serves one partition after the other, and again.
-        assert await read_tail(consumer, ledger.topic, 1) == []
-        await ledger.seal(Sealed(last=6, fence=9))
-        assert await read_tail(consumer, ledger.topic, 0) == [*seals, Sealed(last=6, fence=9)]
+    assert await log.seals(0) == seals
+    # The same one serves one partition after the other, and again.
+    assert await log.seals(1) == []
+    await ledger.seal(Sealed(last=6, fence=9))
+    assert await log.seals(0) == [*seals, Sealed(last=6, fence=9)]
 
 
-async def test_seals_of_aborted_transactions_are_none(bootstrap: str, ledger: Ledger) -> None:
+async def test_seals_of_aborted_transactions_are_none(log: SealLog, ledger: Ledger) -> None:
     await ledger.seal(Sealed(last=5))
     await ledger.seal(Sealed(last=6), commit=False)
-    async with reading(bootstrap) as consumer:
-        assert await read_tail(consumer, ledger.topic, 0) == [Sealed(last=5)]
+    assert await log.seals(0) == [Sealed(last=5)]
 
 
-async def test_a_log_of_aborted_transactions_alone_has_an_empty_tail(bootstrap: str, ledger: Ledger) -> None:
+async def test_a_log_of_aborted_transactions_alone_has_an_empty_tail(log: SealLog, ledger: Ledger) -> None:
     for _ in range(3):
         await ledger.seal(*slices(6, 40), commit=False)
-    async with reading(bootstrap) as consumer:
-        assert await read_tail(consumer, ledger.topic, 0) == []
+    assert await log.seals(0) == []
 
 
-async def test_a_transaction_that_is_still_open_is_not_waited_for(bootstrap: str, ledger: Ledger) -> None:
+async def test_a_transaction_that_is_still_open_is_not_waited_for(log: SealLog, ledger: Ledger) -> None:
     await ledger.seal(Sealed(last=5))
     await ledger.open([Sealed(last=6).SerializeToString()])
-    async with reading(bootstrap) as consumer:
-        assert await read_tail(consumer, ledger.topic, 0) == [Sealed(last=5)]
+    assert await log.seals(0) == [Sealed(last=5)]
 
 
-async def test_a_complete_seal_is_found_however_many_aborted_ones_follow_it(bootstrap: str, ledger: Ledger) -> None:
+async def test_a_complete_seal_is_found_however_many_aborted_ones_follow_it(log: SealLog, ledger: Ledger) -> None:
     """1,500 offsets: past the first reach of 64 and the second of 1,024."""
     await ledger.seal(Sealed(last=4))
     await ledger.seal(Sealed(last=5, fence=7))
     await ledger.seal(*slices(6, 500))
     for _ in range(2):
         await ledger.seal(*slices(7, 500), commit=False)
-    async with reading(bootstrap) as consumer:
-        tail = await read_tail(consumer, ledger.topic, 0)
+    tail = await log.seals(0)
     assert latest(tail) == Sealed(last=5, fence=7)
     assert tail[-500:] == slices(6, 500)
 
 
-async def test_a_long_log_is_not_read_from_its_beginning(bootstrap: str, ledger: Ledger) -> None:
+async def test_a_long_log_is_not_read_from_its_beginning(log: SealLog, ledger: Ledger) -> None:
     await ledger.seal(*(Sealed(last=second) for second in range(1, 1_001)))
-    async with reading(bootstrap) as consumer:
-        tail = await read_tail(consumer, ledger.topic, 0)
+    tail = await log.seals(0)
     assert tail[-1] == Sealed(last=1_000)
     assert len(tail) < 64
 
 
 async def test_records_that_are_no_seals_are_skipped_and_named(
-    bootstrap: str, ledger: Ledger, caplog: pytest.LogCaptureFixture
+    log: SealLog, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     await ledger.put([Sealed(last=5).SerializeToString(), b"\xff\xff", None, b"", Sealed(last=6).SerializeToString()])
-    async with reading(bootstrap) as consumer:
-        with caplog.at_level(logging.WARNING, "kafka_timers.broker.seals"):
-            assert await read_tail(consumer, ledger.topic, 0) == [Sealed(last=5), Sealed(last=6)]
+    with caplog.at_level(logging.WARNING, "kafka_timers.broker.seals"):
+        assert await log.seals(0) == [Sealed(last=5), Sealed(last=6)]
     assert [record.getMessage() for record in caplog.records] == [
         f"skipped: bytes are not a seal ({ledger.topic} partition 0 offset {offset})" for offset in (1, 2, 3)
     ]
@@ -149,16 +132,15 @@ async def test_records_that_are_no_seals_are_skipped_and_named(
 
 async def test_tails_of_all_partitions_are_read_at_once(bootstrap: str, prefix: str, ledger: Ledger) -> None:
     await ledger.seal(Sealed(last=5))
-    async with reading(bootstrap) as consumer:
-        assert await read_tails(consumer, ledger.topic, [0, 1]) == {0: [Sealed(last=5)], 1: []}
     assert await last_seals(Kafka(bootstrap), prefix) == {0: [Sealed(last=5)], 1: []}
 
 
 async def test_an_end_that_cannot_be_reached_is_given_up(bootstrap: str, ledger: Ledger) -> None:
     await ledger.seal(Sealed(last=5))
-    async with reading(bootstrap) as consumer:
-        with pytest.raises(BrokerError, match="could not be read within 0 s"):
-            await read_tail(consumer, ledger.topic, 0, timeout_s=0.0)
+    async with Cluster.open(Kafka(bootstrap)) as cluster:
+        await cluster.look_up([ledger.topic])
+        with pytest.raises(BrokerError, match=r"partition 0 could not be read within 0\.5 s"):
+            await SealLog(cluster, ledger.topic, 0.5).seals(0, above=1_000)
 
 
 async def test_without_the_topic_it_says_how_to_make_it(bootstrap: str, prefix: str) -> None:

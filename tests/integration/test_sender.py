@@ -1,16 +1,19 @@
-"""All or nothing: what a slice's transaction makes visible, and what it does not."""
+"""All or nothing: what a slice's transaction makes visible, and what it does not, in both protocols of transactions."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from brokers import StartKafka, make_topic
 
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.seals import last_seals
+from kafka_timers.broker.seals import SealLog, last_seals
 from kafka_timers.broker.topics import create
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed, Topics
@@ -24,30 +27,29 @@ GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-onc
 
 
 @pytest.fixture
-async def start(bootstrap: str, prefix: str) -> AsyncIterator[Start]:
+async def start(address: str, prefix: str) -> AsyncIterator[Start]:
     """Start a sender of partition 0; there are the topics of the service, `callbacks`, and `small`."""
-    await create(Kafka(bootstrap), prefix, 2)
-    await make_topic(bootstrap, prefix + "callbacks", 2)
-    await make_topic(bootstrap, prefix + "small", configs={"max.message.bytes": "1000"})
-    started: list[KafkaSender] = []
+    await create(Kafka(address), prefix, 2)
+    await make_topic(address, prefix + "callbacks", 2)
+    await make_topic(address, prefix + "small", configs={"max.message.bytes": "1000"})
+    async with AsyncExitStack() as stack:
 
-    async def start(guarantee: str = "exactly-once") -> KafkaSender:
-        settings = WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix, group=prefix + "g", guarantee=guarantee)
-        sender = KafkaSender(settings, 0, Topics.of(prefix).sealed)
-        await sender.start()
-        started.append(sender)
-        return sender
+        async def start(guarantee: str = "exactly-once") -> KafkaSender:
+            settings = WorkerSettings(bootstrap=address, topic_prefix=prefix, group=prefix + "g", guarantee=guarantee)
+            cluster = await stack.enter_async_context(Cluster.open(settings.kafka))
+            sender = KafkaSender(settings, cluster, 0, Topics.of(prefix))
+            await sender.start()
+            stack.push_async_callback(sender.stop)
+            return sender
 
-    yield start
-    for sender in started:
-        await sender.stop()
+        yield start
 
 
-async def send(sender: KafkaSender, topic: str, *values: bytes, partition: int = 0) -> None:
+def send(sender: KafkaSender, topic: str, *values: bytes, partition: int = 0) -> None:
     batch = sender.new_batch()
     for value in values:
         batch.append(timestamp=int(time.time() * 1000), key=b"k", value=value)
-    await sender.send_all([(batch, topic, partition)])
+    sender.send_all([(batch, topic, partition)])
 
 
 async def visible(bootstrap: str, topic: str, level: str = "read_committed") -> list[bytes | None]:
@@ -70,53 +72,53 @@ async def sealed_seconds(bootstrap: str, prefix: str) -> list[int]:
 
 @GUARANTEES
 async def test_callbacks_and_seal_are_visible_once_they_are_committed(
-    start: Start, bootstrap: str, prefix: str, guarantee: str
+    start: Start, address: str, prefix: str, guarantee: str
 ) -> None:
     sender = await start(guarantee)
     for second in (100, 101):
         await sender.begin()
-        await send(sender, prefix + "callbacks", b"a%d" % second, b"b%d" % second)
-        await send(sender, prefix + "callbacks", b"c", partition=1)
+        send(sender, prefix + "callbacks", b"a%d" % second, b"b%d" % second)
+        send(sender, prefix + "callbacks", b"c", partition=1)
         await sender.commit(Sealed(last=second))
-    assert await visible(bootstrap, prefix + "callbacks") == [b"a100", b"b100", b"a101", b"b101"]
-    assert await sealed_seconds(bootstrap, prefix) == [100, 101]
+    assert await visible(address, prefix + "callbacks") == [b"a100", b"b100", b"a101", b"b101"]
+    assert await sealed_seconds(address, prefix) == [100, 101]
 
 
-async def test_what_an_owner_left_open_is_never_visible(start: Start, bootstrap: str, prefix: str) -> None:
+async def test_what_an_owner_left_open_is_never_visible(start: Start, address: str, prefix: str) -> None:
     """Its successor's start ends the transaction, and so holds up no reader of the callback topic."""
     first = await start()
     await first.begin()
-    await send(first, prefix + "callbacks", b"lost")
-    async with consuming(Kafka(bootstrap), isolation_level="read_uncommitted") as consumer:
+    send(first, prefix + "callbacks", b"lost")
+    async with consuming(Kafka(address), isolation_level="read_uncommitted") as consumer:
         at = TopicPartition(prefix + "callbacks", 0)
         consumer.assign([at])
         consumer.seek(at, 0)
         assert (await consumer.getone()).value == b"lost"
     second = await start()
     await second.begin()
-    await send(second, prefix + "callbacks", b"redone")
+    send(second, prefix + "callbacks", b"redone")
     await second.commit(Sealed(last=100))
-    assert await visible(bootstrap, prefix + "callbacks") == [b"redone"]
+    assert await visible(address, prefix + "callbacks") == [b"redone"]
 
 
 @pytest.mark.parametrize("moment", ["before begin", "before send", "before commit"])
 async def test_an_owner_that_was_shut_out_makes_nothing_visible(
-    start: Start, bootstrap: str, prefix: str, moment: str
+    start: Start, address: str, prefix: str, moment: str
 ) -> None:
     """Whenever it notices: it is told that another one owns the partition."""
     first = await start()
     if moment != "before begin":
         await first.begin()
     if moment == "before commit":
-        await send(first, prefix + "callbacks", b"late")
+        send(first, prefix + "callbacks", b"late")
     second = await start()
     with pytest.raises(FencedError):
         await finish(first, moment, prefix)
     await second.begin()
-    await send(second, prefix + "callbacks", b"good")
+    send(second, prefix + "callbacks", b"good")
     await second.commit(Sealed(last=100))
-    assert await visible(bootstrap, prefix + "callbacks") == [b"good"]
-    assert await sealed_seconds(bootstrap, prefix) == [100]
+    assert await visible(address, prefix + "callbacks") == [b"good"]
+    assert await sealed_seconds(address, prefix) == [100]
 
 
 async def finish(sender: KafkaSender, moment: str, prefix: str) -> None:
@@ -124,79 +126,106 @@ async def finish(sender: KafkaSender, moment: str, prefix: str) -> None:
     if moment == "before begin":
         await sender.begin()
     if moment != "before commit":
-        await send(sender, prefix + "callbacks", b"late")
+        send(sender, prefix + "callbacks", b"late")
     await sender.commit(Sealed(last=99))
 
 
 @GUARANTEES
 async def test_a_topic_that_refuses_is_named_and_nothing_is_sealed(
-    start: Start, bootstrap: str, prefix: str, guarantee: str
+    start: Start, address: str, prefix: str, guarantee: str
 ) -> None:
     sender = await start(guarantee)
     await sender.begin()
-    await send(sender, prefix + "callbacks", b"a")
-    await send(sender, prefix + "small", b"x" * 2_000)
+    send(sender, prefix + "callbacks", b"a")
+    send(sender, prefix + "small", b"x" * 2_000)
     with pytest.raises(TopicsRefusedError) as caught:
         await sender.commit(Sealed(last=100))
-    assert caught.value.reasons == {prefix + "small": Reason.TOO_LARGE}
+    assert caught.value.reasons == {prefix + "small": (Reason.TOO_LARGE, "MESSAGE_TOO_LARGE")}
     await sender.stop()
     heir = await start(guarantee)
     await heir.begin()
     await heir.commit(Sealed(last=101))
-    assert await sealed_seconds(bootstrap, prefix) == [101]
+    assert await sealed_seconds(address, prefix) == [101]
     if guarantee == "exactly-once":
-        assert await visible(bootstrap, prefix + "callbacks") == []
+        assert await visible(address, prefix + "callbacks") == []
 
 
-async def test_a_seal_may_be_all_that_is_sent(start: Start, bootstrap: str, prefix: str) -> None:
+async def test_a_seal_may_be_all_that_is_sent(start: Start, address: str, prefix: str) -> None:
     sender = await start()
     for second in (100, 105):
         await sender.begin()
         await sender.commit(Sealed(last=second))
-    assert await sealed_seconds(bootstrap, prefix) == [100, 105]
+    assert await sealed_seconds(address, prefix) == [100, 105]
 
 
-async def test_a_sender_that_waits_for_a_missing_topic_can_be_stopped(start: Start, prefix: str) -> None:
-    """Kafka's client would send to it for ever."""
+async def test_a_topic_that_is_missing_is_named_within_seconds(start: Start, prefix: str) -> None:
     sender = await start()
     await sender.begin()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.5):
-            await send(sender, prefix + "missing", b"a")
-    async with asyncio.timeout(30):
-        await sender.stop()
+    send(sender, prefix + "missing", b"a")
+    with pytest.raises(TopicsRefusedError) as caught:
+        await sender.commit(Sealed(last=100))
+    assert caught.value.reasons == {prefix + "missing": (Reason.TOPIC_UNKNOWN, "UNKNOWN_TOPIC_OR_PARTITION")}
 
 
-async def test_an_epoch_is_held_until_another_sender_was_started_also_within_transactions(
-    start: Start, bootstrap: str, prefix: str
-) -> None:
+async def test_an_owner_is_one_until_another_sender_was_started(start: Start, address: str, prefix: str) -> None:
     old = await start()
-    check = old.epoch_check
-    assert check
-    assert await check.is_held()
+    assert await old.is_held()
     await old.begin()
-    await send(old, prefix + "callbacks", b"callback")
-    assert await check.is_held()
+    send(old, prefix + "callbacks", b"callback")
+    asked = asyncio.create_task(old.is_held())
     await old.commit(Sealed(partition=0, first=1, last=1))
-    assert await check.is_held()
+    assert await asked
     new = await start()
-    assert not await check.is_held()
-    assert new.epoch_check
-    assert await new.epoch_check.is_held()
+    assert not await old.is_held()
+    assert await new.is_held()
+    assert await visible(address, prefix + "callbacks") == [b"callback"]
 
 
-async def test_without_transactions_there_is_no_epoch_to_check(start: Start) -> None:
-    assert (await start("at-least-once")).epoch_check is None
+async def test_without_transactions_nobody_is_shut_out(start: Start) -> None:
+    sender, other = await start("at-least-once"), await start("at-least-once")
+    assert await sender.is_held()
+    assert await other.is_held()
+    assert await sender.barrier() is None
+
+
+async def test_a_barrier_lies_behind_all_that_was_acknowledged_and_nobody_reads_it(
+    start: Start, address: str, prefix: str
+) -> None:
+    names = Topics.of(prefix)
+    async with AIOKafkaProducer(bootstrap_servers=address, acks="all") as producer:
+        request = await producer.send_and_wait(names.requests, b"request", partition=0)
+    sender = await start()
+    await sender.begin()
+    await sender.commit(Sealed(last=100))
+    barrier = await sender.barrier()
+    assert barrier
+    assert barrier.requests > request.offset
+    async with Cluster.open(Kafka(address)) as cluster:
+        await cluster.look_up([names.requests, names.sealed])
+        bounds, seals = LogBounds(cluster, names.requests), SealLog(cluster, names.sealed)
+        assert [seal.last for seal in await seals.seals(0, barrier.sealed)] == [100]
+        assert await bounds.end(0, barrier.requests) >= request.offset + 1
+    assert await visible(address, names.requests) == [b"request"]
+    # It goes on after that.
+    await sender.begin()
+    await sender.commit(Sealed(last=101))
+    assert await sealed_seconds(address, prefix) == [100, 101]
+
+
+async def test_an_owner_that_was_shut_out_passes_no_barrier(start: Start) -> None:
+    old, new = await start(), await start()
+    with pytest.raises(FencedError):
+        await old.barrier()
+    assert await new.barrier()
 
 
 async def test_a_broker_that_allows_no_transaction_that_long_names_the_setting(start_kafka: StartKafka) -> None:
     broker = await start_kafka(properties={"transaction.max.timeout.ms": "5000"})
     settings = WorkerSettings(bootstrap=broker.bootstrap, transaction_timeout_s=5.1)
-    sender = KafkaSender(settings, 0, "timer-sealed")
-    try:
+    async with Cluster.open(settings.kafka) as cluster:
+        sender = KafkaSender(settings, cluster, 0, Topics())
         with pytest.raises(
             SettingsError, match=r"^transaction_timeout_s 5\.1: .* transaction\.max\.timeout\.ms: give less"
         ):
             await sender.start()
-    finally:
         await sender.stop()

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient
 from brokers import administering, make_topic
 
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.connection import Kafka
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Topics
@@ -15,9 +16,9 @@ from kafka_timers.worker.targets import TopicLookup
 
 
 @pytest.fixture
-async def admin(bootstrap: str) -> AsyncIterator[AIOKafkaAdminClient]:
-    async with administering(bootstrap) as client:
-        yield client
+async def cluster(bootstrap: str) -> AsyncIterator[Cluster]:
+    async with Cluster.open(Kafka(bootstrap)) as opened:
+        yield opened
 
 
 async def verdict(known: TopicLookup, name: str) -> Target | Reason:
@@ -27,12 +28,12 @@ async def verdict(known: TopicLookup, name: str) -> Target | Reason:
     return known.verdicts[name]
 
 
-async def test_each_topic_has_a_verdict(bootstrap: str, admin: AIOKafkaAdminClient, prefix: str) -> None:
+async def test_each_topic_has_a_verdict(bootstrap: str, cluster: Cluster, prefix: str) -> None:
     await make_topic(bootstrap, prefix + "callbacks", 3)
     await make_topic(bootstrap, prefix + "small", configs={"max.message.bytes": "5000"})
     await make_topic(bootstrap, "secret-" + prefix)
     own = Topics.of(prefix)
-    known = TopicLookup(admin, own, f"{prefix}*, other.?", ManualClock())
+    known = TopicLookup(cluster, own, f"{prefix}*, other.?", ManualClock())
     expected = {
         prefix + "callbacks": Target(3, 1_048_588),
         prefix + "small": Target(1, 5_000),
@@ -51,15 +52,15 @@ async def test_each_topic_has_a_verdict(bootstrap: str, admin: AIOKafkaAdminClie
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-async def test_names_that_are_none_to_kafka_are_unknown(admin: AIOKafkaAdminClient, name: str) -> None:
-    assert await verdict(TopicLookup(admin, Topics(), "*", ManualClock()), name) is Reason.TOPIC_UNKNOWN
+async def test_names_that_are_none_to_kafka_are_unknown(cluster: Cluster, name: str) -> None:
+    assert await verdict(TopicLookup(cluster, Topics(), "*", ManualClock()), name) is Reason.TOPIC_UNKNOWN
 
 
 async def test_a_topic_that_is_made_later_is_found_within_seconds(
-    bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
+    bootstrap: str, cluster: Cluster, prefix: str
 ) -> None:
     clock = ManualClock()
-    known = TopicLookup(admin, Topics(), "*", clock)
+    known = TopicLookup(cluster, Topics(), "*", clock)
     assert await verdict(known, prefix + "new") is Reason.TOPIC_UNKNOWN
     await make_topic(bootstrap, prefix + "new", 2)
     await known.refresh()
@@ -70,14 +71,14 @@ async def test_a_topic_that_is_made_later_is_found_within_seconds(
 
 
 async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
-    bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
+    bootstrap: str, cluster: Cluster, prefix: str
 ) -> None:
     clock = ManualClock()
-    known = TopicLookup(admin, Topics(), "*", clock)
+    known = TopicLookup(cluster, Topics(), "*", clock)
     await make_topic(bootstrap, prefix + "gone")
     assert isinstance(await verdict(known, prefix + "gone"), Target)
-    await admin.delete_topics([prefix + "gone"])
-    async with asyncio.timeout(10):
+    async with administering(bootstrap) as admin, asyncio.timeout(10):
+        await admin.delete_topics([prefix + "gone"])
         while prefix + "gone" in await admin.list_topics():  # noqa: ASYNC110  # a broker has to be asked
             await asyncio.sleep(0.05)
     assert isinstance(await verdict(known, prefix + "gone"), Target)
@@ -86,10 +87,8 @@ async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
     assert known.verdicts[prefix + "gone"] is Reason.TOPIC_UNKNOWN
 
 
-async def test_what_is_wanted_is_known_after_the_next_refresh(
-    bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
-) -> None:
-    known = TopicLookup(admin, Topics(), "*", ManualClock())
+async def test_what_is_wanted_is_known_after_the_next_refresh(bootstrap: str, cluster: Cluster, prefix: str) -> None:
+    known = TopicLookup(cluster, Topics(), "*", ManualClock())
     await make_topic(bootstrap, prefix + "a")
     known.want([prefix + "a", prefix + "missing"])
     assert not known.verdicts
@@ -98,14 +97,14 @@ async def test_what_is_wanted_is_known_after_the_next_refresh(
 
 
 async def test_what_is_doubted_is_looked_up_again_and_what_was_refused_is_not(
-    bootstrap: str, admin: AIOKafkaAdminClient, prefix: str
+    bootstrap: str, cluster: Cluster, prefix: str
 ) -> None:
     clock = ManualClock()
-    known = TopicLookup(admin, Topics(), "*", clock)
+    known = TopicLookup(cluster, Topics(), "*", clock)
     await make_topic(bootstrap, prefix + "a")
     await make_topic(bootstrap, prefix + "b")
     await known.resolve([prefix + "a", prefix + "b"])
-    known.refuse(prefix + "b", Reason.TOPIC_REFUSED)
+    known.refuse(prefix + "b", Reason.TOPIC_REFUSED, "POLICY_VIOLATION")
     known.doubt()
     assert known.verdicts == {prefix + "b": Reason.TOPIC_REFUSED}
     await clock.advance(59)

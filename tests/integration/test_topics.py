@@ -8,11 +8,14 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from brokers import administering, make_topic
 
 from kafka_timers.broker import topics
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.process import Worker
+from kafka_timers.worker.targets import TopicLookup
 
 DAY_MS = 86_400_000
 OWN = ("timer-request", "oscillator", "timer-sealed", "timer-rejected", "timer-reply")
@@ -177,6 +180,20 @@ async def test_check_tells_partition_counts_that_differ(bootstrap: str, prefix: 
     )
 
 
+@pytest.mark.parametrize(
+    ("served", "words"), [(2, "must not be deleted"), (4, "--alter --topic {name} --partitions 4")]
+)
+async def test_check_tells_the_way_back_from_another_number_than_is_served(
+    bootstrap: str, prefix: str, served: int, words: str
+) -> None:
+    await topics.create(Kafka(bootstrap), prefix, 3)
+    found = await topics.check(Kafka(bootstrap), prefix, served=served)
+    names = [prefix + name for name in ("timer-request", "oscillator", "timer-sealed")]
+    for name, problem in zip(names, found, strict=True):
+        assert problem.startswith(f"topic {name} has 3 partitions and the service runs with {served}: ")
+        assert words.format(name=name) in problem
+
+
 async def test_a_broker_that_accepts_and_never_answers_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -199,8 +216,9 @@ async def test_a_worker_tells_what_is_wrong_with_the_topics(
     await make_topic(bootstrap, Topics.of(prefix).requests, 2, {"retention.ms": "3600000"})
     await topics.create(Kafka(bootstrap), prefix, 2)
     worker = Worker(WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix))
-    async with administering(bootstrap) as admin:
-        watching = asyncio.create_task(worker._watch_topics(admin, 2))
+    async with administering(bootstrap) as admin, Cluster.open(Kafka(bootstrap)) as cluster:
+        lookup = TopicLookup(cluster, Topics.of(prefix), "*", HostClock())
+        watching = asyncio.create_task(worker._watch_topics(admin, lookup, 2))
         async with asyncio.timeout(30):
             while not (problems := worker.metrics.topic_problems._value.get()):  # noqa: ASYNC110  # as Prometheus asks
                 await asyncio.sleep(0.05)

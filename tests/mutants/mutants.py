@@ -26,6 +26,8 @@ OWNER, FIRING, FOLLOWER = "worker/owner.py", "worker/firing.py", "worker/followe
 STORE, OUTBOX, ENDS = "worker/store.py", "worker/outbox.py", "worker/end_offsets.py"
 PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
+PRODUCER, COORDINATOR, SENDER = "broker/producer.py", "broker/coordinator.py", "worker/sender.py"
+CLUSTER, BOUNDS, SEALS, FETCHING = "broker/cluster.py", "broker/bounds.py", "broker/seals.py", "broker/fetching.py"
 OUTCOMES, PREBUILD, TAKEOVER = "core/outcomes.py", "worker/prebuild.py", "core/takeover.py"
 
 MUTANTS = [
@@ -36,15 +38,15 @@ MUTANTS = [
         (
             (
                 "        fenced = await self._fence()\n"
-                "        end = await self._open(fenced, await self._seals(fenced))\n",
-                "        seals = await self._seals(None)\n        fenced = await self._fence()\n"
-                "        end = await self._open(fenced, seals)\n",
+                "        await self._check_log()\n"
+                "        barred = await self._bar(fenced)\n"
+                "        seals = await self._seals(barred)\n",
+                "        seals = await self._seals(_Barred(None, None))\n        fenced = await self._fence()\n"
+                "        barred = await self._bar(fenced)\n",
             ),
         ),
     ),
-    _one(
-        "a seal does not wait for answers", FIRING, "answered = await self._outbox.sent()", "answered = self._answered"
-    ),
+    _one("a seal takes no answers along", FIRING, "for letter in await self._outbox.unsent():", "for letter in ():"),
     _one(
         "answers are dropped at a takeover",
         OWNER,
@@ -67,10 +69,12 @@ MUTANTS = [
         "the store is not closed when a hand-over is cut short",
         OWNER,
         (
-            ("        self._follower.close()\n        chores, self", "        chores, self"),
             (
-                "            if sender:\n                await sender.stop()\n",
-                "            if sender:\n                await sender.stop()\n            self._follower.close()\n",
+                "            await self._follower.close()\n"
+                "            if drop_store:\n"
+                "                drop_store(self.number)\n"
+                "            await cancel(chores)\n",
+                "            await cancel(chores)\n            await self._follower.close()\n",
             ),
         ),
     ),
@@ -78,8 +82,8 @@ MUTANTS = [
         "an error of the epoch check is raised into the firing code",
         OUTBOX,
         (
-            ("            self._fault = Fault.of(error)\n", "            self._fault = error\n"),
-            ("                raise FaultError(self._fault)\n", "                raise self._fault\n"),
+            ("        self._fault = Fault.of(error)\n", "        self._fault = error\n"),
+            ("            raise FaultError(self._fault)\n", "            raise self._fault\n"),
         ),
     ),
     _one(
@@ -97,12 +101,6 @@ MUTANTS = [
         ),
     ),
     _one(
-        "a failed question for the log's end is remembered",
-        ENDS,
-        "        except KafkaError:\n",
-        "        except ZeroDivisionError:\n",
-    ),
-    _one(
         "a copy counts twice in find",
         OUTCOMES,
         '        if future.HasField("copy"):\n            self._came_back(outcome, future, accepted)\n        else:\n',
@@ -118,7 +116,7 @@ MUTANTS = [
     _one(
         "the seal is made before the last callbacks are sent",
         FIRING,
-        "        await sender.send_all(slice_.rest())\n",
+        "        sender.send_all(slice_.rest())\n",
         "        slice_.rest()\n",
     ),
     _one(
@@ -180,14 +178,149 @@ MUTANTS = [
     _one(
         "nobody is asked before something is said to be cancelled",
         OUTBOX,
-        "        if needs_check and self._epoch_check and not await self._epoch_check.is_held():\n",
-        "        if False:\n",
+        "if any(answer.outcome in _NEED_AN_OWNER for answer in answers) and not await self._is_held():\n",
+        "if False:\n",
     ),
     _one(
-        "answers count as sent when they are taken up",
+        "a seal does not wait for answers",
         OUTBOX,
-        "                await self._send(answers)\n                self._sent += len(answers)\n",
-        "                self._sent += len(answers)\n                await self._send(answers)\n",
+        "            while (oldest_s := self._oldest_s()) is not None and oldest_s <= before_s:\n",
+        "            while False:\n",
+    ),
+    _one(
+        "answers that fail are lost",
+        OUTBOX,
+        "                await asyncio.sleep(_RETRY_S)\n",
+        "                unsent.clear()\n",
+    ),
+    _one(
+        "what the owner before has left is not sent",
+        OWNER,
+        "            outbox.add_letters(Letter.unsent(seals[-1]))\n",
+        "            pass\n",
+    ),
+    # --- who leads what ----------------------------------------------------------------------------------------------
+    _one(
+        "a takeover writes no barrier",
+        OWNER,
+        "        barrier = await fenced.sender.barrier()\n",
+        "        barrier = None\n",
+    ),
+    _one(
+        "the barrier is left in an open transaction",
+        SENDER,
+        "                await producer.abort()\n",
+        "                await producer.commit()\n",
+    ),
+    _one(
+        "an end is believed of a leader without the barrier",
+        BOUNDS,
+        "if behind.offset > above and stable.epoch == behind.epoch:",
+        "if True:",
+    ),
+    _one(
+        "seals are believed of a leader without the barrier",
+        SEALS,
+        "            end = await self._bounds.end(number, above)\n            if above is None or end > above:\n",
+        "            end = await self._bounds.end(number)\n            if True:\n",
+    ),
+    _one(
+        "a leader of an earlier epoch is believed",
+        CLUSTER,
+        "        if known == leader or (known and known.epoch > leader.epoch):\n",
+        "        if known == leader:\n",
+    ),
+    _one(
+        "whoever answers first is asked each time",
+        CLUSTER,
+        "        self._turn = (self._turn + 1) % len(known)\n",
+        "        self._turn = 0\n",
+    ),
+    _one(
+        "only the leader is asked where the log ends",
+        ENDS,
+        "{leader.node, *cluster.replicas(topic, number)}",
+        "{leader.node}",
+    ),
+    _one(
+        "an end is proved though another one leads",
+        ENDS,
+        "            if bound is not None and leads == is_leader:\n",
+        "            if bound is not None:\n",
+    ),
+    _one(
+        "nothing proves an end while a broker is silent",
+        FIRING,
+        "        if proved_s is not None and began_s - proved_s < _PROVED_FOR_S:\n",
+        "        if True:\n",
+    ),
+    _one(
+        "the reader stays with a leader that is none any more",
+        FETCHING,
+        "        await self._cluster.moved(self._topic)\n",
+        "        await asyncio.Event().wait()\n",
+    ),
+    # --- producer and coordinator ------------------------------------------------------------------------------------
+    _one(
+        "what is sent again gets another number",
+        PRODUCER,
+        "                self._later(to, _LATER_S, look=True)\n            return\n",
+        "                to.sequence += 1\n                self._later(to, _LATER_S, look=True)\n            return\n",
+    ),
+    _one(
+        "a batch that the log has already counts as refused",
+        PRODUCER,
+        "                if code in (0, codes.DUPLICATE_SEQUENCE_NUMBER):\n",
+        "                if code == 0:\n",
+    ),
+    _one(
+        "numbers go on in the next epoch",
+        PRODUCER,
+        "            # Their records are counted by epoch.\n            self._partitions.clear()\n",
+        "            pass\n",
+    ),
+    _one(
+        "numbers go on in an epoch that was asked for",
+        PRODUCER,
+        "        # Their records are counted by epoch.\n        self._partitions.clear()\n        return",
+        "        return",
+    ),
+    _one(
+        "a partition is taken to be in the next transaction too",
+        PRODUCER,
+        "        for to in self._partitions.values():\n            to.has_joined = False\n",
+        "",
+    ),
+    _one(
+        "it commits before all is taken",
+        PRODUCER,
+        "        await self.flush()\n        await self._end(is_commit=True)\n",
+        "        await self._end(is_commit=True)\n",
+    ),
+    _one(
+        "who was shut out tries again",
+        PRODUCER,
+        "        if code in codes.FENCED:\n",
+        "        if code in ():\n",
+    ),
+    _one(
+        "the end of a transaction leaves the epoch as it was",
+        COORDINATOR,
+        "        if self.joins_by_writing:\n"
+        "            self.identity = Identity(answer.producer_id, answer.producer_epoch)\n",
+        "",
+    ),
+    _one(
+        "an owner is asked for while a slice is open",
+        SENDER,
+        "        async with self._free:\n            return await self._producer.is_held()\n",
+        "        return await self._producer.is_held()\n",
+    ),
+    _one(
+        "a coordinator that is none any more is asked for ever",
+        COORDINATOR,
+        "                        if code in codes.ELSEWHERE:\n                            self._node = None\n",
+        "                        if code in codes.ELSEWHERE:\n                            pass\n",
     ),
     # --- follower ----------------------------------------------------------------------------------------------------
     _one(
@@ -444,6 +577,19 @@ MUTANTS = [
         BACKLOG,
         "            if until_ms > max(before_ms, self._now_ms):\n",
         "            if False:\n",
+    ),
+    # --- full disks --------------------------------------------------------------------------------------------------
+    _one(
+        "a partition is taken over though its disk is full",
+        OWNER,
+        "        self._ports.stores.check_room(self.number)\n",
+        "",
+    ),
+    _one(
+        "a store is new though timer ids are known there",
+        STORE,
+        "        families = (self._db, self._ids, self._side)\n        return all",
+        "        families = (self._db,)\n        return all",
     ),
     # --- prebuilt callbacks ------------------------------------------------------------------------------------------
     _one(

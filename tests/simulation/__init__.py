@@ -5,31 +5,27 @@ A deterministic simulation of the worker: the shipped code, on a loop with virtu
     python -m simulation 0 300          which of 300 histories fail, and what each costs
     pytest tests/simulation             random histories, and the told stories
 
-Owner, Follower, Firing, RequestReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox, KafkaSender,
-EpochCheck and all of `core` are those that are shipped. Kafka's clients are replaced at their own methods, and Kafka
-behind them is a model. A
-history is one seed: who runs first, how long each question takes, what clients ask for, and what goes wrong.
+Owner, Follower, Firing, LogReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox, KafkaSender
+with its producer and its coordinator, what reads logs and their ends, Cluster, and all of `core` are those that are
+shipped. What they ask brokers is answered by a model of Kafka. A history is one seed: who runs first, how long each
+question takes, what clients ask for, and what goes wrong.
 
     loop        virtual time; a seed draws who runs first; processes that can be paused as SIGSTOP does it
     log         one partition of a topic: offsets, transactions, markers, leaders that are out of date
     kafka       topics, and the coordinator of transactions
     network     how long questions and answers take, brokers that do not answer, answers that get lost
-    ports       stand-ins of Kafka's clients where the worker reads
-    producers   the same where it writes
+    cluster     connections to the brokers, which are asked in Kafka's own requests
     disk        real stores on disks that fill up, lose what was not flushed, or come back as an old copy
     assembly    how a worker is put together: the only module that knows
-    faults      what may go wrong where it happens, and what today's worker does not survive (`NOT_YET`)
+    faults      what may go wrong where it happens
     nemesis     larger trouble: workers, brokers, disks, topics
     clients     who asks for timers
     group       who owns which partition, and the oscillator
     audit       what requests and seals tell together
     promises    what is checked when a history is over
     world       one history
-    told        told stories; those in test_not_yet fail on today's worker, as they have to
+    told        told stories
 
 How to look for a mistake: tell the history that fails, and read from its end. A line is a moment, and what happened
 then; what the worker logs is among them. To shrink it leave out kinds of faults: `run_history(seed, kinds=...)`.
-
-What the random histories leave out stands in `faults`, each with the finding that says why; when the worker is mended,
-its line goes, and the mark of its story with it.
 """

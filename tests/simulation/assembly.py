@@ -1,70 +1,70 @@
 """
 How a worker process is put together: the one module that knows it.
 
-    shipped    Owner, Follower, Firing, RequestReader, TimerStore, KafkaSender, EpochCheck, EndOffsets, KafkaReplies,
-               TopicLookup, and all of `core`
-    modelled   what is in `ports`, `producers` and `disk`
+    shipped    Owner, Follower, Firing, LogReader, TimerStore, KafkaSender with its Producer and Coordinator,
+               Cluster with Fetcher, LogBounds, SealLog; EndOffsets, KafkaReplies, TopicLookup, and all of `core`
+    modelled   what is in `cluster` (connections to brokers) and `disk`
 """
 
 import asyncio
 from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
 
+from aiokafka.errors import KafkaError
+
+from kafka_timers.broker import cluster as brokers
+from kafka_timers.broker import fetching, seals
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.fetching import Fetcher
+from kafka_timers.broker.seals import SealLog
 from kafka_timers.core import backlog
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
 from kafka_timers.core.wire import FORMAT
 from kafka_timers.settings import WorkerSettings
-from kafka_timers.worker import sender as sender_module
 from kafka_timers.worker.end_offsets import EndOffsets
-from kafka_timers.worker.kafka_ports import KafkaLogBounds
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.outbox import KafkaReplies
 from kafka_timers.worker.owner import Owner
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import RequestReader
+from kafka_timers.worker.reader import LogReader
+from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
-from kafka_timers.worker.store import destroy
+from kafka_timers.worker.store import TimerStore, destroy
 from kafka_timers.worker.targets import TopicLookup
+from simulation.cluster import Brokers, Connection, hosts_of, parsed
 from simulation.disk import Disk, DiskStore, SmallMemory
 from simulation.faults import Faults
 from simulation.kafka import Kafka
 from simulation.loop import PROCESS, SeededLoop
 from simulation.network import Network
-from simulation.ports import Admin, Ends, RequestLog, SealLog
-from simulation.producers import Answers, Producer
 
 # As in `worker.process`.
 HAND_OVER_S = 2.0
-_REPLY_MS = 4_000
 # Twice as long as there, since it is a fifth of what runs otherwise.
 _HOUSEKEEPING_S = 1.0
-
-_running: dict[str, "Process"] = {}
 
 
 @contextmanager
 def patched() -> Iterator[None]:
-    """Have owners make their producers and stores of what stands in for them, of whichever process they are of."""
-    with ExitStack() as stack:
+    """Have brokers be those of the model, and what comes in portions come in small ones, so that there are several."""
+    with (
         # Two offsets to a chunk, so that a history of some dozens of requests has several.
-        stack.enter_context(mock.patch.object(backlog, "CHUNK_BITS", 1))
-        stack.enter_context(mock.patch.object(sender_module, "AIOKafkaProducer", _producer))
+        mock.patch.object(backlog, "CHUNK_BITS", 1),
+        mock.patch.object(seals, "_FIRST_REACH", 2),
+        mock.patch.object(fetching, "parsed", parsed),
+        mock.patch.object(brokers, "create_conn", Connection.open),
+        mock.patch.object(brokers, "collect_hosts", hosts_of),
+    ):
         yield
-        _running.clear()
-
-
-def _producer(**options: Any) -> Producer:
-    process = _running[PROCESS.get()]
-    return Producer(process.kafka, process.network, process.faults, **options)
 
 
 class DiskStores:
@@ -76,13 +76,25 @@ class DiskStores:
         self._data_dir = process.disk.folder
         self._memory = SmallMemory()
 
+    def check_room(self, number: int) -> None:
+        """Check that the disk has room."""
+        self._disk.check()
+
     def open(self, number: int) -> DiskStore:
         """Open the store of partition *number*."""
         return DiskStore(self._folder(number), b"simulated/%d" % number, self._memory, self._disk)
 
+    async def close(self, store: TimerStore) -> None:
+        """Close *store*, at once: a seed could not tell when a thread has done so."""
+        store.close()
+
     def destroy(self, number: int) -> None:
         """Remove the store of partition *number*."""
         destroy(self._folder(number))
+
+    def make_room(self, number: int) -> None:
+        """Remove the store of partition *number*, since the disk is full."""
+        self.destroy(number)
 
     def _folder(self, number: int) -> Path:
         return self._data_dir / str(number)
@@ -147,8 +159,8 @@ class Process:
         self._assignment: asyncio.Task[None] | None = None
         self._context = copy_context()
         self._context.run(PROCESS.set, name)
-        _running[name] = self
         self._ports = self._context.run(self._connect, f"{seed}/{name}" if seed is not None else None, settings)
+        self.run(self._look_up())
         self.run(self._ports.reader.run())
         self.run(self._keep_house())
 
@@ -156,29 +168,30 @@ class Process:
         kafka, network, faults, clock = self.kafka, self.network, self.faults, Clock(self.loop)
         configured = WorkerSettings(data_dir=str(self.disk.folder), **settings)
         gate = PriorityGate()
+        self.brokers = Brokers(kafka, network, faults, seed)
+        self._cluster = cluster = Cluster(cast(Any, self.brokers))
         self.stores = DiskStores(self)
-        self.request_log = RequestLog(kafka, network, faults, seed)
-        reader = RequestReader(self.request_log, gate)
-        topics = TopicLookup(cast(Any, Admin(kafka, network, faults)), kafka.own, "*", clock)
+        reader = LogReader(Fetcher(cluster, kafka.own.requests, "requests"), gate)
+        topics = TopicLookup(cluster, kafka.own, "*", clock)
         self._lookup = topics
-        self.answers = Answers(kafka, network, faults, request_timeout_ms=_REPLY_MS)
         own = {name: Target(1, kafka.topics[name].bytes_max) for name in (kafka.own.rejected, kafka.own.replies)}
-        bounds = KafkaLogBounds(cast(Any, Ends(kafka, network, faults)), kafka.own.requests)
+        self._replies = replies = KafkaReplies(
+            cluster, (kafka.own.replies, own[kafka.own.replies]), topics, self.metrics
+        )
+        bounds = LogBounds(cluster, kafka.own.requests)
         return Ports(
             settings=configured,
             names=kafka.own,
             partitions=kafka.topics[kafka.own.requests].partitions,
             reader=reader,
             bounds=bounds,
-            ends=EndOffsets(bounds, lambda: reader.numbers),
-            seals=SealLog(kafka, network, faults, seed),
-            new_sender=lambda number: KafkaSender(configured, number, kafka.own.sealed),
+            ends=EndOffsets(bounds, cluster, kafka.own.requests, lambda: reader.numbers, clock),
+            seals=SealLog(cluster, kafka.own.sealed),
+            new_sender=lambda number: KafkaSender(configured, cluster, number, kafka.own),
             stores=self.stores,
             callback_topics=topics,
             rejects=Rejects(kafka.own.rejected, own[kafka.own.rejected], kafka.own.requests),
-            replies=KafkaReplies(
-                cast(Any, self.answers), (kafka.own.replies, own[kafka.own.replies]), topics, self.metrics
-            ),
+            replies=replies,
             budget=ByteBudget(configured.arm_bytes),
             gate=gate,
             metrics=self.metrics,
@@ -193,6 +206,10 @@ class Process:
         task = self.loop.create_task(chore, context=self._context.copy())
         self._tasks.append(task)
         return task
+
+    async def _look_up(self) -> None:
+        with suppress(KafkaError):
+            await self._cluster.look_up([self.kafka.own.requests, self.kafka.own.sealed])
 
     async def _keep_house(self) -> None:
         while True:
@@ -239,6 +256,10 @@ class Process:
         """Whether a tick has not waited for all that was accepted before it."""
         return bool(self.metrics.fence_timeouts._value.get())
 
+    def proved_s(self, number: int) -> float | None:
+        """Return when the end of a partition's requests was proved last."""
+        return self._ports.ends.proved_s(number)
+
     def problems(self) -> list[str]:
         """Return what the owners say of themselves."""
         return [problem for owner in self.owners.values() if (problem := owner.problem())]
@@ -253,8 +274,9 @@ class Process:
         for task in self._tasks:
             task.cancel()
         self._ports.ends.close()
+        await self._cluster.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.answers.stop()
+        await self._replies.stop()
         self._tasks.clear()
         self._assignment = None
         # Whoever still knows this process must not keep alive what nobody has looked at.

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from rocksdict import Options
 
+from kafka_timers.worker.room import DiskFullError
 from kafka_timers.worker.store import StoreMemory, TimerStore
 from simulation.faults import Faults
 
@@ -72,12 +73,22 @@ class Disk:
         self._backup: Path | None = None
         self._moves = 0
 
-    def check(self) -> None:
+    def check(self, for_bytes: int = 0) -> None:
         """
-        Let a write pass, or not.
+        Stand in for `Room.check`.
 
         Raises:
-            Exception: there is no room, in the words of RocksDB.
+            DiskFullError: there is no room.
+        """
+        if self.is_full:
+            raise DiskFullError(f"the disk of {self.folder.name} is full")
+
+    def write(self) -> None:
+        """
+        Let RocksDB write, or not: what has looked for room may find none a moment later.
+
+        Raises:
+            Exception: there is none, in the words of RocksDB.
         """
         if self.is_full or self.faults.drawn("disk_write_fails"):
             raise Exception(f"IO error: No space left on device: While appending to file: {self.folder.name}")
@@ -131,7 +142,7 @@ class _Database:
         disk.databases.add(self)
 
     def write(self, batch: Any) -> None:
-        self._disk.check()
+        self._disk.write()
         self._db.write(batch)
         if self._disk.flushes():
             self.flush_all()
@@ -172,5 +183,13 @@ class DiskStore(TimerStore):
     """
 
     def __init__(self, folder: Path, identity: bytes, memory: StoreMemory, disk: Disk) -> None:
+        disk.write()
         super().__init__(folder, identity, memory)
+        self._disk = self._room = disk  # type: ignore[assignment]
         self._db = _Database(self._db, (self._ids, self._side), disk)  # type: ignore[assignment]
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the disk is slower than what is written."""
+        self._disk.check()
+        return self._disk.faults.drawn("disk_is_behind")

@@ -28,21 +28,17 @@ KINDS = {
     "look_up_fails": Kind("topics are looked up in vain", 0.05),
     "coordinator_fails": Kind("the coordinator of transactions is not available", 0.05),
     "write_fails": Kind("a batch is not taken", 0.02),
+    "replicas_are_missing": Kind("a batch is not taken for now", 0.03),
+    "batch_is_not_answered": Kind("a batch is taken, and its producer hears of an error", 0.03),
     "commit_is_lost": Kind("a commit does not get to the coordinator, and its producer hears of an error", 0.03),
     "commit_is_not_answered": Kind("a commit takes place, and its producer hears of an error", 0.03),
     "answer_is_lost": Kind("a connection breaks after the broker has done what it was asked for", 0.01),
-    "answers_are_lost": Kind("replies to cancels and moves are not taken", 0.05),
     "start_is_slow": Kind("to shut out the owner before takes seconds", 0.1),
     "stop_is_slow": Kind("to disconnect a producer takes longer than a hand-over may", 0.1),
     "commit_is_slow": Kind("a commit takes longer than a hand-over may", 0.03),
     "disk_write_fails": Kind("the disk is full for one write", 0.01),
+    "disk_is_behind": Kind("a store is fed faster than its disk takes it", 0.1),
     "killed_while_closing": Kind("a worker is killed when the store that it closes is half on the disk", 0.1),
-}
-
-# What today's worker does not survive, faults and troubles, and the finding that says why; it goes from here with the
-# mending.
-NOT_YET: dict[str, str] = {
-    "cut_off": "a leader that is none any more is believed at takeovers and ticks: Exactly once on a real cluster",
 }
 
 # How long slow things take: around the limit of a hand-over (2 s) and that of stopping a producer (5 s).

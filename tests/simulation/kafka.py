@@ -6,27 +6,23 @@ The model of Kafka: three brokers, the logs of all topics, and the coordinator o
     end        a commit is decided at once, and becomes readable a moment later, in each partition for itself; until
                then the next init of that id has to wait, so whoever is let in can read all that was committed before
 
+With version 2 of transactions each end of one raises the epoch.
+
 What brokers are asked, and how long that takes, is in `network`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from aiokafka.errors import (
-    KafkaError,
-    MessageSizeTooLargeError,
-    ProducerFenced,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
+from aiokafka.errors import ConcurrentTransactions, InvalidProducerEpoch, InvalidTxnState
 
+from kafka_timers.broker import codes
 from kafka_timers.core.wire import Topics
 from simulation.log import Log, Phase, Record, Transaction
 from simulation.loop import SeededLoop
 
 NODES = (1, 2, 3)
-_INVALID_RECORD = 87
+_INVALID_RECORD, _NOT_ENOUGH_REPLICAS = 87, 19
 _ROOMY_BYTES = 1_048_588
 
 
@@ -40,6 +36,7 @@ class Topic:
         is_compacted: takes no record without a key.
         refuses: whether it refuses writes, though its settings look well.
         exists: topics come and go.
+        is_short: of replicas, and takes nothing for now.
     """
 
     partitions: int
@@ -47,6 +44,7 @@ class Topic:
     is_compacted: bool = False
     refuses: bool = False
     exists: bool = True
+    is_short: bool = False
 
 
 class Kafka:
@@ -64,7 +62,10 @@ class Kafka:
         logs: by topic and partition.
         watchers: called whenever there may be more to read anywhere.
         coordinator: the broker that knows of transactional ids.
+        former_coordinator: one that was cut off from the others and believes that it still is.
         timeout_s: the limit of the workers' transactions.
+        transaction_version: of the protocol of transactions.
+        identities: producer id and epoch of whoever has a transactional id.
     """
 
     def __init__(self, loop: SeededLoop, partitions: int, marker_lag_s: Callable[[], float]) -> None:
@@ -75,9 +76,16 @@ class Kafka:
         self.logs: dict[tuple[str, int], Log] = {}
         self.watchers: dict[Callable[[], None], None] = {}
         self.coordinator = NODES[0]
+        self.former_coordinator = 0
         self.timeout_s = 10.0
-        self._epochs: dict[str, int] = {}
+        self.transaction_version = 2
+        self.identities: dict[str, tuple[int, int]] = {}
+        self._given = 0
+        # How each producer has ended its last transaction: in which epoch, and whether by a commit.
+        self._ended: dict[str, tuple[int, bool]] = {}
         self._open: dict[str, Transaction] = {}
+        # From which identity the present one was given to the same producer: it may not have heard of it.
+        self._renewed: dict[str, tuple[int, int]] = {}
         for name in (self.own.requests, self.own.sealed):
             self.create(name, partitions)
         for name in (self.own.rejected, self.own.replies):
@@ -110,51 +118,109 @@ class Kafka:
 
     # --- transactions ------------------------------------------------------------------------------------------------
 
-    def init(self, name: str) -> int | None:
-        """Shut out whoever had the transactional id *name*; the new epoch, None while a commit is not complete yet."""
-        transaction = self._open.get(name)
+    def init(self, name: str | None) -> tuple[int, int] | None:
+        """
+        Shut out whoever had the transactional id *name*, and return producer id and epoch of who has it now.
+
+        Without a name it is a producer without transactions; None while a commit is not complete yet.
+        """
+        transaction = self._open.get(name or "")
         if transaction is not None and transaction.phase is Phase.PREPARED:
             return None
-        self._epochs[name] = self._epochs.get(name, 0) + 1
+        if name not in self.identities:
+            self._given += 1
+            identity = (self._given, 0)
+        else:
+            producer_id, epoch = self.identities[name]
+            identity = (producer_id, epoch + 1)
+        if name is not None:
+            self.identities[name] = identity
+            self._renewed.pop(name, None)
         if transaction is not None:
             self.abort(transaction)
-        return self._epochs[name]
+        return identity
 
-    def is_current(self, name: str, epoch: int) -> bool:
-        """Tell whether nobody was let in after *epoch*."""
-        return self._epochs.get(name) == epoch
+    def renew(self, name: str, identity: tuple[int, int]) -> tuple[int, int] | None:
+        """
+        Return a later epoch for the producer that has *identity*; None while its commit is not complete yet.
+
+        Raises:
+            InvalidProducerEpoch: another one was let in.
+        """
+        if self._renewed.get(name) == identity:
+            return self.identities[name]
+        if self.identities[name] != identity:
+            raise InvalidProducerEpoch
+        renewed = self.init(name)
+        if renewed is not None:
+            self._renewed[name] = identity
+        return renewed
 
     def begin(self, name: str) -> Transaction:
         """Return a new transaction of anybody; it lasts until it is ended."""
         transaction = self._open[name] = Transaction(name)
         return transaction
 
-    def of(self, name: str, epoch: int) -> Transaction | None:
+    def of(self, name: str, epoch: int, *, joins: tuple[str, int] | None = None) -> Transaction:
         """
-        Return the open transaction of a producer, begun now if there is none; None while the last is not complete.
+        Return the open transaction of a producer, begun now if there is none and a partition *joins* it.
 
         Raises:
-            ProducerFenced: another one was let in.
+            InvalidProducerEpoch: another one was let in.
+            ConcurrentTransactions: the last one is not complete yet.
+            InvalidTxnState: there is none.
         """
-        if not self.is_current(name, epoch):
-            raise ProducerFenced
+        if self.identities[name][1] != epoch:
+            raise InvalidProducerEpoch
         transaction = self._open.get(name)
+        if transaction is not None and transaction.phase is Phase.PREPARED:
+            raise ConcurrentTransactions
         if transaction is None:
+            if joins is None:
+                raise InvalidTxnState
             transaction = self.begin(name)
-            self._loop.outside(self.timeout_s, self._expire, transaction, epoch)
-        return None if transaction.phase is Phase.PREPARED else transaction
+            self._loop.outside(self.timeout_s, self._expire, transaction)
+        if joins:
+            transaction.joined.add(joins)
+        return transaction
 
-    def end(self, name: str, epoch: int) -> None:
+    def join(self, name: str, epoch: int, topics: Iterable[tuple[str, Iterable[int]]]) -> None:
         """
-        Commit what the producer has open.
+        Have partitions join the producer's transaction.
 
         Raises:
-            ProducerFenced: another one was let in, or it took too long.
+            BrokerResponseError: as `of`.
         """
-        if not self.is_current(name, epoch):
-            raise ProducerFenced
-        if transaction := self._open.get(name):
-            self.commit(transaction)
+        for topic, numbers in topics:
+            for number in numbers:
+                self.of(name, epoch, joins=(topic, number))
+
+    def end(self, name: str, epoch: int, *, is_commit: bool) -> int:
+        """
+        Commit or abort what the producer has open, and return the epoch of its next transaction.
+
+        Raises:
+            InvalidProducerEpoch: another one was let in, or it took too long.
+            ConcurrentTransactions: it was asked before, and is not complete yet.
+            InvalidTxnState: nothing is open.
+        """
+        producer_id, current = self.identities[name]
+        asked, raises = (epoch, is_commit), self.transaction_version > 1
+        if raises and epoch == current - 1 and self._ended.get(name) == asked:
+            return current
+        if epoch != current:
+            raise InvalidProducerEpoch
+        transaction = self._open.get(name)
+        if transaction is not None and transaction.phase is Phase.PREPARED:
+            raise ConcurrentTransactions
+        if transaction is not None:
+            (self.commit if is_commit else self.abort)(transaction)
+        elif self._ended.get(name) != asked:
+            raise InvalidTxnState
+        self._ended[name] = asked
+        self._renewed.pop(name, None)
+        self.identities[name] = (producer_id, epoch + raises)
+        return epoch + raises
 
     def commit(self, transaction: Transaction) -> None:
         """Commit *transaction*: decided now, readable a moment later."""
@@ -183,34 +249,26 @@ class Kafka:
         if self._open.get(transaction.name) is transaction:
             del self._open[transaction.name]
 
-    def _expire(self, transaction: Transaction, epoch: int) -> None:
+    def _expire(self, transaction: Transaction) -> None:
         if transaction.phase is Phase.OPEN and self._open.get(transaction.name) is transaction:
             # The broker shuts the producer out with it.
-            self._epochs[transaction.name] = epoch + 1
+            producer_id, epoch = self.identities[transaction.name]
+            self.identities[transaction.name] = (producer_id, epoch + 1)
             self.abort(transaction)
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def check(self, topic: str, number: int, size: int, records: list[Record]) -> Log:
-        """
-        Return the log that a batch of *size* bytes goes to.
-
-        Raises:
-            KafkaError: the topic does not take it.
-        """
+    def refusal(self, topic: str, number: int, size: int, records: list[Record]) -> int:
+        """Return the number of the error for which a batch of *size* bytes is not taken; 0 for none."""
         found = self.topics.get(topic)
         if found is None or not found.exists or number >= found.partitions:
-            raise UnknownTopicOrPartitionError
+            return codes.UNKNOWN_TOPIC_OR_PARTITION
+        if found.is_short:
+            return _NOT_ENOUGH_REPLICAS
         if found.refuses:
-            raise TopicAuthorizationFailedError
+            return codes.TOPIC_AUTHORIZATION_FAILED
         if size > found.bytes_max:
-            raise MessageSizeTooLargeError
+            return codes.MESSAGE_TOO_LARGE
         if found.is_compacted and any(record.key is None for record in records):
-            raise _error_of(_INVALID_RECORD)
-        return self.logs[topic, number]
-
-
-def _error_of(code: int) -> KafkaError:
-    """Return what aiokafka makes of *code*, which is its UnknownError where it does not know it."""
-    error: KafkaError = for_code(code)()
-    return error
+            return _INVALID_RECORD
+        return 0

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from aiokafka.errors import NotLeaderForPartitionError
+from kafka_timers.broker import codes
+
+_OUT_OF_ORDER = 45
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -25,11 +27,12 @@ class Phase(Enum):
 
 @dataclass(eq=False, slots=True)
 class Transaction:
-    """A transaction, and the logs that it has written to; `name` is that of its producer."""
+    """A transaction, the logs that it has written to, and what may join them; `name` is that of its producer."""
 
     name: str
     phase: Phase = Phase.OPEN
     logs: dict["Log", None] = field(default_factory=dict)
+    joined: set[tuple[str, int]] = field(default_factory=set)
 
 
 @dataclass(eq=False, slots=True)
@@ -62,11 +65,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a broker that answers as leader believes of a log: its first offset, its last stable one, and its end."""
+    """
+    What a broker that answers as leader believes of a log.
+
+    Its first offset, its last stable one, its end, and in which leader epoch it leads.
+    """
 
     start: int
     stable: int
     end: int
+    epoch: int
 
 
 class Log:
@@ -76,23 +84,39 @@ class Log:
     Args:
         topic: name.
         number: of the partition.
-        leader: number of the broker that leads it.
+        leader: number of the broker that leads it first.
         changed: called when there may be more to read.
 
     Attributes:
+        epoch: of the leader.
         records: markers among them; what retention has deleted is still here.
         start: the first offset that is left.
         open: the first offset of each transaction that has not ended here.
         out_of_date: brokers that lead it no more and do not know it, with what they believe.
+        was_cut_off: whether there ever was one.
     """
 
     def __init__(self, topic: str, number: int, leader: int, changed: Callable[[], None]) -> None:
-        self.topic, self.number, self.leader = topic, number, leader
+        self.topic, self.number = topic, number
+        self._leader, self.epoch = leader, 0
         self.records: list[Record] = []
         self.start = 0
         self.open: dict[Transaction, int] = {}
         self.out_of_date: dict[int, View] = {}
+        self.was_cut_off = False
         self._changed = changed
+        # By producer id: the latest epoch, and in it the numbers of the last batch and of the next record.
+        self._numbers: dict[int, tuple[int, int, int]] = {}
+
+    @property
+    def leader(self) -> int:
+        """The broker that leads it; another one does in another epoch."""
+        return self._leader
+
+    @leader.setter
+    def leader(self, node: int) -> None:
+        self.epoch += node != self._leader
+        self._leader = node
 
     @property
     def end(self) -> int:
@@ -104,18 +128,38 @@ class Log:
         """The last stable offset: no transaction is open below it."""
         return min(self.open.values(), default=self.end)
 
-    def view(self, node: int) -> View:
-        """
-        Return what broker *node* says of this log.
-
-        Raises:
-            NotLeaderForPartitionError: it knows that another one leads it.
-        """
+    def view(self, node: int) -> View | None:
+        """Return what broker *node* says of this log; None if it knows that another one leads it."""
         if node == self.leader:
-            return View(self.start, self.stable, self.end)
-        if node in self.out_of_date:
-            return self.out_of_date[node]
-        raise NotLeaderForPartitionError(f"{self.topic} {self.number}")
+            return View(self.start, self.stable, self.end, self.epoch)
+        return self.out_of_date.get(node)
+
+    def cut_off(self, node: int, successor: int) -> None:
+        """Have broker *successor* lead it without the one that does, *node*, knowing of that."""
+        view = self.view(node)
+        assert view
+        self.out_of_date[node], self.was_cut_off = view, True
+        self.leader = successor
+
+    def numbered(self, producer: tuple[int, int], first: int, count: int) -> int:
+        """
+        Take note of a batch, and return the number of the error if it is here already, or not the next.
+
+        Args:
+            producer: id and epoch.
+            first: number of its first record.
+            count: of its records.
+        """
+        producer_id, epoch = producer
+        latest, last, following = self._numbers.get(producer_id, (-1, -1, 0))
+        if epoch > latest:
+            last, following = -1, 0
+        if first == last:
+            return codes.DUPLICATE_SEQUENCE_NUMBER
+        if first != following:
+            return _OUT_OF_ORDER
+        self._numbers[producer_id] = (epoch, first, first + count)
+        return 0
 
     def append(self, record: Record, now_ms: int) -> int:
         """Append *record*, as part of its transaction if it has one, and return its offset."""

@@ -19,7 +19,7 @@ from simulation.network import Network
 TROUBLES = (
     *("kill", "pause", "deafen", "rebalance", "back_up", "cancel_late"),
     *("freeze", "elect", "cut_off", "slow_down"),
-    *("fill_disk", "spoil_topic", "retain", "compact"),
+    *("fill_disk", "spoil_topic", "hold_up_replies", "retain", "compact"),
 )
 # How long a broker is silent before the others lead in its place.
 _SESSION_S = 3.0
@@ -75,11 +75,12 @@ class Nemesis:
         self._network.slow = False
         for node in list(self._network.frozen):
             self._thaw(node)
-        for log in self._kafka.logs.values():
-            log.out_of_date.clear()
+        for node in NODES:
+            self._bring_back(node)
         for disk in self._group.disks:
             disk.is_full = False
         self._mend_topic()
+        self._let_replies_in()
         self._group.resume_all()
 
     # --- workers -----------------------------------------------------------------------------------------------------
@@ -145,12 +146,19 @@ class Nemesis:
     def cut_off(self) -> None:
         """Cut a broker off from the others; clients still reach it, and get its old answers."""
         node = self._rng.choice(NODES)
-        led = [log for log in self._kafka.logs.values() if log.leader == node]
-        views = {log: log.view(node) for log in led}
+        if self._kafka.coordinator == node:
+            self._kafka.former_coordinator = node
+        for log in self._kafka.logs.values():
+            if log.leader == node:
+                log.cut_off(node, self._rng.choice([other for other in NODES if other != node]))
         self._depose(node)
-        for log in led:
-            log.out_of_date[node] = views[log]
-            self._loop.outside(self._rng.choice((2.0, 6.0)), log.out_of_date.pop, node, None)
+        self._loop.outside(self._rng.choice((2.0, 6.0)), self._bring_back, node)
+
+    def _bring_back(self, node: int) -> None:
+        for log in self._kafka.logs.values():
+            log.out_of_date.pop(node, None)
+        if self._kafka.former_coordinator == node:
+            self._kafka.former_coordinator = 0
 
     def slow_down(self) -> None:
         """Have everything take longer for a while."""
@@ -183,6 +191,14 @@ class Nemesis:
     def _mend_topic(self) -> None:
         topic = self._kafka.topics[MOODY]
         topic.exists, topic.refuses = True, False
+
+    def hold_up_replies(self) -> None:
+        """Have the topic of answers take none for a while, as when its replicas are away."""
+        self._kafka.topics[self._kafka.own.replies].is_short = True
+        self._loop.outside(self._rng.choice((0.5, 3.0, 8.0)), self._let_replies_in)
+
+    def _let_replies_in(self) -> None:
+        self._kafka.topics[self._kafka.own.replies].is_short = False
 
     def retain(self) -> None:
         """Delete what is below `restore_from` of the last seal: nothing that is pending may expire."""

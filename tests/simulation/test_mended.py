@@ -6,6 +6,8 @@ Each of them was seen to fail on that version.
 
 from unittest import mock
 
+import pytest
+
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Copy
 from simulation.clients import COMPACTED
@@ -63,6 +65,22 @@ def test_a_batch_that_is_not_taken_in_mid_second_leaves_no_locked_store() -> Non
         story.until(4)
         story.finish()
         assert [offset for offset, _ in story.fired()] == [*range(9)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_batch_whose_answer_is_lost_is_sent_again_and_costs_no_takeover(version: int) -> None:
+    with told() as story:
+        story.kafka.transaction_version = version
+        a = story.start("a", 0)
+        for _ in range(9):
+            story.request(3)
+        story.until(2.5)
+        story.faults.next("batch_is_not_answered")
+        story.until(4)
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [*range(9)]
+        assert story.faults.happened["batch_is_not_answered"] == 1
+        assert a.metrics.failures._value.get() == 0
 
 
 def test_a_hand_over_that_is_cut_short_in_a_transaction_leaves_no_locked_store() -> None:
@@ -134,6 +152,43 @@ def test_what_could_not_be_written_once_is_not_lost() -> None:
         assert [offset for offset, _ in story.fired()] == [0, 1, 2]
 
 
+def test_a_disk_that_is_full_for_a_while_loses_and_repeats_nothing() -> None:
+    """A cancel that could not be saved is not answered before, and a partition on another disk goes on."""
+    with told(partitions=2) as story:
+        a, b = story.start("a", 0), story.start("b", 1)
+        for second in (3, 6, 9):
+            story.request(second)
+            story.request(second, number=1)
+        story.request(9, timer_id=_ID_OF_0)
+        story.until(4)
+        a.disk.is_full = True
+        story.cancel(_ID_OF_0)
+        story.until(7.5)
+        assert "stands still (the disk of a is full)" in (a.owners[0].problem() or "")
+        assert (b.owners[1].problem(), story.answers()) == (None, [])
+        assert [offset for offset, _ in story.fired(0)] == [0]
+        assert [offset for offset, _ in story.fired(1)] == [0, 1]
+        a.disk.is_full = False
+        story.until(10)
+        assert a.owners[0].problem() is None
+        story.finish()
+        assert story.answers() == ["CANCELLED"]
+        assert [offset for offset, _ in story.fired(0)] == [0, 1, 2]
+
+
+def test_a_disk_that_is_full_at_the_start_is_waited_for_before_the_store_is_opened() -> None:
+    with told() as story:
+        a = story.start("a")
+        a.disk.is_full = True
+        story.request(3)
+        a.own([0])
+        story.until(5)
+        assert not a.disk.folder.exists()
+        a.disk.is_full = False
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0]
+
+
 def test_what_is_held_back_while_the_reader_begins_anew_fires_once() -> None:
     """
     A cancel becomes readable while its timer fires, and what lies behind it is held back.
@@ -142,7 +197,7 @@ def test_what_is_held_back_while_the_reader_begins_anew_fires_once() -> None:
     """
     with told(partitions=2, transaction_timeout_s=30.0, seal_every_s=5) as story:
         a = story.start("a", 0, 1)
-        a.request_log.records_max = 4
+        a.brokers.records_max = 4
         story.request(3, timer_id=_ID_OF_0)
         story.until(2.5)
         transaction = story.kafka.begin("client")
@@ -202,3 +257,47 @@ def test_a_worker_that_is_killed_while_it_closes_its_store_knows_what_was_cancel
         b.own([0])
         story.finish()
         assert story.fired() == []
+
+
+def test_a_coordinator_that_moves_costs_no_takeover() -> None:
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(3)
+        story.request(4)
+        story.until(3.5)
+        story.kafka.coordinator = 1
+        story.until(5)
+        story.finish()
+        assert story.fired() == [(0, 3.0), (1, 4.0)]
+        assert a.metrics.failures._value.get() == 0
+
+
+def test_a_takeover_believes_no_leader_of_the_seals_that_is_none_any_more() -> None:
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(3)
+        story.until(2.5)
+        sealed = story.kafka.sealed(0)
+        # Whoever has asked it before goes on asking it; who starts then learns of the new one.
+        b = story.start("b")
+        sealed.cut_off(sealed.leader, sealed.leader % 3 + 1)
+        story.until(4)
+        a.give_up()
+        b.own([0])
+        story.until(6)
+        sealed.out_of_date.clear()
+        story.finish()
+        assert story.fired() == [(0, 3.0)]
+
+
+def test_a_tick_believes_no_leader_of_the_requests_that_is_none_any_more() -> None:
+    with told() as story:
+        story.start("a", 0)
+        story.until(1.5)
+        log = story.kafka.requests(0)
+        log.cut_off(log.leader, log.leader % 3 + 1)
+        story.request(3)
+        story.until(10)
+        log.out_of_date.clear()
+        story.finish()
+        assert story.fired() == [(0, 3.0)]

@@ -69,6 +69,8 @@ def test_a_paused_owner_that_goes_on_repeats_nothing() -> None:
         a.give_up()
         story.finish()
         assert [offset for offset, _ in story.fired()] == [0, 1, 2]
+        # It rests, instead of shutting out the one that owns the partition now.
+        assert (a.metrics.fenced._value.get(), a.metrics.failures._value.get()) == (1, 0)
 
 
 def test_a_worker_that_is_killed_with_its_disk_loses_nothing() -> None:
@@ -97,7 +99,7 @@ def test_a_worker_that_reads_slowly_repeats_nothing_of_what_it_has_not_read_yet(
         story.world.group.kill(a, keeps=False, for_s=0.5)
         story.until(4.6)
         b = story.world.group.members[0]
-        b.request_log.records_max = 1
+        b.brokers.records_max = 1
         with mock.patch.object(story.network, "lag_s", return_value=0.1):
             b.own([0])
             story.until(8)
@@ -109,7 +111,7 @@ def test_a_copy_from_the_lake_has_a_new_worker_read_what_it_was_decided_without(
     """The new one begins behind the request, which was left to the lake, and behind all that came after it."""
     with told(horizon_s=5) as story:
         a = story.start("a", 0)
-        story.request(20)
+        far = story.request(20)
         for _ in range(6):
             story.request(3)
         story.until(5)
@@ -117,7 +119,7 @@ def test_a_copy_from_the_lake_has_a_new_worker_read_what_it_was_decided_without(
         story.until(6)
         story.world.group.members[0].own([0])
         story.until(7)
-        copy = Copy(offset=0, appended=EPOCH_S, decidedOffset=1, decided=EPOCH_S + 6)
+        copy = Copy(offset=far.offset, appended=EPOCH_S, decidedOffset=far.offset + 1, decided=EPOCH_S + 6)
         story.request(20, more={"copy": copy})
         # What must be true of copies is what the walk knows, and not the simulation.
         story.until(21)

@@ -71,9 +71,14 @@ class Story:
         self._loop.run_until_complete(self.world.finish())
 
     def fired(self, number: int = 0) -> list[tuple[int, float]]:
-        """Return offset and moment of all that has fired."""
+        """Return of all that has fired which record it was, of those that were asked for, and when."""
         callbacks = found_in(self.kafka)[number].callbacks
-        return sorted((each.offset, each.record.timestamp / 1000 - EPOCH_S) for each in callbacks if not each.is_reject)
+        asked = [record.offset for record in self.kafka.requests(number).records if record.about is not None]
+        return sorted(
+            (asked.index(each.offset), each.record.timestamp / 1000 - EPOCH_S)
+            for each in callbacks
+            if not each.is_reject
+        )
 
     def sealed(self, number: int = 0) -> list[tuple[int, bool]]:
         """Return of each seal its last second, and whether it closes that."""

@@ -1,5 +1,6 @@
 """The request log of a partition → its store and its state, with a real RocksDB: what failures and repeats leave."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,10 @@ from kafka_timers.core.rows import singles
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Condition, Future, Sealed
 from kafka_timers.testing import ManualClock
-from kafka_timers.worker.faults import FaultError, RequestLogError
+from kafka_timers.worker.faults import FaultError, RequestLogError, StoreBehindError
 from kafka_timers.worker.follower import Follower, withdrawn_keys
 from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.stores import StoreFolders
 
 DUE_S, END_MS = 100, 101_000
@@ -69,6 +71,7 @@ class Followed:
         self.stores = StoreFolders(folder, "cluster/timer-request", partition.get("horizon_s", 0))
         self.topics, self.metrics = Wanted(), WorkerMetrics()
         self.told: list[Changes] = []
+        self.clock = ManualClock(1_000.0)
         self.follower = Follower(
             Partition(0, **partition),
             partitions=1,
@@ -76,7 +79,7 @@ class Followed:
             stores=self.stores,
             topics=self.topics,
             metrics=self.metrics,
-            clock=ManualClock(1_000.0),
+            clock=self.clock,
             on_read=self.told.append,
         )
 
@@ -117,7 +120,7 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., Followed]]:
 
     yield follow
     for each in opened:
-        each.follower.close()
+        asyncio.run(each.follower.close())
 
 
 Follow = Callable[..., Followed]
@@ -314,7 +317,7 @@ def test_a_store_that_is_opened_again_goes_on_where_it_was(follow: Follow) -> No
     seals = [Sealed(first=1, last=9)]
     first = follow(seals)
     first.follower.ingest([asked(0), asked(1, timerId="a")], 3)
-    first.follower.close()
+    asyncio.run(first.follower.close())
     again = follow(seals)
     assert (again.partition.position, again.partition.pending, again.offsets()) == (3, 2, [0, 1])
 
@@ -324,7 +327,7 @@ def test_what_is_held_back_at_the_end_is_read_again_from_the_log(follow: Follow)
     first = follow(seals)
     scanning(first)
     first.follower.ingest([cancel(2, "a"), asked(3)], 4)
-    first.follower.close()
+    asyncio.run(first.follower.close())
     again = follow(seals)
     assert (again.partition.position, again.offsets()) == (2, [0, 1])
     assert again.follower.read_up_to == 2
@@ -335,7 +338,7 @@ def test_a_store_that_has_read_beyond_the_log_is_emptied(follow: Follow) -> None
     seals = [Sealed(first=1, last=9)]
     first = follow(seals)
     first.follower.ingest([asked(offset) for offset in range(9)], 9)
-    first.follower.close()
+    asyncio.run(first.follower.close())
     again = follow(seals, end=5)
     assert (again.partition.position, again.partition.pending, again.offsets()) == (0, 0, [])
 
@@ -356,3 +359,25 @@ async def test_whoever_waits_hears_what_has_failed_first(follow: Follow) -> None
         await followed.follower.reach(5, unless=lambda: False)
     with pytest.raises(FaultError, match="first"):
         followed.follower.check()
+
+
+# --- a disk that is slow ---------------------------------------------------------------------------------------------
+
+
+async def test_what_comes_waits_for_a_disk_that_is_slower(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = follow()
+    behind = [True, True, False]
+    monkeypatch.setattr(TimerStore, "is_behind", property(lambda _: behind.pop(0)))
+    await first.follower.ready()
+    assert behind == []
+
+
+async def test_a_disk_that_takes_nothing_for_long_is_a_fault_and_no_endless_wait(
+    follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = follow()
+    looks = iter([0.0, 4.0, 8.0, 12.0])
+    monkeypatch.setattr(first.clock, "elapsed_s", lambda: next(looks))
+    monkeypatch.setattr(TimerStore, "is_behind", True)
+    with pytest.raises(StoreBehindError, match="has taken nothing for 10 s"):
+        await first.follower.ready()

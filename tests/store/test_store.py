@@ -581,6 +581,18 @@ class Refusing:
         return getattr(self._db, name)
 
 
+def test_a_store_of_which_only_the_ids_were_flushed_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    """What it says of them would be of records that are read again."""
+    store, partition = opened(tmp_path / "killed"), Partition(0)
+    keep(store, partition, partition.read(1))
+    store._ids.flush()
+    shutil.copytree(tmp_path / "killed", tmp_path / "copy")
+    store.close()
+    store = opened(tmp_path / "copy")
+    assert (store.head(), store.is_new) == (None, False)
+    store.close()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_write_that_is_refused_changes_nothing_in_what_the_store_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
@@ -602,6 +614,10 @@ def test_a_write_that_is_refused_changes_nothing_in_what_the_store_says(
                 store.write(refused)
         steps.rows = rows
         assert_alike(store, memory, steps)
+    # What was written before a write that is refused is kept if another one is taken.
+    changes = steps.next()
+    store.write(changes)
+    memory.write(changes)
     store.close()
     store = opened(tmp_path)
     assert_alike(store, memory, steps)

@@ -3,8 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from aiokafka.producer.message_accumulator import BatchBuilder
-
+from kafka_timers.broker.batches import Batch
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.verdicts import Accepted, Reason, accept
@@ -64,9 +63,9 @@ class Known:
         raise AssertionError("nothing is looked up again")
 
 
-def new_batch() -> BatchBuilder:
+def new_batch() -> Batch:
     """Return a batch as the sender makes them."""
-    return BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
+    return Batch(BATCH_BYTES, is_transactional=True)
 
 
 def slice_to(

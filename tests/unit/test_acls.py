@@ -40,7 +40,6 @@ def test_doors_are_read_and_their_requests_written() -> None:
     without, with_door = (json.loads(acls("--json", *more)) for more in ((), ("--door", "etf1=schedules")))
     more = [acl for acl in with_door if acl not in without]
     assert {(acl["resource"], acl["name"], *acl["operations"]) for acl in more} == {
-        ("topic", "timer-request", "Read", "DescribeConfigs", "Write"),
         ("topic", "schedules", "Read", "DescribeConfigs"),
         ("group", "kafka-timers.door.etf1", "Read"),
         ("transactional-id", "kafka-timers.door.etf1.", "Write"),
@@ -54,6 +53,7 @@ def test_nobody_may_more_than_read_what_others_write() -> None:
     writers = {(acl.name, acl.process) for acl in found if acl.resource == "topic" and "Write" in acl.operations}
     assert writers == {
         ("oscillator", "oscillator"),
+        ("timer-request", "worker"),
         ("timer-sealed", "worker"),
         ("timer-rejected", "worker"),
         ("timer-reply", "worker"),

@@ -198,6 +198,9 @@ def test_a_caller_may_be_required_and_limited_per_second_of_the_log() -> None:
     assert callers.refuse(record(None, 102)) == Refusal.CALLER_MISSING
     assert callers.refuse(Given()) == Refusal.CALLER_MISSING
     assert callers.counted == {"S": 4, "T": 1}
+    # One with a clock that is far ahead uses up nothing of those behind it.
+    assert callers.refuse(record(b"S", 9_999)) is None
+    assert [callers.refuse(record(b"S", 103)) for _ in range(3)] == [None, None, Refusal.CALLER_OVER_LIMIT]
     free = Callers(required=False, limit=0)
     assert {free.refuse(Given()) for _ in range(1_000)} == {None}
 

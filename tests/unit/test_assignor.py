@@ -48,6 +48,11 @@ def test_a_member_keeps_what_it_owns_whoever_leads(members: dict[str, StoreAssig
     assert rebalance(members, leader="a") == both
 
 
+def test_partitions_that_were_added_are_nobodys(members: dict[str, StoreAssignor]) -> None:
+    members["a"].app.conf.topic_partitions = 3
+    assert rebalance(members, leader="a") == {"a": [1], "b": [0, 2]}
+
+
 def test_a_topic_that_does_not_exist_gives_nobody_anything(members: dict[str, StoreAssignor]) -> None:
     told = {name: member.metadata({"missing"}) for name, member in members.items()}
     assigned = members["a"].assign(CLUSTER, told)

@@ -2,12 +2,13 @@
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.program import program
-from kafka_timers.dev.run import claimed, commands, hints
+from kafka_timers.dev.run import claimed, commands, data_folder, hints
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import DevSettings
 
@@ -136,3 +137,27 @@ def test_the_environment_can_say_no_to_a_fresh_start(text: str, fresh: bool) -> 
 def test_the_environment_is_refused_when_it_says_neither_yes_nor_no() -> None:
     with pytest.raises(SettingsError, match="KAFKA_TIMERS_FRESH"):
         DevSettings.from_env({"KAFKA_TIMERS_FRESH": "perhaps"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"brokers": 2}, "give 1 or 3"),
+        ({"brokers": 3, "bootstrap": "k:9092"}, "leave bootstrap out"),
+        ({"brokers": 3, "port": 8070, "worker_port": 8072}, "two of these ports are the same"),
+        ({"brokers": 3, "port": 65_534}, "give less"),
+    ],
+)
+def test_settings_of_three_brokers_that_do_not_fit_are_told(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingsError, match=said):
+        DevSettings(**given)
+
+
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_folder_with_data_of_another_number_of_brokers_is_refused(brokers: int, tmp_path: Path) -> None:
+    """The stores of its worker hold timers of the other Kafka."""
+    settings = DevSettings(brokers=4 - brokers)
+    assert not data_folder(settings, tmp_path).exists()
+    data_folder(DevSettings(brokers=brokers), tmp_path).mkdir()
+    with pytest.raises(SettingsError, match=f"--brokers {brokers}: give the same, or --fresh"):
+        data_folder(settings, tmp_path)

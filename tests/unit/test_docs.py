@@ -141,6 +141,7 @@ def test_newcomers_find_every_target_of_make() -> None:
         "bench",
         "bench-lake",
         "soak",
+        "faults",
         "rolling",
         "chaos",
         "chaos-lake",

@@ -1,112 +1,166 @@
-"""Where the request log ends when a tick comes: one question for all partitions, and one that fails harms no other."""
+"""Where the request log ends when a tick comes: one question to each broker, and one that fails harms no other."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import pytest
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, RequestTimedOutError
 
+from kafka_timers.broker.bounds import Bound
+from kafka_timers.broker.cluster import Leader
+from kafka_timers.clock import HostClock
 from kafka_timers.worker.end_offsets import EndOffsets
 
+_NOT_LEADER = 6
 
-class Bounds:
-    """A log that ends at 100 plus the number of the partition; some questions fail."""
+
+class Log:
+    """
+    A log of three partitions on three brokers, each of which leads one; they end at 100 plus their number.
+
+    Stands for the brokers and what is known of them.
+
+    Attributes:
+        asked: broker and partitions of each question, and partitions that were asked for alone.
+        silent: brokers that answer only when told so.
+        failing: brokers that cannot be asked.
+        claims: what brokers say of partitions that others are known to lead.
+    """
 
     def __init__(self) -> None:
+        self.known = {number: Leader(number, 4) for number in range(3)}
         self.asked: list[tuple[int, ...]] = []
-        self.failing: set[tuple[int, ...]] = set()
-        self.answers = asyncio.Event()
-        self.answers.set()
+        self.silent: dict[int, asyncio.Event] = {}
+        self.failing: set[int] = set()
+        self.claims: dict[tuple[int, int], Bound] = {}
 
-    async def ends(self, numbers: Collection[int]) -> dict[int, int]:
-        asked = tuple(sorted(numbers))
-        self.asked.append(asked)
-        await self.answers.wait()
-        if asked in self.failing:
-            raise KafkaError(f"no answer for {asked}")
-        return {number: 100 + number for number in numbers}
+    def leader(self, topic: str, number: int) -> Leader | None:
+        return self.known.get(number)
+
+    def replicas(self, topic: str, number: int) -> tuple[int, ...]:
+        return (0, 1, 2)
+
+    async def told_by(self, node: int, numbers: Collection[int]) -> dict[int, Bound | int]:
+        self.asked.append((node, *numbers))
+        if node in self.silent:
+            await self.silent[node].wait()
+        if node in self.failing:
+            raise RequestTimedOutError
+        return {number: self._told(node, number) for number in numbers}
+
+    def _told(self, node: int, number: int) -> Bound | int:
+        if claim := self.claims.get((node, number)):
+            return claim
+        leader = self.known[number]
+        return Bound(100 + number, leader.epoch) if leader.node == node else _NOT_LEADER
+
+    async def end(self, number: int, above: int | None = None) -> int:
+        self.asked.append((number,))
+        if self.known[number].node in self.failing:
+            raise KafkaError("no answer")
+        return 200 + number
 
     async def starts(self, numbers: Collection[int]) -> dict[int, int]:
         raise AssertionError("a tick asks for ends alone")
 
 
 ALL = (0, 1, 2)
+_ONCE = [(0, *ALL), (1, *ALL), (2, *ALL)]
 
 
-async def test_a_tick_asks_once_for_all_partitions() -> None:
-    bounds = Bounds()
-    ends = EndOffsets(bounds, lambda: ALL)
-    assert await asyncio.gather(*[ends.end(number, 7) for number in ALL]) == [100, 101, 102]
-    assert await ends.end(1, 7) == 101
-    assert bounds.asked == [ALL]
+@contextmanager
+def asking(log: Log, numbers: Collection[int] = ALL) -> Iterator[EndOffsets]:
+    ends = EndOffsets(log, log, "timer-request", lambda: numbers, HostClock())  # type: ignore[arg-type]
+    yield ends
+    ends.close()
 
 
-async def test_the_next_tick_asks_anew() -> None:
-    """The answer tells the end after that tick."""
-    bounds = Bounds()
-    ends = EndOffsets(bounds, lambda: ALL)
-    for second in (7, 8, 9):
-        await ends.end(0, second)
-    assert bounds.asked == [ALL] * 3
+async def test_a_tick_asks_each_broker_once_for_all_partitions() -> None:
+    log = Log()
+    with asking(log) as ends:
+        assert await asyncio.gather(*[ends.end(number, 7) for number in ALL]) == [100, 101, 102]
+        assert await ends.end(1, 7) == 101
+        assert log.asked == _ONCE
+        assert await ends.end(1, 8) == 101
+        assert log.asked == _ONCE * 2
 
 
-async def test_a_question_that_fails_does_not_fail_the_partitions_that_have_asked() -> None:
-    """Each asks for itself then, and only one that gets no answer so either hears of it."""
-    bounds = Bounds()
-    bounds.failing = {ALL, (1,)}
-    ends = EndOffsets(bounds, lambda: ALL)
-    came = await asyncio.gather(*[ends.end(number, 7) for number in ALL], return_exceptions=True)
-    assert [came[0], came[2]] == [100, 102]
-    assert isinstance(came[1], KafkaError)
-    assert bounds.asked == [ALL, (0,), (1,), (2,)]
+async def test_a_broker_that_fails_costs_the_partitions_that_it_leads_a_question_of_their_own() -> None:
+    log = Log()
+    log.failing = {1}
+    with asking(log) as ends:
+        came = await asyncio.gather(*[ends.end(number, 7) for number in ALL], return_exceptions=True)
+        assert [came[0], came[2]] == [100, 102]
+        assert isinstance(came[1], KafkaError)
+        assert log.asked == [*_ONCE, (1,)]
+        log.failing.clear()
+        assert await ends.end(1, 8) == 101
 
 
-async def test_a_question_that_has_failed_is_not_remembered() -> None:
-    bounds = Bounds()
-    bounds.failing = {ALL}
-    ends = EndOffsets(bounds, lambda: ALL)
-    assert await ends.end(0, 7) == 100
-    bounds.failing.clear()
-    assert await ends.end(1, 7) == 101
-    assert await ends.end(2, 7) == 102
-    assert bounds.asked == [ALL, (0,), ALL]
+async def test_a_broker_that_is_silent_holds_up_no_partition_of_another() -> None:
+    log = Log()
+    log.silent = {2: asyncio.Event()}
+    with asking(log) as ends:
+        waiting = asyncio.create_task(ends.end(2, 7))
+        assert [await ends.end(number, 7) for number in (0, 1)] == [100, 101]
+        assert [await ends.end(number, 8) for number in (0, 1)] == [100, 101]
+        assert not waiting.done()
+        log.silent[2].set()
+        assert await waiting == 102
 
 
-async def test_a_failure_of_an_earlier_tick_does_not_put_away_the_question_of_the_next() -> None:
-    bounds = Bounds()
-    bounds.failing = {ALL}
-    bounds.answers.clear()
-    numbers = ALL
-    ends = EndOffsets(bounds, lambda: numbers)
-    early = asyncio.create_task(ends.end(0, 7))
-    await asyncio.sleep(0)
-    numbers = (0, 1)
-    late = asyncio.create_task(ends.end(1, 8))
-    await asyncio.sleep(0)
-    bounds.answers.set()
-    assert (await early, await late) == (100, 101)
-    assert await ends.end(0, 8) == 100
-    assert bounds.asked == [ALL, (0, 1), (0,)]
+async def test_an_end_is_proved_when_all_who_have_the_partition_have_answered() -> None:
+    log = Log()
+    log.silent = {2: asyncio.Event()}
+    with asking(log) as ends:
+        assert await ends.end(0, 7) == 100
+        assert ends.proved_s(0) is None
+        log.silent[2].set()
+        await ends.end(2, 7)
+        assert ends.proved_s(0) is not None
+
+
+async def test_a_broker_that_leads_in_a_later_epoch_is_believed_and_proves_nothing_yet() -> None:
+    """The other one was cut off, and does not know it."""
+    log = Log()
+    log.silent = {0: asyncio.Event()}
+    log.claims = {(1, 0): Bound(150, 5)}
+    with asking(log) as ends:
+        assert await ends.end(0, 7) == 150
+        log.silent[0].set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert ends.proved_s(0) is None
+        assert ends.proved_s(1) is not None
+
+
+async def test_a_broker_that_leads_in_an_earlier_epoch_is_not_believed() -> None:
+    log = Log()
+    log.claims = {(0, 0): Bound(90, 3)}
+    with asking(log) as ends:
+        assert await ends.end(0, 7) == 200
+        assert log.asked[-1] == (0,)
+        assert ends.proved_s(0) is None
 
 
 async def test_a_partition_that_came_after_the_question_asks_for_itself() -> None:
-    bounds = Bounds()
-    ends = EndOffsets(bounds, lambda: (0, 1))
-    assert await ends.end(0, 7) == 100
-    assert await ends.end(5, 7) == 105
-    assert bounds.asked == [(0, 1), (5,)]
+    log = Log()
+    with asking(log, (0, 1)) as ends:
+        assert await ends.end(0, 7) == 100
+        assert await ends.end(2, 7) == 202
 
 
 async def test_a_partition_that_is_given_up_while_it_waits_leaves_the_question_to_the_others() -> None:
-    bounds = Bounds()
-    bounds.answers.clear()
-    ends = EndOffsets(bounds, lambda: ALL)
-    waiting = [asyncio.create_task(ends.end(number, 7)) for number in ALL]
-    await asyncio.sleep(0)
-    waiting[0].cancel()
-    await asyncio.sleep(0)
-    bounds.answers.set()
-    assert [await waiting[1], await waiting[2]] == [101, 102]
-    assert bounds.asked == [ALL]
-    with pytest.raises(asyncio.CancelledError):
-        await waiting[0]
+    log = Log()
+    log.silent = {0: asyncio.Event()}
+    with asking(log) as ends:
+        waiting = [asyncio.create_task(ends.end(0, 7)) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        log.silent[0].set()
+        assert await waiting[1] == 100
+        assert log.asked == _ONCE
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]

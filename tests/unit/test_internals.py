@@ -8,7 +8,6 @@ says. No test needs a broker.
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
-from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,10 +15,11 @@ from typing import Any, cast
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.abc import AbstractTokenProvider
-from aiokafka.protocol import fetch
+from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.record.memory_records import MemoryRecords
 
-from kafka_timers.broker.epoch import _DescribeTransactions
-from kafka_timers.broker.internals import connection_of, identity_of, set_fetch_wait, transactional_id_of
+from kafka_timers.broker.internals import _TAKE_ANSWER, Member, connection_of, member_id_of, transactional_id_of
+from kafka_timers.broker.odd_batches import AnyRecords
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.assignor import StoreAssignor
 from kafka_timers.worker.membership import make_app
@@ -103,14 +103,6 @@ async def test_a_producer_tells_its_transactional_id(make: Make) -> None:
     assert transactional_id_of(make(AIOKafkaProducer)) is None
 
 
-async def test_a_producer_tells_the_id_and_the_epoch_that_the_broker_gave_it(make: Make) -> None:
-    producer = make(AIOKafkaProducer, transactional_id="worker.3")
-    assert identity_of(producer) == ("worker.3", -1, -1)
-    # As the part of it does that asks the broker, when the answer comes.
-    producer._sender._txn_manager.set_pid_and_epoch(1_000_007, 5)
-    assert identity_of(producer) == ("worker.3", 1_000_007, 5)
-
-
 # --- Faust's consumer ------------------------------------------------------------------------------------------------
 
 
@@ -122,8 +114,7 @@ class Started:
             pass
 
         settings = WorkerSettings(data_dir=str(folder), session_timeout_s=2)
-        self.app: Any = make_app(settings, 1, lambda *_: None, ignore, ignore)
-        self.app.finalize()
+        self.app: Any = make_app(settings, 1, ignore, ignore)
         self.thread = cast(Any, self.app.consumer)._thread
         self.consumer = self.thread._create_consumer(loop=asyncio.get_running_loop())
 
@@ -137,16 +128,6 @@ class Started:
         # What it does first in its own thread.
         await type(self.thread).on_start(self.thread)
 
-    def fetch_wait_ms(self) -> int:
-        """Return how long the next fetch asks the broker to wait."""
-        fetcher = self.consumer._fetcher
-        fetcher._select_read_replica = lambda _: 1
-        state = SimpleNamespace(has_valid_position=True, paused=False, position=7)
-        assignment = SimpleNamespace(tps=[AT], state_value=lambda _: state)
-        [(_, request)] = fetcher._get_actions_per_node(assignment)[0]
-        built = request.build(fetch.FetchRequest_v4)
-        return int(built.to_object()["max_wait_time"])
-
 
 @pytest.fixture
 async def started(tmp_path: Path) -> AsyncIterator[Started]:
@@ -159,46 +140,27 @@ async def started(tmp_path: Path) -> AsyncIterator[Started]:
     made.thread.thread_loop.close()
 
 
-async def test_the_wait_of_the_next_fetch_is_the_one_that_was_set(started: Started) -> None:
-    assert started.fetch_wait_ms() == 1500
-    set_fetch_wait(started.app, 200)
-    assert started.fetch_wait_ms() == 200
+async def test_a_worker_is_a_member_of_its_group_and_reads_nothing_by_that(started: Started) -> None:
+    """Its ticks are read by `worker/ticks.py`; what the fetcher is told to do has the form that it expects."""
+    assert isinstance(started.consumer, Member)
+    fetcher = started.consumer._fetcher
+    fetches, resets, _, is_stale, paused = type(fetcher)._get_actions_per_node(fetcher, SimpleNamespace(tps=[]))
+    assert fetcher._get_actions_per_node(SimpleNamespace(tps=[AT])) == (fetches, resets, None, is_stale, paused)
+
+
+def test_our_own_consumers_read_records_whose_headers_have_names_that_are_not_text() -> None:
+    """Others that are in the process stay as they are."""
+    assert _TAKE_ANSWER.__globals__["MemoryRecords"] is AnyRecords
+    assert "MemoryRecords" in _TAKE_ANSWER.__code__.co_names
+    assert Fetcher._proc_fetch_request.__globals__["MemoryRecords"] is MemoryRecords
+
+
+async def test_a_consumer_tells_the_id_of_its_membership(started: Started) -> None:
+    assert member_id_of(started.app) == ""
+    started.consumer._coordinator.member_id = "a-1"
+    assert member_id_of(started.app) == "a-1"
 
 
 async def test_the_group_assigns_partitions_by_the_stores_of_its_members(started: Started) -> None:
     """Faust takes the assignor of the app only where tables may have standbys, as by its default."""
     assert [type(each) for each in started.consumer._partition_assignment_strategy] == [StoreAssignor]
-
-
-# --- layouts of public names -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("version", range(4, 12))
-def test_a_fetched_partition_has_its_fields_where_the_fetcher_takes_them_from(version: int) -> None:
-    """`broker/fetching.py` counts from the ends, since versions differ in between."""
-    response = getattr(fetch, f"FetchResponse_v{version}")
-    schema = response.SCHEMA
-    topics = schema.fields[schema.names.index("topics")].array_of
-    names = topics.fields[topics.names.index("partitions")].array_of.names
-    assert names[:4] == ("partition", "error_code", "highwater_offset", "last_stable_offset")
-    assert names[-1] == "message_set"
-    assert names[-3 if version >= 11 else -2] == "aborted_transactions"
-
-
-def test_no_fetch_has_a_later_version() -> None:
-    assert max(struct.API_VERSION for struct in fetch.FetchRequest._CLASSES) == 11
-
-
-def test_the_question_after_a_transaction_is_what_kafka_reads() -> None:
-    """`broker/epoch.py` adds the request DescribeTransactions to those of aiokafka."""
-    request = _DescribeTransactions("t.3").prepare({65: (0, 0)})
-    assert request.encode() == b"\x02" + b"\x04t.3" + b"\x00"
-    answer = (
-        b"\x00\x00\x00\x00"  # throttled for 0 ms
-        b"\x02\x00\x00\x04t.3\x06Empty"  # one transaction, no error, its id and state
-        b"\x00\x00\x27\x10" + b"\xff" * 8  # 10,000 ms, begun at no time
-    )
-    answer += (1_000_007).to_bytes(8, "big") + (5).to_bytes(2, "big") + b"\x01" + b"\x00\x00"
-    told = request.RESPONSE_TYPE.decode(BytesIO(answer))
-    [(code, name, state, _, _, producer_id, epoch, *_)] = told.transaction_states
-    assert (code, name, state, producer_id, epoch) == (0, "t.3", "Empty", 1_000_007, 5)

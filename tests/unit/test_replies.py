@@ -1,85 +1,160 @@
-"""Answers on their way out: what a seal waits for, and what it hears when they cannot leave."""
+"""Answers on their way out: what a seal waits for, what it takes along, and what it hears when they cannot leave."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import pytest
+from aiokafka.errors import KafkaError
 
-from kafka_timers.core.versions import Answer, Version
-from kafka_timers.core.wire import Reply
+from kafka_timers.core.versions import Answer, Letter, Version
+from kafka_timers.core.wire import Reply, Sealed
+from kafka_timers.worker import outbox as module
 from kafka_timers.worker.faults import FaultError, FencedError
+from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.outbox import Outbox
 
 CANCELLED = Answer(7, b"replies", b"a", Reply.CANCELLED, Version(100_000, 3))
 UNKNOWN = Answer(8, b"replies", b"b", Reply.UNKNOWN, None)
+ELSEWHERE = Answer(9, b"elsewhere", b"c", Reply.UNKNOWN, None)
 
 
-class Topic:
-    """Stands for the way to reply topics: keeps what is sent, once it may."""
-
-    def __init__(self) -> None:
-        self.sent: list[Answer] = []
-        self.open = asyncio.Event()
-
-    async def send(self, number: int, answers: Iterable[Answer]) -> None:
-        await self.open.wait()
-        self.sent += answers
+def letters(*answers: Answer) -> list[Letter]:
+    return [Letter.of(answer, 0) for answer in answers]
 
 
-class Held:
-    """Stands for the broker's answer to whose the partition is."""
+class Topics:
+    """
+    Stand for the way to reply topics: keep what is sent, once they take it.
 
-    def __init__(self, *, held: bool) -> None:
+    Attributes:
+        sent: in its order.
+        closed: topics that take nothing for now.
+        failing: how often more sending fails.
+    """
+
+    def __init__(self, *closed: str) -> None:
+        self.sent: list[Letter] = []
+        self.closed = set(closed)
+        self.failing = 0
+        self._changed = asyncio.Event()
+
+    async def send(self, topic: str, letters: Sequence[Letter]) -> None:
+        while topic in self.closed:
+            await self._changed.wait()
+        if self.failing:
+            self.failing -= 1
+            raise KafkaError("not now")
+        self.sent += letters
+
+    def open(self) -> None:
+        self.closed.clear()
+        self._changed.set()
+
+
+class Desk:
+    """An outbox that runs, with a clock that the test moves, and a broker that tells whose the partition is."""
+
+    def __init__(self, topics: Topics, *, held: bool = True) -> None:
+        self.now_s = 0.0
         self.held = held
         self.asked = 0
+        self.metrics = WorkerMetrics()
+        self.box = Outbox(0, topics, self._is_held, self, self.metrics)  # type: ignore[arg-type]
+        self.running = asyncio.create_task(self.box.run())
 
-    async def is_held(self) -> bool:
+    async def _is_held(self) -> bool:
         self.asked += 1
         return self.held
 
+    def elapsed_s(self) -> float:
+        return self.now_s
 
-def outbox(topic: Topic, held: Held | None) -> Outbox:
-    return Outbox(0, topic, held)
+    def given_up(self) -> float:
+        return self.metrics.replies.labels("given-up")._value.get()
 
 
-async def test_a_seal_waits_for_what_was_added_before_and_not_for_more() -> None:
-    topic, check = Topic(), Held(held=True)
-    box = outbox(topic, check)
-    running = asyncio.create_task(box.run())
-    box.add([CANCELLED, UNKNOWN])
-    waiting = asyncio.create_task(box.sent())
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0.001)
+
+
+async def test_a_seal_waits_for_what_was_confirmed_before_it() -> None:
+    topics = Topics("replies")
+    desk = Desk(topics)
+    desk.box.add([CANCELLED, UNKNOWN])
+    assert await desk.box.confirmed() == 2
+    waiting = asyncio.create_task(desk.box.unsent())
     for _ in range(5):
         await asyncio.sleep(0)
     assert not waiting.done()
-    box.add([UNKNOWN])
-    topic.open.set()
-    assert await waiting == 2
-    assert topic.sent[:2] == [CANCELLED, UNKNOWN]
-    assert await box.sent() == 3
+    topics.open()
+    assert await waiting == []
+    assert topics.sent == letters(CANCELLED, UNKNOWN)
+    desk.box.add([UNKNOWN])
+    assert await desk.box.confirmed() == 3
     # What tells of nothing that was withdrawn needs no question.
-    assert check.asked == 1
-    running.cancel()
+    assert desk.asked == 1
+    desk.running.cancel()
+
+
+async def test_a_seal_takes_along_what_has_waited_for_two_seconds_and_another_topic_is_not_held_up() -> None:
+    topics = Topics("replies")
+    desk = Desk(topics)
+    desk.box.add([CANCELLED, ELSEWHERE, UNKNOWN])
+    await desk.box.confirmed()
+    desk.now_s = 2.0
+    assert await desk.box.unsent() == letters(CANCELLED, UNKNOWN)
+    assert topics.sent == letters(ELSEWHERE)
+    seal = Sealed(last=3)
+    for letter in letters(CANCELLED, UNKNOWN):
+        seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)
+    assert Letter.unsent(Sealed.FromString(seal.SerializeToString())) == letters(CANCELLED, UNKNOWN)
+    desk.now_s = 0.0
+    topics.open()
+    assert await desk.box.unsent() == []
+    assert topics.sent == letters(ELSEWHERE, CANCELLED, UNKNOWN)
+    desk.running.cancel()
+
+
+async def test_what_is_left_by_another_owner_is_sent_without_a_question() -> None:
+    topics = Topics()
+    desk = Desk(topics, held=False)
+    desk.box.add_letters(letters(CANCELLED))
+    assert await desk.box.unsent() == []
+    assert (topics.sent, desk.asked) == (letters(CANCELLED), 0)
+    desk.running.cancel()
+
+
+async def test_what_fails_is_sent_again() -> None:
+    topics = Topics()
+    topics.failing = 2
+    desk = Desk(topics)
+    desk.box.add([CANCELLED])
+    await desk.box.confirmed()
+    assert await desk.box.unsent() == []
+    assert topics.sent == letters(CANCELLED)
+    desk.running.cancel()
+
+
+async def test_of_too_many_the_oldest_are_given_up_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_UNSENT_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
+    desk = Desk(Topics("replies"))
+    many = [UNKNOWN._replace(timer_id=b"%d" % number) for number in range(5)]
+    desk.box.add(many)
+    await desk.box.confirmed()
+    desk.now_s = 2.0
+    assert await desk.box.unsent() == letters(*many[2:])
+    assert desk.given_up() == 2
+    desk.running.cancel()
 
 
 async def test_whoever_waits_hears_that_another_owns_the_partition_and_nothing_is_sent() -> None:
-    topic = Topic()
-    box = outbox(topic, Held(held=False))
-    running = asyncio.create_task(box.run())
-    box.add([CANCELLED])
+    topics = Topics()
+    desk = Desk(topics, held=False)
+    desk.box.add([CANCELLED])
     with pytest.raises(FaultError) as heard:
-        await box.sent()
+        await desk.box.confirmed()
     assert heard.value.fault.fenced
     with pytest.raises(FencedError):
-        await running
-    assert topic.sent == []
-
-
-async def test_with_nobody_to_ask_answers_are_sent_as_they_are() -> None:
-    topic = Topic()
-    topic.open.set()
-    box = outbox(topic, None)
-    running = asyncio.create_task(box.run())
-    box.add([CANCELLED])
-    assert await box.sent() == 1
-    assert topic.sent == [CANCELLED]
-    running.cancel()
+        await desk.running
+    assert topics.sent == []

@@ -52,8 +52,7 @@ async def fired(rows: list[Row]) -> tuple[list[tuple[object, ...]], Slice]:
         pass
     records = []
     for batch, topic, partition in built.rest():
-        batch.close()
-        sent = MemoryRecords(bytes(batch._build()))
+        sent = MemoryRecords(bytes(batch.encoded(1, 0, 0)))
         while sent.has_next():
             records += [(topic, partition, r.key, r.value, r.headers) for r in sent.next_batch()]
     return sorted(records, key=lambda record: record[:2]), built

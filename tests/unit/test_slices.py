@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaError
 from aiokafka.partitioner import DefaultPartitioner
-from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from stand_ins import DUE_MS, ROOMY, SECOND, Known, slice_to
 
+from kafka_timers.broker.batches import Batch
 from kafka_timers.core.callbacks import Target, fits
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import REFUSED_MS, batch_key, row_key
@@ -34,8 +34,7 @@ class Outbox:
 
     def send_all(self, batches: Iterable[Ready]) -> None:
         for batch, topic, partition in batches:
-            batch.close()
-            self.batches.append((topic, partition, bytes(batch._build())))
+            self.batches.append((topic, partition, bytes(batch.encoded(1, 0, 0))))
 
     def records(self, topic: str) -> Iterator[tuple[int, Any]]:
         """Yield partition and record of all that went to *topic*, in the order of sending."""
@@ -143,12 +142,11 @@ def test_a_callback_is_never_larger_than_was_reckoned_when_it_was_accepted() -> 
         future = Future(callBackTopic="c", callBackKey=text(99), callBack=b"v" * chance.randrange(400))
         future.MergeFrom(Future(timerId=text(40), token=text(40), headers=headers))
         request = Request.FromString(future.SerializeToString())
-        batch = BatchBuilder(BATCH_BYTES, 0, is_transactional=1)
+        batch = Batch(BATCH_BYTES, is_transactional=True)
         own = callback_headers(request, SECOND, b"1023:9223372036854775807")
         key = request.callBackKey or None
         batch.append(timestamp=SECOND * 1000, key=key, value=request.callBack, headers=own)
-        batch.close()
-        assert not fits(request, future.ByteSize(), Target(1, len(batch._build()) - 1))
+        assert not fits(request, future.ByteSize(), Target(1, batch.size() - 1))
 
 
 async def test_a_slice_ends_at_its_number_of_rows_and_the_next_goes_on_behind() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from kafka_timers.client.token_guard import token_from
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers, future_from, sealed_from
@@ -79,10 +80,26 @@ def test_callback_of_three_fields_says_its_second_and_its_request() -> None:
 
 
 def test_callback_headers_are_token_id_second_request_and_then_those_of_the_request() -> None:
-    own = [("trace", b"1"), ("null", None), ("empty", b""), ("trace", b"2"), ("timer-id", b"forged")]
+    own = [("trace", b"1"), ("null", None), ("empty", b""), ("trace", b"2")]
     future = Future(token="tök", timerId="id", headers=[Header(key=key, value=value) for key, value in own])
     service = [("timer-token", "tök".encode()), ("timer-id", b"id"), ("timer-expiry", b"5"), ("timer-request", b"0:0")]
     assert callback_headers(Request.FromString(future.SerializeToString()), 5, b"0:0") == service + own
+
+
+@pytest.mark.parametrize("token", ["", "true"])
+def test_a_requester_cannot_speak_for_the_service(token: str) -> None:
+    """Whether a receiver takes the first header of a name or the last; also where the service sets none of it."""
+    names = ["timer-token", "timer-id", "timer-expiry", "timer-request", "Timer-Token"]
+    future = Future(token=token, headers=[Header(key=name, value=b"forged") for name in names])
+    headers = callback_headers(Request.FromString(future.SerializeToString()), 5, b"0:0")
+    for seen in (dict(headers), dict(reversed(headers))):
+        assert seen == {
+            **({"timer-token": b"true"} if token else {}),
+            "timer-expiry": b"5",
+            "timer-request": b"0:0",
+            "Timer-Token": b"forged",
+        }
+    assert token_from(headers) == (token or None)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ header `timer-rejected-door` have that name, and so have docs/migrate.md and the
     commands                                            the values and functions that all adapters share
     etf1, countdown, headers, karafka, timebridge       an adapter each: `parse` turns a record into a command (pure)
     reader                                              reads a topic through an adapter, into `timer-request`
+    added                                               rejects what lies in partitions that were added by mistake
     lag                                                 reads how far each adapter is behind
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from kafka_timers.adapters import countdown, etf1, headers, karafka, timebridge
 from kafka_timers.adapters.commands import Parsed, SourceRecord
 
-__all__ = ["ADAPTERS", "DOORS", "WITH_IDS", "adapter_group", "door_topics"]
+__all__ = ["ADAPTERS", "DOORS", "WITH_IDS", "adapter_group", "added_group", "door_topics"]
 
 ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
     "etf1": etf1.parse,
@@ -35,6 +36,11 @@ WITH_IDS = frozenset(("etf1", "headers", "karafka"))
 def adapter_group(group: str, name: str) -> str:
     """Return the consumer group of adapter *name* of the workers in *group*; its transactional ids begin with it."""
     return f"{group}.door.{name}"
+
+
+def added_group(group: str) -> str:
+    """Return the consumer group in which the workers of *group* reject what lies in added partitions."""
+    return f"{group}.added"
 
 
 def door_topics(text: str) -> list[tuple[str, str]]:

@@ -47,6 +47,7 @@ class Refusal(StrEnum):
     PARTITION_UNSUPPORTED = "partition-unsupported"
     PAST_GRACE = "past-grace"
     TOO_LARGE = "too-large"
+    UNREADABLE = "unreadable"
 
 
 class Command(NamedTuple):

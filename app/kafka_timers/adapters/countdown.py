@@ -24,6 +24,8 @@ from kafka_timers.adapters.commands import (
 from kafka_timers.core.wire import SECOND_LIMIT
 
 _CALLER = "CALLER_SERVICE"
+# Records of several producers go back and forth by less. One that lies further ahead counts for its own second alone.
+_DISORDER_S = 60
 
 
 def parse(record: SourceRecord) -> Parsed:
@@ -79,8 +81,9 @@ class Callers:
         if self._required and not caller:
             return Refusal.CALLER_MISSING
         # By the log's own time, so that a backlog that is read in one go is no burst.
-        if record.timestamp // 1000 > self._second:
-            self._second = record.timestamp // 1000
+        second = record.timestamp // 1000
+        if not self._second - _DISORDER_S <= second <= self._second:
+            self._second = second
             self._in_second.clear()
         self._in_second[caller] += 1
         if 0 < self._limit < self._in_second[caller]:

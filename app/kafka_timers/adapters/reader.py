@@ -13,14 +13,18 @@ taken over, the latest must be known before the first is passed on:
 
 A worker that acquires a partition therefore reads ahead to its end, and then passes over versions that are superseded
 there.
+
+Each partition is served by a task of its own, which begins anew after a fault: one that cannot be read, or of which the
+producer fails, holds back no other. Only what ends the group's consumer has the whole door begin anew.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
@@ -29,17 +33,19 @@ from kafka_timers.adapters import ADAPTERS, WITH_IDS, adapter_group
 from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.odd_batches import shown
 from kafka_timers.broker.producing import start, stop
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target
 from kafka_timers.core.routing import hash_of
+from kafka_timers.core.wire import REJECT_PREFIX
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import Ready
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.sender import BATCH_BYTES, Filling
-from kafka_timers.worker.slices import reject_headers
+from kafka_timers.worker.slices import Headers, reject_headers
 from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
@@ -75,7 +81,7 @@ class Outlet:
 
 
 @dataclass(slots=True)
-class _OwnedPartition:
+class OwnedPartition:
     """An owned partition: its producer, its position, and up to where the latest version of each timer is known."""
 
     producer: AIOKafkaProducer
@@ -83,22 +89,20 @@ class _OwnedPartition:
     ahead: int
     latest: dict[bytes, int]
     callers: Callers
-    following: asyncio.Task[None] = field(init=False)
-    lag: int = 0
 
 
 @dataclass(slots=True)
-class _Batch:
+class Passing:
     """The contents of a transaction."""
 
     batches: list[Ready] = field(default_factory=list)
     made: int = 0
-    refused: Counter[Refusal] = field(default_factory=Counter)
+    refused: Counter[StrEnum] = field(default_factory=Counter)
 
 
 class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """
-    Reads *topic* through the adapter *name*.
+    Reads *topic* through an adapter.
 
     Args:
         settings: settings of the worker.
@@ -127,12 +131,23 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         self._gate = gate
         self._metrics = metrics
         self._clock = clock
-        self._parse_record = ADAPTERS[name]
-        self._group = adapter_group(settings.group, name)
-        self._sources: dict[TopicPartition, _OwnedPartition] = {}
-        self._changed = asyncio.Event()
+        self._title = f"door {name}={topic}"
+        self._parse_record = self._parser()
+        self._group = self._group_in(settings.group)
         self._assigned: frozenset[TopicPartition] = frozenset()
+        self._changed = asyncio.Event()
+        self._serving: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._lags: dict[TopicPartition, int] = {}
         self._turn = 0
+
+    def _parser(self) -> Callable[[SourceRecord], Parsed | StrEnum]:
+        return ADAPTERS[self._name]
+
+    def _group_in(self, group: str) -> str:
+        return adapter_group(group, self._name)
+
+    def _is_read(self, _: TopicPartition) -> bool:
+        return True
 
     async def run(self) -> None:
         """Read until cancelled; after any fault anew from the committed offsets."""
@@ -142,19 +157,25 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             except TopicsError as error:
                 log.error("%s", error)
             except Exception as error:
-                self._metrics.door_failures.labels(self._name).inc()
-                log.warning("door %s=%s starts anew: %s", self._name, self._topic, error or type(error).__name__)
+                self._failed("starts anew", error)
             await asyncio.sleep(_RETRY_S)
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Release all partitions, after the transactions that are under way."""
         self._assigned = frozenset()
         await self._release()
+        self._lags.clear()
+        self._show_lag()
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Have *assigned* acquired."""
-        self._assigned = frozenset(assigned)
+        self._assigned = frozenset(filter(self._is_read, assigned))
+        self._lags = {at: lag for at, lag in self._lags.items() if at in self._assigned}
         self._changed.set()
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self._metrics.door_failures.labels(self._name).inc()
+        log.warning("%s %s: %s", self._title, what, error or type(error).__name__)
 
     async def _read(self) -> None:
         session_ms = int(self._settings.session_timeout_s * 1000)
@@ -177,25 +198,35 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             consumer.subscribe([self._topic], listener=self)
             while True:
                 self._changed.clear()
-                await _all([self._acquire(consumer, at) for at in self._assigned - self._sources.keys()])
-                if not self._sources:
-                    # The consumer wants to be asked, and tells what the group refuses. Records it has are read again.
-                    await consumer.getmany(timeout_ms=_POLL_MS)
-                    continue
-                changed = asyncio.create_task(self._changed.wait())
-                following = [source.following for source in self._sources.values()]
-                try:
-                    done, _ = await asyncio.wait([changed, *following], return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    changed.cancel()
-                for task in done:
-                    # One that was cancelled had its partition revoked.
-                    if not task.cancelled():
-                        task.result()
+                for at in self._assigned - self._serving.keys():
+                    self._serving[at] = asyncio.create_task(self._serve(consumer, at))
+                # The consumer wants to be asked, and raises what the group refuses. No partition has this number, so no
+                # record is taken from one that is served.
+                await consumer.getmany(TopicPartition(self._topic, -1))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_POLL_MS / 1000):
+                        await self._changed.wait()
 
-    async def _acquire(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> None:
-        """Shut out the previous owner of the partition, and read on from its committed offset."""
-        assigned, settings = self._assigned, self._settings
+    async def _serve(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> None:
+        """Pass on what comes in one partition until it is revoked; after any fault anew from its committed offset."""
+        while True:
+            try:
+                source = await self._acquire(consumer, at)
+                try:
+                    await self._follow(consumer, at, source)
+                finally:
+                    await stop(source.producer)
+            except Exception as error:
+                self._failed(f"starts anew with partition {at.partition}", error)
+            # Whatever is wrong, the next try tells it.
+            with suppress(Exception):
+                async with asyncio.timeout(_RETRY_S):
+                    await self._count_unread(consumer, at)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _acquire(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> OwnedPartition:
+        """Shut out the previous owner of the partition, and have *consumer* read on from its committed offset."""
+        settings = self._settings
         producer = AIOKafkaProducer(
             **settings.kafka.client_options(),
             acks="all",
@@ -217,15 +248,10 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         except BaseException:
             await stop(producer)
             raise
-        if assigned is not self._assigned:
-            # Revoked meanwhile.
-            await stop(producer)
-            return
         consumer.seek(at, position)
+        log.info("%s: reads partition %d from offset %d", self._title, at.partition, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
-        self._sources[at] = source = _OwnedPartition(producer, position, ahead, latest, callers)
-        source.following = asyncio.create_task(self._follow(consumer, at, source))
-        log.info("door %s: reads %s partition %d from offset %d", self._name, at.topic, at.partition, position)
+        return OwnedPartition(producer, position, ahead, latest, callers)
 
     async def _latest(self, at: TopicPartition, position: int, end: int) -> dict[bytes, int]:
         """Return the last offset from *position* to *end* of each timer that may be due before *end* is passed on."""
@@ -237,7 +263,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             while await consumer.position(at) < end:
                 for records in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_STRIDE_RECORDS)).values():
                     for record in records:
-                        command = self._parse(record)
+                        command = self._parse(record, tell=False)
                         if isinstance(command, Command) and command.name is not None:
                             is_due = command.second is not None and command.second <= due_s
                             if is_due or command.name in latest:
@@ -247,12 +273,21 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         return latest
 
     async def _release(self) -> None:
-        sources, self._sources = self._sources, {}
-        await cancel([source.following for source in sources.values()])
-        await _all([stop(source.producer) for source in sources.values()])
-        self._metrics.door_lag.labels(self._name, self._topic).set(0)
+        serving, self._serving = self._serving, {}
+        await cancel(serving.values())
 
-    async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: _OwnedPartition) -> None:
+    async def _count_unread(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> None:
+        """Ask for what a partition that is not followed has left to be read."""
+        read = await consumer.committed(at)
+        if read is None:
+            read = (await consumer.beginning_offsets([at]))[at]
+        self._lags[at] = max((await consumer.end_offsets([at]))[at] - read, 0)
+        self._show_lag()
+
+    def _show_lag(self) -> None:
+        self._metrics.door_lag.labels(self._name, self._topic).set(sum(self._lags.values()))
+
+    async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: OwnedPartition) -> None:
         """Pass on what comes until the partition is revoked."""
         while True:
             records: list[SourceRecord] = []
@@ -273,14 +308,13 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                     # A transaction that is under way when the partition is revoked does not stay open.
                     await asyncio.wait([work], timeout=_HAND_OVER_S)
                     work.cancel()
-            source.lag = max((consumer.last_stable_offset(at) or 0) - position, 0)
-            lag = sum([source.lag for source in self._sources.values()])
-            self._metrics.door_lag.labels(self._name, self._topic).set(lag)
+            self._lags[at] = max((consumer.last_stable_offset(at) or 0) - position, 0)
+            self._show_lag()
             if len(records) < _MANY:
                 await asyncio.sleep(_LINGER_S)
 
     async def _pass_on(
-        self, at: TopicPartition, source: _OwnedPartition, records: Sequence[SourceRecord], position: int
+        self, at: TopicPartition, source: OwnedPartition, records: Sequence[SourceRecord], position: int
     ) -> None:
         """Pass *records* on, after which the partition has been read up to *position*."""
         batch, producer, acks = await self._built(source, records), source.producer, list[asyncio.Future[Any]]()
@@ -301,17 +335,20 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         source.position = position
         if position >= source.ahead:
             source.latest = {}
+        self._count(source, len(records), batch)
+
+    def _count(self, source: OwnedPartition, records: int, batch: Passing) -> None:
         metrics, name = self._metrics, self._name
-        metrics.door_records.labels(name).inc(len(records))
+        metrics.door_records.labels(name).inc(records)
         metrics.door_requests.labels(name).inc(batch.made)
         for reason, count in batch.refused.items():
             metrics.door_rejected.labels(name, reason).inc(count)
         metrics.count_callers(source.callers.counted)
         source.callers.counted.clear()
 
-    async def _built(self, source: _OwnedPartition, records: Sequence[SourceRecord]) -> _Batch:
+    async def _built(self, source: OwnedPartition, records: Sequence[SourceRecord]) -> Passing:
         """Return the requests that *records* stand for, and the records that are refused, as batches."""
-        out, filling = _Batch(), Filling(source.producer.create_batch)
+        out, filling = Passing(), Filling(source.producer.create_batch)
         outlet, now_ms = self._outlet, int(self._clock.wall_s() * 1000)
         partitions, bytes_max = outlet.requests_take.partitions, outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES
         grace_s = self._settings.door_grace_s
@@ -321,7 +358,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             if number % _STRIDE_RECORDS == 0:
                 await asyncio.sleep(0)
                 await self._gate.over(unless=lambda: False)
-            parsed = (source.callers.refuse(record) if is_countdown else None) or self._parse(record)
+            parsed = (source.callers.refuse(record) if is_countdown else None) or self._parse(record, tell=True)
             if parsed is None:
                 continue
             if isinstance(parsed, Command):
@@ -345,21 +382,33 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         out.batches = filling.all()
         return out
 
-    def _parse(self, record: SourceRecord) -> Parsed:
+    def _parse(self, record: SourceRecord, *, tell: bool) -> Parsed | StrEnum:
         try:
             return self._parse_record(record)
         except UnicodeError:
             return Refusal.NOT_UTF8
+        except Exception:
+            # It would fail again, and nothing behind it would ever be read.
+            if tell:
+                place = f"{record.topic} partition {record.partition} offset {record.offset}"
+                log.exception("%s fails on the record at %s, which is refused", self._title, place)
+            return Refusal.UNREADABLE
 
-    def _reject(self, filling: Filling, record: SourceRecord, reason: Refusal, now_ms: int) -> None:
+    def _told_of(self, record: SourceRecord, reason: StrEnum) -> Headers:
+        told = reject_headers(reason, record.topic, record.partition, record.offset)
+        return [*told, (REJECT_PREFIX + "door", self._name.encode())]
+
+    def _reject(self, filling: Filling, record: SourceRecord, reason: StrEnum, now_ms: int) -> None:
         outlet, key, value = self._outlet, record.key, record.value
-        headers = reject_headers(reason, record.topic, record.partition, record.offset)
-        headers.append(("timer-rejected-door", self._name.encode()))
+        headers = self._told_of(record, reason)
         room = outlet.rejected_takes.batch_bytes_max - 2 * OVERHEAD_BYTES - len(record.topic)
-        own_bytes = sum([len(name.encode()) + len(content or b"") + 10 for name, content in record.headers])
+        # A record may have been rejected before; what was told of it then would be taken for what is told now.
+        given = [(shown(name), content) for name, content in record.headers]
+        own = [header for header in given if not header[0].startswith(REJECT_PREFIX)]
+        own_bytes = sum([len(name.encode()) + len(content or b"") + 10 for name, content in own])
         if own_bytes <= room:
             # The headers hold most of the command.
-            headers += record.headers
+            headers += own
             room -= own_bytes
         key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
         filling.add(outlet.rejected, record.partition % outlet.rejected_takes.partitions, now_ms, key, value, headers)

@@ -3,11 +3,19 @@ Kafka as all processes see it.
 
     connection    where Kafka is and how to log in
     oauth         tokens of OAuth
-    topics        creates and checks the service's topics
-    seals         reads the end of `timer-sealed`
-    consuming     a consumer that is always closed well
-    producing     a producer that is always ended
+    cluster       connections to all brokers; who leads what
+    requests      messages of Kafka's protocol that aiokafka has not
+    codes         what brokers answer when they do not do what they were asked for
+    producer      sends batches, each once, in transactions
+    coordinator   of transactions, as a producer talks to it
+    batches       a batch that may be sent again
+    bounds        where logs begin and end
     fetching      committed records of one topic, straight from the broker's batches
-    epoch         asks the broker whether a transactional producer has been shut out by a later one
+    odd_batches   what aiokafka's parser does not read
+    seals         reads the end of `timer-sealed`
+    topics        creates and checks the service's topics
+    groups        what is told to the coordinator of a group
+    consuming     aiokafka's consumer, always closed well
+    producing     aiokafka's producer, always ended
     internals     private names of aiokafka and Faust, which no other module touches
 """

@@ -12,6 +12,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.internals import Consumer
 
 _SETTLE_S = 0.05
 _STOP_S = 2.0
@@ -31,7 +32,7 @@ async def consuming(kafka: Kafka, *topics: str, **options: Any) -> AsyncIterator
         aiokafka.errors.KafkaError: no broker answers.
     """
     fixed = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "none"}
-    consumer = AIOKafkaConsumer(*topics, **(kafka.client_options() | fixed | options))
+    consumer = Consumer(*topics, **(kafka.client_options() | fixed | options))
     try:
         await consumer.start()
         yield consumer

@@ -2,33 +2,26 @@
 Committed records of one topic, straight from the batches that the broker sends.
 
 aiokafka's consumer makes an object of eleven fields of each record, which takes longer than all that is done with a
-request afterwards. So only its client and its compiled parser are used here: a record is what that parser gives.
+request afterwards. So only its compiled parser is used here: a record is what that parser gives.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, dropwhile, islice
+from itertools import chain, dropwhile
 from typing import Any
 
-from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import CorruptRecordException, KafkaError, OffsetOutOfRangeError, for_code
-from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.errors import CorruptRecordException, KafkaError, OffsetOutOfRangeError, StaleMetadata, for_code
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.structs import TopicPartition
 
-from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.headerless import batch_at, headerless
+from kafka_timers.broker import codes
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.odd_batches import records_of
+from kafka_timers.broker.requests import Fetch
 from kafka_timers.core.wire import Record
 
-_READ_COMMITTED = 1
 _BYTES_MAX = 8 << 20
 _PARTITION_BYTES_MAX = 2 << 20
-# The first version of the answer whose last field but one is no longer the list of aborted transactions.
-_WITH_REPLICA = 11
-# Parsed in one go.
-_RECORDS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,50 +46,43 @@ class Fetched:
 
 class Fetcher:
     """
-    Fetches of *topic*; `open` makes one.
+    Fetches of *topic*.
 
     Args:
-        client: connected.
+        cluster: to ask; has looked the topic up.
         topic: whose records are fetched.
+        lane: of the questions.
+        is_committed: whether only committed records are read.
     """
 
-    def __init__(self, client: AIOKafkaClient, topic: str) -> None:
-        self._client = client
+    def __init__(self, cluster: Cluster, topic: str, lane: str, *, is_committed: bool = True) -> None:
+        self._cluster = cluster
         self._topic = topic
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, kafka: Kafka, topic: str) -> AsyncIterator["Fetcher"]:
-        """
-        Connect.
-
-        Raises:
-            aiokafka.errors.KafkaError: no broker answers.
-        """
-        client = AIOKafkaClient(**kafka.client_options())
-        try:
-            await client.bootstrap()
-            await client.set_topics([topic])
-            yield cls(client, topic)
-        finally:
-            await client.close()
+        self._lane = lane
+        self._is_committed = is_committed
 
     def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
         """Return the partitions *numbers* by the node that leads them, without those of which none is known."""
         by_node: dict[int, list[int]] = {}
         for number in numbers:
-            node = self._client.cluster.leader_for_partition(TopicPartition(self._topic, number))
-            if node is not None and node >= 0:
-                by_node.setdefault(node, []).append(number)
+            leader = self._cluster.leader(self._topic, number)
+            if leader is not None:
+                by_node.setdefault(leader.node, []).append(number)
         return by_node
 
     async def find_leaders(self) -> None:
         """Ask anew which node leads which partition."""
-        await self._client.force_metadata_update()
+        await self._cluster.refresh()
+
+    async def moved(self) -> None:
+        """Return once some partition has another leader."""
+        await self._cluster.moved(self._topic)
 
     async def fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched | KafkaError]:
         """
         Return what partitions have from their *positions* on, or why they cannot be read.
+
+        Why is a StaleMetadata where another node may lead the partition, or the same one in a moment.
 
         Args:
             node: that leads the partitions.
@@ -106,36 +92,51 @@ class Fetcher:
         Raises:
             aiokafka.errors.KafkaError: *node* does not answer.
         """
-        wanted = [(number, position, _PARTITION_BYTES_MAX) for number, position in positions.items()]
-        request = FetchRequest(wait_ms, 1, _BYTES_MAX, _READ_COMMITTED, [(self._topic, wanted)])
-        answer = await self._client.send(node, request)
+        wanted = {number: (self._epoch(number, node), position) for number, position in positions.items()}
+        limits = wait_ms, _BYTES_MAX, _PARTITION_BYTES_MAX
+        request = Fetch(self._topic, wanted, *limits, is_committed=self._is_committed)
+        answer = await self._cluster.send(node, request, lane=self._lane)
         came: dict[int, Fetched | KafkaError] = {}
-        for _, partitions in answer.topics:
-            for number, code, end, *fields in partitions:
+        for _, partitions, *_ in answer.topics:
+            for number, code, end, stable, _, aborted, _, data, *_ in partitions:
                 position = positions[number]
                 if code:
-                    came[number] = _failure(code, TopicPartition(self._topic, number), position)
+                    came[number] = self._failure(code, node, number, position)
                     continue
-                aborted = fields[-3 if answer.API_VERSION >= _WITH_REPLICA else -2]
-                came[number] = _parsed(fields[-1] or b"", aborted or (), position, fields[0], end)
+                ends = [(producer_id, first) for producer_id, first, *_ in aborted or ()]
+                came[number] = parsed(data or b"", ends, position, stable, end)
         return came
 
+    def _epoch(self, number: int, node: int) -> int:
+        """Return in which leader epoch *node* is to lead partition *number*; -1 for any."""
+        leader = self._cluster.leader(self._topic, number)
+        return leader.epoch if leader and leader.node == node else -1
 
-def _failure(code: int, at: TopicPartition, position: int) -> KafkaError:
-    kind: type[KafkaError] = for_code(code)
-    if kind is OffsetOutOfRangeError:
-        return kind(f"{at.topic} partition {at.partition} has no offset {position}")
-    return kind(f"{at.topic} partition {at.partition} cannot be read at offset {position}")
+    def _failure(self, code: int, node: int, number: int, position: int) -> KafkaError:
+        where = f"{self._cluster.name_of(node)}: {self._topic} partition {number}"
+        if code == OffsetOutOfRangeError.errno:
+            return OffsetOutOfRangeError(f"{where} has no offset {position}")
+        kind: type[KafkaError] = StaleMetadata if code in codes.DELAYS_OF_LEADERS else for_code(code)
+        return kind(f"{where} cannot be read at offset {position}: {codes.name_of(code)}")
 
 
-def _parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int) -> Fetched:
+def parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int) -> Fetched:
+    """
+    Return what lies in the answer to a fetch.
+
+    Args:
+        data: the batches.
+        aborted: producer id and first offset of each aborted transaction that reaches into them.
+        position: the offset that was asked for.
+        stable: see `Fetched`.
+        end: the same.
+    """
     batches, parser, behind = [], MemoryRecords(data), position
     while parser.has_next():
         batch = parser.next_batch()
         batches.append(batch)
         behind = batch.next_offset
-    read = (_records_of(batch, data) for batch in _committed(batches, aborted))
-    records = chain.from_iterable(chain.from_iterable(read))
+    records = chain.from_iterable(records_of(batch, data) for batch in _committed(batches, aborted))
     return Fetched(
         # A batch is sent whole, also when it begins before the offset that was asked for.
         dropwhile(lambda record: record.offset < position, records),
@@ -166,16 +167,3 @@ def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> It
                 aborting.discard(batch.producer_id)
         if not batch.is_control_batch and not (batch.is_transactional and batch.producer_id in aborting):
             yield batch
-
-
-def _records_of(batch: Any, data: bytes) -> Iterator[Iterable[Any]]:
-    """Yield the records of *batch*, which lies in *data*, some at once."""
-    # The parser is asked for its iterator once, and nothing more once that has ended.
-    given, records = 0, chain(batch)
-    try:
-        while some := list(islice(records, _RECORDS_AT_ONCE)):
-            given += len(some)
-            yield some
-    except UnicodeDecodeError:
-        # The name of a header is not UTF-8. Nothing here looks at headers.
-        yield islice(headerless(batch_at(data, batch.base_offset)), given, None)

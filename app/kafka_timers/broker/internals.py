@@ -6,11 +6,16 @@ read could mean something else. So they are all here, each with what is relied o
 tries that on the installed versions. Faust itself is not imported, since a client of the service need not have it.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.consumer.fetcher import Fetcher
 
-__all__ = ["ProducerIdentity", "connection_of", "identity_of", "set_fetch_wait", "transactional_id_of"]
+from kafka_timers.broker.odd_batches import AnyRecords
+
+__all__ = ["Consumer", "Member", "connection_of", "member_id_of", "read_nothing", "transactional_id_of"]
 
 _CONNECTION = (
     "security_protocol",
@@ -24,14 +29,6 @@ _CONNECTION = (
 )
 
 
-class ProducerIdentity(NamedTuple):
-    """What the broker knows a transactional producer by; the next one with its transactional id has another epoch."""
-
-    transactional_id: str
-    producer_id: int
-    epoch: int
-
-
 def transactional_id_of(producer: AIOKafkaProducer) -> str | None:
     """
     Return the transactional id that *producer* was made with; None without one.
@@ -40,16 +37,6 @@ def transactional_id_of(producer: AIOKafkaProducer) -> str | None:
     """
     manager = producer._txn_manager
     return None if manager is None else manager.transactional_id
-
-
-def identity_of(producer: AIOKafkaProducer) -> ProducerIdentity:
-    """
-    Return what the broker knows *producer* by, which is started and transactional.
-
-    The broker gives id and epoch to `start`. aiokafka keeps them in the transaction manager and never asks for others.
-    """
-    manager = producer._txn_manager
-    return ProducerIdentity(manager.transactional_id, manager.producer_id, manager.producer_epoch)
 
 
 def connection_of(producer: AIOKafkaProducer) -> tuple[str, dict[str, Any]]:
@@ -65,12 +52,64 @@ def connection_of(producer: AIOKafkaProducer) -> tuple[str, dict[str, Any]]:
     return where, {name: getattr(client, f"_{name}") for name in _CONNECTION}
 
 
-def set_fetch_wait(app: Any, wait_ms: int) -> None:
+def _with_any_records(method: Callable[..., Any]) -> Callable[..., Any]:
+    known: Any = method
+    return FunctionType(known.__code__, known.__globals__ | {"MemoryRecords": AnyRecords}, known.__name__)
+
+
+# Makes records of a broker's answer, and finds its parser as a global of aiokafka's module. Replaced there, every
+# consumer of the process would have another parser, those of our users' own too; so it is a function of its own here.
+_TAKE_ANSWER = _with_any_records(Fetcher._proc_fetch_request)
+
+
+class Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
     """
-    Have the consumer of *app* wait for new records for *wait_ms* in each fetch; Faust has no setting for it.
+    aiokafka's consumer, for records whose headers have names of any bytes; `odd_batches` says how they are told.
+
+    aiokafka's own raises on such a record, whoever looks at its headers, and then never comes past it.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # `start` makes the fetcher, and that begins to fetch before `start` returns.
+        if name == "_fetcher" and value is not None:
+            value._proc_fetch_request = MethodType(_TAKE_ANSWER, value)
+        super().__setattr__(name, value)
+
+
+class Member(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
+    """aiokafka's consumer as a member of its group, which gets partitions assigned and reads nothing of them."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_fetcher" and value is not None:
+            # Fetches, looks for positions, their time, whether metadata is old, and what else to wait for.
+            value._get_actions_per_node = lambda _: ([], {}, None, False, [])
+        super().__setattr__(name, value)
+
+
+def read_nothing(app: Any) -> None:
+    """
+    Have the consumer of *app* be a `Member`; Faust has no setting for it.
 
     Args:
-        app: of Faust; its consumer has been started, as it is whenever partitions are assigned.
-        wait_ms: taken up by the next fetch, since aiokafka's fetcher reads its field anew for each.
+        app: of Faust; not started. It makes its consumer, of a class that has the same fields, when its thread starts.
     """
-    app.consumer._thread._consumer._fetcher._fetch_max_wait_ms = wait_ms
+    thread = app.consumer._thread
+    create = thread._create_consumer
+
+    def created(loop: Any) -> Any:
+        consumer = create(loop)
+        consumer.__class__ = Member
+        return consumer
+
+    thread._create_consumer = created
+
+
+def member_id_of(app: Any) -> str:
+    """
+    Return the id by which the group's coordinator knows the consumer of *app*; empty before it has joined.
+
+    Args:
+        app: of Faust; its consumer has been started, as it is whenever partitions are assigned. It keeps its id when it
+            joins again, unless the coordinator had forgotten it.
+    """
+    return str(app.consumer._thread._consumer._coordinator.member_id)

@@ -1,7 +1,8 @@
 """Starting a transactional producer, and ending any, also while the broker is away."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidTransactionTimeout, KafkaError
@@ -23,8 +24,20 @@ async def start(producer: AIOKafkaProducer, transaction_timeout_s: float) -> Non
         SettingsError: the broker allows no transaction to last that long.
         aiokafka.errors.KafkaError: no broker answers, or it refuses the producer.
     """
-    try:
+    with naming_the_timeout(transaction_timeout_s):
         await producer.start()
+
+
+@contextmanager
+def naming_the_timeout(transaction_timeout_s: float) -> Iterator[None]:
+    """
+    Have a broker that lets no transaction last for *transaction_timeout_s* be told of as what it is, a wrong setting.
+
+    Raises:
+        SettingsError: the broker allows no transaction to last that long.
+    """
+    try:
+        yield
     except InvalidTransactionTimeout as error:
         # Only the broker knows its own limit, and its refusal names a setting of the broker alone.
         raise SettingsError(

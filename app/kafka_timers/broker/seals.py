@@ -11,86 +11,129 @@ many again and again, until a complete seal is among them or the log has no more
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
+from itertools import chain
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.topics import answering, counts
-from kafka_timers.core.wire import Sealed, Topics, is_complete, latest, sealed_from
+from kafka_timers.core.wire import Record, Sealed, Topics, is_complete, latest, partitions_in, sealed_from
 from kafka_timers.errors import BrokerError, TopicsError, WireError
 
-__all__ = ["is_complete", "last_seals", "latest", "read_tail", "read_tails", "seals_in"]
+__all__ = ["SealLog", "is_complete", "last_seals", "latest", "partitions_served", "seals_in", "served_counts"]
 
 _FIRST_REACH = 64
 _REACH_GROWTH = 16
-_POLL_MS = 50
+_WAIT_MS = 50
+_PAUSE_S = 0.02
 
 log = logging.getLogger(__name__)
 
 
-async def read_tail(consumer: AIOKafkaConsumer, topic: str, partition: int, *, timeout_s: float = 10.0) -> list[Sealed]:
+class SealLog:
     """
-    Return the last seals of one partition, as `read_tails` does for several.
-
-    Raises:
-        BrokerError: the end was not reached within *timeout_s*.
-    """
-    return (await read_tails(consumer, topic, [partition], timeout_s=timeout_s))[partition]
-
-
-async def read_tails(
-    consumer: AIOKafkaConsumer, topic: str, partitions: Collection[int], *, timeout_s: float = 10.0
-) -> dict[int, list[Sealed]]:
-    """
-    Return the last committed seals of each partition in the order of the log.
-
-    The latest complete seal and all that follow it are among them; earlier ones may be. Ends at the offset that was the
-    end when the call began. A record that is not a seal is skipped and logged.
+    The seals of any partition.
 
     Args:
-        consumer: from `consuming`. It is given a new assignment, and keeps it, paused. A small `fetch_max_wait_ms` lets
-            the next call begin sooner.
+        cluster: to ask; has looked the topic up.
         topic: name of `timer-sealed`.
-        partitions: numbers; each is a key of the result.
-        timeout_s: bound of the whole call.
-
-    Raises:
-        BrokerError: an end was not reached within *timeout_s*, or the broker refused.
+        limit_s: of a reading.
     """
-    where = [TopicPartition(topic, partition) for partition in partitions]
-    tails: dict[int, list[Sealed]] = {partition: [] for partition in partitions}
-    try:
-        async with asyncio.timeout(timeout_s):
-            ends = await consumer.end_offsets(where)
-            starts = await consumer.beginning_offsets(where)
-            reach, unread = _FIRST_REACH, [tp for tp in where if ends[tp] > starts[tp]]
-            while unread:
-                froms = {tp: max(starts[tp], ends[tp] - reach) for tp in unread}
-                for tp, seals in (await _read(consumer, froms, ends)).items():
-                    tails[tp.partition] = seals
-                unread = [tp for tp in unread if froms[tp] > starts[tp] and latest(tails[tp.partition]) is None]
-                reach *= _REACH_GROWTH
-    except TimeoutError as error:
-        raise BrokerError(f"the end of {topic} could not be read within {timeout_s:g} s: is Kafka there?") from error
-    except KafkaError as error:
-        raise BrokerError(f"the end of {topic} could not be read: {error}") from error
-    return tails
+
+    def __init__(self, cluster: Cluster, topic: str, limit_s: float = 10.0) -> None:
+        self._bounds = LogBounds(cluster, topic, limit_s)
+        self._fetcher = Fetcher(cluster, topic, "seals")
+        self._topic = topic
+        self._limit_s = limit_s
+
+    async def seals(self, number: int, above: int | None = None) -> list[Sealed]:
+        """
+        Return the last committed seals of partition *number* in the order of the log.
+
+        The latest complete one and all that follow it are among them; earlier ones may be. Ends at the offset that was
+        the end when the call began. A record that is not a seal is skipped and logged.
+
+        Args:
+            number: of the partition.
+            above: an offset behind the last seal, which whoever is read from must have; None believes whoever leads.
+
+        Raises:
+            BrokerError: the end was not reached in time.
+        """
+        try:
+            async with asyncio.timeout(self._limit_s) as limit:
+                return await self._seals(number, above)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise BrokerError(
+                f"the end of {self._topic} partition {number} could not be read within {self._limit_s:g} s"
+            ) from error
+        except KafkaError as error:
+            raise BrokerError(f"the end of {self._topic} partition {number} could not be read: {error}") from error
+
+    async def _seals(self, number: int, above: int | None) -> list[Sealed]:
+        end = await self._end(number, above)
+        start = (await self._bounds.starts([number]))[number]
+        seals: list[Sealed] = []
+        reach, read_from = _FIRST_REACH, end
+        while read_from > start and latest(seals) is None:
+            read_from = max(start, end - reach)
+            seals = [seal async for seal in self._read(number, read_from, end, above)]
+            reach *= _REACH_GROWTH
+        return seals
+
+    async def _end(self, number: int, above: int | None) -> int:
+        """Return the offset behind the last seal."""
+        while True:
+            end = await self._bounds.end(number, above)
+            if above is None or end > above:
+                return end
+            # The marker behind that is on its way; or there is a transaction of somebody else, who has no right here.
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _read(self, number: int, position: int, end: int, above: int | None) -> AsyncIterator[Sealed]:
+        while position < end:
+            part = await self._fetch(number, position)
+            # Of one that has less, the seals behind its end would be missing.
+            if part is None or part.end <= (-1 if above is None else above):
+                await asyncio.sleep(_PAUSE_S)
+                await self._fetcher.find_leaders()
+                continue
+            for seal in seals_in((each for each in part.records if each.offset < end), self._topic, number).values():
+                yield seal
+            position = part.position
+
+    async def _fetch(self, number: int, position: int) -> Fetched | None:
+        """Return what lies at *position*; None where who leads the partition does not answer."""
+        for node in self._fetcher.leaders([number]):
+            try:
+                part = (await self._fetcher.fetch(node, {number: position}, _WAIT_MS))[number]
+            except KafkaError as error:
+                part = error
+            if isinstance(part, Fetched):
+                return part
+            if not part.retriable:
+                raise part
+        return None
 
 
 async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
     """
-    Return the last seals of every partition, read over a connection of its own.
+    Return the last seals of every partition, read over connections of its own.
 
     Args:
         kafka: to talk to.
         prefix: put before the topics' names.
 
     Returns:
-        As `read_tails`; a partition without a seal has an empty list.
+        By partition, as `SealLog.seals`, of the partitions that the service runs with; of one without a seal the list
+        is empty.
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
@@ -102,38 +145,53 @@ async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
         raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
     async with AsyncExitStack() as opened:
         async with answering(kafka):
-            consumer = await opened.enter_async_context(consuming(kafka, fetch_max_wait_ms=_POLL_MS))
-        return await read_tails(consumer, topic, range(count))
+            cluster = await opened.enter_async_context(Cluster.open(kafka))
+            await cluster.look_up([topic])
+        seals = SealLog(cluster, topic)
+        tails = dict(enumerate(await asyncio.gather(*(seals.seals(number) for number in range(count)))))
+    served = partitions_in(chain.from_iterable(tails.values())) or count
+    return {number: tail for number, tail in tails.items() if number < served}
 
 
-async def _read(
-    consumer: AIOKafkaConsumer, froms: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, list[Sealed]]:
-    consumer.assign(list(froms))
-    for tp, offset in froms.items():
-        # Before anything is awaited: a partition without a position is an error to a consumer that resets none.
-        consumer.seek(tp, offset)
-    seals: dict[TopicPartition, list[Sealed]] = {tp: [] for tp in froms}
-    unread = set(froms)
-    while unread:
-        for tp, records in (await consumer.getmany(*unread, timeout_ms=_POLL_MS)).items():
-            seals[tp].extend(seals_in(record for record in records if record.offset < ends[tp]).values())
-        # The position, not the last record: it also passes markers and aborted records, which are never returned.
-        unread = {tp for tp in unread if await consumer.position(tp) < ends[tp]}
-    # At once, or the consumer asks for more and waits at the end, and what is asked next waits behind that for half a
-    # second.
-    consumer.pause(*froms)
-    return seals
+async def partitions_served(kafka: Kafka, prefix: str) -> int:
+    """
+    Return the number of partitions that the service runs with, as its last seals tell; 0 where nothing is sealed.
+
+    Raises:
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    if Topics.of(prefix).sealed not in await counts(kafka, prefix):
+        return 0
+    tails = await last_seals(kafka, prefix)
+    return partitions_in(chain.from_iterable(tails.values()))
 
 
-def seals_in(records: Iterable[ConsumerRecord]) -> dict[int, Sealed]:
-    """Return the seals in *records* by offset; a record that is not a seal is skipped and logged."""
+async def served_counts(kafka: Kafka, prefix: str) -> dict[str, int]:
+    """
+    Return the number of partitions of each of the service's topics that exists, as `topics.counts` does.
+
+    Partitions that were added to `timer-request`, `oscillator` or `timer-sealed` after the service had begun are not
+    among them, since nothing is served there.
+
+    Raises:
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    topics, found = Topics.of(prefix), await counts(kafka, prefix)
+    if topics.sealed in found:
+        served = len(await last_seals(kafka, prefix))
+        aligned = (topics.requests, topics.oscillator, topics.sealed)
+        found |= {name: min(found[name], served) for name in aligned if name in found}
+    return found
+
+
+def seals_in(records: Iterable[Record], topic: str, partition: int) -> dict[int, Sealed]:
+    """Return the seals in *records* of a partition by offset; a record that is not a seal is skipped and logged."""
     seals = {}
     for record in records:
         try:
             # No bytes at all would parse, as a seal of second 0.
             seals[record.offset] = sealed_from(
-                record.value or b"\0", topic=record.topic, partition=record.partition, offset=record.offset
+                record.value or b"\0", topic=topic, partition=partition, offset=record.offset
             )
         except WireError as error:
             log.warning("skipped: %s", error)

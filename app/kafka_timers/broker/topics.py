@@ -155,7 +155,7 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
         return await _make(admin, wanted, missing, partitions) if missing else []
 
 
-async def check(kafka: Kafka, prefix: str, horizon_s: int = 0) -> list[str]:
+async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) -> list[str]:
     """
     Return what is wrong with the service's topics, each as a sentence that says what to do; empty when all is well.
 
@@ -163,17 +163,18 @@ async def check(kafka: Kafka, prefix: str, horizon_s: int = 0) -> list[str]:
         kafka: to talk to.
         prefix: put before the topics' names.
         horizon_s: of the workers; what is due later lies in the lake, and so may expire here. 0 without a lake.
+        served: number of partitions that the service runs with; 0 if nothing tells it.
 
     Raises:
         BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
     """
     topics = Topics.of(prefix)
     async with _admin(kafka) as admin:
-        return (await examine(admin, topics, await _partition_counts(admin, topics), horizon_s)).problems
+        return (await examine(admin, topics, await _partition_counts(admin, topics), horizon_s, served)).problems
 
 
 async def examine(
-    admin: AIOKafkaAdminClient, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0
+    admin: AIOKafkaAdminClient, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0, served: int = 0
 ) -> Examined:
     """
     Return what `check` finds, and how long requests are kept.
@@ -184,6 +185,7 @@ async def examine(
         topics: names.
         existing: partitions of each topic that exists.
         horizon_s: as `check`.
+        served: as `check`.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or one of them is gone.
@@ -191,7 +193,7 @@ async def examine(
     configs = await _configs(admin, list(existing))
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
     retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
-    return Examined(problems(topics, existing, configs, horizon_s), retention_s)
+    return Examined(problems(topics, existing, configs, horizon_s, served), retention_s)
 
 
 async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
@@ -206,7 +208,11 @@ async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
 
 
 def problems(
-    topics: Topics, existing: Mapping[str, int], configs: Mapping[str, Mapping[str, str]], horizon_s: int = 0
+    topics: Topics,
+    existing: Mapping[str, int],
+    configs: Mapping[str, Mapping[str, str]],
+    horizon_s: int = 0,
+    served: int = 0,
 ) -> list[str]:
     """
     Return what is wrong with *topics*, as `check` does, from what the brokers say.
@@ -216,19 +222,14 @@ def problems(
         existing: partitions of each topic that exists.
         configs: settings of each topic that exists.
         horizon_s: of the workers, 0 without a lake.
+        served: number of partitions that the service runs with, 0 if nothing tells it.
     """
     found = [
         f"topic {name} is missing: create it with kafka-timers topics create"
         for name in dataclasses.astuple(topics)
         if name not in existing
     ]
-    aligned = {name: existing[name] for name in _aligned(topics) if name in existing}
-    if len(set(aligned.values())) > 1:
-        found.append(
-            f"partition counts differ ({', '.join(f'{name} {count}' for name, count in aligned.items())}): a tick must "
-            "meet the requests of its partition; delete those that hold nothing yet and create them with the count of "
-            f"{topics.requests}"
-        )
+    found += _count_problems(topics, {name: existing[name] for name in _aligned(topics) if name in existing}, served)
     for name, wanted in _wanted(topics, horizon_s).items():
         if name not in existing:
             continue
@@ -236,6 +237,33 @@ def problems(
             actual = configs[name].get(key, "")
             if not _suffices(key, actual, value):
                 found.append(f"topic {name} has {key}={actual}: set it to {value} with kafka-configs, because {why}")
+    return found
+
+
+def _count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> list[str]:
+    if not served:
+        if len(set(aligned.values())) < 2:
+            return []
+        told = ", ".join(f"{name} {count}" for name, count in aligned.items())
+        return [
+            f"partition counts differ ({told}): a tick must meet the requests of its partition. Add partitions to "
+            "those that have fewer (kafka-topics.sh --alter --partitions); or, if some were added by mistake, start "
+            "the workers with --partitions and the number before. Delete none of them"
+        ]
+    found = []
+    for name, count in aligned.items():
+        if count < served:
+            found.append(
+                f"topic {name} has {count} partitions and the service runs with {served}: add partitions with "
+                f"kafka-topics.sh --alter --topic {name} --partitions {served}"
+            )
+        elif count > served:
+            found.append(
+                f"topic {name} has {count} partitions and the service runs with {served}: timers go on in the first "
+                f"{served}; what lies in the others of {topics.requests} is rejected as partition-added. Kafka takes "
+                "no partitions away, and the topic must not be deleted, since it holds all timers: see Partitions that "
+                "were added in docs/operate.md"
+            )
     return found
 
 

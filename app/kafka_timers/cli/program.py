@@ -175,9 +175,13 @@ def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool)
 
     Exits with 1 when anything is.
     """
+    from kafka_timers.broker.seals import partitions_served
     from kafka_timers.broker.topics import check
 
-    problems = wait_for(check(kafka, topic_prefix, horizon_s))
+    async def found() -> list[str]:
+        return await check(kafka, topic_prefix, horizon_s, await partitions_served(kafka, topic_prefix))
+
+    problems = wait_for(found())
     if as_json:
         click.echo(json.dumps({"problems": problems}))
     for problem in () if as_json else problems or ["all topics are as they should be"]:

@@ -23,13 +23,16 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.internals import connection_of, transactional_id_of
 from kafka_timers.broker.producing import stop
+from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import answering
+from kafka_timers.core.wire import Topics, partitions_in
 from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
 
-__all__ = ["PartitionAccumulator", "RenewableProducer", "partition_count"]
+__all__ = ["PartitionAccumulator", "RenewableProducer", "partition_count", "served_count"]
 
 # At 150 bytes a request some 400 of them. Larger batches gain little, and a topic may take less than Kafka's 1 MiB.
 _BATCH_BYTES = 64 << 10
@@ -61,6 +64,34 @@ async def partition_count(producer: AIOKafkaProducer, topic: str) -> int:
     except KafkaError as error:
         raise BrokerError(f"no broker answers through the given producer; was it started? ({error})") from error
     return len(ids)
+
+
+async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s: float) -> int:
+    """
+    Return how many partitions of `timer-request` the service runs with.
+
+    The last seal tells it, since partitions that were added later are not served. Where this client may not read
+    `timer-sealed`, or nothing is sealed yet, it is as many as the topic has.
+
+    Args:
+        producer: started.
+        topics: names of the service's topics.
+        timeout_s: longest wait for the broker.
+
+    Raises:
+        TopicsError: `timer-request` does not exist, or this client may not see it.
+        BrokerError: no broker answers through *producer*.
+    """
+    count = await partition_count(producer.current, topics.requests)
+    # Of all topics: a question for one that is missing makes it, on brokers that allow that.
+    if (await producer.current.client.fetch_all_metadata()).partitions_for_topic(topics.sealed) is None:
+        return count
+    kafka, options = producer.connecting
+    with suppress(BrokerError, KafkaError, TimeoutError):
+        async with asyncio.timeout(timeout_s), Cluster.open(kafka, **options) as cluster:
+            await cluster.look_up([topics.sealed])
+            return min(count, partitions_in(await SealLog(cluster, topics.sealed).seals(0)) or count)
+    return count
 
 
 class RenewableProducer:
@@ -96,15 +127,19 @@ class RenewableProducer:
         Raises:
             RequestError: the producer is transactional, so that nothing it sends is answered before its commit.
         """
-        given = self._given
-        if given is None:
-            return self._kafka, {}
-        if transactional_id_of(given) is not None:
+        if self._given is not None and transactional_id_of(self._given) is not None:
             raise RequestError(
                 "no answer to a cancel or a move comes before the transaction of its producer commits: use a client "
                 "whose producer is not transactional"
             )
-        where, options = connection_of(given)
+        return self.connecting
+
+    @property
+    def connecting(self) -> tuple[Kafka, dict[str, Any]]:
+        """The Kafka of the producer, and the options that override those of it."""
+        if self._given is None:
+            return self._kafka, {}
+        where, options = connection_of(self._given)
         return Kafka(where), options
 
     async def start(self) -> None:

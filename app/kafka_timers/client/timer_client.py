@@ -16,7 +16,7 @@ from aiokafka import AIOKafkaProducer
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.client.answers import AnswerReader
-from kafka_timers.client.producer import PartitionAccumulator, RenewableProducer, partition_count
+from kafka_timers.client.producer import PartitionAccumulator, RenewableProducer, partition_count, served_count
 from kafka_timers.client.request import (
     Answer,
     Callback,
@@ -72,7 +72,7 @@ class TimerClient:
         timeout_s: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
-        topics = Topics.of(topic_prefix)
+        self._topics = topics = Topics.of(topic_prefix)
         self._topic = topics.requests
         self._reserved = frozenset(dataclasses.astuple(topics))
         kafka = Kafka(bootstrap) if isinstance(bootstrap, str) else bootstrap
@@ -87,7 +87,7 @@ class TimerClient:
 
     async def start(self) -> None:
         """
-        Connect and look up the partitions of `timer-request`; their count is fixed for the life of the topic.
+        Connect and look up how many partitions the service runs with, which is fixed for its life.
 
         Raises:
             BrokerError: no broker answers at the address, or it refuses this client.
@@ -95,7 +95,7 @@ class TimerClient:
         """
         await self._producer.start()
         try:
-            partitions = await partition_count(self._producer.current, self._topic)
+            partitions = await served_count(self._producer, self._topics, self._timeout_s)
         except BaseException:
             await self._producer.stop()
             raise

@@ -74,6 +74,12 @@ def count_of(key: bytes) -> int:
     return int.from_bytes(key[_ROW.size :], "big") if is_batch(key) else 1
 
 
+def moment_of(key: bytes) -> int:
+    """Return the UNIX millisecond from which on the row under *key* may fire: its due, or later if it came late."""
+    second, millis, _ = _ROW.unpack_from(key)
+    return int(second * 1000 + millis)
+
+
 def parts_of(key: bytes) -> tuple[int, int]:
     """Return the due in UNIX milliseconds that a request asked for, and its offset; a batch's is its last."""
     if is_late(key):

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     CONDITION_UNSUPPORTED = "condition-unsupported"
     COPY_INVALID = "copy-invalid"
     UNREADABLE = "unreadable"
+    PARTITION_ADDED = "partition-added"
     TOPIC_MISSING = "topic-missing"
     TOPIC_UNKNOWN = "topic-unknown"
     TOPIC_FORBIDDEN = "topic-forbidden"

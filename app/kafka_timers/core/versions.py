@@ -9,7 +9,7 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from kafka_timers.core.keys import Copied
-from kafka_timers.core.wire import Condition, Reply
+from kafka_timers.core.wire import Condition, Reply, Sealed
 
 _VERSION = struct.Struct(">QHQQB")
 _COPIED = struct.Struct(">QQ")
@@ -191,6 +191,28 @@ class Answer(NamedTuple):
         if self.version:
             reply.second, reply.request = self.version.second, f"{partition}:{self.version.offset}"
         return reply
+
+
+class Letter(NamedTuple):
+    """An answer as a record that is to be sent to `topic`."""
+
+    topic: str
+    key: bytes
+    value: bytes
+
+    @classmethod
+    def of(cls, answer: Answer, partition: int) -> "Letter":
+        """Return what says *answer*, which is to a record of *partition* of `timer-request`."""
+        return cls(answer.topic.decode(), answer.timer_id, answer.reply(partition).SerializeToString())
+
+    @classmethod
+    def unsent(cls, seal: Sealed) -> list["Letter"]:
+        """Return what was not sent when *seal* was made."""
+        return [cls(each.topic, each.key, each.reply) for each in seal.unsent]
+
+    def size(self) -> int:
+        """Return how many bytes it takes in a seal, roughly."""
+        return len(self.topic) + len(self.key) + len(self.value) + 12
 
 
 class Withdrawn(NamedTuple):

@@ -24,6 +24,7 @@ __all__ = [
     "ID_HEADER",
     "ID_MEMORY_MS",
     "ID_MEMORY_S",
+    "REJECT_PREFIX",
     "REQUEST_HEADER",
     "SECOND_LIMIT",
     "SERVICE_HEADERS",
@@ -52,6 +53,7 @@ __all__ = [
     "is_far",
     "latest",
     "number_in",
+    "partitions_in",
     "sealed_from",
     "second_in",
 ]
@@ -112,6 +114,8 @@ EXPIRY_HEADER = "timer-expiry"
 REQUEST_HEADER = "timer-request"
 # The headers that the service itself sets on every callback.
 SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
+# What the names of the headers on `timer-rejected` begin with that tell of the refusal.
+REJECT_PREFIX = "timer-rejected-"
 
 # The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
 SECOND_LIMIT = 100_000_000_000
@@ -189,7 +193,10 @@ def sealed_from(value: bytes, *, topic: str = "", partition: int = -1, offset: i
 
 def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
     """
-    Return the headers of the callback that *request* asks for: the service's own, then the request's, untouched.
+    Return the headers of the callback that *request* asks for: the service's own, then the request's.
+
+    Those of the request are passed on untouched, in their order, without any that bears a name of the service's own:
+    a receiver may take the last one of a name, and would believe the requester in place of the service.
 
     Args:
         request: what was asked for.
@@ -204,7 +211,11 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
         headers.insert(0, (TOKEN_HEADER, token))
     if own := request.headers:
         # Of most headers the value says that it is there.
-        headers += [(each.key, each.value or (b"" if each.HasField("value") else None)) for each in own]
+        headers += [
+            (key, each.value or (b"" if each.HasField("value") else None))
+            for each in own
+            if (key := each.key) not in SERVICE_HEADERS
+        ]
     return headers
 
 
@@ -245,3 +256,9 @@ def age_of(seal: Sealed) -> tuple[int, int]:
 def latest(seals: Iterable[Sealed]) -> Sealed | None:
     """Return the latest of the complete seals, None when no seal is complete."""
     return max(filter(is_complete, seals), key=age_of, default=None)
+
+
+def partitions_in(seals: Iterable[Sealed]) -> int:
+    """Return the number of partitions that the service runs with, as the latest of *seals* tells; 0 if none does."""
+    last = max(seals, key=age_of, default=None)
+    return last.partitions if last else 0

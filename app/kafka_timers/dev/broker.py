@@ -1,5 +1,5 @@
 """
-A real Kafka on this machine: one process, broker and controller in one (KRaft), reachable on 127.0.0.1 only.
+A real Kafka on this machine: a process, broker and controller in one (KRaft), reachable on 127.0.0.1 only.
 
 It is set up to start and to rebalance quickly and to be small, for development and tests; nothing in it is meant for
 production. What it stores is kept in a folder and found again by the next start.
@@ -12,7 +12,8 @@ import random
 import shutil
 import socket
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,7 +25,7 @@ from kafka_timers.dev import jars, java
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import KafkaSetupError
 
-__all__ = ["EmbeddedKafka", "free_port", "refuse_taken_port"]
+__all__ = ["EmbeddedKafka", "Member", "free_port", "new_cluster_id", "refuse_taken_port"]
 
 HOST = "127.0.0.1"
 
@@ -47,6 +48,9 @@ _ONE_BROKER = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    # A killed broker may come back only after its old session of 9 s has ended, and here it is its own controller.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
 }
 
 _QUICK = {
@@ -58,10 +62,23 @@ _QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     # Lets a test see a takeover without 6 s of silence before.
     "group.min.session.timeout.ms": "1000",
-    # A killed broker may come back only after its old session of 9 s has ended, and here it is its own controller.
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """
+    What makes a broker one of several.
+
+    Attributes:
+        cluster_id: as `new_cluster_id` gives it; the same for all members.
+        properties: who it is, where it listens, who the others are and how much is replicated, in Kafka's own names.
+        java: options of its Java, behind those that every broker here has.
+    """
+
+    cluster_id: str
+    properties: Mapping[str, str]
+    java: Sequence[str] = ()
 
 
 class EmbeddedKafka:
@@ -76,12 +93,23 @@ class EmbeddedKafka:
         folder: holds the data, `server.properties` and `broker.log`; made when it does not exist.
         port: where clients reach it; 0 chooses a free one, once.
         properties: broker settings in Kafka's own names; they win over those made here.
+        features: levels of Kafka's features in new data, those of its version by default.
+        member: its place among others, see `EmbeddedCluster`; without one it is alone.
     """
 
-    def __init__(self, folder: Path, port: int = 0, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int = 0,
+        properties: Mapping[str, str] | None = None,
+        features: Mapping[str, int] | None = None,
+        member: Member | None = None,
+    ) -> None:
         self.folder = folder.absolute()
         self.port = port or free_port()
         self._properties = dict(properties or {})
+        self._features = dict(features or {})
+        self._member = member
         self._child: Child | None = None
 
     @property
@@ -112,6 +140,7 @@ class EmbeddedKafka:
         logging.write_text(_LOGGING)
         # Without the optimizing compiler it starts in half the time, and a broker this small needs no more.
         tuning = ["-XX:TieredStopAtLevel=1", "-Xmx512m"]
+        tuning += self._member.java if self._member else ()
         command = [str(program), *tuning, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         if not self._data.exists():
             await self._format(command)
@@ -135,6 +164,16 @@ class EmbeddedKafka:
             self._child.kill()
             await self._child.wait()
 
+    def pause(self) -> None:
+        """Freeze the broker (SIGSTOP): its connections stay, and it answers nothing until `resume`."""
+        if self._child:
+            self._child.pause()
+
+    def resume(self) -> None:
+        """Let the broker go on (SIGCONT)."""
+        if self._child:
+            self._child.resume()
+
     async def obituary(self) -> str:
         """Wait until the broker has ended, and return a text that says how it came, with the last lines of its log."""
         return await self._child.obituary() if self._child else "Kafka was never started"
@@ -153,35 +192,44 @@ class EmbeddedKafka:
         return self.folder / "data"
 
     def _configure(self, data: Path) -> Path:
-        # The controller's port may differ from start to start: the only voter of the quorum is this process, which
-        # tells the quorum where it is.
-        controller = f"{HOST}:{free_port(besides=self.port)}"
         properties = {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.bootstrap.servers": controller,
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
             "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(data),
             "auto.create.topics.enable": "false",
-            **_ONE_BROKER,
             **_QUICK,
+            **(self._member.properties if self._member else self._alone()),
             **self._properties,
         }
         config = self.folder / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         return config
 
+    def _alone(self) -> dict[str, str]:
+        # The controller's port may differ from start to start: the only voter of the quorum is this process, which
+        # tells the quorum where it is.
+        controller = f"{HOST}:{free_port(besides=(self.port,))}"
+        return {
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": controller,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            **_ONE_BROKER,
+        }
+
     async def _format(self, command: list[str]) -> None:
         # Under another name and then renamed: an interruption must not leave data that is half formatted.
         unfinished = self.folder / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = self._member.cluster_id if self._member else new_cluster_id()
         config = self._configure(unfinished)
         # With "=", for one cluster id in 64 begins with "-" and would be read as an option.
-        tool = ["kafka.tools.StorageTool", "format", "--standalone", f"--cluster-id={cluster}", "-c", str(config)]
+        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(config)]
+        if not self._member:
+            tool.append("--standalone")
+        for name, level in self._features.items():
+            tool += ["--feature", f"{name}={level}"]
         child = await Child.start("Kafka's format", [*command, *tool], self.log)
         try:
             if await child.wait():
@@ -227,16 +275,21 @@ class EmbeddedKafka:
             await admin.close()
 
 
-def free_port(besides: int = 0) -> int:
+def new_cluster_id() -> str:
+    """Return a random id for a new cluster, as Kafka writes them."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def free_port(besides: Collection[int] = ()) -> int:
     """
-    Return a TCP port on 127.0.0.1 that nobody listens on, and not *besides*.
+    Return a TCP port on 127.0.0.1 that nobody listens on, and none of *besides*.
 
     It lies below the range from which systems take the ports of outgoing connections. From that range a client that
     tries to reach a stopped broker would, sooner or later, get the broker's own port and so keep it from coming back.
     """
     while True:
         port = random.randrange(20_000, 32_000)  # noqa: S311  # not a secret
-        if port != besides and _is_free(port):
+        if port not in besides and _is_free(port):
             return port
 
 

@@ -76,6 +76,8 @@ class Child:
     async def stop(self, limit_s: float = 10.0) -> None:
         """Ask the process to end (SIGTERM) and wait until it has; after *limit_s* it is killed."""
         self._signal(signal.SIGTERM)
+        # One that is frozen would not hear of it.
+        self.resume()
         try:
             await asyncio.wait_for(self.wait(), limit_s)
         except TimeoutError:
@@ -85,6 +87,14 @@ class Child:
     def kill(self) -> None:
         """Kill the process (SIGKILL); `wait` returns once it is gone."""
         self._signal(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Freeze the process (SIGSTOP) until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let the process go on (SIGCONT)."""
+        self._signal(signal.SIGCONT)
 
     def last_words(self) -> str:
         """Return a sentence with the last lines that this run wrote to its log, and where that is."""

@@ -1,6 +1,6 @@
 """
-Everything on this machine, for `kafka-timers dev`: a Kafka, two oscillators and one worker, until Ctrl-C; with a lake,
-its landing and its promotion too.
+Everything on this machine, for `kafka-timers dev`: a Kafka of one broker or of three, two oscillators and one worker,
+until Ctrl-C; with a lake, its landing and its promotion too.
 
 All of them are processes of their own, started and stopped as an operator would, with a log each.
 """
@@ -26,6 +26,7 @@ from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
+from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError
 from kafka_timers.settings import DevSettings, WorkerSettings
@@ -51,11 +52,12 @@ def run(settings: DevSettings) -> int:
     output. All data is kept in the settings' folder, and the next run goes on from there.
 
     Returns:
-        0 when it was asked to end, 1 when one of the processes ended by itself or the worker did not become ready.
+        0 when it was asked to end, 1 when one of the processes ended by itself or the worker did not become ready. Of
+        three brokers one may end.
 
     Raises:
         KafkaSetupError: no Java, no jars, or a port is taken.
-        SettingsError: the folder holds other things, or another run uses it.
+        SettingsError: the folder holds other things, or the data of another number of brokers, or another run uses it.
         TopicsError: topics exist that do not fit.
         BrokerError: no Kafka answers at the address given.
     """
@@ -125,7 +127,8 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
         refuse_taken_port(settings.oscillator_port + replica, f"oscillator {replica} (--oscillator-port)")
     bootstrap = settings.bootstrap
     if not bootstrap:
-        refuse_taken_port(settings.port, "Kafka (--port)")
+        for port in settings.ports:
+            refuse_taken_port(port, "Kafka (--port)")
     deaths: list[asyncio.Task[str]] = []
     # What is entered last is left first, also when this is cancelled: the worker, the oscillators, Kafka.
     async with AsyncExitStack() as stack:
@@ -136,9 +139,10 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
 
         if not bootstrap:
             with console.status("Starting Kafka"):
-                broker = await stack.enter_async_context(EmbeddedKafka(folder / "kafka", settings.port))
-            watch(broker.obituary())
-            bootstrap = broker.bootstrap
+                kafka = _kafka(settings, data_folder(settings, folder))
+                await stack.enter_async_context(kafka)
+            watch(kafka.obituary())
+            bootstrap = kafka.bootstrap
         await _prepare_topics(settings, settings.kafka if settings.bootstrap else Kafka(bootstrap))
         for name, command in commands(settings, bootstrap, folder).items():
             child = await Child.start(name, command, folder / "log" / f"{name}.log")
@@ -161,6 +165,26 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
     return 1
 
 
+def data_folder(settings: DevSettings, folder: Path) -> Path:
+    """
+    Return where the Kafka that is brought along keeps its data; it need not exist.
+
+    Raises:
+        SettingsError: there is data of another number of brokers, and so stores of a worker of that Kafka.
+    """
+    folders = {1: folder / "kafka", 3: folder / "kafka-of-3"}
+    for brokers, data in folders.items():
+        if brokers != settings.brokers and data.exists():
+            raise SettingsError(
+                f"{folder} holds data of a run with --brokers {brokers}: give the same, or --fresh, or another --folder"
+            )
+    return folders[settings.brokers]
+
+
+def _kafka(settings: DevSettings, data: Path) -> EmbeddedKafka | EmbeddedCluster:
+    return EmbeddedKafka(data, settings.port) if settings.brokers == 1 else EmbeddedCluster(data, settings.ports)
+
+
 def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
     """Return the command of each process beside Kafka, by the process's name, in the order of starting."""
     program = [sys.executable, "-m", "kafka_timers"]
@@ -177,6 +201,8 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
     worker = [
         *(*program, "worker", *common, "--data-dir", str(folder / "worker")),
         *("--port", str(settings.worker_port)),
+        # The variable tells with how many topics are made, and those that exist may have others.
+        *("--partitions", "0"),
         *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
     ]
     where = [*instance, *_lake(folder), "--master", "local[2]"]

@@ -32,6 +32,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.seals import served_counts
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
@@ -102,7 +103,7 @@ def land(
             for table in (POSITIONS, *(source.table for source in sources)):
                 tables.create(spark, root, table)
             for source, starting in zip(sources, offsets, strict=True):
-                records = _records(spark, settings, source.topic, starting, skip_lost=skip_lost)
+                records = _records(spark, settings, source, starting, skip_lost=skip_lost)
                 queries.append(_start(records, root, source, every_s))
             _wait(queries, stop)
         except (StreamingQueryException, Py4JError) as error:
@@ -124,9 +125,10 @@ def _sources(settings: LakeSettings) -> list[_Source]:
     missing = [name for name in (names.requests, names.sealed, names.rejected) if name not in counts]
     if missing:
         raise LakeError(f"topic {missing[0]} is missing: create it with kafka-timers topics create")
-    as_requests = partial(requests_of, partitions=counts[names.requests])
+    served = asyncio.run(served_counts(settings.kafka, settings.topic_prefix))[names.requests]
+    as_requests = partial(requests_of, partitions=served)
     return [
-        _Source(names.requests, counts[names.requests], REQUESTS, as_requests),
+        _Source(names.requests, served, REQUESTS, as_requests),
         _Source(names.sealed, counts[names.sealed], SEALS, seals_of),
         _Source(names.rejected, counts[names.rejected], REJECTED, rejected_of),
     ]
@@ -162,13 +164,17 @@ def _landed(spark: SparkSession, root: str, source: _Source) -> dict[int, int]:
 
 
 def _records(
-    spark: SparkSession, settings: LakeSettings, topic: str, starting_offsets: str, *, skip_lost: bool
+    spark: SparkSession, settings: LakeSettings, source: _Source, starting_offsets: str, *, skip_lost: bool
 ) -> DataFrame:
+    chosen = {"subscribe": source.topic}
+    if source.table is REQUESTS:
+        # Partitions that were added to it are not served, and so hold no timers.
+        chosen = {"assign": json.dumps({source.topic: list(range(source.partitions))})}
     options = {
         **kafka_options(settings.kafka),
         "kafka.isolation.level": "read_committed",
         "kafka.max.partition.fetch.bytes": str(_FETCH_BYTES),
-        "subscribe": topic,
+        **chosen,
         "includeHeaders": "true",
         "startingOffsets": starting_offsets,
         "maxOffsetsPerTrigger": str(_BATCH_RECORDS),

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.seals import last_seals, latest
-from kafka_timers.broker.topics import answering, counts
+from kafka_timers.broker.seals import last_seals, latest, served_counts
+from kafka_timers.broker.topics import answering
 from kafka_timers.core.wire import Sealed, Topics, number_in
 from kafka_timers.errors import BrokerError, LakeError, TopicsError
 from kafka_timers.lake.session import kafka_options
@@ -75,7 +75,7 @@ async def look(kafka: Kafka, prefix: str) -> Live:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
     topics = Topics.of(prefix)
-    partitions = await counts(kafka, prefix)
+    partitions = await served_counts(kafka, prefix)
     for topic in (topics.oscillator, topics.requests):
         if topic not in partitions:
             raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")

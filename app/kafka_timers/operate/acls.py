@@ -7,7 +7,7 @@ Pure. Kafka's operations imply others: who may Read, Write, Delete or Alter may 
 import re
 from dataclasses import astuple, dataclass
 
-from kafka_timers.adapters import adapter_group, door_topics
+from kafka_timers.adapters import adapter_group, added_group, door_topics
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import SettingsError
 
@@ -82,7 +82,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
 
     allow("oscillator", topics.oscillator, "ticks", _READ, _WRITE, _CONFIGS)
 
-    allow("worker", topics.requests, "requests", _READ, _CONFIGS, *([_WRITE] if adapters else []))
+    allow("worker", topics.requests, "requests, and a barrier at each takeover", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.oscillator, "ticks", _READ, _CONFIGS)
     allow("worker", topics.sealed, "seals", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
@@ -91,6 +91,16 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("worker", name, "callbacks", _WRITE, _CONFIGS, is_prefix=is_prefix)
     allow("worker", group, "membership of the workers' group", _READ, of="group")
     allow("worker", f"{group}.{prefix}", "transactions", _WRITE, of="transactional-id", is_prefix=True)
+    # Only where partitions were added to timer-request.
+    allow("worker", added_group(group), "what lies in added partitions", _READ, of="group")
+    allow(
+        "worker",
+        f"{added_group(group)}.",
+        "what lies in added partitions",
+        _WRITE,
+        of="transactional-id",
+        is_prefix=True,
+    )
     for name, topic in adapters:
         own_group, why = adapter_group(group, name), f"door {name}"
         allow("worker", topic, why, _READ, _CONFIGS)
@@ -111,6 +121,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("observer", group, "doors' lag", "Describe", of="group", is_prefix=True)
 
     allow("client", topics.requests, "requests", _WRITE)
+    allow("client", topics.sealed, "how many partitions are served", _READ)
     allow("client", topics.replies, "answers to cancels and moves", _READ)
     return found
 

@@ -85,7 +85,7 @@ def callback_document(record: ConsumerRecord, now_s: float) -> Document:
         record: as the consumer returned it.
         now_s: UNIX time at which it arrived.
     """
-    headers = dict(record.headers)
+    headers = dict(reversed(record.headers))
     second, lateness_ms = lateness_of(record, now_s)
     return {
         "topic": record.topic,

@@ -135,7 +135,7 @@ async def _seals_over(consumer: AIOKafkaConsumer, where: TopicPartition, dues_ms
         if at is None:
             continue
         async for records in _pages(consumer, where, at.offset, min(end, at.offset + _SEALS_MAX)):
-            found |= seals_in(records)
+            found |= seals_in(records, where.topic, where.partition)
             if any(is_complete(seal) and end_ms_of(seal) > due_ms for seal in found.values()):
                 break
     return [seal for _, seal in sorted(found.items())]

@@ -60,7 +60,8 @@ def lateness_of(record: ConsumerRecord, now_s: float) -> tuple[int | None, int |
         record: read from a callback topic.
         now_s: UNIX time at which the record arrived.
     """
-    expiry = dict(record.headers).get(EXPIRY_HEADER) or b""
+    # Of one name the first: callbacks of earlier versions may have the requester's behind it.
+    expiry = dict(reversed(record.headers)).get(EXPIRY_HEADER) or b""
     if not re.fullmatch(b"[0-9]{1,11}", expiry):
         return None, None
     second = int(expiry)

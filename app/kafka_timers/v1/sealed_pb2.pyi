@@ -1,12 +1,12 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Iterable as _Iterable, Optional as _Optional
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Sealed(_message.Message):
-    __slots__ = ("partition", "first", "last", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "digest", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "conditions_from", "ignored")
+    __slots__ = ("partition", "first", "last", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "digest", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "conditions_from", "ignored", "unsent")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class Sealed(_message.Message):
     END_MS_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FROM_FIELD_NUMBER: _ClassVar[int]
     IGNORED_FIELD_NUMBER: _ClassVar[int]
+    UNSENT_FIELD_NUMBER: _ClassVar[int]
     partition: int
     first: int
     last: int
@@ -59,4 +60,15 @@ class Sealed(_message.Message):
     end_ms: int
     conditions_from: int
     ignored: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., digest: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., conditions_from: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ...) -> None: ...
+    unsent: _containers.RepeatedCompositeFieldContainer[Unsent]
+    def __init__(self, partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., digest: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., conditions_from: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ...) -> None: ...
+
+class Unsent(_message.Message):
+    __slots__ = ("topic", "key", "reply")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REPLY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: bytes
+    reply: bytes
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[bytes] = ..., reply: _Optional[bytes] = ...) -> None: ...

@@ -3,7 +3,8 @@ The live worker: joins ticks with requests and fires callbacks by the law of `co
 
     process       settings, metrics, health, start and stop
     supervisor    several workers as one command
-    membership    the Faust app: group, assignment, the stream of ticks
+    membership    the Faust app: group and assignment
+    ticks         the ticks of the owned partitions
     placement     which worker gets which partitions (pure)
     assignor      has Faust's group assign by that
     owner         one owned partition from takeover to hand-over
@@ -11,16 +12,16 @@ The live worker: joins ticks with requests and fires callbacks by the law of `co
     firing        fires the seconds of a partition while it is owned
     ports         what these talk to, as protocols
     shared        what the owners of one process talk to and share
-    kafka_ports   the ends of Kafka's logs as that
     faults        what can keep a partition from being served
     end_offsets   where the request log ends at a tick, asked once for all partitions
-    reader        request log → followers, whole fetches at a time
+    reader        a log → whoever follows its partitions, whole fetches at a time
     store         rows of one partition in one RocksDB
     stores        the stores of one worker
     slices        rows of the store → record batches (pure but for the batch builder)
     prebuild      callbacks of the next seconds, built before their ticks
     targets       which callback topics may be written to, and what they take
     sender        one transaction of callbacks, rejects and seal; fences the owner before
+    replies       the way to the topics of answers
     outbox        answers on their way to those who asked
     priority      sending goes first, reading and prebuilding can wait
     metrics       names and units of everything that is counted

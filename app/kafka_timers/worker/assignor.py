@@ -67,7 +67,9 @@ class StoreAssignor(PartitionAssignor):
         assigned = {name: ClientAssignment(actives={}, standbys={}) for name in members}
         topics = {topic for metadata in member_metadata.values() for topic in metadata.subscription}
         for topic in topics:
-            for name, numbers in spread(len(cluster.partitions_for_topic(topic) or ()), members).items():
+            # Partitions that were added by mistake are nobody's.
+            count = min(len(cluster.partitions_for_topic(topic) or ()), self.app.conf.topic_partitions)
+            for name, numbers in spread(count, members).items():
                 assigned[name].actives[topic] = numbers
         formats = [each.get("format", 1) for each in told.values()]
         groups = dict.fromkeys(topics, 0) | {_FORMAT_KEY: min(formats)}

@@ -6,6 +6,7 @@ that has begun, and rows are dropped for a seal that is committed.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.core.changes import Changes, Row
 from kafka_timers.core.keys import first_key
 from kafka_timers.core.wire import Sealed
+from kafka_timers.worker.faults import TopicsRefusedError
 from kafka_timers.worker.follower import Follower, withdrawn_keys
 from kafka_timers.worker.outbox import Outbox
 from kafka_timers.worker.ports import Sender
@@ -22,9 +24,13 @@ from kafka_timers.worker.prebuild import Prebuilt, PrebuiltSeconds, behind
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Slice
 
+log = logging.getLogger(__name__)
+
 _SLICE_ROWS_MIN = 100
 # A second that takes this long to build is as much as a worker can do anyway.
 _PREBUILD_S = 5
+# For so long nobody asks for another proof that the log is read from who leads it.
+_PROVED_FOR_S = 2.0
 
 
 class _OpenScan(NamedTuple):
@@ -188,20 +194,48 @@ class Firing:
         try:
             # Past the transaction's timeout the broker would abort it anyway.
             async with asyncio.timeout(self._ports.settings.transaction_timeout_s * 0.8):
-                committed = await self._commit(await self._send(scan))
+                committed = await self._send_and_commit(scan)
         except TimeoutError as error:
             self._size.shrink()
             raise KafkaError(
-                f"the callbacks of a slice were not taken in time; slices have {self._size.rows} now"
+                f"the callbacks of a slice were not taken in time ({self._sender.trouble or 'there are many'}); "
+                f"slices have {self._size.rows} now"
             ) from error
         self._drop(scan, committed)
         self._size.grow()
         self.fired_at_s = self._ports.clock.elapsed_s()
         self._count(committed.sent.slice, committed.sent.seal.late_arrivals)
 
+    async def _send_and_commit(self, scan: _OpenScan) -> _Committed:
+        """
+        Send the next slice of *scan* and commit it, if need be again without the topics that refuse.
+
+        A topic is to refuse twice while others take what is theirs, in a transaction that fails for it alone: then its
+        callbacks are rejected in the one that commits the others.
+        """
+        topics, suspects = self._ports.callback_topics, set[str]()
+        while True:
+            try:
+                return await self._commit(await self._send(scan))
+            except TopicsRefusedError as error:
+                refusals = error.reasons
+            log.warning(
+                "partition %d: sent again, since topics do not take theirs: %s",
+                *(self._number, "; ".join(f"{topic}: {words}" for topic, (_, words) in refusals.items())),
+            )
+            await self._sender.abort()
+            self._prebuilt.release()
+            # It may have changed since it was looked up.
+            topics.doubt()
+            for topic in suspects.intersection(refusals):
+                topics.refuse(topic, *refusals[topic])
+            suspects.update(refusals)
+
     async def _send(self, scan: _OpenScan) -> _Sent:
-        """Send the callbacks of the next slice of *scan*, and return once all that its seal covers is answered."""
+        """Send the callbacks of the next slice of *scan*, and return its seal, with what is not answered yet."""
         ports, partition, store, sender = self._ports, self._partition, self._follower.store, self._sender
+        # What a seal covers is never decided anew, and all that was read below the scan's snapshot is here by now.
+        answered = await self._outbox.confirmed()
         slice_, missed, rows, is_last = self._next_slice(scan)
         await sender.begin()
         while await slice_.add(missed):
@@ -209,8 +243,8 @@ class Firing:
         ended = False
         while is_last and not (ended or slice_.is_full):
             ended = not await slice_.add(rows)
-            await sender.send_all(slice_.full())
-        await sender.send_all(slice_.rest())
+            sender.send_all(slice_.full())
+        sender.send_all(slice_.rest())
         drop_before = scan.end if ended else behind(slice_)
         cancelled, superseded = store.count_withdrawn(scan.start, drop_before)
         seal = partition.seal(slice_.contents, complete=ended, cancelled=cancelled, superseded=superseded)
@@ -219,8 +253,8 @@ class Firing:
         seal.lateness_max_ms = slice_.lateness_ms(1)
         seal.worker = ports.name
         seal.partitions = ports.partitions
-        # What a seal covers is never answered again.
-        answered = await self._outbox.sent()
+        for letter in await self._outbox.unsent():
+            seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)
         has_rows = bool(len(slice_) or cancelled or superseded)
         return _Sent(slice_, seal, drop_before if has_rows else None, answered)
 
@@ -261,6 +295,25 @@ class Firing:
         )
 
     # --- in between --------------------------------------------------------------------------------------------------
+
+    async def prove(self) -> None:
+        """
+        Prove where the log ends by a record of our own, if the brokers' answers have not for a while.
+
+        That is where one who has the partition does not answer: it might lead by now, and take requests.
+
+        Raises:
+            FencedError: another worker owns the partition.
+            KafkaError: nobody takes the record. The partition has to be taken over anew.
+        """
+        ends, number, began_s = self._ports.ends, self._number, self._ports.clock.elapsed_s()
+        proved_s = ends.proved_s(number)
+        if proved_s is not None and began_s - proved_s < _PROVED_FOR_S:
+            return
+        if barrier := await self._sender.barrier():
+            await self._read_up_to(await self._ports.bounds.end(number, barrier.requests))
+        # Who shuts nobody out has no barrier, and believes whoever leads.
+        ends.proved(number, began_s)
 
     async def prebuild(self, tick: int) -> None:
         """Build callbacks of the seconds behind *tick*, until they are all there or the next tick comes."""

@@ -21,12 +21,15 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.verdicts import Accepted, accept
 from kafka_timers.core.wire import Record, Sealed
-from kafka_timers.worker.faults import Fault, FaultError, RequestLogError
+from kafka_timers.worker.faults import Fault, FaultError, RequestLogError, StoreBehindError
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import CallbackTopics, Stores
 from kafka_timers.worker.store import TimerStore
 
 log = logging.getLogger(__name__)
+
+# A store that has not caught up with its disk for this long will hardly do so.
+_BEHIND_S, _BEHIND_MAX_S = 0.01, 10.0
 
 # Is told what was read, after it was written.
 OnRead = Callable[[Changes], None]
@@ -123,7 +126,7 @@ class Follower:
             has_ids = store.has_ids
             self.write(reconcile(partition, store.kept_rows(before), marks, store.versions, has_ids=has_ids))
         elif not store.is_new:
-            self.close()
+            store.close()
             self._stores.destroy(number)
             self._store = self._stores.open(number)
         self.write(partition.read(max(partition.position, start)))
@@ -133,11 +136,7 @@ class Follower:
         """Compare what must be read with what the request log still has, from *start* to *end*."""
         partition = self.partition
         if partition.must_read_to > end:
-            raise RequestLogError(
-                f"{self._topic} partition {self._number} ends at offset {end}, below {partition.must_read_to} up to "
-                "which it has been fired: was the topic deleted, or did it lose records? If it was made anew on "
-                "purpose, make that of the seals anew too"
-            )
+            raise RequestLogError(self._topic, self._number, end, partition.must_read_to)
         self.has_gap = start > partition.position
         if self.has_gap:
             log.error(
@@ -145,11 +144,11 @@ class Follower:
                 *(self._number, partition.position, self._topic, start),
             )
 
-    def close(self) -> None:
-        """Close the store; its folder may be opened again at once."""
+    async def close(self) -> None:
+        """Close the store; its folder may be opened again once this returns, or is cancelled."""
         store, self._store = self._store, None
         if store:
-            store.close()
+            await self._stores.close(store)
 
     @property
     def store(self) -> TimerStore:
@@ -175,6 +174,20 @@ class Follower:
         """The offset up to which records have come, also those that are held back."""
         return self._held[-1][1] if self._held else self.partition.position
 
+    async def ready(self) -> None:
+        """
+        Wait until records may be fed, which is at once unless they come faster than the disk of the store takes them.
+
+        Raises:
+            DiskFullError: the disk is full.
+            StoreBehindError: it has taken nothing for too long.
+        """
+        deadline_s = self._clock.elapsed_s() + _BEHIND_MAX_S
+        while self._store and self._store.is_behind:
+            if self._clock.elapsed_s() >= deadline_s:
+                raise StoreBehindError(f"the disk of {self._store.folder} has taken nothing for {_BEHIND_MAX_S:.0f} s")
+            await asyncio.sleep(_BEHIND_S)
+
     def ingest(self, records: Sequence[Record], position: int) -> None:
         """
         Keep *records*, after which the log has been read up to *position*.
@@ -183,6 +196,7 @@ class Follower:
 
         Raises:
             FaultError: something has failed before.
+            DiskFullError: the disk of the store is full.
             Exception: RocksDB did not take it.
         """
         # After a fault there may be a gap between what was written and what comes.

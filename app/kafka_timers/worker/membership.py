@@ -1,8 +1,8 @@
 """
-The Faust app: membership of the group, assignment of partitions, and the stream of ticks.
+The Faust app: membership of the group, and assignment of partitions.
 
-Data moves beside it (`reader`, `sender`), in batches: a Faust agent handles some 8,000 events a second, which is plenty
-for ticks and far too little for requests. The agent therefore never waits: it hands each tick over and takes the next.
+Data moves beside it (`reader`, `ticks`, `sender`), in batches: a Faust agent handles some 8,000 events a second, which
+is too few requests, and its consumer waits 30 s for a broker that is silent, which is too long for ticks.
 """
 
 from collections.abc import Awaitable, Callable
@@ -13,31 +13,26 @@ from faust.types import TP
 from faust.types.auth import CredentialsT
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.internals import set_fetch_wait
+from kafka_timers.broker.internals import member_id_of, read_nothing
 from kafka_timers.core.wire import Topics
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.assignor import StoreAssignor
 
 _HEARTBEAT_S = 0.5
-_FETCH_WAIT_MS = 200
 
-OnTick = Callable[[int, bytes | None, int], None]
-OnAssigned = Callable[[set[int], int], Awaitable[None]]
+OnAssigned = Callable[[set[int], int, str], Awaitable[None]]
 OnRevoked = Callable[[set[int]], Awaitable[None]]
 
 
-def make_app(
-    settings: WorkerSettings, partitions: int, on_tick: OnTick, on_assigned: OnAssigned, on_revoked: OnRevoked
-) -> faust.App:
+def make_app(settings: WorkerSettings, partitions: int, on_assigned: OnAssigned, on_revoked: OnRevoked) -> faust.App:
     """
-    Return the app, not started.
+    Return the app, finalized and not started.
 
     Args:
         settings: of the worker.
         partitions: of the oscillator's topic.
-        on_tick: called with partition, key, and append time in UNIX milliseconds of each tick; must not take long.
-        on_assigned: called with all partitions that this worker owns from now on, and the format of seals that every
-            member of the group knows.
+        on_assigned: called with all partitions that this worker owns from now on, the format of seals that every
+            member of the group knows, and the id by which the group knows this one.
         on_revoked: called with the partitions it gives up, before others can own them.
     """
     topic, kafka = Topics.of(settings.topic_prefix).oscillator, settings.kafka
@@ -67,25 +62,24 @@ def make_app(
     )
     ticks = app.topic(topic, key_type=bytes, value_type=bytes, partitions=partitions)
 
+    # Whoever subscribes is a member. What comes is read by `ticks`.
     @app.agent(ticks, name="ticks", concurrency=1)
     async def take_ticks(stream: faust.StreamT[bytes]) -> None:
-        async for event in stream.events():
-            message = event.message
-            on_tick(message.partition, message.key, int(message.timestamp * 1000))
+        async for _ in stream:
+            pass
 
     # Faust keeps signal handlers by weak reference unless told otherwise.
     @app.on_partitions_assigned.connect(weak=False)
     async def assigned(app: faust.App, assigned: set[TP], **_kwargs: object) -> None:
-        # What is asked first for new partitions waits behind what was asked last for the old ones: up to 1.5 s as
-        # Faust has it.
-        set_fetch_wait(app, _FETCH_WAIT_MS)
         assignor: Any = app.assignor
-        await on_assigned({at.partition for at in assigned if at.topic == topic}, assignor.format)
+        await on_assigned({at.partition for at in assigned if at.topic == topic}, assignor.format, member_id_of(app))
 
     @app.on_partitions_revoked.connect(weak=False)
     async def revoked(_: faust.App, revoked: set[TP], **_kwargs: object) -> None:
         await on_revoked({at.partition for at in revoked if at.topic == topic})
 
+    app.finalize()
+    read_nothing(app)
     return app
 
 

@@ -85,6 +85,9 @@ class WorkerMetrics:
         self.armed = gauge("armed", "callbacks of the next second that are built")
         self.ingest_lag = gauge("ingest_lag_records", "requests accepted and not read yet, at the last tick")
         self.blocked = gauge("requests_blocked_seconds", "since an open transaction keeps requests from being read")
+        self.oldest_due = gauge(
+            "oldest_due_seconds", "since the oldest request that has not fired is due, as far as anybody can tell"
+        )
         self.pending_until = gauge("pending_until_seconds", "last UNIX second in which a request waits; 0 without one")
         self.seconds_behind = gauge("seconds_behind", "from the last second looked at to the last tick")
         self.store_bytes = gauge("store_bytes", "table files of the store on disk")

@@ -1,11 +1,11 @@
 """
 One owned partition, from takeover to hand-over.
 
-    take over   shut out the owner before → read the seals → open the store → follow the log up to its end
+    take over   shut out the owner before → write a barrier → read the seals → open the store → follow the log
     per tick    fire, see `firing`; then prebuild the next seconds
 
-Each step takes what the one before it returns, so none can be left out or come too early: seals are read with the
-proof that the owner before is shut out.
+Each step takes what the one before it returns, so none can be left out or come too early: the barrier is written when
+the owner before is shut out, and seals and requests are read from brokers that show it.
 
 Any fault ends in a new takeover, after a pause that grows: what is done is told by the seals, so nothing has to be
 remembered across it.
@@ -13,29 +13,34 @@ remembered across it.
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.decisions import true_by_now
+from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.verdicts import Reason
-from kafka_timers.core.wire import Sealed, age_of
+from kafka_timers.core.versions import Letter
+from kafka_timers.core.wire import Sealed, partitions_in
 from kafka_timers.errors import TopicsError
-from kafka_timers.worker.faults import Fault
+from kafka_timers.worker.faults import Fault, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
 from kafka_timers.worker.outbox import Outbox
+from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
 from kafka_timers.worker.ports import Sender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
 
-_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+_PAUSES_S = (0.1, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
+_PAUSE_FULL_S = 1.0
 _FORGET_EVERY_S = 1.0
+# How long to look for a leader of the request log that has what was fired from it.
+_LOOKS_S = (0.1, 0.5, 1.0, 1.0)
 
 
 class _Fenced(NamedTuple):
@@ -44,8 +49,24 @@ class _Fenced(NamedTuple):
     sender: Sender
 
 
+class _Barred(NamedTuple):
+    """
+    Offsets of both logs above all that was acknowledged when the owner before was shut out.
+
+    None with at-least-once, which shuts nobody out: it believes whoever says that it leads.
+    """
+
+    sealed: int | None
+    requests: int | None
+
+
 class Owner:
-    """Owns one partition until `stop`."""
+    """
+    Owns one partition until `stop`.
+
+    Attributes:
+        is_full: whether the partition stands still because its disk is full.
+    """
 
     def __init__(self, number: int, ports: Ports) -> None:
         self.number = number
@@ -53,9 +74,10 @@ class Owner:
         self._follower = self._new_follower()
         self._sender: Sender | None = None
         self._firing: Firing | None = None
-        self._outbox = Outbox(number, ports.replies, None)
+        self._outbox: Outbox | None = None
         self._slice_size = SliceSize(ports.settings.slice_rows)
         self._tick = 0
+        self._came_s = self._ticked_s = ports.clock.elapsed_s()
         self._fired_up_to = 0
         self._wake = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -65,6 +87,9 @@ class Owner:
         # Whether requests that wait have left the log since the takeover.
         self._unrestorable = False
         self._faults = 0
+        self.is_full = False
+        # What to do with the store when it is closed.
+        self._drop_store: Callable[[int], None] | None = None
         self._failing_since_s: float | None = None
         self._serving = False
         self._trouble = "is being taken over"
@@ -90,6 +115,7 @@ class Owner:
         """Fire everything up to *second*; a later tick that comes before that is done covers it."""
         if second > self._tick:
             self._tick = second
+            self._ticked_s = self._ports.clock.elapsed_s()
             self._wake_up()
 
     async def stop(self, limit_s: float) -> None:
@@ -115,7 +141,33 @@ class Owner:
             second = self._firing.second if self._firing else None
             trouble = self._trouble if second is None else f"fires second {second}"
             return f"partition {self.number} {trouble}: no progress for {self.idle_s:.0f} s"
-        return None if self._serving else f"partition {self.number} {self._trouble}"
+        if not self._serving:
+            return f"partition {self.number} {self._trouble}"
+        # While no tick comes nothing is proved, and that is said once for all partitions.
+        overdue = self._overdue(self._ticked_s)
+        return f"partition {self.number}: {overdue.why}" if overdue.age_s > LIMIT_S else None
+
+    def _overdue(self, at_s: float) -> Overdue:
+        """Return how long the oldest request has been due; *at_s*, by the monotonic clock, is when a proof was due."""
+        ports, number, clock = self._ports, self.number, self._ports.clock
+        row_s = unserved_s = 0.0
+        if self._serving:
+            first_ms = self._follower.store.first_ms(self._partition.sealed_ms)
+            if first_ms is not None and first_ms < (self._tick + 1) * 1000:
+                row_s = max(clock.wall_s() - first_ms / 1000, 0.0)
+        elif self._partition.sealed_ms > FIRST_MS:
+            unserved_s = max(clock.wall_s() - self._partition.sealed_ms / 1000, 0.0)
+        # What this process has proved when it had the partition before says nothing of the time between.
+        proved_s = max(ports.ends.proved_s(number) or self._came_s, self._came_s)
+        blocked_s = self._follower.blocked_s if self._serving else 0.0
+        return oldest_due(
+            ports.names.requests,
+            number,
+            row_s=row_s,
+            blocked_s=blocked_s,
+            proof_s=at_s - proved_s,
+            unserved_s=unserved_s,
+        )
 
     # --- the partition's life ----------------------------------------------------------------------------------------
 
@@ -131,7 +183,8 @@ class Owner:
                     await firing.up_to(second)
                     self._fired_up_to = max(second, self._fired_up_to)
                     self._looked_at_s = self._ports.clock.elapsed_s()
-                    self._faults, self._failing_since_s = 0, None
+                    self._is_served()
+                    await firing.prove()
                     await firing.prebuild(self._tick)
             except Exception as error:
                 fault = Fault.of(error)
@@ -143,6 +196,12 @@ class Owner:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopped.wait()
+
+    def _is_served(self) -> None:
+        """Take note that the partition has fired what it was to fire."""
+        if self.is_full:
+            log.info("partition %d: its disk has room again, and it fires", self.number)
+        self._faults, self._failing_since_s, self.is_full = 0, None, False
 
     def _reckon_with(self, fault: Fault) -> float:
         """Take note of *fault*, and return for how many seconds to leave the partition alone."""
@@ -165,21 +224,28 @@ class Owner:
                 f"partition {number}: its store is still open in this very process, which no retry can mend: "
                 f"start the worker again ({fault.text})"
             )
+        if fault.full:
+            return self._stop_for_disk(fault)
         ports.metrics.failures.inc()
         self._trouble = f"failed ({fault.text})"
         if fault.is_known:
             log.warning("partition %d: %s", number, fault.text)
         # A callback topic may have changed since it was looked up, and be the cause.
         ports.callback_topics.doubt()
-        for topic, reason in fault.topics.items():
-            if reason is Reason.TOPIC_REFUSED or self._faults:
-                ports.callback_topics.refuse(topic, reason)
         if fault.damaged:
             log.warning("partition %d: its store is damaged and is rebuilt from the log", number)
-            self._follower.close()
-            ports.stores.destroy(number)
+            self._drop_store = ports.stores.destroy
         self._faults += 1
         return _PAUSES_S[min(self._faults, len(_PAUSES_S)) - 1]
+
+    def _stop_for_disk(self, fault: Fault) -> float:
+        """Stop until the disk has room; what was read of the log is read again then."""
+        if not self.is_full:
+            self._ports.metrics.failures.inc()
+            log.error("partition %d: %s. Its timers wait, and its store is dropped", self.number, fault.text)
+        self._trouble = f"stands still ({fault.text})"
+        self.is_full, self._drop_store = True, self._ports.stores.make_room
+        return _PAUSE_FULL_S
 
     async def _release(self) -> None:
         """Let go of all that the partition holds; the store first, since whoever is next may open it here."""
@@ -190,10 +256,13 @@ class Owner:
         if self._firing:
             self._firing.release()
             self._firing = None
-        self._follower.close()
         chores, self._chores = self._chores, []
         sender, self._sender = self._sender, None
+        drop_store, self._drop_store = self._drop_store, None
         try:
+            await self._follower.close()
+            if drop_store:
+                drop_store(self.number)
             await cancel(chores)
         finally:
             if sender:
@@ -202,9 +271,15 @@ class Owner:
     # --- taking it over ----------------------------------------------------------------------------------------------
 
     async def _take_over(self) -> Firing:
+        self._ports.stores.check_room(self.number)
+        if self.is_full:
+            self._trouble = "has room on its disk again, and reads the log"
         fenced = await self._fence()
-        end = await self._open(fenced, await self._seals(fenced))
-        firing = self._start(fenced)
+        await self._check_log()
+        barred = await self._bar(fenced)
+        seals = await self._seals(barred)
+        end = await self._open(barred, seals)
+        firing = self._start(fenced, seals)
         self._ports.reader.add(self._follower)
         self._ports.reader.hurry()
         # Until the log has been read up to where it ends now, an older request might come after a younger one.
@@ -219,17 +294,41 @@ class Owner:
         await sender.start()
         return _Fenced(sender)
 
-    async def _seals(self, _: _Fenced) -> list[Sealed]:
+    async def _check_log(self) -> None:
+        """
+        Check that the request log is the one that the seals are of, before anything is written to it.
+
+        What is read here is not proved, and only good for this: a log that was made anew must not grow by our barriers.
+
+        Raises:
+            RequestLogError: it ends below what has been fired.
+        """
+        ports, number = self._ports, self.number
+        fired_to = max((seal.fence for seal in await ports.seals.seals(number)), default=0)
+        for pause_s in _LOOKS_S:
+            end = await ports.bounds.end(number)
+            if end >= fired_to:
+                return
+            # Told by one that was cut off, it may be old.
+            await asyncio.sleep(pause_s)
+            await ports.bounds.refresh()
+        raise RequestLogError(ports.names.requests, number, end, fired_to)
+
+    async def _bar(self, fenced: _Fenced) -> _Barred:
+        barrier = await fenced.sender.barrier()
+        return _Barred(barrier.sealed, barrier.requests) if barrier else _Barred(None, None)
+
+    async def _seals(self, barred: _Barred) -> list[Sealed]:
         """Return the last seals: none comes after them but this owner's own, now that all others are shut out."""
-        seals = await self._ports.seals.seals(self.number)
+        seals = await self._ports.seals.seals(self.number, barred.sealed)
         check_partitions(seals, self._ports.partitions)
         return seals
 
-    async def _open(self, _: _Fenced, seals: list[Sealed]) -> int:
+    async def _open(self, barred: _Barred, seals: list[Sealed]) -> int:
         """Bring the store in line with *seals*, and return where the request log ends."""
         ports, number = self._ports, self.number
         start = (await ports.bounds.starts([number]))[number]
-        end = (await ports.bounds.ends([number]))[number]
+        end = await ports.bounds.end(number, barred.requests)
         self._follower = follower = self._new_follower()
         read_from, self._read_from = self._read_from, None
         kept = follower.open(seals, start, end, read_from)
@@ -242,11 +341,13 @@ class Owner:
         )
         return end
 
-    def _start(self, fenced: _Fenced) -> Firing:
+    def _start(self, fenced: _Fenced, seals: list[Sealed]) -> Firing:
         """Return what fires, with all that runs beside it; the log is not read yet."""
-        partition, sender = self._partition, fenced.sender
-        self._outbox = outbox = Outbox(self.number, self._ports.replies, sender.epoch_check)
-        # What a seal covers was answered before it.
+        ports, partition, sender = self._ports, self._partition, fenced.sender
+        self._outbox = outbox = Outbox(self.number, ports.replies, sender.is_held, ports.clock, ports.metrics)
+        if seals:
+            outbox.add_letters(Letter.unsent(seals[-1]))
+        # What a seal covers was answered before it, or is in it.
         left = [answer for answer in self._follower.store.answers() if not partition.is_answered(answer.offset)]
         outbox.add([true_by_now(answer, partition) for answer in left])
         self._chores = [asyncio.create_task(chore) for chore in (outbox.run(), self._forget())]
@@ -266,7 +367,8 @@ class Owner:
     def _on_read(self, changes: Changes) -> None:
         if self._firing:
             self._firing.on_read(changes)
-        self._outbox.add(changes.answers)
+        if self._outbox:
+            self._outbox.add(changes.answers)
 
     # --- in between --------------------------------------------------------------------------------------------------
 
@@ -315,6 +417,7 @@ class Owner:
             # Also while it fails and is taken over anew.
             behind_s = self._tick - self._fired_up_to if self._fired_up_to else 0
             metrics.seconds_behind.labels(number).set(max(behind_s, 0))
+        metrics.oldest_due.labels(number).set(self._overdue(self._ports.clock.elapsed_s()).age_s)
         if not self._serving:
             return
         metrics.pending.labels(number).set(partition.pending)
@@ -337,9 +440,10 @@ def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:
     Raises:
         TopicsError: it has changed.
     """
-    before = max(seals, key=age_of, default=None)
-    if before and before.partitions != partitions:
+    before = partitions_in(seals)
+    if before and before != partitions:
         raise TopicsError(
-            f"the service has run with {before.partitions} partitions and finds {partitions} now. The count is fixed "
-            "for life, since timer ids are routed by it: move to a new set of topics (--topic-prefix) instead"
+            f"the service has run with {before} partitions, and this worker was started for {partitions}. The number "
+            f"is fixed for life, since timer ids are routed by it: start it with --partitions {before}, or without "
+            "the option, which takes the number from the seals"
         )

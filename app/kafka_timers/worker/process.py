@@ -11,7 +11,6 @@ import dataclasses
 import fcntl
 import gc
 import logging
-import shutil
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -20,52 +19,54 @@ from pathlib import Path
 
 import faust
 import uvloop
-from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
+from kafka_timers.adapters.added import AddedPartitions
 from kafka_timers.adapters.reader import AdapterReader, Outlet
-from kafka_timers.broker import producing
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.fetching import Fetcher
+from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import answering, counts, examine
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
-from kafka_timers.core.wire import FORMAT, Topics, number_in
+from kafka_timers.core.wire import FORMAT, Topics, number_in, partitions_in
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError, WorkerError
 from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
-from kafka_timers.worker.kafka_ports import KafkaLogBounds, KafkaSealLog
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.outbox import KafkaReplies
-from kafka_timers.worker.owner import Owner, check_partitions
+from kafka_timers.worker.owner import Owner
+from kafka_timers.worker.ports import Stores
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import RequestReader
+from kafka_timers.worker.reader import LogReader
+from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.stores import StoreFolders
-from kafka_timers.worker.supervisor import run_all
+from kafka_timers.worker.supervisor import keep_member_id, run_all
 from kafka_timers.worker.targets import TopicLookup
 from kafka_timers.worker.tasks import cancel
+from kafka_timers.worker.ticks import TickReader
 
 log = logging.getLogger(__name__)
 
 # A second's transaction may take this long to end when the partition is to be given up.
 _HAND_OVER_S = 2.0
+# How long a broker that says nothing is waited for where another one may be asked.
+_ADMIN_MS = 3_000
 _LEAVE_S = 5.0
 _HOUSEKEEPING_S = 0.5
 _WATCH_LOGS_S = 5.0
-_WATCH_TOPICS_S = 60.0
+_WATCH_TOPICS_S = 30.0
 _NO_TICK_S = 3.0
-# For longer no seal waits for a reply topic without a leader.
-_REPLY_MS = 4_000
 # Numbers of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 # Beyond this many times `stalled_after_s` a restart is the better bet: /livez turns red.
@@ -93,8 +94,10 @@ class Worker:
         self._newest_tick = 0
         self._skewed: str | None = None
         self._ports: Ports | None = None
+        self._ticks: TickReader | None = None
         # What every member of the group can read.
         self._format = 1
+        self._has_added = asyncio.Event()
         self._ended = asyncio.Event()
         self._gave_up = ""
         self.metrics.horizon.set(settings.horizon_s)
@@ -113,23 +116,26 @@ class Worker:
             stack.push_async_callback(self.probes.stop)
             if not await _answers(self._settings.kafka, stop):
                 return
-            admin = AIOKafkaAdminClient(**self._settings.kafka.client_options())
+            admin = AIOKafkaAdminClient(**self._settings.kafka.client_options(), request_timeout_ms=_ADMIN_MS)
             await admin.start()
             stack.push_async_callback(admin.close)
-            topics = TopicLookup(admin, self._topics, self._settings.allowed_topics, self._clock)
-            self._ports = ports = await self._connect(admin, topics, stack)
-            app = make_app(self._settings, ports.partitions, self._on_tick, self._on_assigned, self._on_revoked)
+            cluster = await stack.enter_async_context(Cluster.open(self._settings.kafka))
+            topics = TopicLookup(cluster, self._topics, self._settings.allowed_topics, self._clock)
+            self._ports = ports = await self._connect(admin, cluster, topics, stack)
+            self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
+            app = make_app(self._settings, ports.partitions, self._on_assigned, self._on_revoked)
             doors = await self._doors(ports, topics)
             chores = [
                 ports.reader.run(),
-                self._keep_house(topics),
+                ticks.run(),
+                self._keep_house(topics, ports.stores),
                 self._watch_logs(ports),
-                self._watch_topics(admin, ports.partitions),
+                self._watch_topics(admin, topics, ports.partitions),
+                self._reject_added(ports),
                 *[d.run() for d in doors],
             ]
             tasks = [asyncio.create_task(chore) for chore in chores]
             stack.push_async_callback(cancel, tasks)
-            app.finalize()
             await app.start()
             stack.push_async_callback(_leave, app)
             log.info("worker %s is in group %s", ports.name, self._settings.group)
@@ -168,20 +174,26 @@ class Worker:
         if owner := self._owners.get(number):
             owner.tick(usable)
 
-    async def _on_assigned(self, numbers: set[int], format: int) -> None:
+    async def _on_assigned(self, numbers: set[int], format: int, member_id: str) -> None:
+        keep_member_id(Path(self._settings.data_dir), member_id)
         await self._on_revoked(set(self._owners))
         if format < FORMAT:
             log.info(
                 "some worker of the group is of an earlier version: seals stay in format %d until it is gone", format
             )
         self._format = format
-        if self._ports:
+        if self._ports and self._ticks:
+            # A worker of the version before may have assigned those that were added, too.
+            numbers = {number for number in numbers if number < self._ports.partitions}
             self._owners = {number: Owner(number, self._ports) for number in numbers}
+            self._ticks.follow(numbers)
         self._ticked_s = self._clock.elapsed_s()
         self._joined = True
         log.info("owns partitions %s", sorted(numbers))
 
     async def _on_revoked(self, numbers: set[int]) -> None:
+        if self._ticks:
+            self._ticks.leave(numbers)
         owners = [self._owners.pop(number) for number in numbers & set(self._owners)]
         await asyncio.gather(*[owner.stop(_HAND_OVER_S) for owner in owners])
 
@@ -209,34 +221,34 @@ class Worker:
         if self._silent_s() > _NO_TICK_S:
             # Without ticks nothing moves, and no restart of a worker mends that.
             return []
-        idle = [owner for owner in self._owners.values() if owner.idle_s > limit_s]
+        # Nor does one make room on a disk.
+        idle = [owner for owner in self._owners.values() if owner.idle_s > limit_s and not owner.is_full]
         return [problem for owner in idle if (problem := owner.problem())]
 
     # --- start -------------------------------------------------------------------------------------------------------
 
-    async def _connect(self, admin: AIOKafkaAdminClient, lookup: TopicLookup, stack: AsyncExitStack) -> Ports:
+    async def _connect(
+        self, admin: AIOKafkaAdminClient, cluster: Cluster, lookup: TopicLookup, stack: AsyncExitStack
+    ) -> Ports:
         settings, topics = self._settings, self._topics
         found = await counts(settings.kafka, settings.topic_prefix)
-        partitions = _agreed(found, topics)
-        self.metrics.partitions.set(partitions)
-        fetcher = await stack.enter_async_context(Fetcher.open(settings.kafka, topics.requests))
-        asking = await stack.enter_async_context(consuming(settings.kafka))
-        sealing = await stack.enter_async_context(consuming(settings.kafka, fetch_max_wait_ms=50))
+        await cluster.look_up([topics.requests, topics.sealed, topics.oscillator])
         gate = PriorityGate()
-        reader = RequestReader(fetcher, gate)
-        bounds, seals = KafkaLogBounds(asking, topics.requests), KafkaSealLog(sealing, topics.sealed)
-        ends = EndOffsets(bounds, lambda: reader.numbers)
+        reader = LogReader(Fetcher(cluster, topics.requests, "requests"), gate)
+        bounds, seals = LogBounds(cluster, topics.requests), SealLog(cluster, topics.sealed)
+        ends = EndOffsets(bounds, cluster, topics.requests, lambda: reader.numbers, self._clock)
         stack.callback(ends.close)
-        check_partitions(await seals.seals(0), partitions)
+        sealed_with = partitions_in(await seals.seals(0)) if topics.sealed in found else 0
+        partitions = served_partitions(found, topics, sealed_with, settings.partitions)
+        self.metrics.partitions.set(partitions)
         own = {}
         for name, found_as in (await lookup.look_up([topics.rejected, topics.replies])).items():
             if not isinstance(found_as, Target):
                 raise TopicsError(f"topic {name} cannot be written to: {found_as}")
             own[name] = found_as
-        replying = AIOKafkaProducer(**settings.kafka.client_options(), acks="all", request_timeout_ms=_REPLY_MS)
-        stack.push_async_callback(producing.stop, replying)
-        await replying.start()
-        cluster = (await admin.describe_cluster())["cluster_id"] or ""
+        replies = KafkaReplies(cluster, (topics.replies, own[topics.replies]), lookup, self.metrics)
+        stack.push_async_callback(replies.stop)
+        cluster_id = (await admin.describe_cluster())["cluster_id"] or ""
         return Ports(
             settings=settings,
             names=topics,
@@ -245,11 +257,11 @@ class Worker:
             bounds=bounds,
             ends=ends,
             seals=seals,
-            new_sender=lambda number: KafkaSender(settings, number, topics.sealed),
-            stores=StoreFolders(Path(settings.data_dir), f"{cluster}/{topics.requests}", settings.horizon_s),
+            new_sender=lambda number: KafkaSender(settings, cluster, number, topics),
+            stores=StoreFolders(Path(settings.data_dir), f"{cluster_id}/{topics.requests}", settings.horizon_s),
             callback_topics=lookup,
             rejects=Rejects(topics.rejected, own[topics.rejected], topics.requests),
-            replies=KafkaReplies(replying, (topics.replies, own[topics.replies]), lookup, self.metrics),
+            replies=replies,
             budget=ByteBudget(settings.arm_bytes),
             gate=gate,
             metrics=self.metrics,
@@ -271,22 +283,20 @@ class Worker:
         takes = (await lookup.look_up([topic]))[topic]
         if not isinstance(takes, Target):
             raise TopicsError(f"topic {topic} cannot be written to: {takes}")
+        # Ids are routed by the partitions that are served.
+        takes = dataclasses.replace(takes, partitions=ports.partitions)
         outlet = Outlet(topic, takes, ports.rejects.topic, ports.rejects.target)
         return [
             AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
             for name, topic in named
         ]
 
-    async def _keep_house(self, lookup: TopicLookup) -> None:
+    async def _keep_house(self, lookup: TopicLookup, stores: Stores) -> None:
         while True:
             await asyncio.sleep(_HOUSEKEEPING_S)
             for owner in self._owners.values():
                 owner.show()
-            # A disk that is gone has none.
-            free_bytes = 0
-            with suppress(OSError):
-                free_bytes = shutil.disk_usage(self._settings.data_dir).free
-            self.metrics.store_free_bytes.set(free_bytes)
+            self.metrics.store_free_bytes.set(stores.free_bytes(self._owners))
             with _logged("callback topics could not be looked up"):
                 await lookup.refresh()
 
@@ -298,13 +308,15 @@ class Worker:
                 for owner in self._owners.values():
                     owner.watch_log(starts.get(owner.number, 0))
 
-    async def _watch_topics(self, admin: AIOKafkaAdminClient, partitions: int) -> None:
-        # They were all there at the start.
-        existing = dict.fromkeys(dataclasses.astuple(self._topics), partitions)
-        told: list[str] = []
+    async def _watch_topics(self, admin: AIOKafkaAdminClient, lookup: TopicLookup, served: int) -> None:
+        topics, told = self._topics, list[str]()
         while True:
             with _logged("the settings of the service's topics could not be read"):
-                now = await examine(admin, self._topics, existing, self._settings.horizon_s)
+                found = await lookup.look_up(dataclasses.astuple(topics))
+                existing = {name: each.partitions for name, each in found.items() if isinstance(each, Target)}
+                if existing.get(topics.requests, 0) > served:
+                    self._has_added.set()
+                now = await examine(admin, topics, existing, self._settings.horizon_s, served)
                 self.metrics.retention.set(now.retention_s)
                 self.metrics.topic_problems.set(len(now.problems))
                 for problem in now.problems:
@@ -312,6 +324,15 @@ class Worker:
                         log.warning("%s", problem)
                 told = now.problems
             await asyncio.sleep(_WATCH_TOPICS_S)
+
+    async def _reject_added(self, ports: Ports) -> None:
+        """Reject what lies in partitions that were added to `timer-request`, once there are some."""
+        await self._has_added.wait()
+        rejects, topic = ports.rejects, ports.names.requests
+        # Nothing is sent to the topic itself.
+        outlet = Outlet(topic, rejects.target, rejects.topic, rejects.target)
+        settings, clock = self._settings, self._clock
+        await AddedPartitions(settings, topic, ports.partitions, outlet, ports.gate, self.metrics, clock).run()
 
 
 def run(settings: WorkerSettings) -> int:
@@ -357,7 +378,7 @@ async def _answers(kafka: Kafka, stop: asyncio.Event) -> bool:
     while not stop.is_set():
         try:
             async with answering(kafka):
-                admin = AIOKafkaAdminClient(**kafka.client_options())
+                admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=_ADMIN_MS)
                 try:
                     await admin.start()
                 finally:
@@ -389,16 +410,40 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _agreed(found: Mapping[str, int], topics: Topics) -> int:
-    """Return the one number of partitions that the topics have."""
-    missing = [topic for topic in dataclasses.astuple(topics) if topic not in found]
-    if missing:
+def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int, wanted: int) -> int:
+    """
+    Return how many partitions are served: the first so many of each topic.
+
+    Args:
+        found: partitions of each of the service's topics that exists.
+        topics: names.
+        sealed_with: the number that the last seals tell; 0 where nothing is sealed.
+        wanted: the number that the settings give; 0 if none.
+
+    Raises:
+        TopicsError: a topic is missing or has fewer, the two numbers differ, or nothing tells which of several it is.
+    """
+    if missing := [topic for topic in dataclasses.astuple(topics) if topic not in found]:
         raise TopicsError(f"missing: {', '.join(missing)}. Create them with kafka-timers topics create")
     aligned = {topic: found[topic] for topic in (topics.requests, topics.oscillator, topics.sealed)}
-    if len(set(aligned.values())) > 1:
-        told = ", ".join(f"{topic} has {count}" for topic, count in aligned.items())
-        raise TopicsError(f"partition counts differ: {told}. They must be the same, and are fixed for life")
-    return found[topics.requests]
+    if sealed_with and wanted and sealed_with != wanted:
+        raise TopicsError(
+            f"the service has run with {sealed_with} partitions, and --partitions says {wanted}. The number is fixed "
+            f"for life, since timer ids are routed by it: give {sealed_with}, or leave the option out"
+        )
+    served = sealed_with or wanted
+    told = ", ".join(f"{topic} has {count}" for topic, count in aligned.items())
+    if not served and len(set(aligned.values())) > 1:
+        raise TopicsError(
+            f"partition counts differ: {told}, and no seal tells with how many the service has run. Add partitions to "
+            "those that have fewer; or, if some were added by mistake, give --partitions with the number before"
+        )
+    if min(aligned.values()) < served:
+        raise TopicsError(
+            f"the service runs with {served} partitions, and {told}: add partitions to those that have fewer "
+            f"(kafka-topics.sh --alter --topic … --partitions {served})"
+        )
+    return served or found[topics.requests]
 
 
 async def _leave(app: faust.App) -> None:

@@ -1,24 +1,26 @@
 """
-The request log → the stores of the owned partitions, whole fetches at a time.
+A log → whoever follows its partitions, whole fetches at a time: requests into the stores of the owned ones, and ticks.
 
-Which partitions are read follows from who owns them, and from where from their stores. Only committed records are read,
+Which partitions are read follows from who owns them, and from where from their feeds. Only committed records are read,
 since a producer may schedule timers inside a transaction of its own.
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Protocol
 
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, StaleMetadata
 
 from kafka_timers.broker.fetching import Fetched
-from kafka_timers.core.partition import Partition
 from kafka_timers.core.wire import Record
 from kafka_timers.worker.ports import RequestLog
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.tasks import cancel
+
+log = logging.getLogger(__name__)
 
 # At most some 10 ms of work between two turns of the event loop.
 _RECORDS_MAX = 2_000
@@ -32,12 +34,30 @@ _QUIET_FETCHES = 10
 _RETRY_S = 0.1
 
 
+class Place(Protocol):
+    """A partition, and the offset up to which it has been read."""
+
+    @property
+    def number(self) -> int:
+        """The partition."""
+
+    @property
+    def position(self) -> int:
+        """The offset from which on it is to be read."""
+
+
 class Feed(Protocol):
     """Who takes the records of one partition."""
 
-    partition: Partition
-    # The offset that somebody waits for the store to reach.
+    # The offset that somebody waits for it to reach.
     awaited: int
+
+    @property
+    def partition(self) -> Place:
+        """What it takes."""
+
+    async def ready(self) -> None:
+        """Wait until records may be fed."""
 
     def ingest(self, records: Sequence[Record], position: int) -> None:
         """Take *records*, after which the log has been read up to *position*."""
@@ -49,9 +69,9 @@ class Feed(Protocol):
         """Take note that the partition cannot be read; nothing more is fed."""
 
 
-class RequestReader:
+class LogReader:
     """
-    Reads the partitions of `timer-request` that it is given feeds for.
+    Reads the partitions of a log that it is given feeds for.
 
     Args:
         request_log: is read from.
@@ -62,6 +82,8 @@ class RequestReader:
         self._log = request_log
         self._gate = gate
         self._feeds: dict[int, Feed] = {}
+        # Nodes that have not answered, which is told once.
+        self._silent: set[int] = set()
         self._changed = asyncio.Event()
         self._awaited = asyncio.Event()
         self._fetches: dict[int, asyncio.Task[dict[int, Fetched | KafkaError]]] = {}
@@ -100,7 +122,8 @@ class RequestReader:
                 chores = [self._follow(node, followed) for node, followed in zip(by_node, feeds, strict=True)]
                 if sum(map(len, by_node.values())) < len(self._feeds):
                     chores.append(self._find_leaders())
-                tasks = [asyncio.create_task(chore) for chore in (self._changed.wait(), *chores)]
+                waits = (self._changed.wait(), self._log.moved())
+                tasks = [asyncio.create_task(chore) for chore in (*waits, *chores)]
                 try:
                     # Whichever ends, all is looked at anew; every feed knows where to go on.
                     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -128,13 +151,16 @@ class RequestReader:
         while True:
             try:
                 came = await asyncio.shield(self._fetches[node])
-            except KafkaError:
-                # The client has logged why.
+            except KafkaError as why:
+                if node not in self._silent:
+                    self._silent.add(node)
+                    log.warning("%s; trying again", why)
                 return await self._find_leaders()
+            self._silent.discard(node)
             fetched = {number: part for number, part in came.items() if isinstance(part, Fetched)}
             for number, error in came.items():
                 if isinstance(error, KafkaError):
-                    if error.invalid_metadata:
+                    if isinstance(error, StaleMetadata):
                         return await self._find_leaders()
                     self._drop(feeds[number], error)
             positions |= {number: part.position for number, part in fetched.items()}
@@ -161,6 +187,7 @@ class RequestReader:
         try:
             while more:
                 await self._gate.over(unless=self._is_awaited)
+                await feed.ready()
                 if self._feeds.get(feed.partition.number) is not feed:
                     break
                 records = list(islice(fetched.records, _RECORDS_MAX))

@@ -11,37 +11,31 @@ At least once has no transactions: callbacks first, the seal once the broker has
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import (
-    IllegalOperation,
-    InvalidTopicError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    ProducerFenced,
-    RecordListTooLargeError,
-    TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
-)
+from aiokafka.errors import KafkaError, ProducerFenced
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from kafka_timers.broker.epoch import EpochCheck
-from kafka_timers.broker.producing import start, stop
+from kafka_timers.broker import codes
+from kafka_timers.broker.batches import Batch
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.producer import Producer, RefusedError
+from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.core.verdicts import Reason
-from kafka_timers.core.wire import Sealed, is_complete
+from kafka_timers.core.wire import Sealed, Topics, is_complete
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
-from kafka_timers.worker.ports import Ready
+from kafka_timers.worker.ports import Barrier, Ready
 
-_REFUSALS: dict[type[Exception], Reason] = {
-    TopicAuthorizationFailedError: Reason.TOPIC_REFUSED,
-    InvalidTopicError: Reason.TOPIC_UNKNOWN,
-    UnknownTopicOrPartitionError: Reason.TOPIC_UNKNOWN,
-    MessageSizeTooLargeError: Reason.TOO_LARGE,
-    RecordListTooLargeError: Reason.TOO_LARGE,
+# All others are `TOPIC_REFUSED`.
+_REASONS = {
+    codes.INVALID_TOPIC: Reason.TOPIC_UNKNOWN,
+    codes.UNKNOWN_TOPIC_OR_PARTITION: Reason.TOPIC_UNKNOWN,
+    codes.MESSAGE_TOO_LARGE: Reason.TOO_LARGE,
+    codes.RECORD_LIST_TOO_LARGE: Reason.TOO_LARGE,
 }
 BATCH_BYTES = 512 << 10
+# A compacted topic takes no record without a key.
+_BARRIER_KEY = b"barrier"
 
 
 class KafkaSender:
@@ -50,34 +44,25 @@ class KafkaSender:
 
     Args:
         settings: of the worker.
+        cluster: to write to.
         partition: number of the partition, part of the transactional id.
-        sealed_topic: where seals go.
+        names: of the service's topics.
     """
 
-    def __init__(self, settings: WorkerSettings, partition: int, sealed_topic: str) -> None:
+    def __init__(self, settings: WorkerSettings, cluster: Cluster, partition: int, names: Topics) -> None:
         self._transactional = settings.guarantee == "exactly-once"
-        self._transaction_timeout_s = settings.transaction_timeout_s
+        self._timeout_s = settings.transaction_timeout_s
         self._partition = partition
-        self._sealed_topic = sealed_topic
-        self._acks: list[tuple[str, asyncio.Future[Any]]] = []
-        more: dict[str, Any] = {"enable_idempotence": True}
-        if self._transactional:
-            more = {
-                "transactional_id": f"{settings.group}.{settings.topic_prefix}{partition}",
-                "transaction_timeout_ms": int(settings.transaction_timeout_s * 1000),
-            }
-        self._producer = AIOKafkaProducer(
-            **settings.kafka.client_options(),
-            acks="all",
-            max_batch_size=BATCH_BYTES,
-            request_timeout_ms=int(settings.transaction_timeout_s * 1000),
-            **more,
-        )
+        self._names = names
+        # Held by whoever has a transaction open, or asks for a later epoch, which would abort one.
+        self._free = asyncio.Lock()
+        name = f"{settings.group}.{settings.topic_prefix}{partition}" if self._transactional else None
+        self._producer = Producer(cluster, name, self._timeout_s, BATCH_BYTES, f"sender {partition}")
 
     @property
-    def epoch_check(self) -> EpochCheck | None:
-        """The check whether another owner has shut this one out; None with at-least-once, where none does."""
-        return EpochCheck(self._producer) if self._transactional else None
+    def trouble(self) -> str:
+        """Why it does not go on, as far as is known; empty when it does."""
+        return self._producer.trouble
 
     async def start(self) -> None:
         """
@@ -87,40 +72,76 @@ class KafkaSender:
             SettingsError: the broker refuses the transaction timeout.
             aiokafka.errors.KafkaError: no broker answers, or it refuses the producer.
         """
-        await start(self._producer, self._transaction_timeout_s)
+        with naming_the_timeout(self._timeout_s):
+            await self._producer.start()
 
     async def stop(self) -> None:
         """Disconnect; what was not committed is aborted by the next owner's start."""
-        for _, ack in self._acks:
-            # Nobody asks for its outcome any more; one that has failed would be logged for that.
-            if not ack.cancel() and not ack.cancelled():
-                ack.exception()
-        await stop(self._producer)
+        await self._producer.stop()
 
-    def new_batch(self) -> BatchBuilder:
+    def new_batch(self) -> Batch:
         """Return an empty batch of at most `BATCH_BYTES`; may be called before `begin`."""
-        return self._producer.create_batch()
+        return self._producer.new_batch()
+
+    async def barrier(self) -> Barrier | None:
+        """
+        Write a record to the partition of both logs, and abort it, so that no reader of committed records gets it.
+
+        A broker acknowledges it once all replicas in sync have it, which one that was cut off from them cannot. None
+        with at-least-once, which has no transactions.
+
+        Raises:
+            FencedError: another worker owns the partition.
+            KafkaError: it was not written. This sender is of no more use.
+        """
+        if not self._transactional:
+            return None
+        producer, partition = self._producer, self._partition
+        try:
+            async with self._free:
+                producer.begin()
+                for topic in (self._names.sealed, self._names.requests):
+                    batch = self.new_batch()
+                    batch.append(timestamp=None, key=_BARRIER_KEY, value=b"")
+                    producer.send(batch, topic, partition)
+                await producer.flush()
+                sealed = producer.offset_of(self._names.sealed, partition)
+                requests = producer.offset_of(self._names.requests, partition)
+                await producer.abort()
+        except ProducerFenced as error:
+            raise FencedError from error
+        except RefusedError as error:
+            raise KafkaError(f"{error}; a worker needs the right to write there: see kafka-timers acls") from error
+        if min(sealed, requests) < 0:
+            raise KafkaError("the brokers have taken records of ours twice, and do not tell where they lie")
+        return Barrier(sealed, requests)
+
+    async def is_held(self) -> bool:
+        """
+        Tell whether nobody else owned the partition at some moment after this was asked; waits until no slice is open.
+
+        Always true with at-least-once, where nothing shuts an owner out.
+
+        Raises:
+            KafkaError: the broker does not tell. This sender is of no more use.
+        """
+        if not self._transactional:
+            return True
+        async with self._free:
+            return await self._producer.is_held()
 
     async def begin(self) -> None:
         """Begin a slice."""
-        self._acks = []
-        if self._transactional:
-            try:
-                await self._producer.begin_transaction()
-            except ProducerFenced as error:
-                raise FencedError from error
+        await self._free.acquire()
+        self._producer.begin()
 
-    async def send_all(self, batches: Iterable[Ready]) -> None:
-        """Send *batches* as part of the slice; waits only while an earlier one for the same partition is queued."""
+    def send_all(self, batches: Iterable[Ready]) -> None:
+        """Send *batches* as part of the slice, in the background."""
         try:
             for batch, topic, partition in batches:
-                self._acks.append((topic, await self._producer.send_batch(batch, topic, partition=partition)))
+                self._producer.send(batch, topic, partition)
         except ProducerFenced as error:
             raise FencedError from error
-        except (AssertionError, IllegalOperation) as error:
-            # The transaction has failed meanwhile; an ack tells why.
-            await self._gather()
-            raise KafkaError("the transaction failed without a reason") from error
 
     async def commit(self, seal: Sealed) -> None:
         """
@@ -128,37 +149,46 @@ class KafkaSender:
 
         Raises:
             FencedError: another worker owns the partition; nothing of the slice is visible.
-            TopicsRefusedError: callback topics refuse; nothing of the slice is visible.
+            TopicsRefusedError: callback topics refuse; nothing of the slice is visible. It is to be given up (`abort`).
             KafkaError: anything else. The slice may be visible or not: the seals tell. This sender is of no more use.
         """
-        if not self._transactional:
-            await self._gather()
-        batch = self.new_batch()
-        # A key of its own for slices: compaction must never leave a slice without the complete seal that it stands on.
-        key = b"%d" % self._partition if is_complete(seal) else b"%d slice" % self._partition
-        batch.append(timestamp=None, key=key, value=seal.SerializeToString())
-        await self.send_all([(batch, self._sealed_topic, self._partition)])
-        # commit_transaction() returns normally when a batch has failed, so every ack is looked at before.
-        await self._gather()
-        if self._transactional:
-            try:
-                await self._producer.commit_transaction()
-            except ProducerFenced as error:
-                raise FencedError from error
+        try:
+            if not self._transactional:
+                await self._producer.flush()
+            batch = self.new_batch()
+            # A key of its own for slices: compaction must never leave a slice without the complete seal that it stands
+            # on.
+            key = b"%d" % self._partition if is_complete(seal) else b"%d slice" % self._partition
+            batch.append(timestamp=None, key=key, value=seal.SerializeToString())
+            self.send_all([(batch, self._names.sealed, self._partition)])
+            await (self._producer.commit() if self._transactional else self._producer.flush())
+            self._free.release()
+        except ProducerFenced as error:
+            raise FencedError from error
+        except RefusedError as error:
+            own = [each for each in error.refusals if each.topic in (self._names.sealed, self._names.rejected)]
+            if own:
+                raise KafkaError(str(RefusedError(own))) from error
+            raise TopicsRefusedError(
+                {
+                    refusal.topic: (_REASONS.get(refusal.code, Reason.TOPIC_REFUSED), str(refusal))
+                    for refusal in error.refusals
+                }
+            ) from error
 
-    async def _gather(self) -> None:
-        answers = await asyncio.gather(*[ack for _, ack in self._acks], return_exceptions=True)
-        acks = zip(self._acks, answers, strict=True)
-        failed = [(topic, error) for (topic, _), error in acks if isinstance(error, Exception)]
-        if not failed:
-            return
-        for _, error in failed:
-            if isinstance(error, ProducerFenced):
-                raise FencedError from error
-        reasons = {topic: _REFUSALS[type(error)] for topic, error in failed if type(error) in _REFUSALS}
-        if reasons:
-            raise TopicsRefusedError(reasons)
-        raise failed[0][1]
+    async def abort(self) -> None:
+        """
+        Give the slice up after `commit` has raised `TopicsRefusedError`; another one can begin.
+
+        Raises:
+            FencedError: another worker owns the partition.
+            KafkaError: anything else. This sender is of no more use.
+        """
+        try:
+            await self._producer.abort()
+        except ProducerFenced as error:
+            raise FencedError from error
+        self._free.release()
 
 
 class Filling:
@@ -172,7 +202,7 @@ class Filling:
     def __init__(self, new_batch: Callable[[], BatchBuilder]) -> None:
         self._new_batch = new_batch
         self._open: dict[tuple[str, int], BatchBuilder] = {}
-        self._full: list[Ready] = []
+        self._full: list[tuple[BatchBuilder, str, int]] = []
 
     def add(
         self,
@@ -193,6 +223,6 @@ class Filling:
             batch = self._open[at] = self._new_batch()
             batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
 
-    def all(self) -> list[Ready]:
+    def all(self) -> list[tuple[BatchBuilder, str, int]]:
         """Return all batches, in the order in which they must be sent."""
         return [*self._full, *[(batch, *at) for at, batch in self._open.items()]]

@@ -11,7 +11,7 @@ from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import CallbackTopics, LogBounds, NewSender, ReplySender, SealLog, Stores
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.reader import RequestReader
+from kafka_timers.worker.reader import LogReader
 from kafka_timers.worker.slices import Rejects
 
 
@@ -45,7 +45,7 @@ class Ports:
     settings: WorkerSettings
     names: Topics
     partitions: int
-    reader: RequestReader
+    reader: LogReader
     bounds: LogBounds
     ends: EndOffsets
     seals: SealLog

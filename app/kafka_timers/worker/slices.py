@@ -14,9 +14,9 @@ from itertools import count, islice, repeat
 from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
-from aiokafka.producer.message_accumulator import BatchBuilder
 from google.protobuf.message import DecodeError
 
+from kafka_timers.broker.batches import Batch
 from kafka_timers.clock import Clock
 from kafka_timers.core import rows as batches
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target, fits
@@ -25,7 +25,7 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
 from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
 from kafka_timers.core.verdicts import Reason, unpack_refused
-from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, Request, callback_headers
+from kafka_timers.core.wire import EXPIRY_HEADER, REJECT_PREFIX, REQUEST_HEADER, Request, callback_headers
 from kafka_timers.worker.ports import CallbackTopics, Ready
 from kafka_timers.worker.sender import BATCH_BYTES
 
@@ -38,6 +38,8 @@ _STRIDE_REQUESTS = 1_000
 _STRIDE_BYTES = 4 << 20
 
 # What the field of a seal takes, some 24 days.
+# A broker may say much.
+_WORDS_BYTES_MAX = 500
 _LATENESS_MS_MAX = (1 << 31) - 1
 
 
@@ -60,7 +62,7 @@ class _Accumulator:
 
     topic: str
     target: Target
-    batches: list[BatchBuilder | None]
+    batches: list[Batch | None]
     plain_bytes_max: int
     fired: int = 0
 
@@ -98,7 +100,7 @@ class Slice:
     def __init__(
         self,
         number: int,
-        new_batch: Callable[[], BatchBuilder],
+        new_batch: Callable[[], Batch],
         targets: CallbackTopics,
         rejects: Rejects,
         clock: Clock,
@@ -329,7 +331,14 @@ class Slice:
             log.exception("partition %d offset %d: its callback cannot be built", self._number, offset)
             reason = Reason.UNREADABLE
         if reason:
-            self._reject(offset, reason, b"%d" % second, row)
+            words = self._words_of(row) if reason is Reason.TOPIC_REFUSED else ""
+            self._reject(offset, reason, b"%d" % second, row, words)
+
+    def _words_of(self, row: bytes) -> str:
+        """Return what the broker has said of the topics of a request."""
+        request, words = Request.FromString(row), self._targets.words
+        names = request.callBackTopic.decode(), request.tombstoneTopic.decode()
+        return "; ".join(words[name] for name in names if name in words)
 
     async def _add_or_judge(self, second: int, offset: int, row: bytes) -> Reason | None:
         """Add a request, or return why it is rejected."""
@@ -391,11 +400,13 @@ class Slice:
         batch = to.batches[at] = self._new_batch()
         batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
 
-    def _reject(self, offset: int, reason: Reason, key: bytes | None, value: bytes | None) -> None:
+    def _reject(self, offset: int, reason: Reason, key: bytes | None, value: bytes | None, words: str = "") -> None:
         self.contents.rejected.append(offset)
         self.refused[reason] += 1
         to = self._rejects_to
         headers = reject_headers(reason, self._rejects.source, self._number, offset)
+        if words:
+            headers.append(("timer-rejected-words", words.encode()[:_WORDS_BYTES_MAX]))
         # A topic that takes less than `timer-request` gets what fits.
         room = to.target.batch_bytes_max - 2 * OVERHEAD_BYTES
         key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
@@ -406,13 +417,13 @@ class Slice:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
 
 
-def reject_headers(reason: str, topic: str, partition: int, offset: int) -> Headers:
+def reject_headers(reason: str, topic: str, partition: int, offset: int) -> list[tuple[str, bytes | None]]:
     """Return what a record on `timer-rejected` tells of the one that was refused: why, and where it lies."""
     return [
-        ("timer-rejected-reason", reason.encode()),
-        ("timer-rejected-topic", topic.encode()),
-        ("timer-rejected-partition", b"%d" % partition),
-        ("timer-rejected-offset", b"%d" % offset),
+        (REJECT_PREFIX + "reason", reason.encode()),
+        (REJECT_PREFIX + "topic", topic.encode()),
+        (REJECT_PREFIX + "partition", b"%d" % partition),
+        (REJECT_PREFIX + "offset", b"%d" % offset),
     ]
 
 

@@ -30,6 +30,9 @@ each new table overlap with all of them, and each compaction would rewrite every
 
 Every read and delete has bounds: without them RocksDB walks over the tombstones of all that has ever fired. All rows
 lie above the last sealed second, so reads start there.
+
+No write waits for the disk: rocksdict holds Python's lock meanwhile, so the whole process would stand still. It goes
+into memory or fails, and `is_behind` tells whoever feeds the store when to wait.
 """
 
 import shutil
@@ -56,10 +59,11 @@ from rocksdict import (
 from kafka_timers.core import rows as batches
 from kafka_timers.core.backlog import Count
 from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan
-from kafka_timers.core.keys import FIRST_MS, first_key, parts_of, row_key
+from kafka_timers.core.keys import FIRST_MS, first_key, moment_of, parts_of, row_key
 from kafka_timers.core.versions import Answer, Version
 from kafka_timers.core.wire import ID_MEMORY_S
 from kafka_timers.errors import NewerFormatError
+from kafka_timers.worker.room import DiskFullError, Room
 
 _FORMAT = 4
 _HEAD = struct.Struct(">BQQQQB")
@@ -74,6 +78,11 @@ _IDS, _SIDE = "ids", "side"
 _MARKS, _IGNORED, _EXPIRING, _ANSWERS = b"b", b"i", b"p", b"r"
 _CANCELLED, _SUPERSEDED = b"c", b"m"
 _NUMBER, _IDS_NUMBER, _SIDE_NUMBER = first_key(0) + b"n", b"\xff", b"n"
+_ABOVE_ALL = b"\xff" * 8
+_OPTIONS = Path(__file__).with_name("rocksdb")
+# From how many full buffers, and tables that are not sorted in yet, a store is behind.
+_BUFFERS_MAX, _TABLES_MAX = 2, 36
+_NEVER = 1 << 30
 
 
 class StoreMemory:
@@ -94,7 +103,7 @@ class StoreMemory:
         table.set_cache_index_and_filter_blocks(True)
         table.set_block_size(16 << 10)
         table.set_bloom_filter(10, block_based=False)
-        options = Options(raw_mode=True)
+        options, _ = Options.load_latest(str(_OPTIONS))
         options.create_if_missing(True)
         options.create_missing_column_families(True)
         # Without RocksDB's own log the column families would come back as of different moments.
@@ -102,7 +111,12 @@ class StoreMemory:
         options.set_block_based_table_factory(table)
         options.set_write_buffer_manager(self.write_buffers)
         options.set_write_buffer_size(8 << 20)
-        options.set_max_write_buffer_number(2)
+        # Where RocksDB would have a write wait until its disk has caught up; see `is_behind`.
+        options.set_max_write_buffer_number(_NEVER)
+        options.set_level_zero_slowdown_writes_trigger(_NEVER)
+        options.set_level_zero_stop_writes_trigger(_NEVER)
+        options.set_soft_pending_compaction_bytes_limit(0)
+        options.set_hard_pending_compaction_bytes_limit(0)
         # What fires soon is compacted all the time, and with it every file that it overlaps: small files hold little of
         # what is due later.
         options.set_target_file_size_base(2 << 20)
@@ -139,6 +153,8 @@ class TimerStore:
         # `timer-request` again.
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub takes it for a method
+        # Should RocksDB want a write to wait all the same, it fails.
+        unlogged.no_slowdown = True
         self._db.set_write_options(unlogged)
         # RocksDB keeps the folder locked while an iterator is left, whoever still holds it.
         self._iterators: WeakSet[Generator[Row]] = WeakSet()
@@ -149,27 +165,51 @@ class TimerStore:
         # Whether requests may lie here that do not fire, and whether ids may be due to be forgotten.
         self._has_marks = True
         self._has_expiring = True
+        self._room = Room(folder)
+        # Whether the last write was refused.
+        self._has_failed = False
+
+    def end_reading(self) -> None:
+        """End all iterators over the store."""
+        for iterator in list(self._iterators):
+            iterator.close()
 
     def close(self) -> None:
         """
-        Close the store, with all that was written if the disk takes it; its folder may be opened again.
+        Close the store; its folder may be opened again.
 
-        Iterators over it end. A second call does nothing.
+        All that was written is kept, unless the disk is full or has failed: that is read from the log again. This takes
+        as long as the disk does, and some seconds where a flush has failed; other threads run meanwhile. A second call
+        does nothing.
         """
         if not hasattr(self, "_db"):
             return
-        for iterator in list(self._iterators):
-            iterator.close()
-        # What a full disk does not take is read from the log again.
-        with suppress(Exception):
-            self._db.close()
+        self.end_reading()
+        if not self._is_sound():
+            # What is let go of is flushed, unless all background work has ended.
+            self._db.cancel_all_background(False)
+        # Each of these keeps the store open, and whichever lets go last waits for what RocksDB has under way.
+        del self._id_family, self._side_family
+        for each in (self._db, self._ids, self._side):
+            with suppress(Exception):
+                each.close()
         # Where that has failed, this lets go of the folder.
-        del self._ids, self._side, self._id_family, self._side_family, self._db
+        del self._ids, self._side, self._db
+
+    def _is_sound(self) -> bool:
+        """Whether the disk is likely to take what is in memory; RocksDB rests for a second when it does not."""
+        in_memory = [db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0 for db in (self._db, self._ids)]
+        try:
+            self._room.check(sum(in_memory))
+        except DiskFullError:
+            return False
+        return not self._has_failed
 
     @property
     def is_new(self) -> bool:
         """Whether nothing was ever kept here."""
-        return next(self._items(b"", _END), None) is None
+        families = (self._db, self._ids, self._side)
+        return all(next(self._track(_items(each, b"", _ABOVE_ALL)), None) is None for each in families)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -254,9 +294,17 @@ class TimerStore:
 
     def has_due(self, sealed_ms: int, end_ms: int) -> bool:
         """Tell whether any row is due before *end_ms*, given that none is left before *sealed_ms*."""
+        return self._lowest_key(sealed_ms) < first_key(end_ms)
+
+    def first_ms(self, sealed_ms: int) -> int | None:
+        """Return the moment from which on the first row may fire, given that none is left before *sealed_ms*."""
+        lowest = self._lowest_key(sealed_ms)
+        return None if lowest == _END else moment_of(lowest)
+
+    def _lowest_key(self, sealed_ms: int) -> bytes:
         if self._lowest is None:
             self._lowest = next((key for key, _ in self._items(first_key(sealed_ms), _END)), _END)
-        return self._lowest < first_key(end_ms)
+        return self._lowest
 
     def last_second(self) -> int:
         """Return the last second in which any row is due; 0 without rows."""
@@ -287,9 +335,10 @@ class TimerStore:
 
     def write(self, changes: Changes) -> None:
         """
-        Keep *changes*, all of them or none.
+        Keep *changes*, all of them or none; this waits for nothing.
 
         Raises:
+            DiskFullError: the disk has no room left; nothing has changed.
             Exception: RocksDB did not take them; nothing has changed.
         """
         batch = WriteBatch(raw_mode=True)
@@ -371,13 +420,31 @@ class TimerStore:
         return True
 
     def _write(self, batch: WriteBatch) -> None:
-        """Write *batch* into all families, with its number."""
+        """Write *batch* into all families, with its number, if there is room."""
+        self._room.check()
         self._number += 1
         number = _OFFSET.pack(self._number)
         batch.put(_NUMBER, number)
         batch.put(_IDS_NUMBER, number, self._id_family)
         batch.put(_SIDE_NUMBER, number, self._side_family)
+        self._has_failed = True
         self._db.write(batch)
+        self._has_failed = False
+
+    @property
+    def is_behind(self) -> bool:
+        """
+        Whether the disk is slower than what is written, so that it is time to wait.
+
+        Raises:
+            DiskFullError: it has no room left, so that waiting would be in vain.
+        """
+        buffers = self._db.property_int_value("rocksdb.num-immutable-mem-table") or 0
+        tables = self._db.property_value("rocksdb.num-files-at-level0") or "0"
+        if buffers < _BUFFERS_MAX and int(tables) < _TABLES_MAX:
+            return False
+        self._room.check()
+        return True
 
 
 def _items(db: Rdict, start: bytes, before: bytes) -> Generator[Row]:

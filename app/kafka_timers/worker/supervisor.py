@@ -3,6 +3,9 @@ Several workers as one command: `worker --processes N` uses the cores of a host 
 
 Each is a process of its own, as if started by hand: its own member of the group, its own folder, its own port. What is
 done here is what an init system would do for them: start, start again after a crash, stop.
+
+And one thing more: a worker that was killed is reported to the group, which would miss it only when its session ends.
+For that each worker leaves the id of its membership in its folder.
 """
 
 import asyncio
@@ -14,6 +17,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from aiokafka.errors import KafkaError
+
+from kafka_timers.broker.groups import remove_member
 from kafka_timers.die_with_parent import die_with_us
 from kafka_timers.environment import env_name
 from kafka_timers.settings import WorkerSettings
@@ -23,6 +29,20 @@ log = logging.getLogger(__name__)
 _RESTART_S = 1.0
 # Longer than a worker takes to hand its partitions over.
 _STOP_S = 15.0
+# By then the group has noticed by itself.
+_REPORT_S = 5.0
+_MEMBER = "member"
+
+
+def keep_member_id(folder: Path, member_id: str) -> None:
+    """Leave the id by which the group knows the worker of *folder* there, for `run_all`."""
+    # On a full disk the group has to notice by itself.
+    with suppress(OSError):
+        file = folder / _MEMBER
+        # A worker may be killed while it writes.
+        new = file.with_suffix(".new")
+        new.write_text(member_id)
+        new.replace(file)
 
 
 def settings_of(settings: WorkerSettings, number: int) -> WorkerSettings:
@@ -72,5 +92,21 @@ async def _keep(number: int, settings: WorkerSettings, stop: asyncio.Event) -> i
         if code >= 0:
             return code
         log.error("worker process %d was ended by signal %d: starting it again", number, -code)
+        reporting = asyncio.create_task(_report(number, settings))
         await asyncio.wait([stopping], timeout=_RESTART_S)
+        await reporting
     return 0
+
+
+async def _report(number: int, settings: WorkerSettings) -> None:
+    """Tell the group that worker process *number* is dead, so that others get its partitions at once."""
+    group = settings.group
+    try:
+        member_id = (Path(settings_of(settings, number).data_dir) / _MEMBER).read_text()
+        if await remove_member(settings.kafka, group, member_id, _REPORT_S):
+            log.info("worker process %d is out of group %s: others get its partitions", number, group)
+    except FileNotFoundError:
+        pass  # it has not joined yet
+    except (OSError, KafkaError) as error:
+        why = str(error) or f"no answer within {_REPORT_S:.0f} s"
+        log.warning("worker process %d could not be taken out of group %s: %s", number, group, why)

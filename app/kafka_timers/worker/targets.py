@@ -9,10 +9,12 @@ import re
 from collections.abc import Collection, Iterable
 from fnmatch import translate
 
-from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import for_code
+from aiokafka.protocol.admin import DescribeConfigsRequest
 
+from kafka_timers.broker import codes
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.requests import Metadata
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.verdicts import Reason
@@ -21,6 +23,8 @@ from kafka_timers.core.wire import Topics
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MAX_MESSAGE = "max.message.bytes"
 _CLEANUP = "cleanup.policy"
+# Kafka's number of that kind of resource.
+_TOPIC = 2
 # Kafka's own default, assumed where this service may not read a topic's settings.
 _MAX_MESSAGE_BYTES = 1_048_588
 
@@ -38,13 +42,15 @@ class TopicLookup:
 
     Attributes:
         verdicts: by topic name, a `Target` or the reason for which it is refused.
+        words: by topic name, what the broker has said where it refused a write.
     """
 
-    def __init__(self, admin: AIOKafkaAdminClient, topics: Topics, allowed: str, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, topics: Topics, allowed: str, clock: Clock) -> None:
         self.verdicts: dict[str, Target | Reason] = {}
+        self.words: dict[str, str] = {}
         self._until_s: dict[str, float] = {}
         self._wanted: set[str] = set()
-        self._admin = admin
+        self._cluster = cluster
         self._own = topics
         self._allowed = re.compile("|".join(translate(glob.strip()) for glob in allowed.split(",")))
         self._clock = clock
@@ -81,8 +87,9 @@ class TopicLookup:
             aiokafka.errors.KafkaError: no broker answers.
         """
         settings = await self._settings(names) if names else {}
-        # A missing topic must not be asked for by name: the broker would create it, where it is set up to. Asking for
-        # all topics instead takes seconds on a cluster that has thousands.
+        if missing := [name for name, found in settings.items() if found is Reason.TOPIC_UNKNOWN]:
+            # Another broker is asked as well: one that was cut off from the others does not know what is new.
+            settings |= await self._settings(missing)
         exist = [name for name, found in settings.items() if found is not Reason.TOPIC_UNKNOWN]
         partitions = await self._partitions(exist) if exist else {}
         verdicts: dict[str, Target | Reason] = {}
@@ -95,9 +102,10 @@ class TopicLookup:
                 verdicts[name] = Target(partitions[name], *found)
         return verdicts
 
-    def refuse(self, name: str, reason: Reason) -> None:
-        """Take note that the broker refused a write to *name*."""
+    def refuse(self, name: str, reason: Reason, words: str) -> None:
+        """Take note that the broker refused a write to *name*, and of its words."""
         self._judge(name, reason, _KEEP_REFUSED_S)
+        self.words[name] = words
 
     def doubt(self) -> None:
         """Forget which topics are writable and what they take, so that each is looked up before it is used again."""
@@ -116,6 +124,7 @@ class TopicLookup:
         writable = [name for name in old if isinstance(self.verdicts[name], Target)]
         for name in set(old).difference(writable):
             del self.verdicts[name], self._until_s[name]
+            self.words.pop(name, None)
         wanted, self._wanted = self._wanted, set()
         await self.resolve(wanted.union(writable))
 
@@ -125,24 +134,22 @@ class TopicLookup:
 
     async def _settings(self, names: Iterable[str]) -> dict[str, tuple[int, bool] | Reason]:
         """Return of each topic the largest batch that it takes and whether it needs keys, or why it has no settings."""
-        wanted = {_MAX_MESSAGE: None, _CLEANUP: None}
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name, wanted) for name in names]
+        request = DescribeConfigsRequest([(_TOPIC, name, [_MAX_MESSAGE, _CLEANUP]) for name in names])
         settings: dict[str, tuple[int, bool] | Reason] = {}
-        for answer in await self._admin.describe_configs(resources):
-            for error, _, _, name, entries in answer.resources:
-                if error == TopicAuthorizationFailedError.errno:
-                    settings[name] = Reason.TOPIC_REFUSED
-                elif error and for_code(error).retriable and error != UnknownTopicOrPartitionError.errno:
-                    # It says nothing of the topic, whose requests must not be refused for it.
-                    raise for_code(error)(f"{name} could not be looked up")
-                elif error:
-                    settings[name] = Reason.TOPIC_UNKNOWN
-                else:
-                    has = {entry[0]: entry[1] for entry in entries}
-                    batch_bytes_max = int(has.get(_MAX_MESSAGE, _MAX_MESSAGE_BYTES))
-                    settings[name] = batch_bytes_max, "compact" in has.get(_CLEANUP, "")
+        for code, _, _, name, entries in (await self._cluster.ask_any(request)).resources:
+            if code == codes.TOPIC_AUTHORIZATION_FAILED:
+                settings[name] = Reason.TOPIC_REFUSED
+            elif code and for_code(code).retriable and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
+                # It says nothing of the topic, whose requests must not be refused for it.
+                raise for_code(code)(f"{name} could not be looked up: {codes.name_of(code)}")
+            elif code:
+                settings[name] = Reason.TOPIC_UNKNOWN
+            else:
+                has = {entry[0]: entry[1] for entry in entries}
+                batch_bytes_max = int(has.get(_MAX_MESSAGE, _MAX_MESSAGE_BYTES))
+                settings[name] = batch_bytes_max, "compact" in has.get(_CLEANUP, "")
         return settings
 
     async def _partitions(self, names: Collection[str]) -> dict[str, int]:
-        described = await self._admin.describe_topics(sorted(names))
-        return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["partitions"]}
+        answer = await self._cluster.ask_any(Metadata(sorted(names)))
+        return {topic: len(partitions) for code, topic, _, _, partitions, *_ in answer.topics if partitions}

@@ -1,0 +1,72 @@
+"""
+Reject what lies in partitions that were added to `timer-request` after the service had begun.
+
+Kafka takes no partitions away, and timer ids are routed by the number that there was, so those partitions are never
+served. Clients whose own partitioner counts them write there all the same; what they ask for goes to `timer-rejected`,
+exactly once, by the same means by which a door passes records on.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+from aiokafka import TopicPartition
+
+from kafka_timers.adapters import added_group
+from kafka_timers.adapters.commands import Parsed, SourceRecord
+from kafka_timers.adapters.reader import AdapterReader, Outlet, OwnedPartition, Passing
+from kafka_timers.clock import Clock
+from kafka_timers.core.verdicts import Reason
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.worker.slices import Headers, reject_headers
+
+
+class AddedPartitions(AdapterReader):
+    """
+    Rejects all that lies in the partitions of *topic* from *served* on.
+
+    Args:
+        settings: settings of the worker.
+        topic: name of `timer-request`.
+        served: how many of its partitions are served.
+        outlet: where refused records go.
+        gate: holds reading up while callbacks leave.
+        metrics: metrics of the worker.
+        clock: stamps what is rejected.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        topic: str,
+        served: int,
+        outlet: Outlet,
+        gate: PriorityGate,
+        metrics: WorkerMetrics,
+        clock: Clock,
+    ) -> None:
+        super().__init__(settings, "added", topic, outlet, gate, metrics, clock)
+        self._title = f"added partitions of {topic}"
+        self._served = served
+        self._rejected = metrics.rejected
+
+    def _parser(self) -> Callable[[SourceRecord], Parsed | StrEnum]:
+        return lambda _: Reason.PARTITION_ADDED
+
+    def _group_in(self, group: str) -> str:
+        return added_group(group)
+
+    def _is_read(self, at: TopicPartition) -> bool:
+        return bool(at.partition >= self._served)
+
+    def _told_of(self, record: SourceRecord, reason: StrEnum) -> Headers:
+        return reject_headers(reason, record.topic, record.partition, record.offset)
+
+    def _count(self, source: OwnedPartition, records: int, batch: Passing) -> None:
+        for reason, count in batch.refused.items():
+            self._rejected.labels(reason).inc(count)
+
+    def _show_lag(self) -> None:
+        # It is no door.
+        pass

@@ -1,0 +1,91 @@
+"""A batch of records that is built once and may be sent again, by the same producer or in its next transaction."""
+
+import struct
+from typing import Any
+
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
+
+__all__ = ["Batch"]
+
+_MAGIC = 2
+_PLAIN = 0
+# Where an encoded batch has its checksum, what that is of, and who has sent it: id, epoch and first sequence number.
+_CHECKSUM_AT, _CHECKED_FROM, _PRODUCER_AT = 17, 21, 43
+_CHECKSUM, _PRODUCER = struct.Struct(">I"), struct.Struct(">qhi")
+
+
+class Batch:
+    """
+    Records for one partition.
+
+    Args:
+        bytes_max: that it takes; a first record is taken whatever its size.
+        is_transactional: whether it is sent in transactions.
+    """
+
+    __slots__ = ("_builder", "_count", "_encoded", "_is_full")
+
+    def __init__(self, bytes_max: int, *, is_transactional: bool) -> None:
+        self._builder: Any = DefaultRecordBatchBuilder(
+            _MAGIC,
+            _PLAIN,
+            is_transactional=is_transactional,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=-1,
+            batch_size=bytes_max,
+        )
+        self._count = 0
+        self._is_full = False
+        self._encoded: bytes | bytearray | None = None
+
+    def append(
+        self,
+        *,
+        timestamp: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]] = [],  # noqa: B006  # read only, once per record
+    ) -> Any:
+        """
+        Append a record, unless the batch is full or was sent: None then, anything else if it was appended.
+
+        Args:
+            timestamp: UNIX milliseconds; None for now.
+            key: of the record.
+            value: of the record.
+            headers: of the record.
+        """
+        if self._is_full:
+            return None
+        appended = self._builder.append(self._count, timestamp, key, value, headers)
+        if appended is None:
+            # Also not a smaller one: records of a batch keep their order.
+            self._is_full = True
+        else:
+            self._count += 1
+        return appended
+
+    def record_count(self) -> int:
+        """Return how many records it has."""
+        return self._count
+
+    def size(self) -> int:
+        """Return how many bytes it has."""
+        return self._builder.size() if self._encoded is None else len(self._encoded)
+
+    def encoded(self, producer_id: int, epoch: int, sequence: int) -> bytes | bytearray:
+        """Return it as it is sent by that producer, its first record having the number *sequence*."""
+        if self._encoded is None:
+            self._is_full = True
+            self._builder.set_producer_state(producer_id, epoch, sequence)
+            self._encoded = self._builder.build()
+            self._builder = None
+            return self._encoded
+        producer = _PRODUCER.pack(producer_id, epoch, sequence)
+        if self._encoded[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] != producer:
+            self._encoded = batch = bytearray(self._encoded)
+            batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] = producer
+            _CHECKSUM.pack_into(batch, _CHECKSUM_AT, calc_crc32c(bytes(memoryview(batch)[_CHECKED_FROM:])))
+        return self._encoded

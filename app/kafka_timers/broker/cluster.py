@@ -1,0 +1,346 @@
+"""
+The brokers of a cluster: who leads what, and questions to them.
+
+A broker may be silent without closing its connections, and one that leads no more may not know it. So each question has
+a limit of seconds; what does not answer within it loses its connection, and is asked last when others can tell as well.
+One broker that is silent holds up no question to another.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple, Self
+
+from aiokafka.client import CoordinationType
+from aiokafka.conn import AIOKafkaConnection, collect_hosts, create_conn
+from aiokafka.errors import KafkaConnectionError, KafkaError, RequestTimedOutError, StaleMetadata, for_code
+from aiokafka.protocol.api import Request
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+
+from kafka_timers.broker import codes
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.requests import ApiVersions, Metadata, transaction_version_in
+
+__all__ = ["Cluster", "Leader"]
+
+# The limit of a question, its connection included if that has to be made.
+LIMIT_S = 4.0
+# A question that any broker can answer goes to one more of them after so long.
+_ASK_NEXT_S = 0.5
+# How long one that was silent may take to open a connection.
+_GREETING_S = 1.0
+_CLOSE_S = 1.0
+_ANY = "any"
+
+
+class _Address(NamedTuple):
+    host: str
+    port: int
+
+
+class Leader(NamedTuple):
+    """The broker `node` that leads a partition, and in which leader epoch."""
+
+    node: int
+    epoch: int
+
+
+class Cluster:
+    """
+    Connections to all brokers of a cluster; `open` makes one.
+
+    Questions of one *lane* to one broker are answered one after the other, so what may take long has a lane of its own.
+
+    Args:
+        kafka: where it is, and how to log in.
+        limit_s: of each question.
+        options: of connections, over those of *kafka*.
+    """
+
+    def __init__(self, kafka: Kafka, limit_s: float = LIMIT_S, **options: Any) -> None:
+        options = kafka.client_options() | options
+        self.limit_s = limit_s
+        self._entries = [_Address(host, port) for host, port, _ in collect_hosts(options.pop("bootstrap_servers"))]
+        # Beyond our own limit, so that ours is the one that speaks.
+        self._options = options | {"request_timeout_ms": int(limit_s * 2000), "max_idle_ms": None}
+        self._brokers: dict[int, _Address] = {}
+        # Their ids, and what is wrong with those that have none.
+        self._topics: dict[str, bytes] = {}
+        self._wrong: dict[str, int] = {}
+        # Of none, if the broker is -1, which is of some leader epoch too.
+        self._leaders: dict[tuple[str, int], Leader] = {}
+        self._replicas: dict[tuple[str, int], tuple[int, ...]] = {}
+        # Fulfilled when a leader of the topic changes.
+        self._moves: dict[str, asyncio.Future[None]] = {}
+        self._connections: dict[tuple[_Address, str], asyncio.Task[AIOKafkaConnection]] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        # Ask them last.
+        self._silent: set[_Address] = set()
+        self._turn = -1
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, kafka: Kafka, limit_s: float = LIMIT_S, **options: Any) -> AsyncIterator[Self]:
+        """
+        Connect.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        cluster = cls(kafka, limit_s, **options)
+        try:
+            await cluster.refresh()
+            yield cluster
+        finally:
+            await cluster.close()
+
+    async def close(self) -> None:
+        """Close all connections; what is still asked ends with an error."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        await self._close(list(self._connections))
+
+    async def close_lane(self, lane: str) -> None:
+        """Close the connections of *lane*."""
+        await self._close([key for key in self._connections if key[1] == lane])
+
+    async def _close(self, keys: Iterable[tuple[_Address, str]]) -> None:
+        closing = []
+        for key in keys:
+            opening = self._connections.pop(key)
+            if not opening.done():
+                opening.cancel()
+            elif not opening.cancelled() and not opening.exception() and (closed := opening.result().close()):
+                closing.append(closed)
+        if closing:
+            await asyncio.wait(closing, timeout=_CLOSE_S)
+
+    # --- who leads what ----------------------------------------------------------------------------------------------
+
+    def name_of(self, node: int) -> str:
+        """Return what people know broker *node* by."""
+        address = self._brokers.get(node)
+        return f"broker {node} at {address.host}:{address.port}" if address else f"broker {node}"
+
+    async def look_up(self, topics: Iterable[str]) -> None:
+        """
+        Ask who leads *topics*, which is asked anew with each `refresh` from then on.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        for topic in topics:
+            self._topics.setdefault(topic, b"")
+        await self.refresh()
+
+    def leader(self, topic: str, partition: int) -> Leader | None:
+        """Return who leads a partition as far as is known; None before a `refresh` that tells."""
+        self._topics.setdefault(topic, b"")
+        leader = self._leaders.get((topic, partition))
+        return None if leader is None or leader.node < 0 else leader
+
+    def partitions(self, topic: str) -> list[int]:
+        """Return the partitions that *topic* has, as far as is known."""
+        return sorted(number for name, number in self._replicas if name == topic)
+
+    def replicas(self, topic: str, partition: int) -> tuple[int, ...]:
+        """Return the brokers that have a partition, and so may lead it, as far as is known."""
+        return self._replicas.get((topic, partition), ())
+
+    def why_no_leader(self, topic: str, partition: int) -> int:
+        """Return the number of the error for which `leader` has returned None; 0 before a `refresh`."""
+        if topic in self._wrong:
+            return self._wrong[topic]
+        if not self._topics.get(topic):
+            return 0
+        is_known = (topic, partition) in self._leaders
+        return codes.LEADER_NOT_AVAILABLE if is_known else codes.UNKNOWN_TOPIC_OR_PARTITION
+
+    async def moved(self, topic: str) -> None:
+        """Return once a partition of *topic* has another leader than when this was called, as far as is known."""
+        move = self._moves.get(topic)
+        if move is None:
+            move = self._moves[topic] = asyncio.get_running_loop().create_future()
+        await asyncio.shield(move)
+
+    async def refresh(self) -> None:
+        """
+        Ask anew which brokers there are, and who leads the topics that `leader` was asked for.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        if self._refreshing is None:
+            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(self._refreshed)
+        await asyncio.shield(self._refreshing)
+
+    def _refreshed(self, task: "asyncio.Task[None]") -> None:
+        self._refreshing = None
+        _look_at(task)
+
+    async def _refresh(self) -> None:
+        answer = await self.ask_any(Metadata(list(self._topics)))
+        self._brokers = {node: _Address(host, port) for node, host, port, *_ in answer.brokers}
+        for code, topic, topic_id, _, partitions, *_ in answer.topics:
+            if code:
+                self._wrong[topic], self._topics[topic] = code, b""
+                self._leaders = {at: leader for at, leader in self._leaders.items() if at[0] != topic}
+                continue
+            if self._topics[topic] != topic_id:
+                # Made anew: its epochs begin anew too.
+                self._leaders = {at: leader for at, leader in self._leaders.items() if at[0] != topic}
+            self._topics[topic] = topic_id
+            self._wrong.pop(topic, None)
+            for _, number, node, epoch, replicas, *_ in partitions:
+                self._replicas[topic, number] = tuple(replicas)
+                self.learn(topic, number, Leader(node, epoch))
+
+    def learn(self, topic: str, partition: int, leader: Leader) -> None:
+        """Take note that a broker tells of *leader*; one that has not heard of the latest tells of an earlier one."""
+        known = self._leaders.get((topic, partition))
+        if known == leader or (known and known.epoch > leader.epoch):
+            return
+        self._leaders[topic, partition] = leader
+        if move := self._moves.pop(topic, None):
+            move.set_result(None)
+
+    async def coordinator(self, transactional_id: str) -> int:
+        """
+        Return the broker that coordinates the transactions of *transactional_id*.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers, or none coordinates them now.
+        """
+        answer = await self.ask_any(FindCoordinatorRequest(transactional_id, CoordinationType.TRANSACTION))
+        if answer.error_code:
+            raise for_code(answer.error_code)(f"no coordinator is told of for transactional id {transactional_id}")
+        node: int = answer.coordinator_id
+        self._brokers.setdefault(node, _Address(answer.host, answer.port))
+        return node
+
+    def any_node(self) -> int:
+        """
+        Return a broker, one that answers if any does.
+
+        Raises:
+            StaleMetadata: none is known.
+        """
+        if not self._brokers:
+            raise StaleMetadata("no broker is known")
+        return min(self._brokers, key=lambda node: self._brokers[node] in self._silent)
+
+    async def transaction_version(self) -> int:
+        """
+        Return the version of transactions that the brokers have agreed on: 2 has the protocol of KIP-890.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        return transaction_version_in(await self.ask_any(ApiVersions()))
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    async def send(self, node: int, request: Request[Any], *, lane: str) -> Any:
+        """
+        Return what broker *node* answers.
+
+        Raises:
+            RequestTimedOutError: nothing within the limit; the broker may have done what it was asked for.
+            KafkaConnectionError: it cannot be reached, or has broken the connection.
+            aiokafka.errors.KafkaError: it is not known, or does not know such a request.
+        """
+        address = self._brokers.get(node)
+        if address is None:
+            raise StaleMetadata(f"broker {node} is not known")
+        return await self._ask(address, request, lane)
+
+    async def ask_any(self, request: Request[Any]) -> Any:
+        """
+        Return what any broker answers.
+
+        Raises:
+            aiokafka.errors.KafkaError: none does.
+        """
+        known = [*dict.fromkeys((*self._brokers.values(), *self._entries))]
+        # One that was cut off from the others tells what was true before, so the same one is not asked each time.
+        self._turn = (self._turn + 1) % len(known)
+        left = sorted(known[self._turn :] + known[: self._turn], key=lambda address: address in self._silent)
+        asked: dict[asyncio.Task[Any], _Address] = {}
+        why: list[str] = []
+        try:
+            while left or asked:
+                if left:
+                    address = left.pop(0)
+                    asked[asyncio.create_task(self._ask(address, request, _ANY))] = address
+                done, _ = await asyncio.wait(
+                    asked, timeout=_ASK_NEXT_S if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    del asked[task]
+                    if (error := task.exception()) is None:
+                        return task.result()
+                    if not isinstance(error, KafkaError):
+                        raise error
+                    why.append(str(error))
+        finally:
+            # Also one that is merely slow.
+            self._silent.update(asked.values())
+            for task in asked:
+                task.cancel()
+        raise KafkaConnectionError(f"no broker answers: {'; '.join(why)}")
+
+    async def _ask(self, address: _Address, request: Request[Any], lane: str) -> Any:
+        key, what = (address, lane), type(request).__name__
+        where = f"{address.host}:{address.port}"
+        opening = self._opening(key)
+        # One that says nothing to a new connection either is soon known to be silent still.
+        greeting_s = min(_GREETING_S, self.limit_s) if address in self._silent else self.limit_s
+        greeting = asyncio.timeout(greeting_s)
+        try:
+            async with asyncio.timeout(self.limit_s):
+                async with greeting:
+                    connection = await asyncio.shield(opening)
+                answer = await connection.send(request)
+        except TimeoutError as error:
+            self._silent.add(address)
+            await self._drop(key, opening)
+            waited_s = greeting_s if greeting.expired() else self.limit_s
+            raise RequestTimedOutError(f"{where} has not answered {what} within {waited_s:g} s") from error
+        except asyncio.CancelledError as error:
+            # Another question that waited for the same connection has given it up, which is no end of this one's task.
+            task = asyncio.current_task()
+            if not opening.cancelled() or (task and task.cancelling()):
+                raise
+            raise KafkaConnectionError(f"{where} cannot be asked for {what}: it does not answer") from error
+        except (OSError, KafkaConnectionError) as error:
+            self._silent.add(address)
+            await self._drop(key, opening)
+            raise KafkaConnectionError(f"{where} cannot be asked for {what}: {error}") from error
+        self._silent.discard(address)
+        return answer
+
+    def _opening(self, key: tuple[_Address, str]) -> "asyncio.Task[AIOKafkaConnection]":
+        opening = self._connections.get(key)
+        if opening and opening.done() and (opening.cancelled() or opening.exception() or _is_closed(opening)):
+            opening = None
+        if opening is None:
+            (host, port), _ = key
+            opening = self._connections[key] = asyncio.create_task(create_conn(host, port, **self._options))
+            opening.add_done_callback(_look_at)
+        return opening
+
+    async def _drop(self, key: tuple[_Address, str], opening: "asyncio.Task[AIOKafkaConnection]") -> None:
+        """Close a connection, unless another one has taken its place."""
+        if self._connections.get(key) is opening:
+            await self._close([key])
+
+
+def _is_closed(opening: "asyncio.Task[AIOKafkaConnection]") -> bool:
+    return not opening.result().connected()
+
+
+def _look_at(task: "asyncio.Task[Any]") -> None:
+    # Whoever has waited for it may be gone, and an exception that nobody looks at is logged.
+    with suppress(asyncio.CancelledError):
+        task.exception()

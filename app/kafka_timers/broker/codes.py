@@ -1,0 +1,56 @@
+"""What brokers answer when they do not do what they were asked for: the numbers of Kafka's protocol, by kind."""
+
+from aiokafka.errors import for_code
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+NOT_LEADER = 6
+RECORD_LIST_TOO_LARGE = 18
+MESSAGE_TOO_LARGE = 10
+INVALID_TOPIC = 17
+TOPIC_AUTHORIZATION_FAILED = 29
+DUPLICATE_SEQUENCE_NUMBER = 46
+CONCURRENT_TRANSACTIONS = 51
+OPERATION_NOT_ATTEMPTED = 55
+FENCED_LEADER_EPOCH = 74
+UNKNOWN_LEADER_EPOCH = 75
+
+_COORDINATOR_LOADING, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
+_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
+
+# Another producer has the transactional id by now.
+FENCED = frozenset((_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED))
+# Ask again, and where the coordinator is as well.
+ELSEWHERE = frozenset((_COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR))
+DELAYS_OF_COORDINATORS = frozenset((_COORDINATOR_LOADING, CONCURRENT_TRANSACTIONS, *ELSEWHERE))
+# Ask again: the leader is another one or not ready, the replicas are not all there, or the transaction before is not
+# complete.
+DELAYS_OF_LEADERS = frozenset(
+    (
+        *(2, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER, 7, 8, 9, 13),
+        *(_COORDINATOR_LOADING, *ELSEWHERE, 19, 20, CONCURRENT_TRANSACTIONS, 56),
+        *(FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, 78, 89),
+    )
+)
+# About the producer or its request, and not about the topic. What is none of all these is the topic's own refusal.
+OF_THE_PRODUCER = FENCED | {-1, 31, 33, 35, 42, 45, 48, 49, 53, 58, 59, 120}
+
+# Those that aiokafka has no name for, or one of its own.
+_NAMES = {
+    MESSAGE_TOO_LARGE: "MESSAGE_TOO_LARGE",
+    FENCED_LEADER_EPOCH: "FENCED_LEADER_EPOCH",
+    UNKNOWN_LEADER_EPOCH: "UNKNOWN_LEADER_EPOCH",
+    78: "OFFSET_NOT_AVAILABLE",
+    32: "INVALID_TIMESTAMP",
+    44: "POLICY_VIOLATION",
+    87: "INVALID_RECORD",
+    89: "THROTTLING_QUOTA_EXCEEDED",
+    _PRODUCER_FENCED: "PRODUCER_FENCED",
+    120: "TRANSACTION_ABORTABLE",
+}
+
+
+def name_of(code: int) -> str:
+    """Return the name that Kafka has for *code*."""
+    known = for_code(code)
+    return str(_NAMES.get(code) or (known.message if known.errno == code else f"error {code}"))

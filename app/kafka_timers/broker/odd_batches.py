@@ -1,0 +1,234 @@
+"""
+The records of batches, also of those that brokers take and aiokafka's compiled parser does not read.
+
+Without this, such a batch would keep everything behind it from being read, for ever.
+
+*Something behind the compressed records.* Brokers, and Kafka's own clients, stop where these end.
+
+*Names of headers that are not text.* To clients in C, Go and Rust the name of a header is any bytes; the parser decodes
+it, and raises in the middle of a batch where it is not UTF-8. Here a byte that is not UTF-8 becomes a lone surrogate,
+as Python does it with names of files: no two names become one. `shown` makes text of such a name that can be written.
+"""
+
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from aiokafka.codec import lz4_decode, snappy_decode, zstd_decode
+from aiokafka.errors import CorruptRecordException
+from aiokafka.record.memory_records import MemoryRecords
+
+__all__ = ["AnyRecords", "ParsedRecord", "batch_at", "parsed", "records_of", "shown"]
+
+# The header of a batch, magic 2: base offset, length, leader epoch, magic, checksum, attributes, last offset delta,
+# first and last timestamp, producer id and epoch, base sequence, count. Its records lie behind it.
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+# Base offset and length, which does not count these two.
+_PREFIX = struct.Struct(">qi")
+_CODEC, _LOG_APPEND_TIME = 0x07, 0x08
+# Parsed in one go.
+_RECORDS_AT_ONCE = 500
+
+
+class ParsedRecord(NamedTuple):
+    """A record as the compiled parser gives it; the timestamp is in UNIX milliseconds."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+    # Of records of older formats alone.
+    checksum: None = None
+
+
+def shown(name: str) -> str:
+    r"""Return the header's *name* as text that can be written: a byte that is not UTF-8 is spelled as \xff."""
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+class AnyRecords:
+    """
+    What aiokafka's consumer asks for the batches of a fetch, instead of its `MemoryRecords`.
+
+    Args:
+        data: whole batches, and perhaps the beginning of another one.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._parser: Any = MemoryRecords(data)
+        self.has_next: Callable[[], bool] = self._parser.has_next
+        self.size_in_bytes: Callable[[], int] = self._parser.size_in_bytes
+
+    def next_batch(self) -> "_AnyBatch":
+        """Return the next batch, which has the attributes of the compiled parser's."""
+        return _AnyBatch(self._parser.next_batch(), self._data)
+
+
+class _AnyBatch:
+    def __init__(self, batch: Any, data: bytes) -> None:
+        self._batch = batch
+        self._data = data
+        self._records = records_of(batch, data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._records
+
+    def __next__(self) -> Any:
+        return next(self._records)
+
+
+def records_of(batch: Any, data: bytes) -> Iterator[Any]:
+    """
+    Return the records of *batch*, offsets ascending.
+
+    Args:
+        batch: of the compiled parser, of which no record was taken yet.
+        data: the batches among which it lies.
+    """
+    return chain.from_iterable(_some_of(batch, data))
+
+
+def _some_of(batch: Any, data: bytes) -> Iterator[Iterator[Any] | list[Any]]:
+    # The parser is asked for its iterator once, and nothing more once that has ended.
+    given, records = 0, chain(batch)
+    try:
+        while some := list(islice(records, _RECORDS_AT_ONCE)):
+            given += len(some)
+            yield some
+    except MemoryError:
+        raise
+    except Exception:
+        # Each codec has errors of its own. What cannot be read here either is damaged.
+        yield islice(parsed(batch_at(data, batch.base_offset)), given, None)
+
+
+def batch_at(data: bytes, base_offset: int) -> bytes:
+    """Return the batch that begins at the offset *base_offset*, which is one of the whole batches in *data*."""
+    at = 0
+    while True:
+        begins, length = _PREFIX.unpack_from(data, at)
+        behind = at + _PREFIX.size + length
+        if begins == base_offset:
+            return data[at:behind]
+        at = behind
+
+
+def parsed(batch: bytes) -> Iterator[ParsedRecord]:
+    """
+    Yield the records of *batch*, offsets ascending.
+
+    Args:
+        batch: as it came, header included; its checksum is not looked at.
+
+    Raises:
+        CorruptRecordException: the batch is not what its header says.
+    """
+    base_offset, _, _, _, _, attributes, _, first_ms, last_ms, _, _, _, count = _HEADER.unpack_from(batch)
+    codec, has_append_time = attributes & _CODEC, bool(attributes & _LOG_APPEND_TIME)
+    try:
+        data, at = bytes(_DECODERS[codec](batch[_HEADER.size :])) if codec else batch[_HEADER.size :], 0
+        for _ in range(count):
+            length, at = _varint_at(data, at)
+            behind = at + length
+            # One byte of attributes, of which Kafka uses none.
+            ahead_ms, at = _varint_at(data, at + 1)
+            ahead, at = _varint_at(data, at)
+            key, at = _bytes_at(data, at)
+            value, at = _bytes_at(data, at)
+            headers, at = _headers_at(data, at)
+            if at != behind or behind > len(data):
+                raise ValueError(f"a record of {length} bytes")
+            timestamp = last_ms if has_append_time else first_ms + ahead_ms
+            yield ParsedRecord(base_offset + ahead, timestamp, int(has_append_time), key, value, headers)
+    except Exception as error:
+        # Each codec has errors of its own.
+        raise CorruptRecordException(f"the batch at offset {base_offset} cannot be read: {error!r}") from error
+
+
+# --- what brokers decompress -----------------------------------------------------------------------------------------
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW = 31
+_XERIAL = b"\x82SNAPPY\0"
+_XERIAL_HEADER_BYTES = 16
+# Flags of an LZ4 frame, in the byte behind its magic number, and the length of the three together.
+_LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM, _LZ4_DICTIONARY = 0x10, 0x08, 0x04, 0x01
+_LZ4_STORED = 1 << 31
+
+
+def _gunzip(data: bytes) -> bytes:
+    parts = list[bytes]()
+    while data.startswith(_GZIP_MAGIC) or not parts:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            parts.append(member.decompress(data))
+        except zlib.error:
+            if not parts:
+                raise
+            break
+        data = member.unused_data
+    return b"".join(parts)
+
+
+def _unsnappy(data: bytes) -> bytes:
+    # Streams may follow one another, each with its header; no size of a chunk begins like one.
+    if not data.startswith(_XERIAL):
+        return bytes(snappy_decode(data))
+    chunks, at = [], 0
+    while at < len(data):
+        if data.startswith(_XERIAL, at):
+            at += _XERIAL_HEADER_BYTES
+            continue
+        behind = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        chunks.append(data[at:behind])
+        at = behind
+    return bytes(snappy_decode(data[:_XERIAL_HEADER_BYTES] + b"".join(chunks)))
+
+
+def _unlz4(data: bytes) -> bytes:
+    flags = data[4]
+    at = 7 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY else 0)
+    while size := int.from_bytes(data[at : at + 4], "little") & ~_LZ4_STORED:
+        at += 4 + size + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+    return bytes(lz4_decode(data[: at + 4 + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)]))
+
+
+_DECODERS: dict[int, Callable[[bytes], bytes]] = {1: _gunzip, 2: _unsnappy, 3: _unlz4, 4: zstd_decode}
+
+
+# --- fields ----------------------------------------------------------------------------------------------------------
+
+
+def _headers_at(data: bytes, at: int) -> tuple[list[tuple[str, bytes | None]], int]:
+    headers = []
+    count, at = _varint_at(data, at)
+    for _ in range(count):
+        name, at = _bytes_at(data, at)
+        value, at = _bytes_at(data, at)
+        headers.append(((name or b"").decode(errors="surrogateescape"), value))
+    return headers, at
+
+
+def _bytes_at(data: bytes, at: int) -> tuple[bytes | None, int]:
+    length, at = _varint_at(data, at)
+    return (None, at) if length < 0 else (data[at : at + length], at + length)
+
+
+def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+    # aiokafka's own reads beyond the end of what is cut short.
+    bits = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        bits |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (bits >> 1) ^ -(bits & 1), at
+        shift += 7

@@ -1,0 +1,518 @@
+"""
+Requests of Kafka's protocol that aiokafka has not, or has only in versions that are too old.
+
+Each is sent as one of aiokafka's own; its fields are those of Kafka's message of that name and version. All of them are
+known to Kafka 3.0 and later, but for what the second protocol of transactions needs (KIP-890, Kafka 4.0).
+"""
+
+from collections.abc import Collection, Mapping
+from io import BytesIO
+from typing import Any
+
+from aiokafka.protocol.abstract import AbstractType
+from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
+from aiokafka.protocol.types import (
+    Boolean,
+    CompactArray,
+    CompactBytes,
+    CompactString,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Schema,
+    TaggedFields,
+)
+
+__all__ = [
+    "ApiVersions",
+    "EndTransaction",
+    "Fetch",
+    "InitProducerId",
+    "ListOffsets",
+    "Metadata",
+    "Produce",
+    "ProduceInTransaction",
+    "transaction_version_in",
+]
+
+_TEXT = CompactString("utf-8")
+_TAGS = ("tags", TaggedFields)
+_ALL_IN_SYNC = -1
+_READ_COMMITTED = 1
+_FINALIZED_FEATURES = 2
+_FEATURES = CompactArray(("name", _TEXT), ("max_version", Int16), ("min_version", Int16), _TAGS)
+
+
+def _message(name: str, key: int, version: int, request: Schema, response: Schema, *, header: Any = None) -> Any:
+    """
+    Return the class of a request in one *version*, which knows that of its answer; all of them end in tagged fields.
+
+    Args:
+        name: of the request.
+        key: its number in the protocol.
+        version: of both.
+        request: its fields.
+        response: those of the answer.
+        header: of the answer, where it is not the one that goes with tagged fields.
+    """
+    answer = type(f"{name}Response", (Response,), {"API_KEY": key, "API_VERSION": version, "SCHEMA": response})
+    members: dict[str, Any] = {
+        "FLEXIBLE_VERSION": True,
+        "API_KEY": key,
+        "API_VERSION": version,
+        "RESPONSE_TYPE": answer,
+        "SCHEMA": request,
+    }
+    if header:
+        members["parse_response_header"] = lambda _, read_buffer: header.decode(read_buffer)
+    return type(f"{name}Request", (RequestStruct,), members)
+
+
+class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka tells no types
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        return data.read(16)
+
+
+# --- the cluster -----------------------------------------------------------------------------------------------------
+
+
+_MetadataRequest = _message(
+    "Metadata",
+    3,
+    10,
+    Schema(
+        ("topics", CompactArray(("topic_id", _Uuid), ("name", _TEXT), _TAGS)),
+        ("may_create_topics", Boolean),
+        ("with_operations_of_cluster", Boolean),
+        ("with_operations_of_topics", Boolean),
+        _TAGS,
+    ),
+    Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", CompactArray(("node", Int32), ("host", _TEXT), ("port", Int32), ("rack", _TEXT), _TAGS)),
+        ("cluster_id", _TEXT),
+        ("controller", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", _TEXT),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("number", Int32),
+                        ("leader", Int32),
+                        ("leader_epoch", Int32),
+                        ("replicas", CompactArray(Int32)),
+                        ("in_sync", CompactArray(Int32)),
+                        ("offline", CompactArray(Int32)),
+                        _TAGS,
+                    ),
+                ),
+                ("operations", Int32),
+                _TAGS,
+            ),
+        ),
+        ("operations", Int32),
+        _TAGS,
+    ),
+)
+
+
+class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """Which brokers there are, and which leads which partition of *topics*, in which leader epoch."""
+
+    API_KEY = 3
+
+    def __init__(self, topics: Collection[str]) -> None:
+        self.topics = topics
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        return kind([(bytes(16), topic, {}) for topic in self.topics], False, False, False, {})
+
+
+_ApiVersionsRequest = _message(
+    "ApiVersions",
+    18,
+    3,
+    Schema(("client", _TEXT), ("client_version", _TEXT), _TAGS),
+    Schema(
+        ("error_code", Int16),
+        ("requests", CompactArray(("key", Int16), ("min_version", Int16), ("max_version", Int16), _TAGS)),
+        ("throttle_time_ms", Int32),
+        _TAGS,
+    ),
+    # For this one answer alone it has the form of before.
+    header=ResponseHeader_v0,
+)
+
+
+class ApiVersions(Request[_ApiVersionsRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """What a broker knows, and which features the cluster has agreed on."""
+
+    API_KEY = 18
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        return kind("kafka-timers", "1", {})
+
+
+def transaction_version_in(answer: Any) -> int:
+    """Return the version of transactions that the cluster has agreed on, as its *answer* to `ApiVersions` tells."""
+    features = answer.tags.get(_FINALIZED_FEATURES)
+    levels = {name: level for name, level, *_ in _FEATURES.decode(BytesIO(features))} if features else {}
+    return int(levels.get("transaction.version", 0))
+
+
+# --- transactions ----------------------------------------------------------------------------------------------------
+
+
+_IDENTITY = Schema(
+    ("throttle_time_ms", Int32),
+    ("error_code", Int16),
+    ("producer_id", Int64),
+    ("producer_epoch", Int16),
+    _TAGS,
+)
+
+_InitProducerIdRequest = _message(
+    "InitProducerId",
+    22,
+    4,
+    Schema(
+        ("transactional_id", _TEXT),
+        ("transaction_timeout_ms", Int32),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        _TAGS,
+    ),
+    _IDENTITY,
+)
+
+
+class InitProducerId(Request[_InitProducerIdRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """
+    Give me a producer id, and with *transactional_id* shut out whoever had that one before.
+
+    Args:
+        transactional_id: None for a producer without transactions.
+        timeout_ms: of its transactions.
+        producer_id: of one that is to get a later epoch, if nobody was let in since; -1 to be let in.
+        epoch: that it has.
+    """
+
+    API_KEY = 22
+
+    def __init__(self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, epoch: int = -1) -> None:
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.producer_id = producer_id
+        self.epoch = epoch
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        return kind(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch, {})
+
+
+_EndTxnRequest = _message(
+    "EndTxn",
+    26,
+    5,
+    Schema(
+        ("transactional_id", _TEXT),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("is_commit", Boolean),
+        _TAGS,
+    ),
+    _IDENTITY,
+)
+
+
+class EndTransaction(Request[_EndTxnRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """Commit or abort, and tell the identity for the next transaction: the second protocol of transactions."""
+
+    API_KEY = 26
+
+    def __init__(self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.is_commit = is_commit
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        return kind(self.transactional_id, self.producer_id, self.epoch, self.is_commit, {})
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+_PRODUCED = Schema(
+    (
+        "topics",
+        CompactArray(
+            ("topic", _TEXT),
+            (
+                "partitions",
+                CompactArray(
+                    ("partition", Int32),
+                    ("error_code", Int16),
+                    ("base_offset", Int64),
+                    ("append_ms", Int64),
+                    ("log_start", Int64),
+                    ("record_errors", CompactArray(("place", Int32), ("message", _TEXT), _TAGS)),
+                    ("message", _TEXT),
+                    _TAGS,
+                ),
+            ),
+            _TAGS,
+        ),
+    ),
+    ("throttle_time_ms", Int32),
+    _TAGS,
+)
+_PRODUCE = Schema(
+    ("transactional_id", _TEXT),
+    ("acks", Int16),
+    ("timeout_ms", Int32),
+    (
+        "topics",
+        CompactArray(
+            ("topic", _TEXT),
+            ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), _TAGS)),
+            _TAGS,
+        ),
+    ),
+    _TAGS,
+)
+
+
+_Produce9Request = _message("Produce9", 0, 9, _PRODUCE, _PRODUCED)
+
+
+_Produce12Request = _message("Produce12", 0, 12, _PRODUCE, _PRODUCED)
+
+
+class Produce(Request[_Produce9Request]):  # type: ignore[misc]  # aiokafka tells no types
+    """
+    Append batches, one per partition at most, and answer once all replicas in sync have them.
+
+    Args:
+        transactional_id: of the transaction that they are part of; None for none.
+        timeout_ms: how long the leader waits for the other replicas.
+        batches: by topic and partition, encoded.
+    """
+
+    API_KEY = 0
+
+    def __init__(
+        self, transactional_id: str | None, timeout_ms: int, batches: Mapping[tuple[str, int], bytes | bytearray]
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.batches = batches
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        topics: dict[str, list[tuple[int, bytes | bytearray, dict[int, bytes]]]] = {}
+        for (topic, partition), batch in self.batches.items():
+            topics.setdefault(topic, []).append((partition, batch, {}))
+        listed: list[Any] = [(topic, partitions, {}) for topic, partitions in topics.items()]
+        return kind(self.transactional_id, _ALL_IN_SYNC, self.timeout_ms, listed, {})
+
+
+class ProduceInTransaction(Request[_Produce12Request]):  # type: ignore[misc]  # aiokafka tells no types
+    """As `Produce`, and the partitions join the transaction by that: the second protocol of transactions."""
+
+    API_KEY = 0
+    __init__ = Produce.__init__
+    build = Produce.build
+
+
+_FetchRequest = _message(
+    "Fetch",
+    1,
+    12,
+    Schema(
+        ("replica", Int32),
+        ("wait_ms", Int32),
+        ("bytes_min", Int32),
+        ("bytes_max", Int32),
+        ("isolation", Int8),
+        ("session", Int32),
+        ("session_epoch", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", _TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("leader_epoch", Int32),
+                        ("offset", Int64),
+                        ("last_fetched_epoch", Int32),
+                        ("log_start", Int64),
+                        ("bytes_max", Int32),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        ("forgotten", CompactArray(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
+        ("rack", _TEXT),
+        _TAGS,
+    ),
+    Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("session", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", _TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("end", Int64),
+                        ("stable", Int64),
+                        ("log_start", Int64),
+                        ("aborted", CompactArray(("producer_id", Int64), ("first_offset", Int64), _TAGS)),
+                        ("preferred_replica", Int32),
+                        ("records", CompactBytes),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    ),
+)
+
+
+class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """
+    What one topic has in records, as the broker tells that leads its partitions.
+
+    Args:
+        topic: name.
+        positions: by partition: in which leader epoch it is to lead it, and the offset to read from.
+        wait_ms: how long the broker waits for a first record.
+        bytes_max: of the answer.
+        partition_bytes_max: of each partition in it; a first batch is given whatever its size.
+        is_committed: whether only committed records are asked for.
+    """
+
+    API_KEY = 1
+
+    def __init__(
+        self,
+        topic: str,
+        positions: Mapping[int, tuple[int, int]],
+        wait_ms: int,
+        bytes_max: int,
+        partition_bytes_max: int,
+        *,
+        is_committed: bool = True,
+    ) -> None:
+        self.topic = topic
+        self.isolation = _READ_COMMITTED if is_committed else 0
+        self.positions = positions
+        self.wait_ms = wait_ms
+        self.bytes_max = bytes_max
+        self.partition_bytes_max = partition_bytes_max
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        partitions: list[Any] = [
+            (number, epoch, position, -1, -1, self.partition_bytes_max, {})
+            for number, (epoch, position) in self.positions.items()
+        ]
+        topics: list[Any] = [(self.topic, partitions, {})]
+        return kind(-1, self.wait_ms, 1, self.bytes_max, self.isolation, 0, -1, topics, [], "", {})
+
+
+_ListOffsetsRequest = _message(
+    "ListOffsets",
+    2,
+    6,
+    Schema(
+        ("replica", Int32),
+        ("isolation", Int8),
+        (
+            "topics",
+            CompactArray(
+                ("topic", _TEXT),
+                (
+                    "partitions",
+                    CompactArray(("partition", Int32), ("leader_epoch", Int32), ("timestamp", Int64), _TAGS),
+                ),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    ),
+    Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", _TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("error_code", Int16),
+                        ("timestamp", Int64),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        _TAGS,
+                    ),
+                ),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    ),
+)
+
+
+class ListOffsets(Request[_ListOffsetsRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """
+    Where partitions of one topic begin or end, as the broker tells that leads them, and in which leader epoch it does.
+
+    Args:
+        topic: name.
+        numbers: of the partitions.
+        moment: `START` or `END`.
+        is_committed: whether the end is that of what readers of committed records get.
+    """
+
+    API_KEY = 2
+    START, END = -2, -1
+
+    def __init__(self, topic: str, numbers: Collection[int], moment: int, *, is_committed: bool = True) -> None:
+        self.topic = topic
+        self.numbers = numbers
+        self.moment = moment
+        self.is_committed = is_committed
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        partitions: list[Any] = [(number, -1, self.moment, {}) for number in self.numbers]
+        topics: list[Any] = [(self.topic, partitions, {})]
+        return kind(-1, _READ_COMMITTED if self.is_committed else 0, topics, {})

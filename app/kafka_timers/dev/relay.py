@@ -1,0 +1,125 @@
+"""
+A relay for TCP connections that can be told to hold or to cut them, so that a test can break a network.
+
+It knows nothing of Kafka. Two programs that are to be parted reach each other through one relay for each direction; see
+`kafka_timers.dev.cluster`.
+
+    flows    bytes pass as they come
+    held     nothing passes and no connection ends, as on a network that loses all packets; what was sent arrives later
+    cut      connections are reset and new ones refused, as by a host that has gone
+"""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Iterator
+
+__all__ = ["Address", "Relay"]
+
+Address = tuple[str, int]
+
+_CHUNK_BYTES = 1 << 16
+# Close at once, drop what was not sent, and send a reset instead of an end.
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Relay:
+    """
+    Passes connections from one address on to another. Made closed; `flow` opens it.
+
+    Args:
+        address: host and port to listen on.
+        target: host and port that connections are passed on to; nobody has to listen there yet.
+    """
+
+    def __init__(self, address: Address, target: Address) -> None:
+        self.address = address
+        self.target = target
+        self._server: asyncio.Server | None = None
+        self._flowing = asyncio.Event()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._writers: set[StreamWriter] = set()
+
+    async def flow(self) -> None:
+        """
+        Let bytes pass from now on, also those that were held.
+
+        Raises:
+            OSError: the address is taken.
+        """
+        await self._listen()
+        self._flowing.set()
+
+    async def hold(self) -> None:
+        """
+        Let nothing pass until `flow`; connections stay, and new ones are accepted and held too.
+
+        Raises:
+            OSError: the address is taken.
+        """
+        await self._listen()
+        self._flowing.clear()
+
+    async def cut(self) -> None:
+        """Reset all connections and refuse new ones until `flow` or `hold`; held bytes are lost."""
+        if self._server:
+            self._server.close()
+            self._server = None
+        for writer in self._writers:
+            with contextlib.suppress(OSError):
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            writer.transport.abort()
+        ended = list(self._connections)
+        for connection in ended:
+            connection.cancel()
+        await asyncio.gather(*ended, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        if not self._server:
+            self._server = await asyncio.start_server(self._accept, *self.address)
+
+    def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
+        # A task of our own, so that `cut` can end it and await its end.
+        connection = asyncio.create_task(self._pass_on(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _pass_on(self, reader: StreamReader, writer: StreamWriter) -> None:
+        with self._closing(writer):
+            await self._flowing.wait()
+            try:
+                far_reader, far_writer = await asyncio.open_connection(*self.target)
+            except OSError:
+                return
+            with self._closing(far_writer):
+                ways = [
+                    asyncio.create_task(self._pump(reader, far_writer)),
+                    asyncio.create_task(self._pump(far_reader, writer)),
+                ]
+                try:
+                    # A side that has ended ends the other one too: nobody here speaks over half a connection.
+                    await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for way in ways:
+                        way.cancel()
+                    await asyncio.gather(*ways, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _closing(self, writer: StreamWriter) -> Iterator[None]:
+        self._writers.add(writer)
+        try:
+            yield
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _pump(self, reader: StreamReader, writer: StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(_CHUNK_BYTES):
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        # An end is held as bytes are.
+        await self._flowing.wait()

@@ -1,0 +1,69 @@
+"""
+For how long the oldest accepted request of a partition has been due without firing, as far as its owner can tell. Pure.
+
+The largest of these counts:
+
+    what the owner sees                                         the age
+    the store has a row whose second was ticked                 since that second
+    records lie behind somebody's open transaction              since reading stopped there, less one second
+    the end of the request log was not proved for over 3 s      since the last proof
+    the partition is not served                                 since its last seal; without one, since it came here
+
+A record that cannot be read may be due, and nobody can tell: so it counts. Less one second, since most transactions are
+short, and what is due then would fire with the next tick anyway.
+"""
+
+from typing import NamedTuple
+
+__all__ = ["LIMIT_S", "Overdue", "oldest_due"]
+
+# Beyond it /readyz turns red, and the alarm TimersOverdue rings. A takeover after a crash takes less.
+LIMIT_S = 8.0
+# An owner proves each end within some 2 s, so what is younger is no news.
+_PROOF_S = 3.0
+_BLOCKED_S = 1.0
+
+
+class Overdue(NamedTuple):
+    """
+    How long the oldest request has been due.
+
+    Attributes:
+        age_s: seconds; 0 where none is.
+        why: a sentence on the cause and what to do; empty where another one tells.
+    """
+
+    age_s: float
+    why: str
+
+
+def oldest_due(
+    topic: str, number: int, *, row_s: float, blocked_s: float, proof_s: float, unserved_s: float
+) -> Overdue:
+    """
+    Return how long the oldest request of a partition has been due, and why.
+
+    Args:
+        topic: name of the request log.
+        number: of the partition.
+        row_s: since the second of the first row in the store that was ticked and is still there; 0 without one.
+        blocked_s: since an open transaction keeps the log from being read; 0 without one.
+        proof_s: since the end of the log was proved last.
+        unserved_s: since the last seal of a partition that is not served; 0 of one that is.
+    """
+    blocked = Overdue(
+        max(blocked_s - _BLOCKED_S, 0.0),
+        f"requests wait behind an open transaction for {blocked_s:.0f} s: end the producer that has it open, or wait "
+        f"until Kafka does so (kafka-transactions.sh describe-producers --topic {topic} --partition {number} tells)",
+    )
+    unproved = Overdue(
+        proof_s if proof_s > _PROOF_S else 0.0,
+        f"where {topic} ends has not been proved for {proof_s:.0f} s: some broker that has the partition does not "
+        "answer, and a second may fire without what it has: look at the brokers",
+    )
+    due = Overdue(
+        row_s,
+        f"a request has been due for {row_s:.0f} s and has not fired: look at the brokers, and at this worker's log",
+    )
+    # Of equal ages the first one tells the most.
+    return max(blocked, due, unproved, Overdue(unserved_s, ""), key=lambda each: each.age_s)

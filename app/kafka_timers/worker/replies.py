@@ -1,0 +1,106 @@
+"""The way to reply topics, for all partitions of a process."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from aiokafka.errors import KafkaError
+
+from kafka_timers.broker.batches import Batch
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.producer import Producer, RefusedError
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.routing import hash_of
+from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.versions import Letter
+from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.worker.ports import CallbackTopics
+from kafka_timers.worker.sender import BATCH_BYTES, Filling
+
+log = logging.getLogger(__name__)
+
+_START_S = 10.0
+
+
+class KafkaReplies:
+    """
+    The way to reply topics, for all partitions of a process.
+
+    Args:
+        cluster: to write to.
+        own: the service's topic for replies, and what it takes.
+        targets: judge all other topics.
+        metrics: count what is sent.
+    """
+
+    def __init__(
+        self, cluster: Cluster, own: tuple[str, Target], targets: CallbackTopics, metrics: WorkerMetrics
+    ) -> None:
+        self._cluster = cluster
+        self._own = own
+        self._targets = targets
+        self._metrics = metrics
+        self._producer: Producer | None = None
+        self._starting = asyncio.Lock()
+
+    async def stop(self) -> None:
+        """Disconnect; what was not taken is not sent any more."""
+        producer, self._producer = self._producer, None
+        if producer:
+            await producer.stop()
+
+    async def send(self, topic: str, letters: Sequence[Letter]) -> None:
+        """
+        Send *letters* to *topic*, and return once the brokers have them.
+
+        What the topic does not take, however often it is sent, is counted, and lost.
+
+        Raises:
+            aiokafka.errors.KafkaError: they are to be sent again; some of them may be there.
+        """
+        target = await self._target(topic)
+        if not isinstance(target, Target):
+            self._lose(topic, target, len(letters))
+            return
+        producer = await self._started()
+        filling = Filling(producer.new_batch)
+        for letter in letters:
+            filling.add(topic, hash_of(letter.key) % target.partitions, None, letter.key, letter.value)
+        try:
+            await asyncio.gather(*(self._deliver(producer, *each) for each in filling.all()))
+        except KafkaError:
+            if self._producer is producer:
+                # It is of no more use.
+                await self.stop()
+            raise
+
+    async def _target(self, topic: str) -> Target | Reason:
+        name, target = self._own
+        if topic == name:
+            return target
+        verdicts = self._targets.verdicts
+        while topic not in verdicts:
+            await self._targets.resolve([topic])
+        return verdicts[topic]
+
+    async def _started(self) -> Producer:
+        async with self._starting:
+            if self._producer is None:
+                # Without transactions nothing has a limit: what is not taken is sent again until it is.
+                producer = Producer(self._cluster, None, _START_S, BATCH_BYTES, "replies")
+                await producer.start()
+                self._producer = producer
+            return self._producer
+
+    async def _deliver(self, producer: Producer, batch: Batch, topic: str, partition: int) -> None:
+        count = batch.record_count()
+        try:
+            await producer.deliver(batch, topic, partition)
+        except RefusedError as error:
+            self._lose(topic, str(error), count)
+        else:
+            self._metrics.replies.labels("sent").inc(count)
+
+    def _lose(self, topic: str, why: Reason | str, count: int) -> None:
+        log.warning("%d replies are lost, since topic %s does not take them: %s", count, topic, why)
+        self._metrics.replies.labels(why if isinstance(why, Reason) else "refused").inc(count)

@@ -1,0 +1,117 @@
+"""
+The ticks of the owned partitions, read as requests are.
+
+Faust's consumer is a member of the group for the sake of the assignment. It would read the ticks as well, but it waits
+30 s for a broker that is silent, and stays with one that leads no more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from aiokafka.errors import KafkaError
+
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.fetching import Fetcher
+from kafka_timers.core.wire import Record
+from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.worker.reader import LogReader
+from kafka_timers.worker.tasks import cancel
+
+log = logging.getLogger(__name__)
+
+# Partition, key, and append time in UNIX milliseconds of a tick.
+OnTick = Callable[[int, bytes | None, int], None]
+
+_RETRY_S = 0.5
+
+
+@dataclass(slots=True)
+class _Place:
+    number: int
+    position: int
+
+
+class _Ticks:
+    """Hands the ticks of one partition over."""
+
+    awaited = 0
+
+    def __init__(self, place: _Place, on_tick: OnTick, on_failure: Callable[[Exception], None]) -> None:
+        self.partition = place
+        self._on_tick = on_tick
+        self._on_failure = on_failure
+
+    async def ready(self) -> None:
+        """Ticks can always be taken."""
+
+    def ingest(self, records: Sequence[Record], position: int) -> None:
+        for record in records:
+            self._on_tick(self.partition.number, record.key, record.timestamp)
+        self.partition.position = position
+
+    def blocked(self, stable: int, end: int) -> None:
+        """Ticks are not sent in transactions."""
+
+    def fail(self, error: Exception) -> None:
+        self._on_failure(error)
+
+
+class TickReader:
+    """
+    Reads ticks.
+
+    Args:
+        cluster: to ask; has looked the topic up.
+        topic: name of `oscillator`.
+        on_tick: called with each tick, the newest that there is first; must not take long.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, on_tick: OnTick) -> None:
+        self._topic = topic
+        self._bounds = LogBounds(cluster, topic)
+        # Nothing goes before ticks.
+        self._reader = LogReader(Fetcher(cluster, topic, "ticks"), PriorityGate())
+        self._on_tick = on_tick
+        self._following: dict[int, asyncio.Task[None]] = {}
+        self._feeds: dict[int, _Ticks] = {}
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        try:
+            await self._reader.run()
+        finally:
+            await cancel(self._following.values())
+
+    def follow(self, numbers: Iterable[int]) -> None:
+        """Read partitions *numbers*, beginning with the newest tick, which covers all before it."""
+        for number in numbers:
+            self.leave([number])
+            self._following[number] = asyncio.create_task(self._follow(number))
+
+    def leave(self, numbers: Iterable[int]) -> None:
+        """Read partitions *numbers* no more."""
+        for number in numbers:
+            if following := self._following.pop(number, None):
+                following.cancel()
+            if feed := self._feeds.pop(number, None):
+                self._reader.remove(feed)
+
+    async def _follow(self, number: int) -> None:
+        while True:
+            try:
+                position = max(await self._bounds.end(number) - 1, (await self._bounds.starts([number]))[number])
+            except KafkaError as error:
+                log.warning("%s partition %d: no ticks: %s", self._topic, number, error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                break
+        feed = self._feeds[number] = _Ticks(_Place(number, position), self._on_tick, partial(self._failed, number))
+        self._reader.add(feed)
+
+    def _failed(self, number: int, error: Exception) -> None:
+        log.warning("%s partition %d: %s", self._topic, number, error)
+        self.follow([number])

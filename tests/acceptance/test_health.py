@@ -1,0 +1,68 @@
+"""What keeps timers from firing is told by /readyz within seconds, and no longer than it lasts."""
+
+import time
+
+from aiokafka import AIOKafkaProducer
+from service import Process, Service
+
+from kafka_timers.core.wire import Future
+
+OLDEST = "kafka_timers_oldest_due_seconds"
+
+
+async def until_well(worker: Process) -> None:
+    """Wait until the worker has nothing to complain of, and nothing is overdue."""
+    await worker.until("/readyz", lambda status, _: status == 200)
+    await worker.until("/metrics", lambda *_: worker.metric(OLDEST) < 1)
+
+
+def oldest(metrics: str) -> dict[str, float]:
+    """Return the gauge of each partition."""
+    lines = [line for line in metrics.splitlines() if line.startswith(OLDEST + "{")]
+    return {line.split('"')[1]: float(line.split()[1]) for line in lines}
+
+
+def no_exception_was_lost(worker: Process) -> bool:
+    return "never retrieved" not in worker.child.log.read_text()
+
+
+async def test_requests_behind_an_open_transaction_are_told_of_while_it_is_open(service: Service) -> None:
+    """What lies before it, and in other partitions, fires in time; it is named with its partition and what to do."""
+    await service.start("oscillator")
+    worker = await service.worker()
+    await until_well(worker)
+    future = Future(callBackTopic=service.callbacks, callBackKey="k", callBack=b"theirs")
+    async with AIOKafkaProducer(
+        bootstrap_servers=service.bootstrap, transactional_id=service.prefix + "somebody"
+    ) as producer:
+        await producer.begin_transaction()
+        second = str(int(time.time())).encode()
+        await producer.send_and_wait(service.topics.requests, future.SerializeToString(), second, 2)
+        await service.requests(int(time.time()) + 1, ["waits"], partition=2)
+        await service.requests(int(time.time()) + 1, ["fires"], partition=1)
+        told = await worker.until("/readyz", lambda status, _: status == 503, limit_s=30)
+        assert told.startswith("partition 2: requests wait behind an open transaction for ")
+        assert f"--topic {service.topics.requests} --partition 2" in told
+        assert told.count("\n") == 0
+        # The gauge is brought up to date twice a second.
+        await worker.until("/metrics", lambda _, body: oldest(body)["2"] > 8)
+        ages = oldest(worker.get("/metrics")[1])
+        assert [number for number, age_s in ages.items() if age_s > 3] == ["2"]
+        assert [r.value for r in await service.read(service.callbacks, 1)] == [b"fires"]
+        await producer.commit_transaction()
+    await until_well(worker)
+    assert {r.value for r in await service.read(service.callbacks, 3)} == {b"theirs", b"waits", b"fires"}
+    assert no_exception_was_lost(worker)
+
+
+async def test_without_an_oscillator_the_end_of_the_log_is_proved_by_nobody_and_one_sentence_says_why(
+    service: Service,
+) -> None:
+    worker = await service.worker()
+    told = await worker.until("/readyz", lambda status, _: status == 503)
+    assert told.startswith("no tick for ")
+    await worker.until("/metrics", lambda *_: worker.metric(OLDEST) > 8 * service.partitions)
+    assert worker.get("/readyz")[1].count("\n") == 0
+    await service.start("oscillator")
+    await until_well(worker)
+    assert no_exception_was_lost(worker)

@@ -1,0 +1,284 @@
+"""
+The faults, each a function of what is broken, of the load that runs meanwhile, and of whether it is to be short.
+
+A function returns when all is whole again, with what else it has to tell. Where its fault has a promise of its own that
+the oracle does not know, it raises AssertionError.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from brokers import until_in_sync
+from confluent_kafka import Producer
+
+from campaign import topics
+from campaign.load import Load
+from campaign.oracle import expected
+from campaign.stage import Stage
+
+__all__ = ["FAULTS", "Fault"]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """
+    A fault and what it needs.
+
+    Attributes:
+        title: for the table.
+        run: breaks things and mends them.
+        silence_s: how long a partition may fire nothing, where the table of docs/faults.md promises something.
+        brokers: 1 or 3; faults of workers do with one.
+        options: of the workers, one sequence for each.
+    """
+
+    title: str
+    run: Callable[[Stage, Load, bool], Awaitable[str]]
+    silence_s: float | None = None
+    brokers: int = 3
+    options: Sequence[Sequence[str]] = field(default=((), ()))
+
+
+# --- three brokers ----------------------------------------------------------------------------------------------------
+
+
+async def kill_leaders(stage: Stage, load: Load, short: bool) -> str:
+    """Kill one broker after the other, first a leader of seals; each comes back when the others have taken over."""
+    first = await stage.leader_of("timer-sealed")
+    for node in [first] if short else [first, first % 3 + 1, (first + 1) % 3 + 1]:
+        await stage.cluster.nodes[node].kill()
+        await asyncio.sleep(12 if short else 20)
+        await stage.cluster.nodes[node].start()
+        await until_in_sync(stage.cluster)
+    return ""
+
+
+async def restart_brokers(stage: Stage, load: Load, short: bool) -> str:
+    """Stop one broker after the other and start it again, as an upgrade does."""
+    first = await stage.leader_of("timer-sealed")
+    for node in [first] if short else [first, first % 3 + 1, (first + 1) % 3 + 1]:
+        await stage.cluster.nodes[node].stop()
+        await stage.cluster.nodes[node].start()
+        await until_in_sync(stage.cluster)
+    return ""
+
+
+def freeze(seconds: float, of: str) -> Callable[[Stage, Load, bool], Awaitable[str]]:
+    """Return the fault that freezes the broker that leads partition 0 of the topic *of*."""
+
+    async def frozen(stage: Stage, load: Load, short: bool) -> str:
+        node = stage.cluster.nodes[await stage.leader_of(of)]
+        node.pause()
+        await asyncio.sleep(18 if short else seconds)
+        node.resume()
+        await until_in_sync(stage.cluster)
+        return ""
+
+    return frozen
+
+
+async def part(stage: Stage, load: Load, short: bool) -> str:
+    """Part the leader of seals from the other brokers, not from clients, and restart each worker meanwhile."""
+    end_s = time.monotonic() + (20 if short else 120)
+    await stage.cluster.hold(await stage.leader_of("timer-sealed"))
+    # By then the others have replaced it.
+    await asyncio.sleep(11 if short else 30)
+    for worker in stage.workers[:1] if short else stage.workers:
+        await worker.stop()
+        await worker.start()
+        await asyncio.sleep(0 if short else 30)
+    await asyncio.sleep(max(end_s - time.monotonic(), 0))
+    await stage.cluster.mend()
+    await until_in_sync(stage.cluster)
+    return ""
+
+
+async def pause_worker(stage: Stage, load: Load, short: bool) -> str:
+    """Freeze one of the workers at random for 1 to 15 s, again and again."""
+    chance = random.Random(time.time())
+    end_s = time.monotonic() + (20 if short else 300)
+    pauses = 0
+    while time.monotonic() < end_s:
+        child = chance.choice(stage.workers).child
+        child.pause()
+        await asyncio.sleep(chance.uniform(1, 5) if short else chance.uniform(1, 15))
+        child.resume()
+        pauses += 1
+        await asyncio.sleep(chance.uniform(0, 4))
+    return f"{pauses} pauses"
+
+
+async def hold_transaction(stage: Stage, load: Load, short: bool) -> str:
+    """Keep a transaction of somebody else open in a partition of the requests, and abort it."""
+    settings = {"transactional.id": stage.prefix + "foreign", "transaction.timeout.ms": 300_000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": stage.kafka.bootstrap, **settings})
+    await asyncio.to_thread(producer.init_transactions, 30)
+    producer.begin_transaction()
+    producer.produce(stage.prefix + "timer-request", b"", str(int(time.time())), partition=0)
+    await asyncio.to_thread(producer.flush, 30)
+    begin_s = time.monotonic()
+    told_s: dict[str, float] = {}
+    while time.monotonic() < begin_s + (15 if short else 120):
+        ready = await asyncio.gather(*(asyncio.to_thread(worker.get, "/readyz") for worker in stage.workers))
+        code, _ = await stage.command("status")
+        for where, tells in (("status", code == 1), ("/readyz", any(status == 503 for status, _ in ready))):
+            if tells:
+                told_s.setdefault(where, time.monotonic() - begin_s)
+        await asyncio.sleep(1)
+    late = await asyncio.to_thread(_left, stage)
+    await asyncio.to_thread(producer.abort_transaction, 30)
+    assert not late, f"{late} timers before the transaction did not fire while it was open"
+    said = (
+        f"{name} after {told_s[name]:.0f} s" if name in told_s else f"{name} never" for name in ("status", "/readyz")
+    )
+    return f"told by {', '.join(said)}"
+
+
+def _left(stage: Stage) -> int:
+    """Return how many timers that anybody can read have not fired 3 s after they were due."""
+    now_ms = time.time() * 1000
+    with topics.reading(stage.kafka.bootstrap, stage.prefix + "timer-request") as reader:
+        told = expected(reader.more(topics.request_of))
+    with topics.reading(stage.kafka.bootstrap, stage.callbacks) as reader:
+        fired = {callback.request for callback in reader.more(topics.callback_of)}
+    return sum(name not in fired and told.timers[name].due_ms < now_ms - 3_000 for name in told.must_fire())
+
+
+async def delete_topic(stage: Stage, load: Load, short: bool) -> str:
+    """Delete a callback topic while a burst of timers fires on it."""
+    victim = stage.prefix + "deleted"
+    bootstrap = stage.kafka.bootstrap
+    await asyncio.to_thread(topics.make_topic, bootstrap, victim, stage.partitions)
+    second = int(time.time()) + 8
+    await asyncio.to_thread(load.burst, 20_000 if short else 200_000, second, victim)
+    await asyncio.sleep(max(second + 0.3 - time.time(), 0))
+    await asyncio.to_thread(topics.delete_topic, bootstrap, victim)
+    await asyncio.sleep(12)
+    return ""
+
+
+async def lose_topic(stage: Stage, load: Load, short: bool) -> str:
+    """Kill the only broker that has one of the callback topics, and start it again."""
+    lonely = stage.prefix + "lonely"
+    bootstrap = stage.kafka.bootstrap
+    await asyncio.to_thread(topics.make_topic, bootstrap, lonely, 1, 1)
+    node = stage.cluster.nodes[await stage.leader_of("lonely")]
+    count = 200
+    begin = int(time.time()) + 2
+    for second in range(begin, begin + count // 10):
+        await asyncio.to_thread(load.burst, 10, second, lonely)
+    await asyncio.sleep(max(begin + 2 - time.time(), 0))
+    await node.kill()
+    await asyncio.sleep(15 if short else 30)
+    await node.start()
+    await until_in_sync(stage.cluster)
+
+    def fired() -> list[str]:
+        with topics.reading(bootstrap, lonely) as reader:
+            return [callback.request for callback in reader.more(topics.callback_of)]
+
+    names: list[str] = []
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(90):
+            while len(names) < count:
+                await asyncio.sleep(1)
+                names = await asyncio.to_thread(fired)
+    fault = f"of {count} on the topic that was away {len(set(names))} fired, with {len(names)} callbacks"
+    assert (len(names), len(set(names))) == (count, count), fault
+    return f"{count} on the topic that was away, each fired once"
+
+
+# --- one broker, and workers ------------------------------------------------------------------------------------------
+
+
+async def kill_broker(stage: Stage, load: Load, short: bool) -> str:
+    """Kill the only broker again and again, then freeze it."""
+    for _ in range(1 if short else 5):
+        await stage.broker.kill()
+        await asyncio.sleep(2)
+        await stage.broker.start()
+        await asyncio.sleep(5 if short else 15)
+    stage.broker.pause()
+    await asyncio.sleep(5 if short else 20)
+    stage.broker.resume()
+    return ""
+
+
+async def kill_process(stage: Stage, load: Load, short: bool) -> str:
+    """Kill one of the processes of `worker --processes 2`, whose parent starts it again."""
+    for _ in range(1 if short else 5):
+        parent = stage.workers[0].child.pid
+        told = children_of(parent)
+        assert len(told) == 2, f"worker --processes 2 has the processes {told}"
+        os.kill(random.choice(told), signal.SIGKILL)
+        await asyncio.sleep(10 if short else 20)
+    return ""
+
+
+async def fill_disk(stage: Stage, load: Load, short: bool) -> str:
+    """Fill the disk of one of the workers, a file system in memory, and make room again. Needs root and Linux."""
+    worker = stage.workers[0]
+    assert os.geteuid() == 0, "only root can make a small disk"
+    await worker.stop()
+    await _run("mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(worker.data_dir))
+    try:
+        await worker.start()
+        await worker.until_ready()
+        balloon = worker.data_dir / "balloon"
+        await asyncio.to_thread(_fill, balloon)
+        # A store has room in files that it has made already, which this takes; nobody waits for these timers.
+        await asyncio.to_thread(load.burst, 40_000, int(time.time()) + 3_600, stage.prefix + "never", 2_000)
+        await asyncio.sleep(20 if short else 60)
+        answers = [await asyncio.to_thread(worker.get, path) for path in ("/livez", "/metrics")]
+        await asyncio.to_thread(balloon.unlink)
+        await asyncio.sleep(10 if short else 30)
+        assert " is full: " in worker.log.read_text(), "the worker never met the full disk"
+        assert all(status for status, _ in answers), "the worker does not answer while its disk is full"
+    finally:
+        # The worker goes on in it until it ends.
+        await _run("umount", "--lazy", str(worker.data_dir))
+    return ""
+
+
+def _fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as balloon, contextlib.suppress(OSError):
+        while balloon.write(bytes(1 << 12)):
+            pass
+
+
+async def _run(*command: str) -> None:
+    process = await asyncio.create_subprocess_exec(*command)
+    assert await process.wait() == 0, " ".join(command)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the ids of the processes that *pid* has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+FAULTS = {
+    "kill-leaders": Fault("three brokers: kill -9 of one after the other", kill_leaders, 13),
+    "restart-brokers": Fault("three brokers: rolling restart", restart_brokers, 2),
+    "freeze-60": Fault("three brokers: leader of `timer-sealed` frozen for 60 s", freeze(60, "timer-sealed"), 15),
+    "freeze-200": Fault("three brokers: leader of `timer-sealed` frozen for 200 s", freeze(200, "timer-sealed"), 15),
+    "freeze-coordinator": Fault(
+        "three brokers: a coordinator of transactions frozen for 60 s", freeze(60, "__transaction_state"), 15
+    ),
+    "part": Fault("three brokers: one cut off from the others, not from clients, for 120 s; workers restarted", part),
+    "pause-worker": Fault("one of two workers paused for 1 to 15 s, during 5 minutes", pause_worker, brokers=1),
+    "kill-broker": Fault("single broker: killed five times, then frozen for 20 s", kill_broker, brokers=1),
+    "fill-disk": Fault("a worker's disk full for 60 s, then free", fill_disk, brokers=1),
+    "hold-transaction": Fault("somebody's transaction open for 120 s", hold_transaction, brokers=1),
+    "delete-topic": Fault("a callback topic deleted in the middle of a burst of 200,000", delete_topic, 2, brokers=1),
+    "lose-topic": Fault("three brokers: the only replica of a callback topic away for 30 s", lose_topic),
+    "kill-process": Fault(
+        "kill -9 of one of two `--processes`, five times", kill_process, 2, brokers=1, options=[["--processes", "2"]]
+    ),
+}

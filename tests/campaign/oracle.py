@@ -1,0 +1,235 @@
+"""
+What must have fired, when, and what must have been answered, worked out from `timer-request` alone.
+
+The rule is that of docs/wire.md, written here a second time on purpose. All records of a timer id lie in one partition.
+Each one cancels or replaces the request before it if the broker has appended it before that request's second.
+
+A record may be in time and still be answered TOO_LATE, if the worker could not read it before it fired the second, as
+behind somebody's open transaction. Then the timer has to fire. This is counted as *overruled*, and is no mistake.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+
+from kafka_timers.v1.future_pb2 import Future
+from kafka_timers.v1.reply_pb2 import Reply
+
+__all__ = ["Answer", "Callback", "Expected", "Request", "Verdict", "expected", "judge"]
+
+_IN_TIME = (Reply.CANCELLED, Reply.MOVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A record of `timer-request`; *second* is 0 for a cancel."""
+
+    partition: int
+    offset: int
+    appended_ms: int
+    second: int
+    future: Future
+
+    @property
+    def name(self) -> str:
+        """What callbacks and answers call it."""
+        return f"{self.partition}:{self.offset}"
+
+    @property
+    def due_ms(self) -> int:
+        """When it can fire at the earliest, in UNIX milliseconds."""
+        return max(self.second * 1000, self.appended_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """A committed record of a callback topic, with the time at which the broker appended it."""
+
+    request: str
+    appended_ms: int
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A record of the reply topic."""
+
+    asked: str
+    outcome: int
+
+
+@dataclass(slots=True)
+class Expected:
+    """
+    What follows from the log.
+
+    Attributes:
+        timers: all requests, by name.
+        withdrawn: requests that were cancelled or replaced in time, with the name of the record that did it.
+        outcomes: what each question must be answered, by the question's name.
+    """
+
+    timers: dict[str, Request] = field(default_factory=dict)
+    withdrawn: dict[str, str] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+    def must_fire(self) -> set[str]:
+        """Return the requests that nothing has withdrawn."""
+        return self.timers.keys() - self.withdrawn.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    How a run was, in counts; lateness is that of the callbacks that came, from the moment they were due.
+
+    Attributes:
+        timers: requests that are no cancels.
+        questions: records that must be answered.
+        missing: timers that did not fire though they must.
+        doubled: callbacks that came again.
+        early: callbacks before their second.
+        strange: callbacks of no such request, or with another key or value.
+        wrong: answers that contradict the log, each other, or what fired.
+        unanswered: questions without any answer.
+        overruled: records in time whose timer fired, as they were told.
+        silence_s: the longest time in which some partition wrote no callback, from the fault on.
+    """
+
+    timers: int
+    questions: int
+    missing: int
+    doubled: int
+    early: int
+    strange: int
+    wrong: int
+    unanswered: int
+    overruled: int
+    late_p50_s: float
+    late_p99_s: float
+    late_max_s: float
+    silence_s: float
+
+    def faults(self) -> dict[str, int]:
+        """Return the counts that must be 0, and are not."""
+        must = ("missing", "doubled", "early", "strange", "wrong", "unanswered")
+        return {name: count for name, count in asdict(self).items() if name in must and count}
+
+
+def expected(requests: Iterable[Request]) -> Expected:
+    """Return what must come of *requests*; those of a partition are in the order of their offsets."""
+    told = Expected()
+    # The last request of each id, until it is cancelled.
+    last: dict[str, Request] = {}
+    cancelled_by: dict[str, str] = {}
+    for request in requests:
+        future = request.future
+        if not future.cancel:
+            told.timers[request.name] = request
+        if not future.timerId:
+            continue
+        before = last.get(future.timerId)
+        outcome: int = Reply.UNKNOWN
+        if before is not None:
+            in_time = request.appended_ms < before.second * 1000
+            outcome = (Reply.CANCELLED if future.cancel else Reply.MOVED) if in_time else Reply.TOO_LATE
+            if in_time:
+                told.withdrawn[before.name] = request.name
+        elif future.cancel and future.timerId in cancelled_by:
+            outcome = Reply.CANCELLED
+        if future.replyTopic:
+            told.outcomes[request.name] = outcome
+        if not future.cancel:
+            last[future.timerId] = request
+            cancelled_by.pop(future.timerId, None)
+        elif outcome == Reply.CANCELLED:
+            cancelled_by[future.timerId] = request.name
+            last.pop(future.timerId, None)
+    return told
+
+
+def judge(
+    told: Expected, callbacks: Sequence[Callback], answers: Iterable[Answer], fault_ms: int, end_ms: int
+) -> Verdict:
+    """
+    Compare what came with what was expected.
+
+    Args:
+        told: what `expected` says of the log.
+        callbacks: all that are committed, in any order.
+        answers: all of the reply topic, in any order.
+        fault_ms: when the fault began, in UNIX milliseconds.
+        end_ms: when reading ended; a partition with missing timers has been silent until then.
+    """
+    answered: defaultdict[str, set[int]] = defaultdict(set)
+    for answer in answers:
+        answered[answer.asked].add(answer.outcome)
+    fired = Counter(callback.request for callback in callbacks)
+    lates_s, early, strange = _lateness(told, callbacks)
+    wrong = overruled = 0
+    must = told.must_fire()
+    withdrew = {question: timer for timer, question in told.withdrawn.items()}
+    for question, outcome in told.outcomes.items():
+        given = answered.get(question)
+        timer = withdrew.get(question)
+        overruled += timer is not None and given == {Reply.TOO_LATE} and fired[timer] > 0
+        wrong += given is not None and not _is_right(given, outcome, fired[timer] if timer else 0)
+    missing = {name for name in must if not fired[name]}
+    return Verdict(
+        timers=len(told.timers),
+        questions=len(told.outcomes),
+        missing=len(missing),
+        doubled=sum(count - 1 for count in fired.values()),
+        early=early,
+        strange=strange,
+        wrong=wrong,
+        unanswered=sum(question not in answered for question in told.outcomes),
+        overruled=overruled,
+        late_p50_s=_quantile(lates_s, 0.5),
+        late_p99_s=_quantile(lates_s, 0.99),
+        late_max_s=_quantile(lates_s, 1),
+        silence_s=_silence_s(callbacks, {name.split(":")[0] for name in missing}, fault_ms, end_ms),
+    )
+
+
+def _is_right(given: set[int], outcome: int, fired: int) -> bool:
+    """Tell whether answers agree with the log, with each other, and with how often the withdrawn timer fired."""
+    if len(given) > 1:
+        return False
+    if outcome in _IN_TIME:
+        return given == ({Reply.TOO_LATE} if fired else {outcome})
+    return given == {outcome}
+
+
+def _lateness(told: Expected, callbacks: Iterable[Callback]) -> tuple[list[float], int, int]:
+    """Return the lateness of the callbacks, ascending, how many were early, and how many nobody asked for."""
+    lates_s: list[float] = []
+    early = strange = 0
+    for callback in callbacks:
+        request = told.timers.get(callback.request)
+        if request is None or (request.future.callBackKey, request.future.callBack) != (callback.key, callback.value):
+            strange += 1
+            continue
+        early += callback.appended_ms < request.second * 1000
+        lates_s.append((callback.appended_ms - request.due_ms) / 1000)
+    lates_s.sort()
+    return lates_s, early, strange
+
+
+def _silence_s(callbacks: Iterable[Callback], dead: set[str], fault_ms: int, end_ms: int) -> float:
+    came: defaultdict[str, list[int]] = defaultdict(list)
+    for callback in callbacks:
+        came[callback.request.split(":")[0]].append(callback.appended_ms)
+    longest_ms = 0
+    for partition in came.keys() | dead:
+        moments = sorted([fault_ms, *(moment for moment in came[partition] if moment > fault_ms)])
+        if partition in dead:
+            moments.append(max(end_ms, moments[-1]))
+        longest_ms = max([longest_ms, *(after - before for before, after in pairwise(moments))])
+    return longest_ms / 1000
+
+
+def _quantile(ascending: Sequence[float], share: float) -> float:
+    return ascending[min(int(share * len(ascending)), len(ascending) - 1)] if ascending else 0.0

@@ -1,0 +1,118 @@
+"""One run of a fault under load, and its verdict."""
+
+import asyncio
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from campaign import topics
+from campaign.faults import Fault
+from campaign.load import Load
+from campaign.oracle import Callback, Expected, Verdict, expected, judge
+from campaign.stage import Stage
+from kafka_timers.dev.broker import EmbeddedKafka
+from kafka_timers.dev.cluster import EmbeddedCluster
+
+__all__ = ["Outcome", "run"]
+
+# How long timers may take once the fault is over and nothing is asked any more.
+_DRAIN_S = 90.0
+# Then whoever doubles something has had the time.
+_AFTER_S = 3.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """
+    A verdict, and what the fault itself had to tell.
+
+    Attributes:
+        note: for the table.
+        broken: a promise of the fault's own that did not hold; empty if all did.
+    """
+
+    verdict: Verdict
+    note: str = ""
+    broken: str = ""
+
+    def problems(self) -> list[str]:
+        """Return what did not hold, but for how long partitions were silent."""
+        counted = [f"{count} {name}" for name, count in self.verdict.faults().items()]
+        return counted + ([self.broken] if self.broken else [])
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it as JSON has it."""
+        return asdict(self.verdict) | {"note": self.note, "broken": self.broken}
+
+
+async def run(
+    fault: Fault,
+    kafka: EmbeddedKafka | EmbeddedCluster,
+    prefix: str,
+    folder: Path,
+    *,
+    rate: float,
+    seed: int,
+    short: bool = False,
+) -> Outcome:
+    """
+    Run the service under load, break something, mend it, and judge what came of it.
+
+    Args:
+        fault: what is done.
+        kafka: runs, and runs afterwards.
+        prefix: before the names of topics and group; not used before.
+        folder: of logs and stores.
+        rate: timers a second.
+        seed: of the load.
+        short: a fault of 20 s at most.
+    """
+    async with Stage(kafka, prefix, folder, options=fault.options) as stage:
+        load = Load(kafka.bootstrap, prefix, stage.callbacks, stage.partitions, rate, seed)
+        load.start()
+        note = broken = ""
+        try:
+            await asyncio.sleep(3 if short else 10)
+            fault_ms = int(time.time() * 1000)
+            try:
+                note = await fault.run(stage, load, short)
+            except AssertionError as error:
+                broken = str(error)
+            await asyncio.sleep(3 if short else 20)
+        finally:
+            await asyncio.to_thread(load.stop)
+        verdict = await asyncio.to_thread(_verdict, stage, fault_ms)
+    return Outcome(verdict, note, broken)
+
+
+def _verdict(stage: Stage, fault_ms: int) -> Verdict:
+    bootstrap = stage.kafka.bootstrap
+    with topics.reading(bootstrap, stage.prefix + "timer-request") as reader:
+        requests = reader.more(topics.request_of)
+    # What a fault asks for on topics of its own, it judges itself.
+    here = (one for one in requests if one.future.cancel or one.future.callBackTopic == stage.callbacks)
+    told = expected(here)
+    last_s = max(request.due_ms for request in told.timers.values()) / 1000
+    with (
+        topics.reading(bootstrap, stage.callbacks) as callback_reader,
+        topics.reading(bootstrap, stage.prefix + "timer-reply") as reply_reader,
+    ):
+        callbacks = _fired(told, callback_reader, last_s + _DRAIN_S)
+        answers = reply_reader.more(topics.answer_of)
+        time.sleep(_AFTER_S)
+        callbacks += callback_reader.more(topics.callback_of)
+        answers += reply_reader.more(topics.answer_of)
+    return judge(told, callbacks, answers, fault_ms, int(time.time() * 1000))
+
+
+def _fired(told: Expected, reader: topics.Reader, until_s: float) -> list[Callback]:
+    """Return the callbacks, once all came that must, or at *until_s*."""
+    callbacks = reader.more(topics.callback_of)
+    left = told.must_fire() - {callback.request for callback in callbacks}
+    while left and time.time() < until_s:
+        time.sleep(0.5)
+        more = reader.more(topics.callback_of)
+        left -= {callback.request for callback in more}
+        callbacks += more
+    return callbacks

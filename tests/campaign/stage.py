@@ -1,0 +1,162 @@
+"""What is broken: brokers, two oscillators and some workers, as processes that an operator would start."""
+
+import asyncio
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from campaign import topics
+from kafka_timers.dev.broker import EmbeddedKafka, free_port
+from kafka_timers.dev.cluster import EmbeddedCluster
+from kafka_timers.dev.process import Child
+
+__all__ = ["Process", "Stage"]
+
+_READY_LIMIT_S = 90.0
+
+
+class Process:
+    """An oscillator or a worker, which may be started again with what it has on its disk."""
+
+    def __init__(self, name: str, command: Sequence[str], port: int, folder: Path) -> None:
+        self.name = name
+        self.port = port
+        self.data_dir = folder / name
+        self._command = [sys.executable, "-m", "kafka_timers", *command, "--port", str(port)]
+        self.log = folder / f"{name}.log"
+        self._child: Child | None = None
+
+    @property
+    def child(self) -> Child:
+        """The process as it runs now."""
+        assert self._child is not None, f"{self.name} was never started"
+        return self._child
+
+    async def start(self) -> None:
+        """Start it and return at once."""
+        self._child = await Child.start(self.name, self._command, self.log)
+
+    async def stop(self) -> None:
+        """End it as a rolling restart does (SIGTERM), by force after 30 s."""
+        if self._child:
+            await self._child.stop(30)
+
+    async def kill(self) -> None:
+        """End it as a crash does (SIGKILL)."""
+        if self._child:
+            self._child.kill()
+            await self._child.wait()
+
+    async def until_ready(self, limit_s: float = _READY_LIMIT_S) -> None:
+        """Wait until /readyz is content."""
+        end_s = time.monotonic() + limit_s
+        while (told := await asyncio.to_thread(self.get, "/readyz"))[0] != 200:
+            assert self.child.returncode is None, await self.child.obituary()
+            assert time.monotonic() < end_s, f"{self.name}: {told[1]}; {self.child.last_words()}"
+            await asyncio.sleep(0.2)
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Return status and body of an HTTP request to it; status 0 where it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+
+class Stage:
+    """
+    Brokers that run, and the service on topics of its own.
+
+    Args:
+        kafka: runs already, and is left running.
+        prefix: before the names of topics and group.
+        folder: of logs and stores.
+        partitions: of `timer-request` and of the callback topic.
+        options: of the workers, one sequence for each.
+    """
+
+    def __init__(
+        self,
+        kafka: EmbeddedKafka | EmbeddedCluster,
+        prefix: str,
+        folder: Path,
+        partitions: int = 4,
+        options: Sequence[Sequence[str]] = ((), ()),
+    ) -> None:
+        self.kafka = kafka
+        self.prefix = prefix
+        self.folder = folder
+        self.partitions = partitions
+        self.callbacks = prefix + "callbacks"
+        where = ["--bootstrap", kafka.bootstrap, "--topic-prefix", prefix]
+        self._where = where
+        self.oscillators = [
+            Process(f"oscillator-{n}", ["oscillator", *where, "--replica", str(n)], free_port(), folder) for n in (0, 1)
+        ]
+        self.workers = []
+        for number, more in enumerate(options):
+            name = f"worker-{number}"
+            command = ["worker", *where, "--group", prefix + "workers", "--data-dir", str(folder / name), *more]
+            self.workers.append(Process(name, command, free_port(), folder))
+
+    @property
+    def cluster(self) -> EmbeddedCluster:
+        """The three brokers."""
+        assert isinstance(self.kafka, EmbeddedCluster), "this fault is for three brokers"
+        return self.kafka
+
+    @property
+    def broker(self) -> EmbeddedKafka:
+        """The only broker."""
+        assert isinstance(self.kafka, EmbeddedKafka), "this fault is for a single broker"
+        return self.kafka
+
+    async def __aenter__(self) -> Self:
+        """Make the topics, start all processes and wait until they are ready."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Kill all processes."""
+        await asyncio.gather(*(process.kill() for process in [*self.workers, *self.oscillators]))
+
+    async def _start(self) -> None:
+        status, said = await self.command("topics", "create", "--partitions", str(self.partitions))
+        assert status == 0, said
+        await asyncio.to_thread(topics.make_topic, self.kafka.bootstrap, self.callbacks, self.partitions)
+        for process in [*self.oscillators, *self.workers]:
+            await process.start()
+        for process in self.workers:
+            await process.until_ready()
+
+    async def command(self, *words: str, limit_s: float = 60) -> tuple[int, str]:
+        """Run a command of `kafka-timers` on this instance; return its exit code and what it says."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kafka_timers", *words, *self._where),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(limit_s):
+                said, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return process.returncode or 0, said.decode()
+
+    async def leader_of(self, topic: str, partition: int = 0) -> int:
+        """Return the broker that leads a partition; *topic* is without the prefix, unless it is one of Kafka's own."""
+        name = topic if topic.startswith("__") else self.prefix + topic
+        return await asyncio.to_thread(topics.leader_of, self.kafka.bootstrap, name, partition)

@@ -1,0 +1,138 @@
+"""Logs are read from who leads them, and from nobody who only believes that it does."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
+
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster, Leader
+from kafka_timers.broker.requests import ListOffsets
+from kafka_timers.broker.seals import SealLog
+from kafka_timers.core.wire import Sealed
+from simulation.assembly import patched
+from simulation.cluster import Brokers
+from simulation.faults import Faults
+from simulation.kafka import NODES, Kafka
+from simulation.log import Log, Record
+from simulation.loop import SeededLoop
+from simulation.network import Network
+from simulation.told import told
+
+
+class Scene:
+    """A client that knows all leaders, and then another one leads a log than it knows."""
+
+    def __init__(self) -> None:
+        self.loop = SeededLoop()
+        self.kafka, self.network = Kafka(self.loop, 1, lambda: 0.0), Network(self.loop)
+        brokers = Brokers(self.kafka, self.network, Faults())
+        self.cluster = Cluster(cast(Any, brokers))
+        own = self.kafka.own
+        self.loop.run_until_complete(self.cluster.look_up([own.requests, own.sealed]))
+
+    def elect(self, log: Log) -> None:
+        """Have another broker lead *log*; the one before does not know, and tells its old end."""
+        log.cut_off(log.leader, log.leader % 3 + 1)
+
+    def seal(self, second: int) -> int:
+        """Append a seal, and return where it lies."""
+        seal = Sealed(first=second, last=second)
+        return self.kafka.sealed(0).append(Record(b"0", seal.SerializeToString()), self.kafka.now_ms)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with patched():
+        scene = Scene()
+        yield scene
+    scene.loop.run_until_complete(scene.cluster.close())
+    scene.loop.close()
+
+
+def test_an_end_is_that_of_a_leader_that_has_what_is_acknowledged(scene: Scene) -> None:
+    log, bounds = scene.kafka.requests(0), LogBounds(scene.cluster, scene.kafka.own.requests)
+    scene.elect(log)
+    acknowledged = log.append(Record(b"k", b""), scene.kafka.now_ms)
+    assert scene.loop.run_until_complete(bounds.end(0)) == 0
+    assert scene.loop.run_until_complete(bounds.end(0, above=acknowledged)) == 1
+
+
+def test_a_leader_of_before_is_not_believed_again(scene: Scene) -> None:
+    """The broker that was cut off is asked who leads as well, in its turn."""
+    log = scene.kafka.requests(0)
+    before = log.leader
+    scene.elect(log)
+    scene.cluster.learn(log.topic, 0, Leader(log.leader, log.epoch))
+    for _ in NODES:
+        scene.loop.run_until_complete(scene.cluster.refresh())
+        assert scene.cluster.leader(log.topic, 0) == Leader(log.leader, log.epoch) != Leader(before, 0)
+
+
+def test_an_end_ends_where_a_transaction_is_open_also_below_what_is_acknowledged(scene: Scene) -> None:
+    """So nobody's open transaction holds up a takeover."""
+    log, bounds = scene.kafka.requests(0), LogBounds(scene.cluster, scene.kafka.own.requests)
+    log.append(Record(b"k", b"", transaction=scene.kafka.begin("somebody")), scene.kafka.now_ms)
+    acknowledged = log.append(Record(b"k", b""), scene.kafka.now_ms)
+    assert scene.loop.run_until_complete(bounds.end(0, above=acknowledged)) == 0
+
+
+def test_seals_are_those_of_a_leader_that_has_what_is_acknowledged(scene: Scene) -> None:
+    seals = SealLog(scene.cluster, scene.kafka.own.sealed)
+    scene.seal(5)
+    scene.elect(scene.kafka.sealed(0))
+    acknowledged = scene.seal(6)
+    scene.seal(7)
+    assert [seal.last for seal in scene.loop.run_until_complete(seals.seals(0))] == [5]
+    assert [seal.last for seal in scene.loop.run_until_complete(seals.seals(0, above=acknowledged))][-2:] == [6, 7]
+
+
+def test_a_question_that_gives_a_connection_up_ends_no_other(scene: Scene) -> None:
+    """Two wait for a broker that is silent to open one, and the first of them has waited long enough."""
+    scene.network.freeze(2)
+
+    async def ask(after_s: float) -> object:
+        await asyncio.sleep(after_s)
+        return await scene.cluster.send(2, ListOffsets(scene.kafka.own.requests, [0], ListOffsets.END), lane="one")
+
+    async def ask_both() -> list[object]:
+        return await asyncio.gather(ask(0), ask(0.5), return_exceptions=True)
+
+    first, second = scene.loop.run_until_complete(ask_both())
+    assert isinstance(first, RequestTimedOutError)
+    assert isinstance(second, KafkaConnectionError)
+
+
+def test_an_end_is_proved_also_while_a_broker_is_away() -> None:
+    """It might lead by now; so a record of our own proves that it does not."""
+    with told() as story:
+        a = story.start("a", 0)
+        story.kafka.requests(0).leader = story.kafka.sealed(0).leader = 1
+        story.network.freeze(3)
+        story.until(12)
+        assert story.world.loop.time() - (a.proved_s(0) or 0) < 4
+        assert not a.problems()
+        story.network.thaw(3)
+        story.finish()
+
+
+def test_a_leader_that_nobody_reaches_is_no_silence() -> None:
+    """The one of before tells its old end each second, and all would look well."""
+    with told(transaction_timeout_s=3) as story:
+        a = story.start("a", 0)
+        story.until(1.5)
+        log = story.kafka.requests(0)
+        story.kafka.sealed(0).leader = 3
+        log.leader = 1
+        story.until(2.5)
+        log.cut_off(1, 2)
+        story.network.freeze(2)
+        story.request(3)
+        story.until(8)
+        assert a.problems()
+        story.network.thaw(2)
+        log.out_of_date.clear()
+        story.finish()
+        assert [number for number, _ in story.fired()] == [0]

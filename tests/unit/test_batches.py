@@ -1,0 +1,37 @@
+"""A batch is built once, and sent again by whoever its producer is by then."""
+
+import struct
+
+from aiokafka.record.memory_records import MemoryRecords
+
+from kafka_timers.broker.batches import Batch
+
+
+def filled(values: int, bytes_max: int = 1 << 20) -> Batch:
+    batch = Batch(bytes_max, is_transactional=True)
+    for number in range(values):
+        batch.append(timestamp=1_000 + number, key=b"%d" % number, value=b"value", headers=[("h", b"x")])
+    return batch
+
+
+def test_a_batch_says_who_has_sent_it_each_time() -> None:
+    batch = filled(5)
+    for producer in ((7, 0, 0), (7, 0, 0), (7, 1, 0), (1 << 40, 32_000, 99)):
+        encoded = bytes(batch.encoded(*producer))
+        assert struct.unpack_from(">qhi", encoded, 43) == producer
+        read = MemoryRecords(encoded).next_batch()
+        assert read.validate_crc()
+        assert [(record.key, record.value, record.timestamp, record.headers) for record in read] == [
+            (b"%d" % number, b"value", 1_000 + number, [("h", b"x")]) for number in range(5)
+        ]
+        # As often as anybody wants to know.
+        assert (batch.record_count(), batch.size()) == (5, len(encoded))
+
+
+def test_a_batch_that_is_full_or_sent_takes_no_more() -> None:
+    small = Batch(200, is_transactional=False)
+    taken = [small.append(timestamp=1, key=None, value=b"x" * size) is not None for size in (500, 100, 1)]
+    assert taken == [True, False, False]
+    sent = filled(1)
+    sent.encoded(1, 0, 0)
+    assert sent.append(timestamp=1, key=None, value=b"late") is None

@@ -1,0 +1,97 @@
+"""What the campaign's oracle takes for right and for wrong: it judges the service, so nothing else judges it."""
+
+from dataclasses import replace
+
+import pytest
+from campaign.oracle import Answer, Callback, Request, Verdict, expected, judge
+
+from kafka_timers.v1.future_pb2 import Future
+from kafka_timers.v1.reply_pb2 import Reply
+
+SECOND = 1_000
+IN_TIME_MS, LATE_MS = SECOND * 1000 - 1, SECOND * 1000
+
+
+def asked(offset: int, appended_ms: int = 0, second: int = SECOND, timer_id: str = "", cancel: bool = False) -> Request:
+    """Return a record of partition 0 whose callback has its offset as key and value."""
+    future = Future(callBackKey=str(offset), callBack=str(offset).encode(), timerId=timer_id, cancel=cancel)
+    if timer_id:
+        future.replyTopic = "r"
+    return Request(0, offset, appended_ms, 0 if cancel else second, future)
+
+
+def fired(offset: int, appended_ms: int = SECOND * 1000 + 40) -> Callback:
+    """Return the callback of the request at *offset*."""
+    return Callback(f"0:{offset}", appended_ms, str(offset), str(offset).encode())
+
+
+def judged(requests: list[Request], callbacks: list[Callback], answers: dict[int, int] | None = None) -> Verdict:
+    """Return the verdict; *answers* are outcomes by the offset that they answer."""
+    given = [Answer(f"0:{offset}", outcome) for offset, outcome in (answers or {}).items()]
+    return judge(expected(requests), callbacks, given, 0, 0)
+
+
+def test_what_fires_once_in_its_second_is_right() -> None:
+    verdict = judged([asked(0), asked(1)], [fired(0), fired(1, SECOND * 1000 + 60)])
+    assert verdict.faults() == {}
+    assert (verdict.timers, verdict.late_p50_s, verdict.late_max_s) == (2, 0.06, 0.06)
+
+
+def test_lateness_begins_with_the_append_of_a_request_whose_second_has_passed() -> None:
+    verdict = judged([asked(0, appended_ms=LATE_MS + 5_000)], [fired(0, LATE_MS + 5_250)])
+    assert verdict.late_max_s == 0.25
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "fault"),
+    [
+        ([], "missing"),
+        ([fired(0), fired(0)], "doubled"),
+        ([fired(0, SECOND * 1000 - 1)], "early"),
+        ([fired(0), fired(7)], "strange"),
+        ([replace(fired(0), value=b"other")], "strange"),
+    ],
+)
+def test_a_callback_that_is_not_as_asked_for_is_counted(callbacks: list[Callback], fault: str) -> None:
+    assert judged([asked(0)], callbacks).faults() == {fault: 1}
+
+
+@pytest.mark.parametrize(("cancel", "outcome"), [(True, Reply.CANCELLED), (False, Reply.MOVED)])
+def test_what_is_withdrawn_in_time_must_not_fire_unless_it_was_answered_too_late(cancel: bool, outcome: int) -> None:
+    requests = [asked(0, timer_id="a"), asked(1, IN_TIME_MS, SECOND + 5, "a", cancel)]
+    later = [] if cancel else [fired(1, SECOND * 1000 + 5_000)]
+    first = {0: Reply.UNKNOWN}
+    assert judged(requests, later, first | {1: outcome}).faults() == {}
+    assert judged(requests, [fired(0), *later], first | {1: outcome}).faults() == {"wrong": 1}
+    overruled = judged(requests, [fired(0), *later], first | {1: Reply.TOO_LATE})
+    assert (overruled.faults(), overruled.overruled) == ({}, 1)
+    assert judged(requests, later, first | {1: Reply.TOO_LATE}).faults() == {"wrong": 1}
+    assert judged(requests, later, first).faults() == {"unanswered": 1}
+
+
+def test_what_is_withdrawn_too_late_must_fire() -> None:
+    requests = [asked(0, timer_id="a"), asked(1, LATE_MS, cancel=True, timer_id="a")]
+    assert judged(requests, [fired(0)], {0: Reply.UNKNOWN, 1: Reply.TOO_LATE}).faults() == {}
+    assert judged(requests, [], {0: Reply.UNKNOWN, 1: Reply.CANCELLED}).faults() == {"missing": 1, "wrong": 1}
+
+
+def test_a_second_cancel_is_answered_as_the_first_and_a_request_behind_it_is_new() -> None:
+    requests = [asked(0, timer_id="a"), *(asked(n, IN_TIME_MS, cancel=True, timer_id="a") for n in (1, 2))]
+    requests.append(asked(3, IN_TIME_MS, timer_id="a"))
+    answers = {0: Reply.UNKNOWN, 1: Reply.CANCELLED, 2: Reply.CANCELLED, 3: Reply.UNKNOWN}
+    assert judged(requests, [fired(3)], answers).faults() == {}
+
+
+def test_two_answers_that_contradict_each_other_are_wrong() -> None:
+    told = expected([asked(0, timer_id="a")])
+    answers = [Answer("0:0", Reply.UNKNOWN), Answer("0:0", Reply.TOO_LATE)]
+    assert judge(told, [fired(0)], answers, 0, 0).faults() == {"wrong": 1}
+    assert judge(told, [fired(0)], answers[:1] * 2, 0, 0).faults() == {}
+
+
+def test_silence_is_the_longest_gap_of_a_partition_from_the_fault_on() -> None:
+    told = expected([asked(n) for n in range(4)])
+    callbacks = [fired(n, SECOND * 1000 + ms) for n, ms in enumerate((0, 9_000, 10_000, 14_000))]
+    assert judge(told, callbacks, [], SECOND * 1000 + 9_500, 0).silence_s == 4
+    # One that is missing at the end of the run keeps its partition silent until then.
+    assert judge(told, callbacks[:3], [], SECOND * 1000 + 9_500, SECOND * 1000 + 60_000).silence_s == 50

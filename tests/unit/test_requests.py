@@ -1,0 +1,110 @@
+"""The requests that aiokafka has not, byte by byte: what Kafka's description of its protocol says of each."""
+
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from kafka_timers.broker.requests import (
+    ApiVersions,
+    EndTransaction,
+    Fetch,
+    InitProducerId,
+    ListOffsets,
+    Metadata,
+    Produce,
+    ProduceInTransaction,
+    transaction_version_in,
+)
+
+ID, EPOCH = (1_000_007).to_bytes(8, "big"), (5).to_bytes(2, "big")
+NONE = b"\xff"
+
+
+@pytest.mark.parametrize(
+    ("asked", "version", "expected"),
+    [
+        (Metadata(["ab"]), 10, b"\x02" + bytes(16) + b"\x03ab\x00" + b"\x00\x00\x00" + b"\x00"),
+        (ApiVersions(), 3, b"\x0dkafka-timers\x021\x00"),
+        (InitProducerId("t.3", 10_000), 4, b"\x04t.3" + b"\x00\x00\x27\x10" + NONE * 10 + b"\x00"),
+        (InitProducerId(None, 10_000), 4, b"\x00" + b"\x00\x00\x27\x10" + NONE * 10 + b"\x00"),
+        (EndTransaction("t.3", 1_000_007, 5, is_commit=True), 5, b"\x04t.3" + ID + EPOCH + b"\x01\x00"),
+        (
+            InitProducerId("t.3", 10_000, 1_000_007, 5),
+            4,
+            b"\x04t.3" + b"\x00\x00\x27\x10" + ID + EPOCH + b"\x00",
+        ),
+    ],
+    ids=lambda given: type(given).__name__ if hasattr(given, "prepare") else "",
+)
+def test_a_request_is_what_kafka_reads(asked: Any, version: int, expected: bytes) -> None:
+    made = asked.prepare({asked.API_KEY: (0, 99)})
+    assert (made.API_VERSION, made.encode()) == (version, expected)
+
+
+@pytest.mark.parametrize(("kind", "version"), [(Produce, 9), (ProduceInTransaction, 12)])
+def test_batches_go_by_topic(kind: Any, version: int) -> None:
+    batches = {("a", 1): b"xyz", ("b", 0): b"", ("a", 2): bytearray(b"v")}
+    made = kind("t", 3_000, batches).prepare({0: (0, 99)})
+    assert version == made.API_VERSION
+    assert made.encode() == (
+        b"\x02t\xff\xff\x00\x00\x0b\xb8\x03"
+        b"\x02a\x03" + b"\x00\x00\x00\x01\x04xyz\x00" + b"\x00\x00\x00\x02\x02v\x00" + b"\x00"
+        b"\x02b\x02" + b"\x00\x00\x00\x00\x01\x00" + b"\x00"
+        b"\x00"
+    )
+
+
+def test_a_refusal_comes_with_the_words_of_the_broker() -> None:
+    answer = (
+        b"\x02\x02a\x02"
+        + (b"\x00\x00\x00\x01\x00\x57" + NONE * 24)
+        + (b"\x02\x00\x00\x00\x02\x04bad\x00" + b"\x06words" + b"\x00")
+        + b"\x00\x00\x00\x00\x00\x00"
+    )
+    kind = Produce("t", 1, {}).prepare({0: (0, 99)}).RESPONSE_TYPE
+    [(topic, [(partition, code, _, _, _, records, words, _)], _)] = kind.decode(BytesIO(answer)).topics
+    assert (topic, partition, code, records, words) == ("a", 1, 87, [(2, "bad", {})], "words")
+
+
+def test_the_version_of_transactions_is_told_among_the_features() -> None:
+    """Behind the requests, in a field that earlier brokers do not send."""
+    kind = ApiVersions().prepare({18: (0, 9)}).RESPONSE_TYPE
+    begin = b"\x00\x00\x02\x00\x00\x00\x00\x00\x0b\x00" + b"\x00\x00\x00\x00"
+    features = b"\x03\x06other\x00\x07\x00\x01\x00" + b"\x14transaction.version\x00\x02\x00\x01\x00"
+    assert transaction_version_in(kind.decode(BytesIO(begin + b"\x00"))) == 0
+    with_features = begin + b"\x01\x02" + bytes([len(features)]) + features
+    assert transaction_version_in(kind.decode(BytesIO(with_features))) == 2
+
+
+def test_a_fetch_answers_what_a_partition_has_and_what_of_it_was_aborted() -> None:
+    made = Fetch("a", {3: (5, 1_000_007)}, 100, 8, 2).prepare({1: (0, 99)})
+    assert made.API_VERSION == 12
+    assert made.encode() == (
+        NONE * 4 + b"\x00\x00\x00\x64" + b"\x00\x00\x00\x01" + b"\x00\x00\x00\x08" + b"\x01"
+        b"\x00\x00\x00\x00" + NONE * 4 + b"\x02\x02a\x02"
+        b"\x00\x00\x00\x03\x00\x00\x00\x05" + ID + NONE * 4 + NONE * 8 + b"\x00\x00\x00\x02\x00"
+        b"\x00" + b"\x01\x01\x00"
+    )
+    answer = (
+        bytes(10)
+        + b"\x02\x02a\x02\x00\x00\x00\x03\x00\x00"
+        + (bytes(7) + b"\x09" + bytes(7) + b"\x08" + bytes(8))
+        + (b"\x02" + ID + bytes(7) + b"\x07\x00" + NONE * 4 + b"\x04xyz\x00")
+        + b"\x00\x00"
+    )
+    [(topic, [(number, code, end, stable, _, aborted, _, data, _)], _)] = made.RESPONSE_TYPE.decode(
+        BytesIO(answer)
+    ).topics
+    assert (topic, number, code, end, stable, aborted, data) == ("a", 3, 0, 9, 8, [(1_000_007, 7, {})], b"xyz")
+
+
+def test_an_end_is_told_with_the_epoch_of_who_leads() -> None:
+    made = ListOffsets("a", [3], ListOffsets.END).prepare({2: (0, 99)})
+    assert made.API_VERSION == 6
+    assert made.encode() == (
+        NONE * 4 + b"\x01" + b"\x02\x02a\x02" + b"\x00\x00\x00\x03" + NONE * 4 + NONE * 8 + b"\x00\x00\x00"
+    )
+    answer = bytes(4) + b"\x02\x02a\x02\x00\x00\x00\x03\x00\x00" + NONE * 8 + ID + b"\x00\x00" + EPOCH + bytes(3)
+    [(topic, [told], _)] = made.RESPONSE_TYPE.decode(BytesIO(answer)).topics
+    assert (topic, *told) == ("a", 3, 0, -1, 1_000_007, 5, {})
