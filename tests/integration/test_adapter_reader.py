@@ -156,9 +156,10 @@ def parsed(records: Sequence[ConsumerRecord]) -> list[tuple[bytes, Future]]:
 async def test_each_record_is_one_request_in_the_partition_of_its_id(harness: Harness) -> None:
     harness.write([(b"s%d" % n, b"v%d" % n, schedule(LATER + n)) for n in range(3_000)])
     async with harness.open():
-        records = await harness.requests(3_000)
+        await harness.requests(3_000)
         harness.write([(b"s7", None, {}), (b"s8", b"new", schedule())])
-        records += (await harness.requests(3_002))[3_000:]
+        # Those of one id come in their order, whatever the order of the partitions.
+        records = await harness.requests(3_002)
     by_id = {future.timerId: (key, future.callBack) for key, future in parsed(records) if not future.cancel}
     wanted = {f"etf1:{harness.prefix}theirs:s{n}": (b"%d" % (LATER + n), b"v%d" % n) for n in range(3_000)}
     wanted[f"etf1:{harness.prefix}theirs:s8"] = (b"%d" % LATER, b"new")
