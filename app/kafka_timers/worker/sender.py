@@ -38,6 +38,18 @@ BATCH_BYTES = 512 << 10
 _BARRIER_KEY = b"barrier"
 
 
+def transactional_id(group: str, prefix: str, partition: int) -> str:
+    """
+    Return the transactional id of the owner of *partition*; it begins with *group*, a dot and *prefix*.
+
+    No two of (*group*, *prefix*, *partition*) have the same one. Where the numbers alone would not tell them apart, as
+    group `timers` with prefix `eu.` from group `timers.eu`, it ends with the name of `timer-request`.
+    """
+    name = f"{group}.{prefix}{partition}"
+    is_plain = "." not in group and not prefix[-1:].isdecimal()
+    return name if is_plain else f"{name}/{Topics.of(prefix).requests}"
+
+
 class KafkaSender:
     """
     The producer of one partition.
@@ -56,7 +68,7 @@ class KafkaSender:
         self._names = names
         # Held by whoever has a transaction open, or asks for a later epoch, which would abort one.
         self._free = asyncio.Lock()
-        name = f"{settings.group}.{settings.topic_prefix}{partition}" if self._transactional else None
+        name = transactional_id(settings.group, settings.topic_prefix, partition) if self._transactional else None
         self._producer = Producer(cluster, name, self._timeout_s, BATCH_BYTES, f"sender {partition}")
 
     @property
