@@ -276,7 +276,8 @@ class Cluster:
                 done, _ = await asyncio.wait(
                     asked, timeout=_ASK_NEXT_S if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                for task in done:
+                # In the order in which they were asked, so that a seed of the simulation has one history.
+                for task in [each for each in asked if each in done]:
                     del asked[task]
                     if (error := task.exception()) is None:
                         return task.result()

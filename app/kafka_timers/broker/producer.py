@@ -95,7 +95,8 @@ class Producer:
         # What is ready to leave, by the broker that leads it, and who sends it there.
         self._ready: dict[int, dict[_Place, _Partition]] = {}
         self._sending: dict[int, asyncio.Task[None]] = {}
-        self._waiting: set[asyncio.Task[None]] = set()
+        # In their order, so that a seed of the simulation has one history.
+        self._waiting: dict[asyncio.Task[None], None] = {}
         self._joining = asyncio.Lock()
         self._unsent = 0
         self._settled = asyncio.Event()
@@ -402,11 +403,11 @@ class Producer:
     def _later(self, to: _Partition, pause_s: float, *, look: bool) -> None:
         """Try again after a pause, and with *look* ask before who leads the partition by now."""
         task = asyncio.create_task(self._retry(to, pause_s, look=look))
-        self._waiting.add(task)
+        self._waiting[task] = None
         task.add_done_callback(self._waited)
 
     def _waited(self, task: "asyncio.Task[None]") -> None:
-        self._waiting.discard(task)
+        del self._waiting[task]
         if not task.cancelled() and (error := task.exception()):
             self._fail(error)
 

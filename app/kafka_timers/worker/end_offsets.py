@@ -62,7 +62,8 @@ class EndOffsets:
         self._round: _Round | None = None
         self._proved_s: dict[int, float] = {}
         # An older question may still wait for a broker that is silent.
-        self._open: set[asyncio.Task[_Told]] = set()
+        # In their order, so that a seed of the simulation has one history.
+        self._open: dict[asyncio.Task[_Told], None] = {}
 
     async def end(self, number: int, second: int) -> int:
         """
@@ -100,12 +101,12 @@ class EndOffsets:
                 by_node.setdefault(node, []).append(number)
         for node, numbers in by_node.items():
             task = asyncio.create_task(self._bounds.told_by(node, numbers))
-            self._open.add(task)
+            self._open[task] = None
             task.add_done_callback(partial(self._heard, asked, node, numbers))
         return asked
 
     def _heard(self, asked: _Round, node: int, numbers: Collection[int], task: asyncio.Task[_Told]) -> None:
-        self._open.discard(task)
+        del self._open[task]
         # An exception that nobody looks at is logged, and nobody else does.
         told: _Told = {} if task.cancelled() or task.exception() else task.result()
         for number in numbers:
