@@ -22,7 +22,7 @@ _PAUSE_S = 0.1
 
 
 class Bound(NamedTuple):
-    """An offset, and a leader epoch: of an end that in which it was told, of a start that of the first record."""
+    """An offset, and a leader epoch: of an end that in which it was told, else that of the record."""
 
     offset: int
     epoch: int
@@ -89,11 +89,22 @@ class LogBounds:
                 f"acknowledged: it is cut off from the others"
             ) from error
 
+    async def since(self, number: int, moment_ms: int) -> int | None:
+        """
+        Return the offset of the first record that was appended at *moment_ms* or later, UNIX time; None for none.
+
+        Raises:
+            KafkaTimeoutError: no leader has answered in time.
+            aiokafka.errors.KafkaError: a leader refuses.
+        """
+        first = await self._ask(number, moment_ms)
+        return None if first.offset < 0 else first.offset
+
     async def told_by(
         self, node: int, numbers: Collection[int], moment: int = ListOffsets.END, *, is_committed: bool = True
     ) -> dict[int, Bound | int]:
         """
-        Return what broker *node* tells of partitions: where they begin or end, or the number of the error.
+        Return what broker *node* tells of partitions: what `ListOffsets` asks for, or the number of the error.
 
         Raises:
             aiokafka.errors.KafkaError: it does not answer.
@@ -138,7 +149,7 @@ class LogBounds:
                 raise
             return str(error)
         if isinstance(told, Bound):
-            if moment == ListOffsets.START or told.epoch >= leader.epoch:
+            if moment != ListOffsets.END or told.epoch >= leader.epoch:
                 return told
             told = codes.NOT_LEADER
         why = f"{self._name_of(leader)} answers {codes.name_of(told)}"

@@ -219,6 +219,21 @@ class Cluster:
         self._brokers.setdefault(node, _Address(answer.host, answer.port))
         return node
 
+    async def leaderless(self) -> dict[str, dict[int, tuple[int, ...]]]:
+        """
+        Return the partitions that nobody leads, of all topics that may be seen, and who has them and is away.
+
+        Raises:
+            aiokafka.errors.KafkaError: no broker answers.
+        """
+        answer = await self.ask_any(Metadata(None))
+        found: dict[str, dict[int, tuple[int, ...]]] = {}
+        for _, topic, _, _, partitions, *_ in answer.topics:
+            for _, number, leader, _, _, _, offline, *_ in partitions:
+                if leader < 0:
+                    found.setdefault(topic, {})[number] = tuple(offline)
+        return found
+
     def any_node(self) -> int:
         """
         Return a broker, one that answers if any does.

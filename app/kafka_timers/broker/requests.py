@@ -129,16 +129,21 @@ _MetadataRequest = _message(
 
 
 class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tells no types
-    """Which brokers there are, and which leads which partition of *topics*, in which leader epoch."""
+    """
+    Which brokers there are, and which leads which partition of *topics*, in which leader epoch.
+
+    None asks for all topics that the user may see.
+    """
 
     API_KEY = 3
 
-    def __init__(self, topics: Collection[str]) -> None:
+    def __init__(self, topics: Collection[str] | None) -> None:
         self.topics = topics
 
     def build(self, kind: Any) -> Any:
         """Return the message of that *kind*."""
-        return kind([(bytes(16), topic, {}) for topic in self.topics], False, False, False, {})
+        topics = None if self.topics is None else [(bytes(16), topic, {}) for topic in self.topics]
+        return kind(topics, False, False, False, {})
 
 
 _ApiVersionsRequest = _message(
@@ -495,10 +500,12 @@ class ListOffsets(Request[_ListOffsetsRequest]):  # type: ignore[misc]  # aiokaf
     """
     Where partitions of one topic begin or end, as the broker tells that leads them, and in which leader epoch it does.
 
+    Or what was appended first at a moment or after it: its offset, and in which leader epoch; -1 for none.
+
     Args:
         topic: name.
         numbers: of the partitions.
-        moment: `START` or `END`.
+        moment: `START`, `END`, or UNIX milliseconds.
         is_committed: whether the end is that of what readers of committed records get.
     """
 

@@ -37,8 +37,8 @@ from kafka_timers.cli.render import (
     capacity_table,
     found_line,
     history_table,
-    lag_line,
     second_text,
+    status_lines,
     status_table,
 )
 from kafka_timers.cli.running import log_to_stderr, needs, wait_for
@@ -59,6 +59,7 @@ from kafka_timers.operate.documents import (
     timer_document,
 )
 from kafka_timers.operate.find import find as read_timers
+from kafka_timers.operate.health import problems_of
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
@@ -367,22 +368,26 @@ def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_
 
 @program.command()
 @on_kafka
-@options_of(WorkerSettings, "topic_prefix", "group")
+@options_of(WorkerSettings, "topic_prefix", "group", "allowed_topics", "seal_every_s")
 @json_option
-def status(kafka: Kafka, topic_prefix: str, group: str, as_json: bool) -> None:
+def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, seal_every_s: int, as_json: bool) -> None:
     """
-    Show how each partition stands, and each door.
+    Show how the service stands, and what is wrong. Asks Kafka alone.
 
-    Partitions are read from the topic `timer-sealed`; lateness is that of the
-    last seal that fired anything. A door stands where its consumer group does.
+    Partitions stand as the topic `timer-sealed` tells; lateness is that of the
+    last seal that fired anything. Workers and doors stand as their consumer
+    groups do. Exits with 1 if anything is wrong, and says what to do.
     """
-    found = wait_for(read_status(kafka, topic_prefix, group, HostClock()))
+    found = wait_for(
+        read_status(kafka, topic_prefix, group, HostClock(), allowed_topics=allowed_topics, seal_every_s=seal_every_s)
+    )
     if as_json:
         click.echo(json.dumps(status_document(found)))
     else:
         Console().print(status_table(found.partitions))
-        for lag in found.lags:
-            click.echo(lag_line(lag))
+        for line in status_lines(found):
+            click.echo(line)
+    sys.exit(1 if problems_of(found) else 0)
 
 
 @program.command()

@@ -12,14 +12,13 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from kafka_timers.adapters.lag import AdapterLag
 from kafka_timers.cli.running import argument_bytes
 from kafka_timers.client.request import Answer
 from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.operate.capacity import Need
 from kafka_timers.operate.find import Found
-from kafka_timers.operate.status import PartitionStatus
+from kafka_timers.operate.health import PartitionStatus, Refused, ServiceStatus, problems_of
 from kafka_timers.operate.watch import lateness_of
 
 __all__ = [
@@ -28,10 +27,10 @@ __all__ = [
     "capacity_table",
     "found_line",
     "history_table",
-    "lag_line",
     "printable",
     "rows_table",
     "second_text",
+    "status_lines",
     "status_table",
 ]
 
@@ -81,9 +80,33 @@ def found_line(timer_id: str, found: Found) -> str:
     )
 
 
-def lag_line(lag: AdapterLag) -> str:
-    """Return how far an adapter is behind as a line."""
-    return f"door {lag.adapter}: {lag.lag} records of {lag.topic} not read yet"
+def status_lines(status: ServiceStatus) -> list[str]:
+    """Return what `status_table` does not show: ticks, workers, refused requests, doors, and at last what is wrong."""
+    ages_s = [row.tick_age_s for row in status.partitions if row.tick_age_s is not None]
+    problems = problems_of(status)
+    lines = [
+        f"last tick     {f'{min(ages_s):.1f} s ago' if ages_s else 'none'}",
+        *(
+            f"{'' if number else 'workers':14}{worker.name} on {worker.host.lstrip('/')}: partitions "
+            f"{', '.join(map(str, worker.partitions)) or 'none'}"
+            for number, worker in enumerate(status.workers)
+        ),
+        f"refused       {_refused(status.refused)}",
+        *(
+            f"door {door.door}: {door.lag} records of {door.topic} not read yet; read by {door.readers} workers"
+            for door in status.doors
+        ),
+        *(["", f"{len(problems)} wrong:"] if problems else []),
+        *(f"  - {problem}" for problem in problems),
+    ]
+    return [printable(line.encode()) for line in lines]
+
+
+def _refused(found: Refused | None) -> str:
+    if found is None or not found.reasons:
+        return "unknown" if found is None else "none in the last hour"
+    reasons = ", ".join(f"{count} {reason}" for reason, count in found.reasons.items())
+    return f"in the last hour {reasons}{'' if found.is_all else ' and more'}; the last one {found.last}"
 
 
 def callback_line(record: ConsumerRecord, now_s: float, width: int) -> str:

@@ -4,7 +4,9 @@ What a callback is made of, and whether its topic takes it.
 Pure. What can be told only of the topic is judged in the request's second, not when it is accepted: a topic changes.
 """
 
+import re
 from dataclasses import dataclass
+from fnmatch import translate
 
 from kafka_timers.core.wire import SECOND_LIMIT, Request, callback_headers
 
@@ -29,6 +31,11 @@ class Target:
     partitions: int
     batch_bytes_max: int
     needs_key: bool = False
+
+
+def topics_in(globs: str) -> "re.Pattern[str]":
+    """Return what matches the names of topics that *globs* mean, which are comma separated."""
+    return re.compile("|".join(translate(glob.strip()) for glob in globs.split(",")))
 
 
 def fits(request: Request, size: int, target: Target) -> bool:

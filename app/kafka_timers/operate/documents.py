@@ -18,7 +18,7 @@ from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER
 from kafka_timers.operate.acls import Acl
 from kafka_timers.operate.capacity import Need
 from kafka_timers.operate.find import Found
-from kafka_timers.operate.status import ServiceStatus
+from kafka_timers.operate.health import ServiceStatus, overdue_of, problems_of
 from kafka_timers.operate.watch import lateness_of
 
 __all__ = [
@@ -46,11 +46,19 @@ def answer_document(timer_id: str, answer: Answer) -> Document:
     return {"timer_id": timer_id} | dataclasses.asdict(answer)
 
 
-def status_document(status: ServiceStatus) -> list[Document]:
-    """Return *status* as JSON: an object for each partition, then one for each door."""
-    partitions = map(dataclasses.asdict, status.partitions)
-    doors = ({"door": lag.adapter, "topic": lag.topic, "lag": lag.lag} for lag in status.lags)
-    return [*partitions, *doors]
+def status_document(status: ServiceStatus) -> Document:
+    """Return *status* as JSON: what it holds, for how long each partition may be overdue, and what is wrong."""
+    rows = [
+        dataclasses.asdict(row) | {"overdue_s": overdue_of(row, status.requests, status.seal_every_s).age_s}
+        for row in status.partitions
+    ]
+    return {
+        "partitions": rows,
+        "workers": [dataclasses.asdict(worker) for worker in status.workers],
+        "doors": [dataclasses.asdict(door) for door in status.doors],
+        "refused": dataclasses.asdict(status.refused) if status.refused else None,
+        "problems": problems_of(status),
+    }
 
 
 def found_document(timer_id: str, found: Found) -> Document:

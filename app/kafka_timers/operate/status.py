@@ -1,55 +1,145 @@
 """
 Read how a service stands from Kafka alone, without asking a worker or a store. `kafka-timers status` shows it.
 
-A partition stands as its last seals say, an adapter where its consumer group does.
+A partition stands as its last seals, its ticks and the end of its requests say, workers and doors as their groups do.
+All questions are asked beside each other, each with a limit, so a broker that is silent hides what it has, and no more.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
+from aiokafka.errors import KafkaError
+
+from kafka_timers.adapters import adapter_group
 from kafka_timers.adapters.lag import AdapterLag, adapter_lags
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.seals import last_seals, latest
+from kafka_timers.broker.fetching import Fetched, Fetcher
+from kafka_timers.broker.groups import Group, group_of
+from kafka_timers.broker.odd_batches import shown
+from kafka_timers.broker.seals import SealLog, latest
+from kafka_timers.broker.topics import answering
 from kafka_timers.clock import Clock
-from kafka_timers.core.wire import Sealed
+from kafka_timers.core.callbacks import topics_in
+from kafka_timers.core.wire import REJECT_PREFIX, Record, Sealed, Topics, partitions_in
+from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Refused, ServiceStatus, Worker
 
-__all__ = ["PartitionStatus", "ServiceStatus", "read_status", "status_of"]
+__all__ = ["read_status", "status_of"]
 
+# Of each question; Kafka has another leader after some 9 s.
+_LIMIT_S = 8.0
+_WAIT_MS = 50
+_RETRY_S = 0.2
+_REFUSED_WITHIN_S = 3_600
+_REFUSED_MAX = 10_000
 
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
-    """How one partition stands; a field is None if no seal tells it."""
-
-    partition: int
-    second: int | None
-    """Last second that is sealed as a whole, in UNIX seconds."""
-    lag_s: int | None
-    """Whole seconds from it until now; a partition in which nothing is due is sealed every few seconds only."""
-    pending: int | None
-    """How many requests wait."""
-    lateness_p50_ms: int | None
-    lateness_p99_ms: int | None
-    lateness_max_ms: int | None
-    """From a callback's second to its sending, in the last seal read that fired anything."""
-    owner: str | None
-    """URL and name of the worker that wrote the last seal."""
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceStatus:
-    """
-    How an instance of the service stands.
+class _Seen(NamedTuple):
+    """What the logs of one partition tell; see `PartitionStatus`."""
 
-    Attributes:
-        partitions: status of each partition, in order of their numbers.
-        lags: how far each adapter that has read anything is behind.
-    """
-
-    partitions: list[PartitionStatus]
-    lags: list[AdapterLag]
+    seals: list[Sealed]
+    tick_age_s: float | None
+    blocked_s: float
 
 
-async def read_status(kafka: Kafka, prefix: str, group: str, clock: Clock) -> ServiceStatus:
+class _Asking:
+    """Questions of which each may fail without the others; `untold` says which have."""
+
+    def __init__(self) -> None:
+        self.untold: list[str] = []
+
+    async def told(self, what: str, question: Awaitable[_T]) -> _T | None:
+        """Return the answer to *question*; None where there is none in time."""
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                return await question
+        except TimeoutError:
+            self.untold.append(f"{what}: no answer within {_LIMIT_S:g} s: look at the brokers")
+        except (KafkaError, BrokerError) as error:
+            self.untold.append(f"{what}: {error}")
+        return None
+
+
+class _Reading:
+    """Questions about one instance of the service."""
+
+    def __init__(self, cluster: Cluster, topics: Topics, clock: Clock) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._clock = clock
+        self._seals = SealLog(cluster, topics.sealed, _LIMIT_S)
+
+    async def partition(self, number: int) -> _Seen:
+        """Return what a partition's logs tell."""
+        asked = self._seals.seals(number), self._tick_age_s(number), self._blocked_s(number)
+        return _Seen(*await asyncio.gather(*asked))
+
+    async def _tick_age_s(self, number: int) -> float | None:
+        """Return the seconds since the last tick of a partition was appended; None without one."""
+        bounds = LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S, is_committed=False)
+        last = await bounds.end(number) - 1
+        record = await self._first(self._topics.oscillator, number, last) if last >= 0 else None
+        return None if record is None else max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
+
+    async def _blocked_s(self, number: int) -> float:
+        """Return for how long requests of a partition have waited behind an open transaction; 0 where none do."""
+        topic = self._topics.requests
+        stable = await LogBounds(self._cluster, topic, _LIMIT_S).end(number)
+        if await LogBounds(self._cluster, topic, _LIMIT_S, is_committed=False).end(number) <= stable:
+            return 0.0
+        # The first record of the transaction, or what has come since if that has ended.
+        record = await self._first(topic, number, stable)
+        return 0.0 if record is None else max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
+
+    async def _first(self, topic: str, number: int, offset: int) -> Record | None:
+        """Return the first record from *offset* on, committed or not; None where there is none."""
+        part = await self._fetched(topic, number, offset, is_committed=False)
+        return next(part.records, None)
+
+    async def _fetched(self, topic: str, number: int, offset: int, *, is_committed: bool) -> Fetched:
+        fetcher = Fetcher(self._cluster, topic, f"status of {topic}", is_committed=is_committed)
+        while True:
+            for node in fetcher.leaders([number]):
+                part = (await fetcher.fetch(node, {number: offset}, _WAIT_MS))[number]
+                if isinstance(part, Fetched):
+                    return part
+                if not part.retriable:
+                    raise part
+            await asyncio.sleep(_RETRY_S)
+            await fetcher.find_leaders()
+
+    async def refused(self) -> Refused:
+        """Return what was refused within the last hour."""
+        topic, reasons, is_all = self._topics.rejected, Counter[str](), True
+        last = (0, "")
+        bounds = LogBounds(self._cluster, topic, _LIMIT_S)
+        from_ms = int((self._clock.wall_s() - _REFUSED_WITHIN_S) * 1000)
+        for number in self._cluster.partitions(topic):
+            offset = await bounds.since(number, from_ms)
+            end = await bounds.end(number) if offset is not None else 0
+            while offset is not None and offset < end and is_all:
+                part = await self._fetched(topic, number, offset, is_committed=True)
+                for record in part.records:
+                    reason, place = _refusal(record)
+                    reasons[reason] += 1
+                    last = max(last, (record.timestamp, place))
+                offset = part.position
+                is_all = reasons.total() < _REFUSED_MAX
+        return Refused(dict(reasons.most_common()), is_all, last[1])
+
+
+async def read_status(
+    kafka: Kafka, prefix: str, group: str, clock: Clock, *, allowed_topics: str = "*", seal_every_s: float = 5.0
+) -> ServiceStatus:
     """
     Return how an instance of the service stands.
 
@@ -57,22 +147,92 @@ async def read_status(kafka: Kafka, prefix: str, group: str, clock: Clock) -> Se
         kafka: where the service runs.
         prefix: put before the names of the service's own topics.
         group: consumer group of the workers.
-        clock: tells the time to which `lag_s` is counted.
+        clock: tells the time to which `lag_s` is counted; to be that of the brokers within a second or two.
+        allowed_topics: globs of callback topics, as workers have them: which topics have to have leaders.
+        seal_every_s: as workers have it.
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
-    tails = await last_seals(kafka, prefix)
-    return ServiceStatus(status_of(tails, clock.wall_s()), await adapter_lags(kafka, group))
+    topics, asking = Topics.of(prefix), _Asking()
+    async with AsyncExitStack() as opened:
+        async with answering(kafka):
+            cluster = await opened.enter_async_context(Cluster.open(kafka))
+            await cluster.look_up([topics.sealed, topics.oscillator, topics.requests, topics.rejected])
+        numbers = cluster.partitions(topics.sealed)
+        if not numbers:
+            raise TopicsError(f"topic {topics.sealed} is missing: create it with kafka-timers topics create")
+        reading, told = _Reading(cluster, topics, clock), asking.told
+        seen, members, lags, refused, leaderless = await asyncio.gather(
+            asyncio.gather(*(told(f"partition {number}", reading.partition(number)) for number in numbers)),
+            told(f"members of group {group}", group_of(cluster, group, _LIMIT_S)),
+            told("doors", adapter_lags(kafka, group)),
+            told(f"refused requests on {topics.rejected}", reading.refused()),
+            told("leaders of topics", cluster.leaderless()),
+        )
+        names = sorted({lag.adapter for lag in lags or ()})
+        readers = await asyncio.gather(
+            *(told(f"door {name}", group_of(cluster, adapter_group(group, name), _LIMIT_S)) for name in names)
+        )
+    members = members or Group([], is_settled=False)
+    return ServiceStatus(
+        group,
+        topics.requests,
+        _rows(dict(zip(numbers, seen, strict=True)), clock.wall_s()),
+        [
+            Worker(member.client_id, member.host, tuple(sorted(member.partitions.get(topics.oscillator, ()))))
+            for member in members.members
+        ],
+        members.is_settled,
+        refused,
+        _doors(lags or (), dict(zip(names, readers, strict=True))),
+        _leaderless(leaderless or {}, topics, allowed_topics),
+        asking.untold,
+        seal_every_s,
+    )
+
+
+def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatus]:
+    tails = {number: each.seals if each else [] for number, each in seen.items()}
+    served = partitions_in(chain.from_iterable(tails.values())) or len(tails)
+    rows = status_of({number: tail for number, tail in tails.items() if number < served}, now_s)
+    return [
+        replace(row, tick_age_s=each.tick_age_s, blocked_s=each.blocked_s) if (each := seen[row.partition]) else row
+        for row in rows
+    ]
+
+
+def _doors(lags: Sequence[AdapterLag], readers: Mapping[str, Group | None]) -> list[Door]:
+    """Return how the doors stand; one of which nobody tells who reads it counts as read."""
+    counted = {name: 1 if group is None else len(group.members) for name, group in readers.items()}
+    return [Door(lag.adapter, lag.topic, lag.lag, counted[lag.adapter]) for lag in lags]
+
+
+def _leaderless(
+    found: Mapping[str, Mapping[int, Sequence[int]]], topics: Topics, allowed_topics: str
+) -> list[Leaderless]:
+    callbacks = topics_in(allowed_topics)
+    return [
+        Leaderless(topic, sorted(found[topic]), sorted(set(chain.from_iterable(found[topic].values()))))
+        for topic in sorted(found)
+        if topic in topics or callbacks.match(topic)
+    ]
+
+
+def _refusal(record: Record) -> tuple[str, str]:
+    """Return why a record was refused, and where it lies, as it tells on `timer-rejected`."""
+    told = {shown(name): (content or b"").decode(errors="replace") for name, content in record.headers}
+    topic, partition, offset = (told.get(REJECT_PREFIX + name, "?") for name in ("topic", "partition", "offset"))
+    return told.get(REJECT_PREFIX + "reason", "no reason is told"), f"{topic} {partition}:{offset}"
 
 
 def status_of(tails: Mapping[int, Sequence[Sealed]], now_s: float) -> list[PartitionStatus]:
     """
-    Return how each partition stands, in order of their numbers.
+    Return how each partition stands by its seals alone, in order of their numbers.
 
     Args:
-        tails: the last seals of each partition in the order of its log, as `seals.last_seals` returns them.
+        tails: the last seals of each partition in the order of its log, as `SealLog.seals` returns them.
         now_s: UNIX time to which `lag_s` is counted.
     """
     return [_partition_status(partition, tails[partition], now_s) for partition in sorted(tails)]

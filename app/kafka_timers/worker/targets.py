@@ -7,7 +7,6 @@ batch that the broker refuses costs the transaction of a whole second.
 
 import re
 from collections.abc import Collection, Iterable
-from fnmatch import translate
 
 from aiokafka.errors import for_code
 from aiokafka.protocol.admin import DescribeConfigsRequest
@@ -16,7 +15,7 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.requests import Metadata
 from kafka_timers.clock import Clock
-from kafka_timers.core.callbacks import Target
+from kafka_timers.core.callbacks import Target, topics_in
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Topics
 
@@ -52,7 +51,7 @@ class TopicLookup:
         self._wanted: set[str] = set()
         self._cluster = cluster
         self._own = topics
-        self._allowed = re.compile("|".join(translate(glob.strip()) for glob in allowed.split(",")))
+        self._allowed = topics_in(allowed)
         self._clock = clock
 
     def want(self, names: Iterable[str]) -> None:

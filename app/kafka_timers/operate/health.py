@@ -1,0 +1,218 @@
+"""
+What is wrong with a service, and what to do about it, from what Kafka tells of it. Pure.
+
+One cause is one sentence: where no ticks come, or no worker is there, it is not said of each partition that it stands
+still as well.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
+
+__all__ = ["Door", "Leaderless", "PartitionStatus", "Refused", "ServiceStatus", "Worker", "overdue_of", "problems_of"]
+
+# Oscillators are given up for dead by each other after less.
+_TICK_LIMIT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How one partition stands; a field is None if nothing in Kafka tells it."""
+
+    partition: int
+    second: int | None = None
+    """Last second that is sealed as a whole, in UNIX seconds."""
+    lag_s: int | None = None
+    """Whole seconds from it until now; a partition in which nothing is due is sealed every few seconds only."""
+    pending: int | None = None
+    """How many requests wait."""
+    lateness_p50_ms: int | None = None
+    lateness_p99_ms: int | None = None
+    lateness_max_ms: int | None = None
+    """From a callback's second to its sending, in the last seal read that fired anything."""
+    owner: str | None = None
+    """URL and name of the worker that wrote the last seal."""
+    tick_age_s: float | None = None
+    """Seconds since its last tick was appended."""
+    blocked_s: float = 0.0
+    """For how long requests have waited behind somebody's open transaction, in seconds; 0 where none do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A member of the workers' group: its name as the group knows it, its host, and the partitions that it has."""
+
+    name: str
+    host: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """
+    Requests that were refused in the last hour.
+
+    Attributes:
+        reasons: how many, by reason.
+        is_all: False where there are more than were counted.
+        last: topic, partition and offset of the last one, as it says; empty without one.
+    """
+
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    is_all: bool = True
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What a door has not read yet of a topic, in offsets, and by how many workers it is read."""
+
+    door: str
+    topic: str
+    lag: int
+    readers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaderless:
+    """Partitions of a topic that have no leader, and the brokers that have them and are away."""
+
+    topic: str
+    partitions: Sequence[int]
+    away: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """
+    How an instance of the service stands.
+
+    Attributes:
+        group: consumer group of its workers.
+        requests: name of `timer-request`.
+        partitions: in order of their numbers.
+        workers: members of the group.
+        is_settled: whether the group has shared its partitions out among its members.
+        refused: None where that could not be read.
+        doors: those that have read anything.
+        leaderless: topics that the service writes to, or may, and cannot everywhere.
+        untold: what could not be found out, and why.
+        seal_every_s: how often a partition is sealed in which nothing is due, at least.
+    """
+
+    group: str
+    requests: str
+    partitions: Sequence[PartitionStatus]
+    workers: Sequence[Worker] = ()
+    is_settled: bool = True
+    refused: Refused | None = None
+    doors: Sequence[Door] = ()
+    leaderless: Sequence[Leaderless] = ()
+    untold: Sequence[str] = ()
+    seal_every_s: float = 5.0
+
+
+def overdue_of(row: PartitionStatus, requests: str, seal_every_s: float) -> Overdue:
+    """
+    Return for how long accepted requests of a partition may have been due without firing, as Kafka tells, and why.
+
+    All up to the last sealed second have fired. Where a partition is sealed as often as one must be, this is 0 but for
+    what waits behind an open transaction. Without any seal nothing tells.
+
+    Args:
+        row: of the partition.
+        requests: name of `timer-request`.
+        seal_every_s: see `ServiceStatus`.
+    """
+    lag_s = row.lag_s or 0
+    unserved_s = float(lag_s) if lag_s > seal_every_s + LIMIT_S else 0.0
+    return oldest_due(requests, row.partition, row_s=0.0, blocked_s=row.blocked_s, proof_s=0.0, unserved_s=unserved_s)
+
+
+def problems_of(found: ServiceStatus) -> list[str]:
+    """Return what is wrong, a sentence each, the cause of others first; what to do is in it."""
+    return [
+        *found.untold,
+        *map(_leaderless, found.leaderless),
+        *_without_ticks(found.partitions),
+        *_without_workers(found),
+        *_partitions(found),
+        *(
+            f"door {door.door}: no worker reads {door.topic}, and {door.lag} records of it wait: start workers with "
+            f"--door {door.door}={door.topic}"
+            for door in found.doors
+            if door.lag and not door.readers
+        ),
+    ]
+
+
+def _leaderless(found: Leaderless) -> str:
+    away = f"{_named('broker', found.away)}, which had them, must be started again" if found.away else "look at them"
+    return (
+        f"{found.topic}: {_named('partition', found.partitions)} cannot be written or read, no broker leads: {away}. "
+        "What is due there waits until then"
+    )
+
+
+def _has_no_ticks(row: PartitionStatus) -> bool:
+    return row.tick_age_s is None or row.tick_age_s > _TICK_LIMIT_S
+
+
+def _without_ticks(rows: Sequence[PartitionStatus]) -> Iterator[str]:
+    silent = [row for row in rows if _has_no_ticks(row)]
+    if silent:
+        ages_s = [row.tick_age_s for row in silent if row.tick_age_s is not None]
+        since = f"for {min(ages_s):.0f} s" if ages_s else "yet"
+        which = "" if len(silent) == len(rows) else f" in {_named('partition', [row.partition for row in silent])}"
+        yield (
+            f"no tick{which} {since}, and without ticks nothing fires: start kafka-timers oscillator; if it runs, its "
+            "/readyz says why. A clock of this host that is ahead looks the same"
+        )
+
+
+def _without_workers(found: ServiceStatus) -> Iterator[str]:
+    if found.workers:
+        return
+    sealing = sorted({row.owner for row in found.partitions if row.owner and not _is_late(row, found)})
+    if sealing:
+        yield (
+            f"group {found.group} has no members, but {', '.join(sealing)} fires: workers of another group? Say which "
+            "one with --group"
+        )
+    else:
+        yield f"no worker is a member of group {found.group}, so nothing fires: start kafka-timers worker"
+
+
+def _is_late(row: PartitionStatus, found: ServiceStatus) -> bool:
+    return row.second is None or overdue_of(row, found.requests, found.seal_every_s).age_s > LIMIT_S
+
+
+def _partitions(found: ServiceStatus) -> Iterator[str]:
+    owned = {number for worker in found.workers for number in worker.partitions}
+    for row in found.partitions:
+        overdue, where = overdue_of(row, found.requests, found.seal_every_s), f"partition {row.partition}"
+        if overdue.age_s > LIMIT_S and overdue.why:
+            yield f"{where}: {overdue.why}"
+        elif not found.workers or _has_no_ticks(row):
+            continue
+        elif found.is_settled and row.partition not in owned:
+            yield (
+                f"{where} is no worker's, though group {found.group} has members: look for errors of `aiokafka` in "
+                "the logs of the workers"
+            )
+        elif row.second is None:
+            yield f"{where} was never sealed: /readyz and the log of its worker say why"
+        elif overdue.age_s > LIMIT_S:
+            yield (
+                f"{where} stands still since second {row.second}, {row.lag_s} s ago: /readyz and the log of its "
+                f"worker say why{_last_owner(row)}"
+            )
+
+
+def _last_owner(row: PartitionStatus) -> str:
+    return f"; {row.owner} fired there last" if row.owner else ""
+
+
+def _named(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
