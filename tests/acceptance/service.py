@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -143,6 +144,15 @@ class Service:
     async def until_serving(self, process: Process) -> None:
         """Wait until a worker has nothing to complain of but that no tick comes."""
         await process.until("/readyz", lambda status, body: status == 200 or body.startswith("no tick"))
+
+    async def status(self) -> tuple[int | None, str]:
+        """Return exit code and output of `kafka-timers status`."""
+        where = ["--bootstrap", self.bootstrap, "--topic-prefix", self.prefix, "--group", self.prefix + "workers"]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kafka_timers", "status", *where), stdout=PIPE, stderr=STDOUT
+        )
+        said, _ = await process.communicate()
+        return process.returncode, said.decode()
 
     # --- in ----------------------------------------------------------------------------------------------------------
 

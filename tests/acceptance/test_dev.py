@@ -38,7 +38,9 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
         assert callback["value"] == "hello"
         assert callback["key"] == "order-1"
         assert callback["lateness_ms"] >= 0
-        rows = json.loads(await said_by(*status, "--json"))
+        told = json.loads(await said_by(*status, "--json"))
+        rows = told["partitions"]
+        assert [worker["url"] for worker in told["workers"]] == [f"http://127.0.0.1:{ports[1]}"]
         assert [row["partition"] for row in rows] == [0, 1, 2, 3]
         assert all(row["owner"] == f"http://127.0.0.1:{ports[1]}" for row in rows)
         waits = json.loads(await said_by(*scheduled(send, 6, value="while you were away"), "--json"))

@@ -44,6 +44,9 @@ async def test_requests_behind_an_open_transaction_are_told_of_while_it_is_open(
         assert told.startswith("partition 2: requests wait behind an open transaction for ")
         assert f"--topic {service.topics.requests} --partition 2" in told
         assert told.count("\n") == 0
+        code, said = await service.status()
+        assert code == 1
+        assert "1 wrong:\n  - partition 2: requests wait behind an open transaction for " in said
         # The gauge is brought up to date twice a second.
         await worker.until("/metrics", lambda _, body: oldest(body)["2"] > 8)
         ages = oldest(worker.get("/metrics")[1])
@@ -51,6 +54,8 @@ async def test_requests_behind_an_open_transaction_are_told_of_while_it_is_open(
         assert [r.value for r in await service.read(service.callbacks, 1)] == [b"fires"]
         await producer.commit_transaction()
     await until_well(worker)
+    code, said = await service.status()
+    assert (code, "wrong" in said) == (0, False), said
     assert {r.value for r in await service.read(service.callbacks, 3)} == {b"theirs", b"waits", b"fires"}
     assert no_exception_was_lost(worker)
 

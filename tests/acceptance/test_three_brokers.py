@@ -1,6 +1,8 @@
 """Three brokers that a test can break: what `EmbeddedCluster` promises, and what the service does on them."""
 
 import asyncio
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ from brokers import make_topic, partitions_as_told_by, until_in_sync
 from campaign.faults import FAULTS
 from campaign.run import run
 
+from kafka_timers.broker import topics
+from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.cluster import EmbeddedCluster
 
 LIMIT_S = 60
@@ -110,3 +114,27 @@ async def test_a_fault_of_one_of_three_brokers_neither_loses_nor_doubles(
     """An oracle that knows nothing but the log of requests judges it: see tests/campaign."""
     outcome = await run(FAULTS[name], cluster, prefix, tmp_path, rate=300, seed=1, short=True)
     assert outcome.problems() == []
+
+
+async def test_status_tells_how_all_partitions_stand_while_a_broker_is_frozen(
+    cluster: EmbeddedCluster, prefix: str
+) -> None:
+    await topics.create(Kafka(cluster.bootstrap), prefix, 6)
+    await until_in_sync(cluster)
+    node = cluster.nodes[2]
+    node.pause()
+    try:
+        await until_led_by_others(cluster, 2, prefix + "timer-sealed")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kafka_timers", "status", "--json"),
+            *("--bootstrap", cluster.bootstrap, "--topic-prefix", prefix, "--group", prefix + "workers"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(LIMIT_S):
+            output, _ = await process.communicate()
+    finally:
+        node.resume()
+    told = json.loads(output)
+    assert [row["partition"] for row in told["partitions"]] == list(range(6))
+    assert [problem[:11] for problem in told["problems"]] == ["no tick yet", "no worker i"]
+    await until_in_sync(cluster)

@@ -127,18 +127,18 @@ async def hold_transaction(stage: Stage, load: Load, short: bool) -> str:
     told_s: dict[str, float] = {}
     while time.monotonic() < begin_s + (15 if short else 120):
         ready = await asyncio.gather(*(asyncio.to_thread(worker.get, "/readyz") for worker in stage.workers))
-        code, _ = await stage.command("status")
-        for where, tells in (("status", code == 1), ("/readyz", any(status == 503 for status, _ in ready))):
+        code, said = await stage.command("status")
+        is_told = code == 1 and "partition 0: requests wait behind an open transaction" in said
+        for where, tells in (("status", is_told), ("/readyz", any(status == 503 for status, _ in ready))):
             if tells:
                 told_s.setdefault(where, time.monotonic() - begin_s)
         await asyncio.sleep(1)
     late = await asyncio.to_thread(_left, stage)
     await asyncio.to_thread(producer.abort_transaction, 30)
     assert not late, f"{late} timers before the transaction did not fire while it was open"
-    said = (
-        f"{name} after {told_s[name]:.0f} s" if name in told_s else f"{name} never" for name in ("status", "/readyz")
-    )
-    return f"told by {', '.join(said)}"
+    told = ", ".join(f"{where} after {after_s:.0f} s" for where, after_s in told_s.items())
+    assert len(told_s) == 2, f"it was told by {told or 'nothing'} only"
+    return f"told by {told}"
 
 
 def _left(stage: Stage) -> int:
@@ -177,8 +177,13 @@ async def lose_topic(stage: Stage, load: Load, short: bool) -> str:
     await asyncio.sleep(max(begin + 2 - time.time(), 0))
     await node.kill()
     await asyncio.sleep(15 if short else 30)
+    code, said = await stage.command("status")
+    logs = [worker.child.log.read_text() for worker in stage.workers]
     await node.start()
     await until_in_sync(stage.cluster)
+    assert code == 1, f"status finds nothing wrong: {said}"
+    assert f"{lonely}: partition 0 cannot be written or read" in said, said
+    assert any(lonely in log for log in logs), "no worker's log names the topic that is away"
 
     def fired() -> list[str]:
         with topics.reading(bootstrap, lonely) as reader:

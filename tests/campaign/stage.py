@@ -1,6 +1,7 @@
 """What is broken: brokers, two oscillators and some workers, as processes that an operator would start."""
 
 import asyncio
+import os
 import sys
 import time
 import urllib.error
@@ -97,13 +98,14 @@ class Stage:
         self.callbacks = prefix + "callbacks"
         where = ["--bootstrap", kafka.bootstrap, "--topic-prefix", prefix]
         self._where = where
+        self.group = prefix + "workers"
         self.oscillators = [
             Process(f"oscillator-{n}", ["oscillator", *where, "--replica", str(n)], free_port(), folder) for n in (0, 1)
         ]
         self.workers = []
         for number, more in enumerate(options):
             name = f"worker-{number}"
-            command = ["worker", *where, "--group", prefix + "workers", "--data-dir", str(folder / name), *more]
+            command = ["worker", *where, "--group", self.group, "--data-dir", str(folder / name), *more]
             self.workers.append(Process(name, command, free_port(), folder))
 
     @property
@@ -144,6 +146,7 @@ class Stage:
         """Run a command of `kafka-timers` on this instance; return its exit code and what it says."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kafka_timers", *words, *self._where),
+            env=os.environ | {"KAFKA_TIMERS_GROUP": self.group},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

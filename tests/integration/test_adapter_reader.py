@@ -360,8 +360,11 @@ async def test_status_tells_how_far_each_adapter_is_behind(harness: Harness) -> 
     ]
     told = await asyncio.to_thread(CliRunner().invoke, program, command)
     assert f"door etf1: 7 records of {harness.prefix}theirs not read yet" in told.output
+    assert f"door etf1: no worker reads {harness.prefix}theirs, and 7 records of it wait" in told.output
+    assert told.exit_code == 1
     told = await asyncio.to_thread(CliRunner().invoke, program, [*command, "--json"])
-    assert json.loads(told.output)[-1] == {"door": "etf1", "topic": harness.prefix + "theirs", "lag": 7}
+    door = {"door": "etf1", "topic": harness.prefix + "theirs", "lag": 7, "readers": 0}
+    assert json.loads(told.output)["doors"] == [door]
 
 
 async def test_what_is_past_its_grace_is_rejected(harness: Harness) -> None:

@@ -406,7 +406,13 @@ async def test_find_and_status_read_on_behind_a_header_whose_name_is_not_text(
     code, output, _ = await ended("find", "id", *where)
     assert (code, "topic-unknown" in output) == (0, True)
     code, output, _ = await ended("status", *where, "--json")
-    assert (code, json.loads(output)[0]["second"]) == (0, second)
+    told = json.loads(output)
+    assert (code, told["partitions"][0]["second"]) == (1, second)
+    assert told["refused"] == {
+        "reasons": {"topic-unknown": 1, "no reason is told": 3},
+        "is_all": True,
+        "last": f"{prefix}timer-request 0:{request.offset}",
+    }
 
 
 async def test_watch_never_hands_control_characters_to_the_terminal(bootstrap: str, callbacks: str) -> None:
@@ -461,12 +467,17 @@ async def test_status_tells_what_the_seals_tell(bootstrap: str, where: list[str]
     async with producing(bootstrap) as producer:
         await producer.send_and_wait(prefix + "timer-sealed", seal.SerializeToString(), key=b"1", partition=1)
     code, output, errors = await ended("status", *where, "--json")
-    assert (code, errors) == (0, "")
-    unknown, row = json.loads(output)
+    assert (code, errors) == (1, "")
+    told = json.loads(output)
+    unknown, row = told["partitions"]
     assert set(unknown.values()) == {0, None}
     lag_s = row.pop("lag_s")
     assert 100 <= lag_s < 100 + LIMIT_S
+    assert row.pop("overdue_s") == lag_s
+    assert [problem[:11] for problem in told["problems"]] == ["no tick yet", "no worker i"]
     assert row == {
+        "tick_age_s": None,
+        "blocked_s": 0,
         "partition": 1,
         "second": second,
         "pending": 7,
@@ -478,7 +489,9 @@ async def test_status_tells_what_the_seals_tell(bootstrap: str, where: list[str]
     code, output, _ = await ended("status", *where)
     assert "3/4/5" in output
     assert "\x1b" not in output
-    assert max(map(len, output.splitlines())) <= 80
+    table, _, wrong = output.partition("\n\n")
+    assert max(map(len, table.splitlines())) <= 80
+    assert wrong.startswith("2 wrong:\n  - no tick yet, and without ticks nothing fires: start kafka-timers oscillator")
 
 
 async def test_status_without_the_topics_says_how_to_make_them(where: list[str], prefix: str) -> None:

@@ -7,14 +7,14 @@ import sys
 import pytest
 
 from kafka_timers import Answer, Outcome, Timer
-from kafka_timers.adapters.lag import AdapterLag
 from kafka_timers.core.wire import Sealed
 from kafka_timers.operate.documents import answer_document, found_document, status_document, timer_document
 from kafka_timers.operate.find import Found
-from kafka_timers.operate.status import ServiceStatus, status_of
+from kafka_timers.operate.health import Door, ServiceStatus, Worker
+from kafka_timers.operate.status import status_of
 
 
-@pytest.mark.parametrize("module", ["acls", "capacity", "documents", "find", "status", "watch"])
+@pytest.mark.parametrize("module", ["acls", "capacity", "documents", "find", "health", "status", "watch"])
 def test_it_needs_no_library_of_the_command_line(module: str) -> None:
     extras = ["click", "rich", "faust", "rocksdict", "prometheus_client", "aiohttp", "pyspark", "murmurhash2"]
     script = f"import sys; sys.modules |= dict.fromkeys({extras}); import kafka_timers.operate.{module}"
@@ -35,12 +35,19 @@ def test_a_timer_and_an_answer_name_their_requests() -> None:
     assert json.loads(json.dumps(answer_document("id", answer))) == document
 
 
-def test_a_status_has_partitions_first_and_then_doors() -> None:
-    partitions = status_of({0: [Sealed(last=95, pending=4)], 1: []}, 100.0)
-    documents = status_document(ServiceStatus(partitions, [AdapterLag("etf1", "schedules", 7)]))
-    assert [document.get("partition") for document in documents] == [0, 1, None]
-    assert (documents[0]["second"], documents[0]["lag_s"], documents[0]["pending"]) == (95, 5, 4)
-    assert documents[2] == {"door": "etf1", "topic": "schedules", "lag": 7}
+def test_a_status_is_a_document_of_what_is_and_what_is_wrong() -> None:
+    rows = status_of({0: [Sealed(last=95, pending=4)], 1: []}, 200.0)
+    worker, door = Worker("http://w:1", "w", (0, 1)), Door("etf1", "schedules", 7, readers=1)
+    document = status_document(ServiceStatus("g", "timer-request", rows, [worker], doors=[door]))
+    assert json.loads(json.dumps(document)) == document | {
+        "workers": [{"url": "http://w:1", "host": "w", "partitions": [0, 1]}]
+    }
+    assert [row["partition"] for row in document["partitions"]] == [0, 1]
+    first = document["partitions"][0]
+    assert (first["second"], first["lag_s"], first["pending"], first["overdue_s"]) == (95, 105, 4, 105)
+    assert document["doors"] == [{"door": "etf1", "topic": "schedules", "lag": 7, "readers": 1}]
+    assert document["refused"] is None
+    assert [problem[:7] for problem in document["problems"]] == ["no tick"]
 
 
 def test_what_was_found_says_how_far_it_was_read_and_sealed() -> None:

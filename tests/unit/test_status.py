@@ -7,9 +7,10 @@ from rich.console import Console
 from kafka_timers.broker.seals import latest
 from kafka_timers.cli.render import status_table
 from kafka_timers.core.wire import Sealed
-from kafka_timers.operate.status import PartitionStatus, status_of
+from kafka_timers.operate.health import PartitionStatus
+from kafka_timers.operate.status import status_of
 
-NOTHING = PartitionStatus(0, None, None, None, None, None, None, None)
+NOTHING = PartitionStatus(0)
 
 
 def shown(rows: list[PartitionStatus]) -> str:

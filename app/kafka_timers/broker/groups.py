@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka.client import CoordinationType
-from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import GroupIdNotFound, KafkaError, UnknownMemberIdError, for_code
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
@@ -21,11 +21,12 @@ _RETRY_S = 0.2
 
 
 class Member(NamedTuple):
-    """A member of a group: its client id and host, and the partitions that it has, by topic."""
+    """A member of a group: its client id and host, the partitions that it has by topic, and what it tells of itself."""
 
     client_id: str
     host: str
     partitions: Mapping[str, Sequence[int]]
+    told: bytes
 
 
 class Group(NamedTuple):
@@ -69,7 +70,8 @@ async def _group(cluster: Cluster, group: str) -> Group:
 
 def _member(_: str, client_id: str, host: str, metadata: bytes, assignment: bytes) -> Member:
     assigned = ConsumerProtocolMemberAssignment.decode(assignment).assignment if assignment else []
-    return Member(client_id, host, dict(assigned))
+    told = ConsumerProtocolMemberMetadata.decode(metadata).user_data if metadata else b""
+    return Member(client_id, host.lstrip("/"), dict(assigned), told or b"")
 
 
 async def _coordinator(cluster: Cluster, group: str) -> int:

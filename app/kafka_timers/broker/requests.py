@@ -142,7 +142,7 @@ class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tel
 
     def build(self, kind: Any) -> Any:
         """Return the message of that *kind*."""
-        topics = None if self.topics is None else [(bytes(16), topic, {}) for topic in self.topics]
+        topics: list[Any] | None = None if self.topics is None else [(bytes(16), topic, {}) for topic in self.topics]
         return kind(topics, False, False, False, {})
 
 

@@ -87,7 +87,7 @@ def status_lines(status: ServiceStatus) -> list[str]:
     lines = [
         f"last tick     {f'{min(ages_s):.1f} s ago' if ages_s else 'none'}",
         *(
-            f"{'' if number else 'workers':14}{worker.name} on {worker.host.lstrip('/')}: partitions "
+            f"{'' if number else 'workers':14}{worker.url} on {worker.host}: partitions "
             f"{', '.join(map(str, worker.partitions)) or 'none'}"
             for number, worker in enumerate(status.workers)
         ),

@@ -41,9 +41,9 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A member of the workers' group: its name as the group knows it, its host, and the partitions that it has."""
+    """A member of the workers' group: its URL, which seals name it by, its host, and the partitions that it has."""
 
-    name: str
+    url: str
     host: str
     partitions: tuple[int, ...]
 
@@ -148,10 +148,10 @@ def problems_of(found: ServiceStatus) -> list[str]:
 
 
 def _leaderless(found: Leaderless) -> str:
-    away = f"{_named('broker', found.away)}, which had them, must be started again" if found.away else "look at them"
+    away = f"start {_named('broker', found.away)} again" if found.away else "look at the brokers"
     return (
         f"{found.topic}: {_named('partition', found.partitions)} cannot be written or read, no broker leads: {away}. "
-        "What is due there waits until then"
+        "What is due there waits until one does"
     )
 
 

@@ -6,22 +6,24 @@ All questions are asked beside each other, each with a limit, so a broker that i
 """
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import adapter_group
+from kafka_timers.adapters.commands import SourceRecord
 from kafka_timers.adapters.lag import AdapterLag, adapter_lags
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
-from kafka_timers.broker.groups import Group, group_of
+from kafka_timers.broker.groups import Group, Member, group_of
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.broker.seals import SealLog, latest
 from kafka_timers.broker.topics import answering
@@ -129,7 +131,7 @@ class _Reading:
             while offset is not None and offset < end and is_all:
                 part = await self._fetched(topic, number, offset, is_committed=True)
                 for record in part.records:
-                    reason, place = _refusal(record)
+                    reason, place = _refusal(cast(SourceRecord, record))
                     reasons[reason] += 1
                     last = max(last, (record.timestamp, place))
                 offset = part.position
@@ -181,7 +183,7 @@ async def read_status(
         topics.requests,
         _rows(dict(zip(numbers, seen, strict=True)), clock.wall_s()),
         [
-            Worker(member.client_id, member.host, tuple(sorted(member.partitions.get(topics.oscillator, ()))))
+            Worker(_name_of(member), member.host, tuple(sorted(member.partitions.get(topics.oscillator, ()))))
             for member in members.members
         ],
         members.is_settled,
@@ -191,6 +193,14 @@ async def read_status(
         asking.untold,
         seal_every_s,
     )
+
+
+def _name_of(member: Member) -> str:
+    """Return the URL by which seals name a worker; of somebody else in its group, the client id."""
+    try:
+        return str(json.loads(member.told)["url"])
+    except (ValueError, LookupError, TypeError):
+        return member.client_id
 
 
 def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatus]:
@@ -220,7 +230,7 @@ def _leaderless(
     ]
 
 
-def _refusal(record: Record) -> tuple[str, str]:
+def _refusal(record: SourceRecord) -> tuple[str, str]:
     """Return why a record was refused, and where it lies, as it tells on `timer-rejected`."""
     told = {shown(name): (content or b"").decode(errors="replace") for name, content in record.headers}
     topic, partition, offset = (told.get(REJECT_PREFIX + name, "?") for name in ("topic", "partition", "offset"))

@@ -24,13 +24,16 @@ OnAssigned = Callable[[set[int], int, str], Awaitable[None]]
 OnRevoked = Callable[[set[int]], Awaitable[None]]
 
 
-def make_app(settings: WorkerSettings, partitions: int, on_assigned: OnAssigned, on_revoked: OnRevoked) -> faust.App:
+def make_app(
+    settings: WorkerSettings, partitions: int, name: str, on_assigned: OnAssigned, on_revoked: OnRevoked
+) -> faust.App:
     """
     Return the app, finalized and not started.
 
     Args:
         settings: of the worker.
         partitions: of the oscillator's topic.
+        name: of the worker, a URL, by which `kafka-timers status` shows it.
         on_assigned: called with all partitions that this worker owns from now on, the format of seals that every
             member of the group knows, and the id by which the group knows this one.
         on_revoked: called with the partitions it gives up, before others can own them.
@@ -38,6 +41,7 @@ def make_app(settings: WorkerSettings, partitions: int, on_assigned: OnAssigned,
     topic, kafka = Topics.of(settings.topic_prefix).oscillator, settings.kafka
     app = faust.App(
         settings.group,
+        canonical_url=name,
         broker=[f"kafka://{address.strip()}" for address in kafka.bootstrap.split(",")],
         broker_client_id=kafka.client_id,
         broker_credentials=_credentials(kafka),

@@ -123,7 +123,7 @@ class Worker:
             topics = TopicLookup(cluster, self._topics, self._settings.allowed_topics, self._clock)
             self._ports = ports = await self._connect(admin, cluster, topics, stack)
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
-            app = make_app(self._settings, ports.partitions, self._on_assigned, self._on_revoked)
+            app = make_app(self._settings, ports.partitions, ports.name, self._on_assigned, self._on_revoked)
             doors = await self._doors(ports, topics)
             chores = [
                 ports.reader.run(),
@@ -266,7 +266,7 @@ class Worker:
             gate=gate,
             metrics=self.metrics,
             clock=self._clock,
-            name=self.probes.url or f"{socket.gethostname()}:{settings.data_dir}",
+            name=self.probes.url or f"http://{socket.gethostname()}/{settings.data_dir.lstrip('/')}",
             format=lambda: self._format,
             give_up=self._give_up,
         )

@@ -1,0 +1,105 @@
+"""What is wrong with a service follows from what Kafka tells of it; one cause is told once, with what to do."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from kafka_timers.operate.health import (
+    Door,
+    Leaderless,
+    PartitionStatus,
+    ServiceStatus,
+    Worker,
+    overdue_of,
+    problems_of,
+)
+
+ROWS = [PartitionStatus(number, 1_000, 1, 0, owner="http://w:1", tick_age_s=0.5) for number in range(3)]
+WELL = ServiceStatus("g", "timer-request", ROWS, [Worker("http://w:1", "w", (0, 1)), Worker("http://v:1", "v", (2,))])
+
+
+def but(number: int, **change: object) -> ServiceStatus:
+    """Return what is well but for one partition."""
+    return replace(WELL, partitions=[replace(row, **change) if row.partition == number else row for row in ROWS])
+
+
+def begins(status: ServiceStatus) -> Sequence[str]:
+    return [problem.partition(":")[0] for problem in problems_of(status)]
+
+
+def test_a_service_that_fires_has_no_problem() -> None:
+    assert problems_of(WELL) == []
+    # Where nothing is due, it is sealed every few seconds, and a takeover takes some.
+    assert problems_of(but(1, lag_s=13)) == []
+    assert problems_of(replace(WELL, doors=[Door("etf1", "theirs", 7, 2), Door("headers", "old", 0, 0)])) == []
+
+
+def test_one_cause_is_told_once() -> None:
+    """Partitions that stand still for want of ticks or workers are not named each."""
+    late = [replace(row, lag_s=60) for row in ROWS]
+    no_ticks = replace(WELL, partitions=[replace(row, tick_age_s=60.4) for row in late])
+    (told,) = problems_of(no_ticks)
+    assert told.startswith("no tick for 60 s, and without ticks nothing fires: start kafka-timers oscillator")
+    (told,) = problems_of(replace(WELL, workers=[], partitions=late))
+    assert told == "no worker is a member of group g, so nothing fires: start kafka-timers worker"
+
+
+def test_seals_are_believed_over_a_group_without_members() -> None:
+    (told,) = problems_of(replace(WELL, workers=[]))
+    assert told == "group g has no members, but http://w:1 fires: workers of another group? Say which one with --group"
+
+
+def test_a_partition_without_ticks_is_named() -> None:
+    assert problems_of(but(1, tick_age_s=9.0, lag_s=60))[0].startswith("no tick in partition 1 for 9 s")
+    assert problems_of(but(2, tick_age_s=None))[0].startswith("no tick in partition 2 yet")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"lag_s": 14}, "partition 1 stands still since second 1000, 14 s ago"),
+        ({"second": None, "lag_s": None}, "partition 1 was never sealed"),
+        ({"blocked_s": 10.0}, "partition 1: requests wait behind an open transaction for 10 s: end the producer"),
+        # It is why the partition stands still, too.
+        ({"blocked_s": 40.0, "lag_s": 30}, "partition 1: requests wait behind an open transaction for 40 s"),
+    ],
+)
+def test_what_stands_still_is_named_with_its_cause(change: dict[str, object], told: str) -> None:
+    (problem,) = problems_of(but(1, **change))
+    assert problem.startswith(told)
+
+
+def test_a_transaction_that_is_open_for_a_moment_is_no_problem() -> None:
+    assert problems_of(but(1, blocked_s=5.0)) == []
+
+
+def test_a_partition_that_no_member_has_is_named_once_the_group_has_settled() -> None:
+    alone = replace(WELL, workers=WELL.workers[:1])
+    assert begins(alone) == ["partition 2 is no worker's, though group g has members"]
+    assert begins(replace(alone, is_settled=False)) == []
+
+
+def test_topics_without_leaders_doors_without_readers_and_what_nobody_told_are_named() -> None:
+    status = replace(
+        WELL,
+        leaderless=[Leaderless("calls", [0, 3], [2]), Leaderless("b", [1], [])],
+        doors=[Door("etf1", "theirs", 7, 0)],
+        untold=["doors: no answer"],
+    )
+    assert problems_of(status) == [
+        "doors: no answer",
+        "calls: partitions 0, 3 cannot be written or read, no broker leads: start broker 2 again. "
+        "What is due there waits until one does",
+        "b: partition 1 cannot be written or read, no broker leads: look at the brokers. What is due there waits until "
+        "one does",
+        "door etf1: no worker reads theirs, and 7 records of it wait: start workers with --door etf1=theirs",
+    ]
+
+
+def test_how_long_something_may_be_overdue_is_since_the_last_seal_or_since_the_transaction() -> None:
+    ages_s = [
+        overdue_of(replace(ROWS[0], **change), "timer-request", 5.0).age_s
+        for change in ({}, {"lag_s": 13}, {"lag_s": 14}, {"blocked_s": 3.0}, {"lag_s": 20, "blocked_s": 30.0})
+    ]
+    assert ages_s == [0, 0, 14, 2, 29]
