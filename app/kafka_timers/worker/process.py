@@ -55,6 +55,7 @@ from kafka_timers.worker.supervisor import keep_member_id, run_all
 from kafka_timers.worker.targets import TopicLookup
 from kafka_timers.worker.tasks import cancel
 from kafka_timers.worker.ticks import TickReader
+from kafka_timers.worker.unowned import Unowned
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ _ADMIN_MS = 3_000
 _LEAVE_S = 5.0
 _HOUSEKEEPING_S = 0.5
 _WATCH_LOGS_S = 5.0
+_WATCH_OTHERS_S = 5.0
 _WATCH_TOPICS_S = 30.0
 _NO_TICK_S = 3.0
 # Numbers of glibc's mallopt(3).
@@ -130,6 +132,7 @@ class Worker:
                 ticks.run(),
                 self._keep_house(topics, ports.stores),
                 self._watch_logs(ports),
+                self._watch_others(ports, cluster),
                 self._watch_topics(admin, topics, ports.partitions),
                 self._reject_added(ports),
                 *[d.run() for d in doors],
@@ -307,6 +310,13 @@ class Worker:
                 starts = await ports.bounds.starts(list(self._owners))
                 for owner in self._owners.values():
                     owner.watch_log(starts.get(owner.number, 0))
+
+    async def _watch_others(self, ports: Ports, cluster: Cluster) -> None:
+        unowned = Unowned(cluster, self._topics.sealed, self._settings.seal_every_s, self.metrics, self._clock)
+        while True:
+            await asyncio.sleep(_WATCH_OTHERS_S)
+            with _logged("the partitions of other workers could not be looked at"):
+                await unowned.look([number for number in range(ports.partitions) if number not in self._owners])
 
     async def _watch_topics(self, admin: AIOKafkaAdminClient, lookup: TopicLookup, served: int) -> None:
         topics, told = self._topics, list[str]()

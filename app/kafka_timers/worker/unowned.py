@@ -1,0 +1,79 @@
+"""
+Partitions that no worker seals, told by those that own others.
+
+The owner of a partition tells how long its oldest request has been due. Where there is none, or none that works, nobody
+would. So each worker looks where the logs of seals end of the partitions that it does not own: one question to a
+broker. One that has not grown for longer than an owner leaves between two seals, and a takeover takes, is told of.
+"""
+
+import asyncio
+from collections.abc import Collection
+
+from aiokafka.errors import KafkaError
+
+from kafka_timers.broker.bounds import Bound, LogBounds
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.clock import Clock
+from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.worker.overdue import LIMIT_S
+
+__all__ = ["Unowned"]
+
+
+class Unowned:
+    """
+    Shows partitions that are not sealed as overdue, for as long as they are not.
+
+    Args:
+        cluster: to ask; has looked the topic up.
+        topic: name of `timer-sealed`.
+        seal_every_s: how often an owner seals in which nothing is due, at least.
+        metrics: of the worker.
+        clock: counts the seconds.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, seal_every_s: float, metrics: WorkerMetrics, clock: Clock) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._bounds = LogBounds(cluster, topic)
+        self._limit_s = seal_every_s + LIMIT_S
+        self._metrics = metrics
+        self._clock = clock
+        # By partition where its log ended, and since when.
+        self._ends: dict[int, tuple[int, float]] = {}
+        self._shown: set[int] = set()
+
+    async def look(self, others: Collection[int]) -> None:
+        """Look at the partitions *others*, which this worker does not own; of one that is silent, nothing changes."""
+        ends, now_s = await self._told(others), self._clock.elapsed_s()
+        known, self._ends = self._ends, {}
+        for number in others:
+            before = known.get(number, (-1, now_s))
+            end = ends.get(number, before[0])
+            self._ends[number] = before if end == before[0] else (end, now_s)
+            age_s = now_s - self._ends[number][1]
+            if age_s > self._limit_s:
+                self._metrics.oldest_due.labels(number).set(age_s)
+                self._shown.add(number)
+            elif number in self._shown:
+                self._shown.remove(number)
+                self._metrics.oldest_due.remove(str(number))
+        # Those that this worker owns by now, it shows as their owner.
+        self._shown.intersection_update(others)
+
+    async def _told(self, numbers: Collection[int]) -> dict[int, int]:
+        """Return where the logs end, as far as their leaders tell."""
+        by_node: dict[int, list[int]] = {}
+        for number in numbers:
+            if leader := self._cluster.leader(self._topic, number):
+                by_node.setdefault(leader.node, []).append(number)
+        asked = (self._bounds.told_by(node, led) for node, led in by_node.items())
+        ends: dict[int, int] = {}
+        for told in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(told, dict):
+                ends |= {number: bound.offset for number, bound in told.items() if isinstance(bound, Bound)}
+            elif not isinstance(told, KafkaError):
+                raise told
+        if len(ends) < len(numbers):
+            await self._bounds.refresh()
+        return ends
