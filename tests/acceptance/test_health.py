@@ -71,3 +71,26 @@ async def test_without_an_oscillator_the_end_of_the_log_is_proved_by_nobody_and_
     await service.start("oscillator")
     await until_well(worker)
     assert no_exception_was_lost(worker)
+
+
+async def test_partitions_of_a_worker_that_hangs_are_told_by_the_other_one_and_by_status(service: Service) -> None:
+    """The group has not given it up yet, so nobody owns them."""
+    await service.start("oscillator")
+    options = ("--session-timeout-s", "45", "--seal-every-s", "1")
+    hangs, lives = await service.worker(*options), await service.worker(*options)
+    await until_well(hangs)
+    await until_well(lives)
+    theirs = {str(number) for number in range(service.partitions)} - oldest(lives.get("/metrics")[1]).keys()
+    assert 0 < len(theirs) < service.partitions
+    hangs.child.pause()
+    try:
+        await lives.until("/metrics", lambda _, body: theirs <= oldest(body).keys(), limit_s=30)
+        ages = oldest(lives.get("/metrics")[1])
+        assert {number for number, age_s in ages.items() if age_s > 8} == theirs
+        code, said = await service.status()
+    finally:
+        hangs.child.resume()
+    assert code == 1
+    for number in theirs:
+        assert f"  - partition {number} stands still since second " in said
+    await lives.until("/metrics", lambda _, body: oldest(body).keys().isdisjoint(theirs), limit_s=30)
