@@ -26,14 +26,13 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.fetching import Fetched
 from kafka_timers.broker.requests import (
     ApiVersions,
-    EndTransaction,
     Fetch,
-    InitProducerId,
     ListOffsets,
     Metadata,
     Produce,
     ProduceInTransaction,
 )
+from kafka_timers.broker.transaction_requests import CommitOffsets, CommittedOffsets, EndTransaction, InitProducerId
 from simulation.faults import Faults
 from simulation.kafka import NODES, Kafka
 from simulation.log import Log, Record, View

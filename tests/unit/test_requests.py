@@ -7,15 +7,14 @@ import pytest
 
 from kafka_timers.broker.requests import (
     ApiVersions,
-    EndTransaction,
     Fetch,
-    InitProducerId,
     ListOffsets,
     Metadata,
     Produce,
     ProduceInTransaction,
     transaction_version_in,
 )
+from kafka_timers.broker.transaction_requests import CommitOffsets, CommittedOffsets, EndTransaction, InitProducerId
 
 ID, EPOCH = (1_000_007).to_bytes(8, "big"), (5).to_bytes(2, "big")
 NONE = b"\xff"

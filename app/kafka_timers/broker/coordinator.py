@@ -20,7 +20,7 @@ from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnReque
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.requests import EndTransaction, InitProducerId
+from kafka_timers.broker.transaction_requests import EndTransaction, InitProducerId
 
 __all__ = ["Coordinator", "Identity"]
 

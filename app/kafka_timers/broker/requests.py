@@ -2,33 +2,31 @@
 Requests of Kafka's protocol that aiokafka has not, or has only in versions that are too old.
 
 Each is sent as one of aiokafka's own; its fields are those of Kafka's message of that name and version. All of them are
-known to Kafka 3.0 and later, but for what the second protocol of transactions needs (KIP-890, Kafka 4.0).
+known to Kafka 3.0 and later, but for what the second protocol of transactions needs (KIP-890, Kafka 4.0). Those about
+transactions and offsets are in `transaction_requests`.
 """
 
 from collections.abc import Collection, Mapping
 from io import BytesIO
 from typing import Any
 
-from aiokafka.protocol.abstract import AbstractType
-from aiokafka.protocol.api import Request, RequestStruct, Response, ResponseHeader_v0
+from aiokafka.protocol.api import Request, ResponseHeader_v0
 from aiokafka.protocol.types import (
     Boolean,
     CompactArray,
     CompactBytes,
-    CompactString,
     Int8,
     Int16,
     Int32,
     Int64,
     Schema,
-    TaggedFields,
 )
+
+from kafka_timers.broker.messages import TAGS, TEXT, Uuid, message
 
 __all__ = [
     "ApiVersions",
-    "EndTransaction",
     "Fetch",
-    "InitProducerId",
     "ListOffsets",
     "Metadata",
     "Produce",
@@ -36,74 +34,37 @@ __all__ = [
     "transaction_version_in",
 ]
 
-_TEXT = CompactString("utf-8")
-_TAGS = ("tags", TaggedFields)
 _ALL_IN_SYNC = -1
 _READ_COMMITTED = 1
 _FINALIZED_FEATURES = 2
-_FEATURES = CompactArray(("name", _TEXT), ("max_version", Int16), ("min_version", Int16), _TAGS)
-
-
-def _message(name: str, key: int, version: int, request: Schema, response: Schema, *, header: Any = None) -> Any:
-    """
-    Return the class of a request in one *version*, which knows that of its answer; all of them end in tagged fields.
-
-    Args:
-        name: of the request.
-        key: its number in the protocol.
-        version: of both.
-        request: its fields.
-        response: those of the answer.
-        header: of the answer, where it is not the one that goes with tagged fields.
-    """
-    answer = type(f"{name}Response", (Response,), {"API_KEY": key, "API_VERSION": version, "SCHEMA": response})
-    members: dict[str, Any] = {
-        "FLEXIBLE_VERSION": True,
-        "API_KEY": key,
-        "API_VERSION": version,
-        "RESPONSE_TYPE": answer,
-        "SCHEMA": request,
-    }
-    if header:
-        members["parse_response_header"] = lambda _, read_buffer: header.decode(read_buffer)
-    return type(f"{name}Request", (RequestStruct,), members)
-
-
-class _Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka tells no types
-    @classmethod
-    def encode(cls, value: bytes) -> bytes:
-        return value
-
-    @classmethod
-    def decode(cls, data: BytesIO) -> bytes:
-        return data.read(16)
+_FEATURES = CompactArray(("name", TEXT), ("max_version", Int16), ("min_version", Int16), TAGS)
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------
 
 
-_MetadataRequest = _message(
+_MetadataRequest = message(
     "Metadata",
     3,
     10,
     Schema(
-        ("topics", CompactArray(("topic_id", _Uuid), ("name", _TEXT), _TAGS)),
+        ("topics", CompactArray(("topic_id", Uuid), ("name", TEXT), TAGS)),
         ("may_create_topics", Boolean),
         ("with_operations_of_cluster", Boolean),
         ("with_operations_of_topics", Boolean),
-        _TAGS,
+        TAGS,
     ),
     Schema(
         ("throttle_time_ms", Int32),
-        ("brokers", CompactArray(("node", Int32), ("host", _TEXT), ("port", Int32), ("rack", _TEXT), _TAGS)),
-        ("cluster_id", _TEXT),
+        ("brokers", CompactArray(("node", Int32), ("host", TEXT), ("port", Int32), ("rack", TEXT), TAGS)),
+        ("cluster_id", TEXT),
         ("controller", Int32),
         (
             "topics",
             CompactArray(
                 ("error_code", Int16),
-                ("name", _TEXT),
-                ("topic_id", _Uuid),
+                ("name", TEXT),
+                ("topic_id", Uuid),
                 ("is_internal", Boolean),
                 (
                     "partitions",
@@ -115,15 +76,15 @@ _MetadataRequest = _message(
                         ("replicas", CompactArray(Int32)),
                         ("in_sync", CompactArray(Int32)),
                         ("offline", CompactArray(Int32)),
-                        _TAGS,
+                        TAGS,
                     ),
                 ),
                 ("operations", Int32),
-                _TAGS,
+                TAGS,
             ),
         ),
         ("operations", Int32),
-        _TAGS,
+        TAGS,
     ),
 )
 
@@ -146,16 +107,16 @@ class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tel
         return kind(topics, False, False, False, {})
 
 
-_ApiVersionsRequest = _message(
+_ApiVersionsRequest = message(
     "ApiVersions",
     18,
     3,
-    Schema(("client", _TEXT), ("client_version", _TEXT), _TAGS),
+    Schema(("client", TEXT), ("client_version", TEXT), TAGS),
     Schema(
         ("error_code", Int16),
-        ("requests", CompactArray(("key", Int16), ("min_version", Int16), ("max_version", Int16), _TAGS)),
+        ("requests", CompactArray(("key", Int16), ("min_version", Int16), ("max_version", Int16), TAGS)),
         ("throttle_time_ms", Int32),
-        _TAGS,
+        TAGS,
     ),
     # For this one answer alone it has the form of before.
     header=ResponseHeader_v0,
@@ -179,94 +140,13 @@ def transaction_version_in(answer: Any) -> int:
     return int(levels.get("transaction.version", 0))
 
 
-# --- transactions ----------------------------------------------------------------------------------------------------
-
-
-_IDENTITY = Schema(
-    ("throttle_time_ms", Int32),
-    ("error_code", Int16),
-    ("producer_id", Int64),
-    ("producer_epoch", Int16),
-    _TAGS,
-)
-
-_InitProducerIdRequest = _message(
-    "InitProducerId",
-    22,
-    4,
-    Schema(
-        ("transactional_id", _TEXT),
-        ("transaction_timeout_ms", Int32),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        _TAGS,
-    ),
-    _IDENTITY,
-)
-
-
-class InitProducerId(Request[_InitProducerIdRequest]):  # type: ignore[misc]  # aiokafka tells no types
-    """
-    Give me a producer id, and with *transactional_id* shut out whoever had that one before.
-
-    Args:
-        transactional_id: None for a producer without transactions.
-        timeout_ms: of its transactions.
-        producer_id: of one that is to get a later epoch, if nobody was let in since; -1 to be let in.
-        epoch: that it has.
-    """
-
-    API_KEY = 22
-
-    def __init__(self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, epoch: int = -1) -> None:
-        self.transactional_id = transactional_id
-        self.timeout_ms = timeout_ms
-        self.producer_id = producer_id
-        self.epoch = epoch
-
-    def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
-        return kind(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch, {})
-
-
-_EndTxnRequest = _message(
-    "EndTxn",
-    26,
-    5,
-    Schema(
-        ("transactional_id", _TEXT),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        ("is_commit", Boolean),
-        _TAGS,
-    ),
-    _IDENTITY,
-)
-
-
-class EndTransaction(Request[_EndTxnRequest]):  # type: ignore[misc]  # aiokafka tells no types
-    """Commit or abort, and tell the identity for the next transaction: the second protocol of transactions."""
-
-    API_KEY = 26
-
-    def __init__(self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool) -> None:
-        self.transactional_id = transactional_id
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.is_commit = is_commit
-
-    def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
-        return kind(self.transactional_id, self.producer_id, self.epoch, self.is_commit, {})
-
-
 # --- records ---------------------------------------------------------------------------------------------------------
 
 _PRODUCED = Schema(
     (
         "topics",
         CompactArray(
-            ("topic", _TEXT),
+            ("topic", TEXT),
             (
                 "partitions",
                 CompactArray(
@@ -275,37 +155,37 @@ _PRODUCED = Schema(
                     ("base_offset", Int64),
                     ("append_ms", Int64),
                     ("log_start", Int64),
-                    ("record_errors", CompactArray(("place", Int32), ("message", _TEXT), _TAGS)),
-                    ("message", _TEXT),
-                    _TAGS,
+                    ("record_errors", CompactArray(("place", Int32), ("message", TEXT), TAGS)),
+                    ("message", TEXT),
+                    TAGS,
                 ),
             ),
-            _TAGS,
+            TAGS,
         ),
     ),
     ("throttle_time_ms", Int32),
-    _TAGS,
+    TAGS,
 )
 _PRODUCE = Schema(
-    ("transactional_id", _TEXT),
+    ("transactional_id", TEXT),
     ("acks", Int16),
     ("timeout_ms", Int32),
     (
         "topics",
         CompactArray(
-            ("topic", _TEXT),
-            ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), _TAGS)),
-            _TAGS,
+            ("topic", TEXT),
+            ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), TAGS)),
+            TAGS,
         ),
     ),
-    _TAGS,
+    TAGS,
 )
 
 
-_Produce9Request = _message("Produce9", 0, 9, _PRODUCE, _PRODUCED)
+_Produce9Request = message("Produce9", 0, 9, _PRODUCE, _PRODUCED)
 
 
-_Produce12Request = _message("Produce12", 0, 12, _PRODUCE, _PRODUCED)
+_Produce12Request = message("Produce12", 0, 12, _PRODUCE, _PRODUCED)
 
 
 class Produce(Request[_Produce9Request]):  # type: ignore[misc]  # aiokafka tells no types
@@ -344,7 +224,7 @@ class ProduceInTransaction(Request[_Produce12Request]):  # type: ignore[misc]  #
     build = Produce.build
 
 
-_FetchRequest = _message(
+_FetchRequest = message(
     "Fetch",
     1,
     12,
@@ -359,7 +239,7 @@ _FetchRequest = _message(
         (
             "topics",
             CompactArray(
-                ("topic", _TEXT),
+                ("topic", TEXT),
                 (
                     "partitions",
                     CompactArray(
@@ -369,15 +249,15 @@ _FetchRequest = _message(
                         ("last_fetched_epoch", Int32),
                         ("log_start", Int64),
                         ("bytes_max", Int32),
-                        _TAGS,
+                        TAGS,
                     ),
                 ),
-                _TAGS,
+                TAGS,
             ),
         ),
-        ("forgotten", CompactArray(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
-        ("rack", _TEXT),
-        _TAGS,
+        ("forgotten", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
+        ("rack", TEXT),
+        TAGS,
     ),
     Schema(
         ("throttle_time_ms", Int32),
@@ -386,7 +266,7 @@ _FetchRequest = _message(
         (
             "topics",
             CompactArray(
-                ("topic", _TEXT),
+                ("topic", TEXT),
                 (
                     "partitions",
                     CompactArray(
@@ -395,16 +275,16 @@ _FetchRequest = _message(
                         ("end", Int64),
                         ("stable", Int64),
                         ("log_start", Int64),
-                        ("aborted", CompactArray(("producer_id", Int64), ("first_offset", Int64), _TAGS)),
+                        ("aborted", CompactArray(("producer_id", Int64), ("first_offset", Int64), TAGS)),
                         ("preferred_replica", Int32),
                         ("records", CompactBytes),
-                        _TAGS,
+                        TAGS,
                     ),
                 ),
-                _TAGS,
+                TAGS,
             ),
         ),
-        _TAGS,
+        TAGS,
     ),
 )
 
@@ -451,7 +331,7 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
         return kind(-1, self.wait_ms, 1, self.bytes_max, self.isolation, 0, -1, topics, [], "", {})
 
 
-_ListOffsetsRequest = _message(
+_ListOffsetsRequest = message(
     "ListOffsets",
     2,
     6,
@@ -461,22 +341,22 @@ _ListOffsetsRequest = _message(
         (
             "topics",
             CompactArray(
-                ("topic", _TEXT),
+                ("topic", TEXT),
                 (
                     "partitions",
-                    CompactArray(("partition", Int32), ("leader_epoch", Int32), ("timestamp", Int64), _TAGS),
+                    CompactArray(("partition", Int32), ("leader_epoch", Int32), ("timestamp", Int64), TAGS),
                 ),
-                _TAGS,
+                TAGS,
             ),
         ),
-        _TAGS,
+        TAGS,
     ),
     Schema(
         ("throttle_time_ms", Int32),
         (
             "topics",
             CompactArray(
-                ("topic", _TEXT),
+                ("topic", TEXT),
                 (
                     "partitions",
                     CompactArray(
@@ -485,13 +365,13 @@ _ListOffsetsRequest = _message(
                         ("timestamp", Int64),
                         ("offset", Int64),
                         ("leader_epoch", Int32),
-                        _TAGS,
+                        TAGS,
                     ),
                 ),
-                _TAGS,
+                TAGS,
             ),
         ),
-        _TAGS,
+        TAGS,
     ),
 )
 

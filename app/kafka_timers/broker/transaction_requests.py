@@ -1,0 +1,235 @@
+"""
+Requests of Kafka's protocol about transactions and the offsets that are committed in them, which aiokafka has not.
+
+As in `requests`, fields are those of Kafka's message of that name and version. The second protocol of transactions
+(KIP-890, Kafka 4.0) needs `EndTransaction` and `CommitOffsets`; Kafka 3.0 and later know the others.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.protocol.api import Request
+from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64, Schema
+
+from kafka_timers.broker.messages import TAGS, TEXT, message
+
+__all__ = ["CommitOffsets", "CommittedOffsets", "EndTransaction", "InitProducerId"]
+
+# Of whoever is no member of the group.
+_NO_GENERATION, _NO_MEMBER = -1, ""
+_ANY_EPOCH = -1
+
+
+_IDENTITY = Schema(
+    ("throttle_time_ms", Int32),
+    ("error_code", Int16),
+    ("producer_id", Int64),
+    ("producer_epoch", Int16),
+    TAGS,
+)
+
+_InitProducerIdRequest = message(
+    "InitProducerId",
+    22,
+    4,
+    Schema(
+        ("transactional_id", TEXT),
+        ("transaction_timeout_ms", Int32),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        TAGS,
+    ),
+    _IDENTITY,
+)
+
+
+class InitProducerId(Request[_InitProducerIdRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """
+    Give me a producer id, and with *transactional_id* shut out whoever had that one before.
+
+    Args:
+        transactional_id: None for a producer without transactions.
+        timeout_ms: of its transactions.
+        producer_id: of one that is to get a later epoch, if nobody was let in since; -1 to be let in.
+        epoch: that it has.
+    """
+
+    API_KEY = 22
+
+    def __init__(self, transactional_id: str | None, timeout_ms: int, producer_id: int = -1, epoch: int = -1) -> None:
+        self.transactional_id = transactional_id
+        self.timeout_ms = timeout_ms
+        self.producer_id = producer_id
+        self.epoch = epoch
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        return kind(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch, {})
+
+
+_EndTxnRequest = message(
+    "EndTxn",
+    26,
+    5,
+    Schema(
+        ("transactional_id", TEXT),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("is_commit", Boolean),
+        TAGS,
+    ),
+    _IDENTITY,
+)
+
+
+class EndTransaction(Request[_EndTxnRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """Commit or abort, and tell the identity for the next transaction: the second protocol of transactions."""
+
+    API_KEY = 26
+
+    def __init__(self, transactional_id: str, producer_id: int, epoch: int, *, is_commit: bool) -> None:
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.is_commit = is_commit
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        return kind(self.transactional_id, self.producer_id, self.epoch, self.is_commit, {})
+
+
+_TxnOffsetCommitRequest = message(
+    "TxnOffsetCommit",
+    28,
+    5,
+    Schema(
+        ("transactional_id", TEXT),
+        ("group", TEXT),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
+        ("generation", Int32),
+        ("member_id", TEXT),
+        ("instance_id", TEXT),
+        (
+            "topics",
+            CompactArray(
+                ("topic", TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        ("metadata", TEXT),
+                        TAGS,
+                    ),
+                ),
+                TAGS,
+            ),
+        ),
+        TAGS,
+    ),
+    Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "errors",
+            CompactArray(
+                ("topic", TEXT),
+                ("partitions", CompactArray(("partition", Int32), ("error_code", Int16), TAGS)),
+                TAGS,
+            ),
+        ),
+        TAGS,
+    ),
+)
+
+
+class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """
+    Commit offsets of one topic for a group with the transaction, which the group joins by that: the second protocol.
+
+    Args:
+        transactional_id: of the producer.
+        group: name of the group, of which the producer need be no member.
+        producer_id: of the producer.
+        epoch: of the producer.
+        topic: name.
+        offsets: by partition.
+    """
+
+    API_KEY = 28
+
+    def __init__(
+        self, transactional_id: str, group: str, producer_id: int, epoch: int, topic: str, offsets: Mapping[int, int]
+    ) -> None:
+        self.transactional_id = transactional_id
+        self.group = group
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.topic = topic
+        self.offsets = offsets
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        partitions: list[Any] = [(number, offset, _ANY_EPOCH, "", {}) for number, offset in self.offsets.items()]
+        topics: list[Any] = [(self.topic, partitions, {})]
+        producer = self.producer_id, self.epoch
+        return kind(self.transactional_id, self.group, *producer, _NO_GENERATION, _NO_MEMBER, None, topics, {})
+
+
+_OffsetFetchRequest = message(
+    "OffsetFetch",
+    9,
+    7,
+    Schema(
+        ("group", TEXT),
+        ("topics", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
+        ("is_stable", Boolean),
+        TAGS,
+    ),
+    Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("topic", TEXT),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("partition", Int32),
+                        ("offset", Int64),
+                        ("leader_epoch", Int32),
+                        ("metadata", TEXT),
+                        ("error_code", Int16),
+                        TAGS,
+                    ),
+                ),
+                TAGS,
+            ),
+        ),
+        ("error_code", Int16),
+        TAGS,
+    ),
+)
+
+
+class CommittedOffsets(Request[_OffsetFetchRequest]):  # type: ignore[misc]  # aiokafka tells no types
+    """
+    Which offset a group has committed for a partition; an error while a transaction that commits one is not complete.
+
+    Args:
+        group: name of the group.
+        topic: name.
+        number: of the partition.
+    """
+
+    API_KEY = 9
+
+    def __init__(self, group: str, topic: str, number: int) -> None:
+        self.group = group
+        self.topic = topic
+        self.number = number
+
+    def build(self, kind: Any) -> Any:
+        """Return the message of that *kind*."""
+        return kind(self.group, [(self.topic, [self.number], {})], True, {})
