@@ -22,10 +22,10 @@ from confluent_kafka import Producer
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.lag import AdapterLag, adapter_lags
-from kafka_timers.adapters.reader import AdapterReader, Outlet
+from kafka_timers.adapters.reader import AdapterReader, Outlet, OwnedPartition
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.producing import stop
 from kafka_timers.broker.topics import create
 from kafka_timers.cli.program import program
 from kafka_timers.clock import HostClock
@@ -247,14 +247,14 @@ async def test_a_record_on_which_an_adapter_fails_is_refused_and_told(
 
 
 async def test_a_partition_that_fails_stops_no_other_and_is_counted_as_unread(harness: Harness) -> None:
-    """Here its consumer is told that its records are damaged, as by a broker's broken disk."""
+    """Here its reader is told that its records are damaged, as by a broker's broken disk."""
     reader = harness.reader()
     follow, broken = reader._follow, asyncio.Event()
 
-    async def fails(consumer: AIOKafkaConsumer, at: TopicPartition, source: object) -> None:
+    async def fails(at: TopicPartition, owned: OwnedPartition) -> None:
         if at.partition == 0 and not broken.is_set():
             raise CorruptRecordException("damaged")
-        await follow(consumer, at, source)
+        await follow(at, owned)
 
     reader._follow = fails
     harness.write([(b"s%d" % n, b"v", schedule()) for n in range(7)], partition=0)
@@ -443,10 +443,9 @@ async def test_one_that_was_shut_out_makes_nothing_visible_and_starts_anew(
         for at in range(2):
             # What another worker does that takes over while this one is paused.
             rival = harness.reader()
-            async with consuming(Kafka(harness.bootstrap), group_id=rival._group) as consumer:
-                consumer.seek = lambda *_: None
-                source = await rival._acquire(consumer, TopicPartition(harness.prefix + "theirs", at))
-                await stop(source.producer)
+            async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
+                owned = await rival._acquire(cluster, TopicPartition(harness.prefix + "theirs", at))
+                await owned.producer.stop()
         harness.write([(b"s%d" % n, b"v", schedule()) for n in range(1_000)])
         assert len(await harness.requests(1_000)) == 1_000
         assert value_of(harness, "kafka_timers_door_failures_total") >= 1

@@ -63,7 +63,7 @@ class AddedPartitions(AdapterReader):
     def _told_of(self, record: SourceRecord, reason: StrEnum) -> Headers:
         return reject_headers(reason, record.topic, record.partition, record.offset)
 
-    def _count(self, source: OwnedPartition, records: int, batch: Passing) -> None:
+    def _count(self, owned: OwnedPartition, records: int, batch: Passing) -> None:
         for reason, count in batch.refused.items():
             self._rejected.labels(reason).inc(count)
 

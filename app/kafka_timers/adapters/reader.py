@@ -2,9 +2,9 @@
 Read a topic of another system through an adapter into `timer-request`, whole batches at a time, exactly once.
 
 The consumer group shares the topic's partitions among all workers. Each partition has a transactional producer of its
-own, whose start shuts out the one before and ends what that one had begun; only then are the committed offsets asked
-for. A batch, what is refused of it and its offsets are one transaction, so each record is passed on once, whoever dies
-when. Transactions are short: readers of `timer-request` wait at one that is open.
+own, whose start shuts out the one before and ends what that one had begun; only then is the committed offset asked for,
+and proved (`Producer.committed`). A batch, what is refused of it and its offset are one transaction, so each record is
+passed on once, whoever dies when. Transactions are short: readers of `timer-request` wait at one that is open.
 
 A schedule that is past due fires at once. So where many versions of it lie on the topic, as on a compacted one that is
 taken over, the latest must be known before the first is passed on:
@@ -15,26 +15,34 @@ A worker that acquires a partition therefore reads ahead to its end, and then pa
 there.
 
 Each partition is served by a task of its own, which begins anew after a fault: one that cannot be read, or of which the
-producer fails, holds back no other. Only what ends the group's consumer has the whole door begin anew.
+producer fails, holds back no other. aiokafka's consumer is a member of the group and reads nothing; only what ends that
+has the whole door begin anew.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import KafkaError, for_code
 
 from kafka_timers.adapters import ADAPTERS, WITH_IDS, adapter_group
 from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord
 from kafka_timers.adapters.countdown import Callers
+from kafka_timers.adapters.source import SourceLog
+from kafka_timers.broker import codes
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.internals import Member
 from kafka_timers.broker.odd_batches import shown
-from kafka_timers.broker.producing import start, stop
+from kafka_timers.broker.offsets import GroupOffsets
+from kafka_timers.broker.producer import Producer
+from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target
 from kafka_timers.core.routing import hash_of
@@ -52,13 +60,12 @@ log = logging.getLogger(__name__)
 
 # Of one transaction. Records between two turns of the event loop are some 5 ms of work.
 _RECORDS_MAX = 5_000
-_FETCH_BYTES = 2 << 20
 _STRIDE_RECORDS = 250
 # A transaction costs the same for one record as for a thousand. Where few come, more of them are waited for.
 _MANY, _LINGER_S = 1_000, 0.1
-# The broker refuses the first batches of a transaction that follows another one closely, until that one is settled.
-_BACKOFF_MS = 10
-_POLL_MS = 200
+_POLL_S = 0.2
+# A leader that was cut off tells nothing new and no error; others tell who leads in its place.
+_REFRESH_S = 5.0
 _RETRY_S = 2.0
 _HAND_OVER_S = 2.0
 # What falls due while a backlog is passed on is read ahead as well.
@@ -82,9 +89,13 @@ class Outlet:
 
 @dataclass(slots=True)
 class OwnedPartition:
-    """An owned partition: its producer, its position, and up to where the latest version of each timer is known."""
+    """
+    An owned partition: its producer, what it reads, the offset up to which that was passed on, and up to where the
+    latest version of each timer is known.
+    """
 
-    producer: AIOKafkaProducer
+    producer: Producer
+    source: SourceLog
     position: int
     ahead: int
     latest: dict[bytes, int]
@@ -180,185 +191,180 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
     async def _read(self) -> None:
         session_ms = int(self._settings.session_timeout_s * 1000)
         async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(Cluster.open(self._settings.kafka))
+            await cluster.look_up([self._topic, self._outlet.requests, self._outlet.rejected])
+            self._check_topic(cluster)
             consumer: AIOKafkaConsumer = await stack.enter_async_context(
                 consuming(
                     self._settings.kafka,
+                    kind=Member,
                     group_id=self._group,
-                    auto_offset_reset="earliest",
-                    max_partition_fetch_bytes=_FETCH_BYTES,
                     session_timeout_ms=session_ms,
                     heartbeat_interval_ms=session_ms // 4,
                 )
             )
-            # Asks for all topics: a question for one that is missing makes it, on brokers that allow that.
-            if self._topic not in await consumer.topics():
-                raise TopicsError(f"door {self._name}: topic {self._topic} does not exist: create it")
             self._assigned = frozenset()
+            refreshing = asyncio.create_task(_refresh(cluster))
+            stack.push_async_callback(cancel, [refreshing])
             stack.push_async_callback(self._release)
             consumer.subscribe([self._topic], listener=self)
             while True:
                 self._changed.clear()
                 for at in self._assigned - self._serving.keys():
-                    self._serving[at] = asyncio.create_task(self._serve(consumer, at))
-                # The consumer wants to be asked, and raises what the group refuses. No partition has this number, so no
-                # record is taken from one that is served.
-                await consumer.getmany(TopicPartition(self._topic, -1))
+                    self._serving[at] = asyncio.create_task(self._serve(cluster, at))
+                # The consumer wants to be asked, and raises what the group refuses.
+                await consumer.getmany()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_MS / 1000):
+                    async with asyncio.timeout(_POLL_S):
                         await self._changed.wait()
 
-    async def _serve(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> None:
+    def _check_topic(self, cluster: Cluster) -> None:
+        if cluster.partitions(self._topic):
+            return
+        code = cluster.why_no_leader(self._topic, 0)
+        if code == codes.UNKNOWN_TOPIC_OR_PARTITION:
+            raise TopicsError(f"door {self._name}: topic {self._topic} does not exist: create it")
+        raise for_code(code)(f"topic {self._topic} cannot be looked up: {codes.name_of(code)}")
+
+    async def _serve(self, cluster: Cluster, at: TopicPartition) -> None:
         """Pass on what comes in one partition until it is revoked; after any fault anew from its committed offset."""
         while True:
             try:
-                source = await self._acquire(consumer, at)
+                owned = await self._acquire(cluster, at)
                 try:
-                    await self._follow(consumer, at, source)
+                    await self._follow(at, owned)
                 finally:
-                    await stop(source.producer)
+                    await owned.source.close()
+                    await owned.producer.stop()
             except Exception as error:
                 self._failed(f"starts anew with partition {at.partition}", error)
             # Whatever is wrong, the next try tells it.
             with suppress(Exception):
                 async with asyncio.timeout(_RETRY_S):
-                    await self._count_unread(consumer, at)
+                    await self._count_unread(cluster, at)
             await asyncio.sleep(_RETRY_S)
 
-    async def _acquire(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> OwnedPartition:
-        """Shut out the previous owner of the partition, and have *consumer* read on from its committed offset."""
-        settings = self._settings
-        producer = AIOKafkaProducer(
-            **settings.kafka.client_options(),
-            acks="all",
-            max_batch_size=self._outlet.batch_bytes,
-            transactional_id=f"{self._group}.{settings.topic_prefix}{at.topic}.{at.partition}",
-            transaction_timeout_ms=int(settings.transaction_timeout_s * 1000),
-            request_timeout_ms=int(settings.transaction_timeout_s * 1000),
-            retry_backoff_ms=_BACKOFF_MS,
-        )
+    async def _acquire(self, cluster: Cluster, at: TopicPartition) -> OwnedPartition:
+        """Shut out the previous owner of the partition, and have it read on from its committed offset."""
+        settings, number = self._settings, at.partition
+        timeout_s = settings.transaction_timeout_s
+        name = f"{self._group}.{settings.topic_prefix}{at.topic}.{number}"
+        lane, bytes_max = f"door {number}", self._outlet.batch_bytes
+        producer = Producer(cluster, name, timeout_s, bytes_max, lane, self._group)
         try:
-            async with asyncio.timeout(settings.transaction_timeout_s):
-                await start(producer, settings.transaction_timeout_s)
-                committed = await consumer.committed(at)
-                beginning = (await consumer.beginning_offsets([at]))[at]
-                ahead, latest = (await consumer.end_offsets([at]))[at], dict[bytes, int]()
+            with naming_the_timeout(timeout_s):
+                await producer.start()
+            committed = await producer.committed(at.topic, number)
+            bounds = LogBounds(cluster, at.topic)
+            beginning = (await bounds.starts([number]))[number]
+            ahead, latest = await bounds.end(number), dict[bytes, int]()
             position = beginning if committed is None else max(committed, beginning)
             if self._name in WITH_IDS and ahead > position:
-                latest = await self._latest(at, position, ahead)
+                latest = await self._latest(cluster, at, position, ahead)
         except BaseException:
-            await stop(producer)
+            await producer.stop()
             raise
-        consumer.seek(at, position)
-        log.info("%s: reads partition %d from offset %d", self._title, at.partition, position)
+        source = SourceLog(cluster, at.topic, number, position, f"reading {number}")
+        log.info("%s: reads partition %d from offset %d", self._title, number, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
-        return OwnedPartition(producer, position, ahead, latest, callers)
+        return OwnedPartition(producer, source, position, ahead, latest, callers)
 
-    async def _latest(self, at: TopicPartition, position: int, end: int) -> dict[bytes, int]:
+    async def _latest(self, cluster: Cluster, at: TopicPartition, position: int, end: int) -> dict[bytes, int]:
         """Return the last offset from *position* to *end* of each timer that may be due before *end* is passed on."""
         due_s = self._clock.wall_s() + _AHEAD_S
         latest: dict[bytes, int] = {}
-        async with consuming(self._settings.kafka) as consumer:
-            consumer.assign([at])
-            consumer.seek(at, position)
-            while await consumer.position(at) < end:
-                for records in (await consumer.getmany(timeout_ms=_POLL_MS, max_records=_STRIDE_RECORDS)).values():
-                    for record in records:
-                        command = self._parse(record, tell=False)
-                        if isinstance(command, Command) and command.name is not None:
-                            is_due = command.second is not None and command.second <= due_s
-                            if is_due or command.name in latest:
-                                latest[command.name] = record.offset
+        source = SourceLog(cluster, at.topic, at.partition, position, f"reading ahead {at.partition}")
+        try:
+            while source.position < end:
+                for record in await source.take(_STRIDE_RECORDS):
+                    command = self._parse(record, tell=False)
+                    if isinstance(command, Command) and command.name is not None:
+                        is_due = command.second is not None and command.second <= due_s
+                        if is_due or command.name in latest:
+                            latest[command.name] = record.offset
                 # Ticks and heartbeats get their turn.
                 await asyncio.sleep(0)
+        finally:
+            await source.close()
         return latest
 
     async def _release(self) -> None:
         serving, self._serving = self._serving, {}
         await cancel(serving.values())
 
-    async def _count_unread(self, consumer: AIOKafkaConsumer, at: TopicPartition) -> None:
+    async def _count_unread(self, cluster: Cluster, at: TopicPartition) -> None:
         """Ask for what a partition that is not followed has left to be read."""
-        read = await consumer.committed(at)
+        number, bounds = at.partition, LogBounds(cluster, at.topic)
+        offsets = GroupOffsets(cluster, self._group, _RETRY_S, f"unread of {number}")
+        read = await offsets.committed(at.topic, number)
         if read is None:
-            read = (await consumer.beginning_offsets([at]))[at]
-        self._lags[at] = max((await consumer.end_offsets([at]))[at] - read, 0)
+            read = (await bounds.starts([number]))[number]
+        self._lags[at] = max(await bounds.end(number) - read, 0)
         self._show_lag()
 
     def _show_lag(self) -> None:
         self._metrics.door_lag.labels(self._name, self._topic).set(sum(self._lags.values()))
 
-    async def _follow(self, consumer: AIOKafkaConsumer, at: TopicPartition, source: OwnedPartition) -> None:
+    async def _follow(self, at: TopicPartition, owned: OwnedPartition) -> None:
         """Pass on what comes until the partition is revoked."""
+        source = owned.source
         while True:
-            records: list[SourceRecord] = []
-            while len(records) < _RECORDS_MAX:
-                wait_ms = 0 if records else _POLL_MS
-                more = await consumer.getmany(at, timeout_ms=wait_ms, max_records=_STRIDE_RECORDS)
-                if at not in more:
-                    break
-                records += more[at]
+            records = await source.take(_STRIDE_RECORDS)
+            while source.has_more and len(records) < _RECORDS_MAX:
                 await asyncio.sleep(0)
+                records += await source.take(_STRIDE_RECORDS)
             # Also markers of transactions are passed, so that nothing seems to be left where nothing is.
-            position = await consumer.position(at)
-            if position > source.position:
-                work = asyncio.create_task(self._pass_on(at, source, records, position))
+            position = source.position
+            if position > owned.position:
+                work = asyncio.create_task(self._pass_on(at, owned, records, position))
                 try:
                     await asyncio.shield(work)
                 finally:
                     # A transaction that is under way when the partition is revoked does not stay open.
                     await asyncio.wait([work], timeout=_HAND_OVER_S)
                     work.cancel()
-            self._lags[at] = max((consumer.last_stable_offset(at) or 0) - position, 0)
+            self._lags[at] = max(source.stable - position, 0)
             self._show_lag()
             if len(records) < _MANY:
                 await asyncio.sleep(_LINGER_S)
 
     async def _pass_on(
-        self, at: TopicPartition, source: OwnedPartition, records: Sequence[SourceRecord], position: int
+        self, at: TopicPartition, owned: OwnedPartition, records: Sequence[SourceRecord], position: int
     ) -> None:
         """Pass *records* on, after which the partition has been read up to *position*."""
-        batch, producer, acks = await self._built(source, records), source.producer, list[asyncio.Future[Any]]()
-        try:
-            async with asyncio.timeout(self._settings.transaction_timeout_s):
-                await producer.begin_transaction()
-                for ready, topic, to in batch.batches:
-                    acks.append(await producer.send_batch(ready, topic, partition=to))
-                await producer.send_offsets_to_transaction({at: position}, self._group)
-                # commit_transaction() returns normally when a batch has failed, so every ack is looked at before.
-                await _all(acks)
-                await producer.commit_transaction()
-        finally:
-            for ack in acks:
-                # Nobody asks for its outcome any more; one that has failed would be logged for that.
-                if not ack.cancel() and not ack.cancelled():
-                    ack.exception()
-        source.position = position
-        if position >= source.ahead:
-            source.latest = {}
-        self._count(source, len(records), batch)
+        batch, producer = await self._built(owned, records), owned.producer
+        producer.begin()
+        for ready, topic, to in batch.batches:
+            producer.send(ready, topic, to)
+        await producer.send_offsets(at.topic, {at.partition: position})
+        await producer.commit()
+        owned.position = position
+        if position >= owned.ahead:
+            owned.latest = {}
+        self._count(owned, len(records), batch)
 
-    def _count(self, source: OwnedPartition, records: int, batch: Passing) -> None:
+    def _count(self, owned: OwnedPartition, records: int, batch: Passing) -> None:
         metrics, name = self._metrics, self._name
         metrics.door_records.labels(name).inc(records)
         metrics.door_requests.labels(name).inc(batch.made)
         for reason, count in batch.refused.items():
             metrics.door_rejected.labels(name, reason).inc(count)
-        metrics.count_callers(source.callers.counted)
-        source.callers.counted.clear()
+        metrics.count_callers(owned.callers.counted)
+        owned.callers.counted.clear()
 
-    async def _built(self, source: OwnedPartition, records: Sequence[SourceRecord]) -> Passing:
+    async def _built(self, owned: OwnedPartition, records: Sequence[SourceRecord]) -> Passing:
         """Return the requests that *records* stand for, and the records that are refused, as batches."""
-        out, filling = Passing(), Filling(source.producer.create_batch)
+        out, filling = Passing(), Filling(owned.producer.new_batch)
         outlet, now_ms = self._outlet, int(self._clock.wall_s() * 1000)
         partitions, bytes_max = outlet.requests_take.partitions, outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES
         grace_s = self._settings.door_grace_s
         oldest_s = -1 if grace_s < 0 else now_ms // 1000 - grace_s
-        is_countdown, latest, ahead = self._name == "countdown", source.latest, source.ahead
+        is_countdown, latest, ahead = self._name == "countdown", owned.latest, owned.ahead
         for number, record in enumerate(records):
             if number % _STRIDE_RECORDS == 0:
                 await asyncio.sleep(0)
                 await self._gate.over(unless=lambda: False)
-            parsed = (source.callers.refuse(record) if is_countdown else None) or self._parse(record, tell=True)
+            parsed = (owned.callers.refuse(record) if is_countdown else None) or self._parse(record, tell=True)
             if parsed is None:
                 continue
             if isinstance(parsed, Command):
@@ -414,8 +420,9 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         filling.add(outlet.rejected, record.partition % outlet.rejected_takes.partitions, now_ms, key, value, headers)
 
 
-async def _all(work: Iterable[Awaitable[Any]]) -> None:
-    """Wait for all of *work*, then raise the first error in it."""
-    for answer in await asyncio.gather(*work, return_exceptions=True):
-        if isinstance(answer, BaseException):
-            raise answer
+async def _refresh(cluster: Cluster) -> None:
+    """Ask now and then who leads what."""
+    while True:
+        await asyncio.sleep(_REFRESH_S)
+        with suppress(KafkaError):
+            await cluster.refresh()

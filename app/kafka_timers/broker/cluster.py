@@ -205,16 +205,18 @@ class Cluster:
         if move := self._moves.pop(topic, None):
             move.set_result(None)
 
-    async def coordinator(self, transactional_id: str) -> int:
+    async def coordinator(self, kind: CoordinationType, name: str) -> int:
         """
-        Return the broker that coordinates the transactions of *transactional_id*.
+        Return the broker that coordinates the transactions of the transactional id *name*, or the group of that name.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers, or none coordinates them now.
         """
-        answer = await self.ask_any(FindCoordinatorRequest(transactional_id, CoordinationType.TRANSACTION))
+        answer = await self.ask_any(FindCoordinatorRequest(name, kind))
         if answer.error_code:
-            raise for_code(answer.error_code)(f"no coordinator is told of for transactional id {transactional_id}")
+            raise for_code(answer.error_code)(
+                f"no coordinator of {name} is told of: {codes.name_of(answer.error_code)}"
+            )
         node: int = answer.coordinator_id
         self._brokers.setdefault(node, _Address(answer.host, answer.port))
         return node

@@ -19,20 +19,23 @@ _STOP_S = 2.0
 
 
 @asynccontextmanager
-async def consuming(kafka: Kafka, *topics: str, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+async def consuming(
+    kafka: Kafka, *topics: str, kind: type[AIOKafkaConsumer] = Consumer, **options: Any
+) -> AsyncIterator[AIOKafkaConsumer]:
     """
     Yield a started consumer, and stop it at the end, also while the broker is away.
 
     Args:
         kafka: to talk to.
         topics: subscribed to as a whole; without any, the caller assigns partitions.
+        kind: of the consumer.
         options: of aiokafka's consumer, over those of *kafka* and the ones that the module's docstring names.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers.
     """
     fixed = {"isolation_level": "read_committed", "enable_auto_commit": False, "auto_offset_reset": "none"}
-    consumer = Consumer(*topics, **(kafka.client_options() | fixed | options))
+    consumer = kind(*topics, **(kafka.client_options() | fixed | options))
     try:
         await consumer.start()
         yield consumer

@@ -11,21 +11,19 @@ open is aborted, what it still sends is refused.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Collection
+from typing import Any, NamedTuple
 
-from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerFenced, for_code
-from aiokafka.protocol.api import Request
-from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+from aiokafka.client import CoordinationType
+from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, EndTxnRequest
 
 from kafka_timers.broker import codes
+from kafka_timers.broker.asking import CoordinatorLink, gravest
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.transaction_requests import EndTransaction, InitProducerId
 
 __all__ = ["Coordinator", "Identity"]
 
-# What waits for the transaction before to be complete, which takes milliseconds, and what waits for a broker.
-_SOON_S, _LATER_S = 0.02, 0.1
 _SECOND_PROTOCOL = 2
 
 
@@ -49,18 +47,20 @@ class Coordinator:
     Attributes:
         identity: of the producer, since `init`; the next transaction may have another one.
         joins_by_writing: whether partitions join a transaction by being written to.
-        trouble: why it does not go on, as far as is known; empty when it does.
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str | None, timeout_s: float, lane: str) -> None:
         self.identity = Identity(-1, -1)
         self.joins_by_writing = False
-        self.trouble = ""
         self._cluster = cluster
         self._name = transactional_id
         self._timeout_s = timeout_s
-        self._lane = lane
-        self._node: int | None = None
+        self._link = CoordinatorLink(cluster, CoordinationType.TRANSACTION, transactional_id, timeout_s, lane)
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not go on, as far as is known; empty when it does."""
+        return self._link.trouble
 
     async def init(self) -> None:
         """
@@ -71,9 +71,9 @@ class Coordinator:
             aiokafka.errors.KafkaError: no broker answers, or it refuses.
         """
         request = InitProducerId(self._name, int(self._timeout_s * 1000))
-        answer = await self._ask(request, lambda answer: answer.error_code, to="let in")
+        answer = await self._link.ask(request, lambda answer: answer.error_code, to="let in")
         if answer.error_code:
-            self._refuse(answer.error_code, "let in")
+            self._link.refuse(answer.error_code, "let in")
         self.identity = Identity(answer.producer_id, answer.producer_epoch)
         if self._name is not None:
             async with asyncio.timeout(self._timeout_s):
@@ -96,15 +96,29 @@ class Coordinator:
         def errors_in(answer: Any) -> dict[tuple[str, int], int]:
             return {(topic, number): code for topic, numbers in answer.errors for number, code in numbers if code}
 
-        answer = await self._ask(
+        answer = await self._link.ask(
             AddPartitionsToTxnRequest(self._name, *self.identity, list(by_topic.items())),
-            lambda answer: _gravest(errors_in(answer).values()),
+            lambda answer: gravest(errors_in(answer).values()),
             to="add partitions to a transaction",
         )
         errors = errors_in(answer)
         if others := codes.OF_THE_PRODUCER.intersection(errors.values()):
-            self._refuse(min(others), "add partitions to a transaction")
+            self._link.refuse(min(others), "add partitions to a transaction")
         return errors
+
+    async def add_group(self, group: str) -> None:
+        """
+        Have the offsets of *group* join the transaction: the first protocol.
+
+        Raises:
+            ProducerFenced: another producer was let in.
+            aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
+        """
+        what = f"add the offsets of group {group} to a transaction"
+        request = AddOffsetsToTxnRequest(self._name or "", *self.identity, group)
+        answer = await self._link.ask(request, lambda answer: answer.error_code, to=what)
+        if answer.error_code:
+            self._link.refuse(answer.error_code, what)
 
     async def end(self, *, is_commit: bool) -> None:
         """
@@ -119,9 +133,9 @@ class Coordinator:
         request = EndTxnRequest(name, *self.identity, is_commit)
         if self.joins_by_writing:
             request = EndTransaction(name, *self.identity, is_commit=is_commit)
-        answer = await self._ask(request, lambda answer: answer.error_code, to=what)
+        answer = await self._link.ask(request, lambda answer: answer.error_code, to=what)
         if answer.error_code:
-            self._refuse(answer.error_code, what)
+            self._link.refuse(answer.error_code, what)
         if self.joins_by_writing:
             self.identity = Identity(answer.producer_id, answer.producer_epoch)
 
@@ -136,59 +150,10 @@ class Coordinator:
             aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
         request = InitProducerId(self._name, int(self._timeout_s * 1000), *self.identity)
-        answer = await self._ask(request, lambda answer: answer.error_code, to="write a later epoch")
+        answer = await self._link.ask(request, lambda answer: answer.error_code, to="write a later epoch")
         if answer.error_code in codes.FENCED:
             return False
         if answer.error_code:
-            self._refuse(answer.error_code, "write a later epoch")
+            self._link.refuse(answer.error_code, "write a later epoch")
         self.identity = Identity(answer.producer_id, answer.producer_epoch)
         return True
-
-    async def _ask(self, request: Request[Any], code_of: Callable[[Any], int], *, to: str) -> Any:
-        """Ask until there is an answer that is no mere delay."""
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                while True:
-                    pause_s = _LATER_S
-                    try:
-                        answer = await self._cluster.send(await self._coordinator(), request, lane=self._lane)
-                    except KafkaError as error:
-                        if not error.retriable:
-                            raise
-                        self.trouble, self._node = str(error), None
-                    else:
-                        code = code_of(answer)
-                        if code not in codes.DELAYS_OF_COORDINATORS:
-                            self.trouble = ""
-                            return answer
-                        self.trouble = f"{self._where()} answers {codes.name_of(code)}"
-                        if code in codes.ELSEWHERE:
-                            self._node = None
-                        elif code == codes.CONCURRENT_TRANSACTIONS:
-                            pause_s = _SOON_S
-                    await asyncio.sleep(pause_s)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise KafkaTimeoutError(f"asked to {to} for {self._timeout_s:g} s: {self.trouble}") from error
-
-    async def _coordinator(self) -> int:
-        if self._node is None:
-            self.trouble = f"looking for the coordinator of transactional id {self._name}"
-            self._node = await self._cluster.coordinator(self._name) if self._name else self._cluster.any_node()
-            self.trouble = f"{self._where()} has not answered yet"
-        return self._node
-
-    def _where(self) -> str:
-        node = "no broker" if self._node is None else self._cluster.name_of(self._node)
-        return f"{node}, the coordinator of transactional id {self._name}," if self._name else node
-
-    def _refuse(self, code: int, what: str) -> NoReturn:
-        if code in codes.FENCED:
-            raise ProducerFenced(f"another producer has transactional id {self._name} by now")
-        raise for_code(code)(f"{self._where()} was asked to {what} and answers {codes.name_of(code)}")
-
-
-def _gravest(errors: Iterable[int]) -> int:
-    """Return the one of *errors* that says what to do: one that is no mere delay before one that is."""
-    return min(errors, key=lambda code: (code in codes.DELAYS_OF_COORDINATORS, code), default=0)

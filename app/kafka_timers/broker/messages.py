@@ -47,8 +47,10 @@ class Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka tells no type
 
     @classmethod
     def encode(cls, value: bytes) -> bytes:
+        """Return it as it is sent."""
         return value
 
     @classmethod
     def decode(cls, data: BytesIO) -> bytes:
+        """Take it out of *data*."""
         return data.read(16)

@@ -3,7 +3,7 @@ A producer of batches: each is in the log once and in its order, whatever is los
 of them or none.
 
     start    become the producer of the transactional id
-    begin    → send, as often as there are batches → commit, or abort; then begin again
+    begin    → send, as often as there are batches → send_offsets → commit, or abort; then begin again
 
 Batches leave in the background, one at a time for each partition, all partitions of a broker in one request. A request
 that is not answered is sent again, to whoever leads by then; brokers know by their numbers which records they have.
@@ -11,7 +11,7 @@ that is not answered is sent again, to whoever leads by then; brokers know by th
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from kafka_timers.broker import codes
 from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.coordinator import Coordinator
+from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.requests import Produce, ProduceInTransaction
 
 __all__ = ["Producer", "Refusal", "RefusedError"]
@@ -80,12 +81,22 @@ class Producer:
         timeout_s: after which the brokers abort a transaction; also the limit of each method.
         batch_bytes_max: of each batch.
         lane: of the requests, which no other producer has.
+        group: the consumer group whose offsets it commits, if it has a transactional id.
     """
 
     def __init__(
-        self, cluster: Cluster, transactional_id: str | None, timeout_s: float, batch_bytes_max: int, lane: str
+        self,
+        cluster: Cluster,
+        transactional_id: str | None,
+        timeout_s: float,
+        batch_bytes_max: int,
+        lane: str,
+        group: str = "",
     ) -> None:
         self.coordinator = Coordinator(cluster, transactional_id, timeout_s, f"{lane} coordination")
+        self._offsets = GroupOffsets(cluster, group, timeout_s, f"{lane} offsets")
+        self._has_offsets = False
+        self._unanswered = 0
         self._cluster = cluster
         self._name = transactional_id
         self._timeout_s = timeout_s
@@ -121,8 +132,8 @@ class Producer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._cluster.close_lane(self._lane)
-        await self._cluster.close_lane(f"{self._lane} coordination")
+        for lane in (self._lane, f"{self._lane} coordination", f"{self._lane} offsets"):
+            await self._cluster.close_lane(lane)
 
     def new_batch(self) -> Batch:
         """Return an empty batch; `start` need not have been called."""
@@ -176,6 +187,58 @@ class Producer:
                 to.batches.remove(batch)
                 self._settle(1)
 
+    async def send_offsets(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """
+        Have *offsets* of *topic*, by partition, committed for the group with the transaction.
+
+        All replicas in sync of the group's coordinator have them once this returns; they count when it is committed.
+
+        Raises:
+            ProducerFenced: another producer has the transactional id.
+            aiokafka.errors.KafkaError: the coordinator of the transaction, or of the group, does not answer or refuses.
+        """
+        self._raise_if_failed()
+        coordinator = self.coordinator
+        if not coordinator.joins_by_writing and not self._has_offsets:
+            await coordinator.add_group(self._offsets.group)
+        self._has_offsets = True
+        joins, identity = coordinator.joins_by_writing, coordinator.identity
+        await self._offsets.commit(self._name or "", identity, topic, offsets, joins=joins)
+
+    async def committed(self, topic: str, number: int) -> int | None:
+        """
+        Return the offset that is committed for a partition, with all that any producer before has committed.
+
+        A coordinator that was cut off from the others tells what was committed before. So an offset is committed in a
+        transaction that is aborted, which changes nothing, and only the broker that has taken it is believed: it takes
+        it when all replicas in sync have it, so it has all that was taken before. To be asked between transactions.
+
+        Returns:
+            The offset of the next record to be read; None if none is committed.
+
+        Raises:
+            ProducerFenced: another producer has the transactional id.
+            KafkaTimeoutError: no broker has given a proof in time.
+            aiokafka.errors.KafkaError: the coordinator of the transaction, or of the group, refuses.
+        """
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                while True:
+                    self.begin()
+                    await self.send_offsets(topic, {number: 0})
+                    taken_by = self._offsets.answered_by
+                    await self.abort()
+                    offset = await self._offsets.committed(topic, number)
+                    if self._offsets.answered_by == taken_by:
+                        return offset
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise KafkaTimeoutError(
+                f"the offset of group {self._offsets.group} for {topic} partition {number} is not proved within "
+                f"{self._timeout_s:g} s: {self.trouble}"
+            ) from error
+
     async def flush(self) -> None:
         """
         Return once the brokers have all that was handed in.
@@ -202,7 +265,7 @@ class Producer:
     def trouble(self) -> str:
         """Why it does not go on, as far as is known; empty when it does."""
         troubles = [to.trouble for to in self._partitions.values() if to.trouble]
-        return "; ".join(filter(None, [self.coordinator.trouble, *troubles[:3]]))
+        return "; ".join(filter(None, [self.coordinator.trouble, self._offsets.trouble, *troubles[:3]]))
 
     async def commit(self) -> None:
         """
@@ -249,15 +312,21 @@ class Producer:
             await self.coordinator.end(is_commit=is_commit)
         for to in self._partitions.values():
             to.has_joined = False
+        self._has_offsets = False
         if self.coordinator.identity != before:
             # Their records are counted by epoch.
             self._partitions.clear()
+        elif self._offsets.unanswered > self._unanswered and not await self.is_held():
+            # Offsets have no numbers. A commit of them that was not answered could arrive in a later transaction, which
+            # has a later epoch now.
+            raise ProducerFenced(f"another producer has transactional id {self._name} by now")
+        self._unanswered = self._offsets.unanswered
 
     @property
     def _has_begun(self) -> bool:
         """Whether the brokers may have heard of the transaction."""
         by_writing = self.coordinator.joins_by_writing
-        return any(by_writing or to.has_joined for to in self._partitions.values())
+        return self._has_offsets or any(by_writing or to.has_joined for to in self._partitions.values())
 
     # --- on the way --------------------------------------------------------------------------------------------------
 

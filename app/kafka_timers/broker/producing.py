@@ -1,4 +1,4 @@
-"""Starting a transactional producer, and ending any, also while the broker is away."""
+"""What all producers need: the name of a setting that is wrong, and an end also while the broker is away."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,22 +10,6 @@ from aiokafka.errors import InvalidTransactionTimeout, KafkaError
 from kafka_timers.errors import SettingsError
 
 _STOP_S = 5.0
-
-
-async def start(producer: AIOKafkaProducer, transaction_timeout_s: float) -> None:
-    """
-    Connect *producer*, and if it is transactional shut out the one before with its transactional id.
-
-    Args:
-        producer: not started.
-        transaction_timeout_s: the one that it was made with.
-
-    Raises:
-        SettingsError: the broker allows no transaction to last that long.
-        aiokafka.errors.KafkaError: no broker answers, or it refuses the producer.
-    """
-    with naming_the_timeout(transaction_timeout_s):
-        await producer.start()
 
 
 @contextmanager
