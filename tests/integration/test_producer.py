@@ -10,10 +10,15 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaConnectionError, ProducerFenced, RequestTimedOutError
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import (
+    KafkaConnectionError,
+    ProducerFenced,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka.record.memory_records import MemoryRecords
-from brokers import make_topic
+from brokers import administering, make_topic
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
@@ -60,8 +65,8 @@ async def cluster(address: str) -> AsyncIterator[Lossy]:
         yield cluster
 
 
-async def started(cluster: Cluster, name: str | None, lane: str = "a") -> Producer:
-    producer = Producer(cluster, name, 10.0, _BATCH_BYTES, lane)
+async def started(cluster: Cluster, name: str | None, lane: str = "a", group: str = "") -> Producer:
+    producer = Producer(cluster, name, 10.0, _BATCH_BYTES, lane, group)
     await producer.start()
     return producer
 
@@ -248,6 +253,120 @@ async def test_the_same_traffic_gives_the_batches_that_aiokafka_sends(
     left, right = [[seen(batch) for batch in (await fetched(cluster, topic, number))[0]] for number in range(2)]
     assert len(left) == 12
     assert left == right
+
+
+# --- offsets ---------------------------------------------------------------------------------------------------------
+
+
+async def told(address: str, group: str, topic: str) -> dict[int, int]:
+    """Return the offsets that *group* has committed, as a client that is not ours reads them."""
+    async with administering(address) as admin:
+        offsets = await admin.list_consumer_group_offsets(group)
+    return {at.partition: offset.offset for at, offset in offsets.items() if at.topic == topic and offset.offset >= 0}
+
+
+async def test_offsets_count_with_the_transaction_that_is_committed(
+    cluster: Lossy, topic: str, address: str, prefix: str
+) -> None:
+    producer = await started(cluster, prefix, group=prefix + "g")
+    assert await producer.committed(topic, 0) is None
+    expected: dict[int, int] = {}
+    for number in range(6):
+        producer.begin()
+        send(producer, topic, b"%d" % number)
+        await producer.send_offsets(topic, {0: number, 2: number + 100})
+        assert await told(address, prefix + "g", topic) == expected
+        if number % 2:
+            await producer.commit()
+            expected = {0: number, 2: number + 100}
+        else:
+            await producer.abort()
+        # Each is an aborted transaction of its own, which changes nothing.
+        assert [await producer.committed(topic, place) for place in range(3)] == [*map(expected.get, range(3))]
+        assert await told(address, prefix + "g", topic) == expected
+    batches, _ = await fetched(cluster, topic)
+    assert len(batches) == 6
+    await producer.stop()
+
+
+async def test_offsets_are_committed_alone_and_for_a_group_that_has_members(
+    cluster: Lossy, topic: str, address: str, prefix: str
+) -> None:
+    group, options = prefix + "g", {"enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    async with AIOKafkaConsumer(topic, bootstrap_servers=address, group_id=group, **options) as member:
+        async with asyncio.timeout(30):
+            while len(member.assignment()) < 3:
+                await member.getmany(timeout_ms=50)
+        producer = await started(cluster, prefix, group=group)
+        assert await producer.committed(topic, 1) is None
+        for offset in (5, 7):
+            producer.begin()
+            await producer.send_offsets(topic, {1: offset})
+            await producer.commit()
+            assert await producer.committed(topic, 1) == offset
+            assert await told(address, group, topic) == {1: offset}
+        await producer.stop()
+
+
+@pytest.mark.parametrize("asked", ["AddOffsetsToTxnRequest", "TxnOffsetCommit", "CommittedOffsets", "EndTxn"])
+async def test_offsets_are_committed_when_an_answer_is_lost(
+    cluster: Lossy, topic: str, address: str, prefix: str, asked: str
+) -> None:
+    names = {
+        "TxnOffsetCommit": {"TxnOffsetCommitRequest", "CommitOffsets"},
+        "EndTxn": {"EndTxnRequest", "EndTransaction"},
+    }
+    producer = await started(cluster, prefix, group=prefix + "g")
+    for number in range(3):
+        before = producer.coordinator.identity
+        cluster.loses = {*names.get(asked, {asked})}
+        producer.begin()
+        send(producer, topic, b"%d" % number)
+        await producer.send_offsets(topic, {0: number})
+        await producer.commit()
+        if asked == "TxnOffsetCommit":
+            # What was not answered may arrive yet, and is refused in the next transaction.
+            assert producer.coordinator.identity != before
+        assert await producer.committed(topic, 0) == number
+        assert await told(address, prefix + "g", topic) == {0: number}
+    assert await values(cluster, topic) == [b"0", b"1", b"2"]
+    if asked != "AddOffsetsToTxnRequest" or not producer.coordinator.joins_by_writing:
+        assert cluster.lost
+    await producer.stop()
+
+
+async def test_offsets_of_one_that_was_shut_out_are_refused_and_those_before_are_told(
+    cluster: Lossy, topic: str, address: str, prefix: str
+) -> None:
+    group = prefix + "g"
+    first = await started(cluster, prefix, group=group)
+    first.begin()
+    await first.send_offsets(topic, {0: 4})
+    await first.commit()
+    first.begin()
+    await first.send_offsets(topic, {0: 9})
+    second = await started(cluster, prefix, "b", group)
+    assert await second.committed(topic, 0) == 4
+    with pytest.raises(ProducerFenced):
+        await first.commit()
+    for is_read in (False, True):
+        with pytest.raises(ProducerFenced):
+            await (first.committed(topic, 0) if is_read else first.send_offsets(topic, {0: 9}))
+    assert await told(address, group, topic) == {0: 4}
+    for each in (first, second):
+        await each.stop()
+
+
+async def test_a_refusal_to_commit_offsets_says_who_refuses_and_what(cluster: Lossy, topic: str, prefix: str) -> None:
+    producer = await started(cluster, prefix, group=prefix + "g")
+    producer.begin()
+    with pytest.raises(
+        UnknownTopicOrPartitionError,
+        match=rf"broker 1 at .*, the coordinator of group {prefix}g, was asked to commit offsets of {prefix}missing, "
+        "partitions 0 and answers UNKNOWN_TOPIC_OR_PARTITION",
+    ):
+        await producer.send_offsets(prefix + "missing", {0: 1})
+    await producer.stop()
 
 
 # --- brokers ---------------------------------------------------------------------------------------------------------

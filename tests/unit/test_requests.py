@@ -27,6 +27,13 @@ NONE = b"\xff"
         (ApiVersions(), 3, b"\x0dkafka-timers\x021\x00"),
         (InitProducerId("t.3", 10_000), 4, b"\x04t.3" + b"\x00\x00\x27\x10" + NONE * 10 + b"\x00"),
         (InitProducerId(None, 10_000), 4, b"\x00" + b"\x00\x00\x27\x10" + NONE * 10 + b"\x00"),
+        (
+            CommitOffsets("t.3", "g", 1_000_007, 5, "a", {3: 9}),
+            5,
+            (b"\x04t.3\x02g" + ID + EPOCH + NONE * 4 + b"\x01\x00" + b"\x02\x02a\x02\x00\x00\x00\x03")
+            + (bytes(7) + b"\x09" + NONE * 4 + b"\x01\x00\x00\x00"),
+        ),
+        (CommittedOffsets("g", "a", 3), 7, b"\x02g\x02\x02a\x02\x00\x00\x00\x03\x00\x01\x00"),
         (EndTransaction("t.3", 1_000_007, 5, is_commit=True), 5, b"\x04t.3" + ID + EPOCH + b"\x01\x00"),
         (
             InitProducerId("t.3", 10_000, 1_000_007, 5),
@@ -107,3 +114,13 @@ def test_an_end_is_told_with_the_epoch_of_who_leads() -> None:
     answer = bytes(4) + b"\x02\x02a\x02\x00\x00\x00\x03\x00\x00" + NONE * 8 + ID + b"\x00\x00" + EPOCH + bytes(3)
     [(topic, [told], _)] = made.RESPONSE_TYPE.decode(BytesIO(answer)).topics
     assert (topic, *told) == ("a", 3, 0, -1, 1_000_007, 5, {})
+
+
+def test_offsets_are_answered_by_partition() -> None:
+    place = b"\x02\x02a\x02\x00\x00\x00\x03"
+    kind = CommittedOffsets("g", "a", 3).prepare({9: (0, 99)}).RESPONSE_TYPE
+    told = kind.decode(BytesIO(bytes(4) + place + ID + NONE * 4 + b"\x01\x00\x58\x00\x00" + b"\x00\x0e\x00"))
+    assert (told.topics, told.error_code) == ([("a", [(3, 1_000_007, -1, "", 88, {})], {})], 14)
+    kind = CommitOffsets("t", "g", 1, 1, "a", {}).prepare({28: (0, 99)}).RESPONSE_TYPE
+    told = kind.decode(BytesIO(bytes(4) + place + b"\x00\x2f\x00\x00\x00"))
+    assert told.errors == [("a", [(3, 47, {})], {})]
