@@ -11,15 +11,22 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from aiokafka.client import CoordinationType
 from aiokafka.errors import (
     BrokerResponseError,
+    InvalidTxnState,
     KafkaTimeoutError,
     NotLeaderForPartitionError,
     OffsetOutOfRangeError,
 )
 from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
-from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
 from aiokafka.record.memory_records import MemoryRecords
 
 from kafka_timers.broker import codes
@@ -39,6 +46,7 @@ from simulation.log import Log, Record, View
 from simulation.network import Network
 
 _INVALID_REQUEST, _NOT_ENOUGH_REPLICAS, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 42, 19, 15, 16
+_OFFSETS = "__consumer_offsets"
 # More than the shipped code waits, so that its own limit is what counts.
 _LIMIT_S = 10.0
 _CLOSE_S = 2.5
@@ -118,7 +126,7 @@ class Brokers:
             case ApiVersions():
                 answer = self._versions
             case FindCoordinatorRequest():
-                answer = lambda: self._found(node)  # noqa: E731
+                answer = lambda: self._found(node, *_fields(request))  # noqa: E731
             case InitProducerId():
                 if request.producer_id < 0:
                     await faults.delay("start_is_slow")
@@ -127,6 +135,17 @@ class Brokers:
                     answer = self._of_coordinator(node, lambda code: self._let_in(request, code))
             case AddPartitionsToTxnRequest():
                 answer = self._of_coordinator(node, lambda code: self._join(_fields(request), code))
+            case AddOffsetsToTxnRequest():
+                answer = self._of_coordinator(node, lambda code: self._join_group(_fields(request), code))
+            case TxnOffsetCommitRequest():
+                name, group, _, epoch, [(topic, listed)] = _fields(request)
+                offsets = {number: offset for number, offset, _ in listed}
+                answer = lambda: self._commit(node, (name, epoch), group, topic, offsets, joins=False)  # noqa: E731
+            case CommitOffsets():
+                name, group, _, epoch, topic, offsets = _fields(request)
+                answer = lambda: self._commit(node, (name, epoch), group, topic, offsets, joins=True)  # noqa: E731
+            case CommittedOffsets():
+                answer = lambda: self._committed(node, request)  # noqa: E731
             case EndTransaction() | EndTxnRequest():
                 await faults.delay("commit_is_slow")
                 faults.maybe("commit_is_lost", KafkaTimeoutError)
@@ -183,8 +202,11 @@ class Brokers:
         feature = bytes((2, len(name) + 1)) + name + level.to_bytes(2, "big") * 2 + b"\0"
         return SimpleNamespace(tags={2: feature})
 
-    def _found(self, node: int) -> Any:
+    def _found(self, node: int, _: str, kind: int) -> Any:
         coordinator = node if node == self._kafka.former_coordinator else self._kafka.coordinator
+        if kind == CoordinationType.GROUP:
+            offsets = self._kafka.offsets
+            coordinator = node if node == offsets.former else offsets.coordinator
         return SimpleNamespace(error_code=0, coordinator_id=coordinator, host="broker", port=coordinator)
 
     # --- transactions ------------------------------------------------------------------------------------------------
@@ -232,6 +254,43 @@ class Brokers:
 
             code = _code_of(end)
         return SimpleNamespace(error_code=code, producer_id=producer_id, producer_epoch=following)
+
+    # --- offsets of groups -------------------------------------------------------------------------------------------
+
+    def _join_group(self, asked: Any, code: int) -> Any:
+        name, _, epoch, group = asked
+        if not code:
+            code = _code_of(lambda: self._kafka.of(name, epoch, joins=(_OFFSETS, group)))
+        return SimpleNamespace(error_code=code)
+
+    def _commit(
+        self, node: int, producer: tuple[str, int], group: str, topic: str, offsets: dict[int, int], *, joins: bool
+    ) -> Any:
+        code = _COORDINATOR_NOT_AVAILABLE if node == self._kafka.offsets.former else _NOT_COORDINATOR
+        if node == self._kafka.offsets.coordinator:
+
+            def commit() -> None:
+                place = (_OFFSETS, group)
+                transaction = self._kafka.of(*producer, joins=place if joins else None)
+                if place not in transaction.joined:
+                    raise InvalidTxnState
+                for number, offset in offsets.items():
+                    self._kafka.offsets.write(transaction, (group, topic, number), offset)
+
+            code = _code_of(commit)
+        return SimpleNamespace(errors=[(topic, [(number, code, {}) for number in offsets], {})])
+
+    def _committed(self, node: int, request: CommittedOffsets) -> Any:
+        offsets, place, code = self._kafka.offsets, (request.group, request.topic, request.number), 0
+        offset = offsets.committed(place)
+        if node == offsets.former:
+            offset = offsets.as_former_tells(place)
+        elif node != offsets.coordinator:
+            code = _NOT_COORDINATOR
+        elif not offsets.is_stable(place):
+            code = codes.UNSTABLE_OFFSET_COMMIT
+        part = (request.number, -1 if code else offset, -1, "", code, {})
+        return SimpleNamespace(error_code=0, topics=[(request.topic, [part], {})])
 
     # --- records -----------------------------------------------------------------------------------------------------
 

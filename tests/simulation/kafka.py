@@ -20,6 +20,7 @@ from kafka_timers.broker import codes
 from kafka_timers.core.wire import Topics
 from simulation.log import Log, Phase, Record, Transaction
 from simulation.loop import SeededLoop
+from simulation.offsets import Offsets
 
 NODES = (1, 2, 3)
 _INVALID_RECORD, _NOT_ENOUGH_REPLICAS = 87, 19
@@ -63,6 +64,7 @@ class Kafka:
         watchers: called whenever there may be more to read anywhere.
         coordinator: the broker that knows of transactional ids.
         former_coordinator: one that was cut off from the others and believes that it still is.
+        offsets: of consumer groups, whose coordinator may be another broker.
         timeout_s: the limit of the workers' transactions.
         transaction_version: of the protocol of transactions.
         identities: producer id and epoch of whoever has a transactional id.
@@ -77,6 +79,7 @@ class Kafka:
         self.watchers: dict[Callable[[], None], None] = {}
         self.coordinator = NODES[0]
         self.former_coordinator = 0
+        self.offsets = Offsets(NODES[0])
         self.timeout_s = 10.0
         self.transaction_version = 2
         self.identities: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""The coordinator of transactions at moments that a whole worker meets seldom."""
+"""Coordinators, of transactions and of groups, at moments that a whole worker meets seldom."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -7,6 +7,8 @@ import pytest
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.coordinator import Coordinator
+from kafka_timers.broker.offsets import GroupOffsets
+from kafka_timers.broker.producer import Producer
 from simulation.assembly import patched
 from simulation.cluster import Brokers
 from simulation.faults import Faults
@@ -24,7 +26,15 @@ class Scene:
 
     def coordinator(self) -> Coordinator:
         """Return what talks to the coordinator, for another process each."""
-        return Coordinator(Cluster(cast(Any, Brokers(self.kafka, self.network, Faults()))), "t", 10.0, "lane")
+        return Coordinator(self.cluster(), "t", 10.0, "lane")
+
+    def producer(self) -> Producer:
+        """Return one that commits offsets, for another process each."""
+        return Producer(self.cluster(), "t", 10.0, 4_096, "lane", "g")
+
+    def cluster(self) -> Cluster:
+        """Return what asks the brokers."""
+        return Cluster(cast(Any, Brokers(self.kafka, self.network, Faults())))
 
 
 @pytest.fixture
@@ -64,5 +74,82 @@ def test_a_producer_that_was_shut_out_is_told_so_by_no_coordinator_of_before(sce
         await new.init()
         assert not await old.is_held()
         assert await new.is_held()
+
+    scene.loop.run_until_complete(ask())
+
+
+async def commit(producer: Producer, offset: int) -> None:
+    producer.begin()
+    await producer.send_offsets("theirs", {0: offset})
+    await producer.commit()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("begun", [0, 1, 2])
+def test_an_offset_is_believed_of_no_coordinator_of_before(scene: Scene, version: int, begun: int) -> None:
+    """One that was cut off from the others tells what was committed then, which was passed on long ago."""
+    scene.kafka.transaction_version = version
+    first, second, third = (scene.producer() for _ in range(3))
+
+    async def ask() -> None:
+        await first.start()
+        assert await first.committed("theirs", 0) is None
+        await commit(first, 5)
+        scene.kafka.offsets.cut_off(2)
+        await second.start()
+        assert await second.committed("theirs", 0) == 5
+        await commit(second, 9)
+        # What to say when it is asked for the offset alone, by whoever finds it first.
+        believing = [GroupOffsets(scene.cluster(), "g", 10.0, "lane") for _ in range(3)]
+        assert 5 in [await offsets.committed("theirs", 0) for offsets in believing]
+        scene.kafka.offsets.told_by_former.clear()
+        # So that each broker is asked first once where the coordinator is.
+        third_cluster = third._cluster
+        for _ in range(begun):
+            await third_cluster.refresh()
+        await third.start()
+        assert await third.committed("theirs", 0) == 9
+        assert scene.kafka.offsets.told_by_former == []
+
+    scene.loop.run_until_complete(ask())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_offset_is_proved_anew_when_the_coordinator_changes_in_between(scene: Scene, version: int) -> None:
+    """The broker that has taken the proof is cut off before it is asked, and what is told is of its successor."""
+    scene.kafka.transaction_version = version
+    producer = scene.producer()
+
+    async def ask() -> None:
+        await producer.start()
+        await commit(producer, 5)
+        abort, aborted = producer.abort, list[int]()
+
+        async def moving() -> None:
+            await abort()
+            if not aborted:
+                # It is no coordinator any more and knows it.
+                scene.kafka.offsets.coordinator = 2
+            aborted.append(scene.kafka.offsets.coordinator)
+
+        producer.abort = moving  # type: ignore[method-assign]
+        assert await producer.committed("theirs", 0) == 5
+        assert aborted == [2, 2]
+
+    scene.loop.run_until_complete(ask())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_offsets_are_committed_and_told_when_any_answer_is_lost(scene: Scene, version: int) -> None:
+    """Each question of a whole transaction in turn."""
+    scene.kafka.transaction_version = version
+
+    async def ask() -> None:
+        for lost in range(14):
+            producer, answers = scene.producer(), iter(range(lost + 1))
+            await producer.start()
+            scene.network.loses = lambda answers=answers, lost=lost: next(answers, None) == lost
+            await commit(producer, lost)
+            assert await producer.committed("theirs", 0) == lost
 
     scene.loop.run_until_complete(ask())
