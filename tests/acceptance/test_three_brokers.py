@@ -3,17 +3,37 @@
 import asyncio
 import json
 import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.client import CoordinationType
+from aiokafka.conn import create_conn
+from aiokafka.protocol.api import Request
+from aiokafka.protocol.coordination import FindCoordinatorRequest
 from brokers import make_topic, partitions_as_told_by, until_in_sync
 from campaign.faults import FAULTS
 from campaign.run import run
 
+from kafka_timers.adapters import adapter_group
+from kafka_timers.adapters.reader import AdapterReader, Outlet
 from kafka_timers.broker import topics
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.transaction_requests import CommittedOffsets
+from kafka_timers.clock import HostClock
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.wire import Future, Topics
 from kafka_timers.dev.cluster import EmbeddedCluster
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.metrics import WorkerMetrics
+from kafka_timers.worker.priority import PriorityGate
 
 LIMIT_S = 60
 
@@ -101,6 +121,113 @@ async def test_records_are_taken_while_a_broker_is_killed_and_it_catches_up(
         await write(address(cluster, 2), topic, number)
     await cluster.nodes[1].start()
     await until_in_sync(cluster)
+
+
+# --- a door on them --------------------------------------------------------------------------------------------------
+
+
+async def ask(cluster: EmbeddedCluster, node: int, request: Request[Any]) -> Any:
+    """Return what this one broker answers."""
+    host, port = address(cluster, node).split(":")
+    connection = await create_conn(host, int(port), request_timeout_ms=10_000)
+    try:
+        return await connection.send(request)
+    finally:
+        connection.close()
+
+
+async def coordinator_of(cluster: EmbeddedCluster, group: str, node: int) -> int:
+    """Return the broker that coordinates *group*, as broker *node* tells."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            answer = await ask(cluster, node, FindCoordinatorRequest(group, CoordinationType.GROUP))
+            if not answer.error_code:
+                return int(answer.coordinator_id)
+            await asyncio.sleep(0.2)
+
+
+@asynccontextmanager
+async def door(cluster: EmbeddedCluster, prefix: str) -> AsyncIterator[None]:
+    """Have a door running, as part of no worker."""
+    topics, takes = Topics.of(prefix), Target(3, 1_048_588)
+    settings = WorkerSettings(bootstrap=cluster.bootstrap, topic_prefix=prefix, group=prefix, session_timeout_s=6.0)
+    outlet = Outlet(topics.requests, takes, topics.rejected, takes)
+    reader = AdapterReader(settings, "headers", prefix + "theirs", outlet, PriorityGate(), WorkerMetrics(), HostClock())
+    task = asyncio.create_task(reader.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def write_schedules(bootstrap: str, topic: str, numbers: Iterable[int]) -> None:
+    """Write records for the door, all replicas in sync having them."""
+    second = b"%d" % (time.time() + 100_000)
+    headers = [("timer-expiry", second), ("timer-callback-topic", b"t")]
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
+        for number in numbers:
+            await producer.send_and_wait(topic, b"%d" % number, b"%d" % number, partition=0, headers=headers)
+
+
+async def passed_on(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """Return the callbacks of all requests of *topic*, once *count* are there and nothing more comes for a moment."""
+    values: list[bytes] = []
+    async with consuming(Kafka(bootstrap)) as consumer, asyncio.timeout(LIMIT_S):
+        where = [TopicPartition(topic, number) for number in range(3)]
+        consumer.assign(where)
+        await consumer.seek_to_beginning(*where)
+        while (came := await consumer.getmany(timeout_ms=1_000)) or len(values) < count:
+            values += [Future.FromString(record.value).callBack for records in came.values() for record in records]
+    return values
+
+
+async def test_a_door_believes_no_coordinator_that_is_cut_off(
+    cluster: EmbeddedCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells an offset of before, from which on all was passed on already; here each door asks it first."""
+    topics, theirs, group = Topics.of(prefix), prefix + "theirs", adapter_group(prefix, "headers")
+    for name in (topics.requests, topics.rejected, theirs):
+        await make_topic(cluster.bootstrap, name, 3, replicas=3)
+    liar = await coordinator_of(cluster, group, 1)
+    await until_in_sync(cluster)
+    others = [node for node in cluster.nodes if node != liar]
+    reached = ",".join(address(cluster, node) for node in others)
+
+    async with door(cluster, prefix):
+        await write_schedules(cluster.bootstrap, theirs, range(10))
+        assert len(await passed_on(cluster.bootstrap, topics.requests, 10)) == 10
+
+    await cluster.hold(liar)
+    for name in (topics.requests, topics.rejected, theirs):
+        await until_led_by_others(cluster, liar, name)
+    async with asyncio.timeout(LIMIT_S):
+        while await coordinator_of(cluster, group, others[0]) == liar:  # noqa: ASYNC110  # a broker has to be asked
+            await asyncio.sleep(0.2)
+    async with door(cluster, prefix):
+        await write_schedules(reached, theirs, range(10, 20))
+        assert len(await passed_on(reached, topics.requests, 20)) == 20
+
+    answer = await ask(cluster, liar, CommittedOffsets(group, theirs, 0))
+    assert [offset for _, partitions, _ in answer.topics for _, offset, *_ in partitions] == [10]
+    ask_any, misled = Cluster.ask_any, Counter[Cluster]()
+
+    async def ask_the_liar_first(self: Cluster, request: Request[Any]) -> Any:
+        is_of_group = isinstance(request, FindCoordinatorRequest) and vars(request)["_coordinator_key"] == group
+        # Once for each partition.
+        if not is_of_group or misled[self] == 3:
+            return await ask_any(self, request)
+        misled[self] += 1
+        answer = await ask(cluster, liar, request)
+        assert answer.coordinator_id == liar
+        return answer
+
+    monkeypatch.setattr(Cluster, "ask_any", ask_the_liar_first)
+    async with door(cluster, prefix):
+        await write_schedules(reached, theirs, range(20, 30))
+        passed = await passed_on(reached, topics.requests, 30)
+        assert [*misled.values()] == [3]
+        assert Counter(passed) == {b"%d" % number: 1 for number in range(30)}
 
 
 # --- the service on them: one shortened run of each fault of `make chaos` that needs three brokers --------------------

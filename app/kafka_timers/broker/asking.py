@@ -101,7 +101,7 @@ class CoordinatorLink:
             aiokafka.errors.KafkaError: any other.
         """
         if code in codes.FENCED:
-            raise ProducerFenced(f"another producer was let in: {self._where()} was asked to {what}")
+            raise ProducerFenced(f"another producer was let in, as {self._where()} says, which was asked to {what}")
         raise for_code(code)(f"{self._where()} was asked to {what} and answers {codes.name_of(code)}")
 
     async def _look_up(self) -> int:
