@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
+from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, RequestTimedOutError
 
+from kafka_timers.adapters.commands import SourceRecord
+from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster, Leader
 from kafka_timers.broker.requests import ListOffsets
@@ -29,6 +31,7 @@ class Scene:
         self.loop = SeededLoop()
         self.kafka, self.network = Kafka(self.loop, 1, lambda: 0.0), Network(self.loop)
         brokers = Brokers(self.kafka, self.network, Faults())
+        brokers.records_max = 100
         self.cluster = Cluster(cast(Any, brokers))
         own = self.kafka.own
         self.loop.run_until_complete(self.cluster.look_up([own.requests, own.sealed]))
@@ -36,6 +39,15 @@ class Scene:
     def elect(self, log: Log) -> None:
         """Have another broker lead *log*; the one before does not know, and tells its old end."""
         log.cut_off(log.leader, log.leader % 3 + 1)
+
+    def write(self, *keys: bytes) -> None:
+        """Append records to the log of requests, which may be that of another system too."""
+        for key in keys:
+            self.kafka.requests(0).append(Record(key, b""), self.kafka.now_ms)
+
+    def source(self, position: int) -> SourceLog:
+        """Return what a door reads the log of requests by."""
+        return SourceLog(self.cluster, self.kafka.own.requests, 0, position, "lane")
 
     def seal(self, second: int) -> int:
         """Append a seal, and return where it lies."""
@@ -136,3 +148,78 @@ def test_a_leader_that_nobody_reaches_is_no_silence() -> None:
         log.out_of_date.clear()
         story.finish()
         assert [number for number, _ in story.fired()] == [0]
+
+
+# --- another system's topic ------------------------------------------------------------------------------------------
+
+
+async def keys_of(source: SourceLog, count: int) -> list[bytes | None]:
+    """Return the keys of the next records."""
+    records: list[SourceRecord] = []
+    while len(records) < count:
+        records += await source.take(count - len(records))
+    return [record.key for record in records]
+
+
+def test_a_source_is_read_from_the_next_leader_seconds_after_one_falls_silent(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, source = scene.kafka.requests(0), scene.source(0)
+    scene.write(b"a", b"b", b"c")
+    run = scene.loop.run_until_complete
+    assert run(keys_of(source, 2)) == [b"a", b"b"]
+    assert (source.position, source.stable, source.has_more) == (2, 3, True)
+    scene.network.frozen[log.leader] = []
+    log.leader = log.leader % 3 + 1
+    scene.write(b"d")
+    before_s = scene.loop.time()
+    assert run(keys_of(source, 2)) == [b"c", b"d"]
+    assert scene.loop.time() - before_s < 6
+    assert len([each for each in caplog.records if "trying again" in each.getMessage()]) == 1
+    assert (source.position, source.stable) == (4, 4)
+    run(source.close())
+
+
+def test_a_source_is_read_on_when_its_leader_was_cut_off_and_others_tell_of_the_next(scene: Scene) -> None:
+    """The leader of before answers as ever, and has nothing new."""
+    source = scene.source(0)
+    scene.write(b"a")
+    run = scene.loop.run_until_complete
+    assert run(keys_of(source, 1)) == [b"a"]
+    scene.elect(scene.kafka.requests(0))
+    scene.write(b"b")
+    assert run(source.take(10)) == []
+    for _ in NODES:
+        run(scene.cluster.refresh())
+    assert run(keys_of(source, 1)) == [b"b"]
+    run(source.close())
+
+
+def test_a_source_goes_on_behind_what_was_deleted_before_it_was_read(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.write(*(b"%d" % number for number in range(10)))
+    scene.kafka.requests(0).start = 7
+    source = scene.source(3)
+    assert scene.loop.run_until_complete(keys_of(source, 3)) == [b"7", b"8", b"9"]
+    assert "timer-request partition 0: offsets 3 to 6 were deleted before they were read" in caplog.text
+    scene.loop.run_until_complete(source.close())
+
+
+def test_a_source_that_ends_before_what_was_read_of_it_is_not_read_anew(scene: Scene) -> None:
+    """Whoever tells so may be cut off; from the first record on all would be passed on twice."""
+    scene.write(b"a", b"b")
+    scene.elect(scene.kafka.requests(0))
+    scene.write(b"c", b"d")
+    source, run = scene.source(4), scene.loop.run_until_complete
+    with pytest.raises(
+        OffsetOutOfRangeError, match="timer-request partition 0 has been read up to offset 4, and ends before that: its"
+    ):
+        run(source.take(10))
+    # The next try, or one of the next, is of the leader.
+    for _ in NODES:
+        run(scene.cluster.refresh())
+    source = scene.source(4)
+    scene.write(b"e")
+    assert run(keys_of(source, 1)) == [b"e"]
+    run(source.close())

@@ -145,6 +145,8 @@ class SourceLog:
         """Return where the log begins, if *position* was deleted."""
         start = (await self._bounds.starts([self._number]))[self._number]
         if start <= position:
+            with suppress(KafkaError):
+                await self._fetcher.find_leaders()
             # To begin anew with the first record would pass all on twice, on the word of a broker that may be cut off.
             raise OffsetOutOfRangeError(
                 f"{self._topic} partition {self._number} has been read up to offset {position}, and ends before that: "
