@@ -5,9 +5,13 @@ Kafka as all processes see it.
     oauth         tokens of OAuth
     cluster       connections to all brokers; who leads what
     requests      messages of Kafka's protocol that aiokafka has not
+    transaction_requests    those about transactions, and the offsets in them
+    messages      what they are made of
     codes         what brokers answer when they do not do what they were asked for
     producer      sends batches, each once, in transactions
     coordinator   of transactions, as a producer talks to it
+    offsets       of a consumer group, committed in transactions, and read
+    asking        questions to coordinators, until they are answered
     batches       a batch that may be sent again
     bounds        where logs begin and end
     fetching      committed records of one topic, straight from the broker's batches
