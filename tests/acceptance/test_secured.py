@@ -134,6 +134,25 @@ async def test_a_topic_that_the_worker_may_not_write_to_is_refused_and_stops_not
     assert await service.read(foreign, 1, limit_s=1) == []
 
 
+async def test_a_door_takes_records_in_once_with_the_rights_that_acls_prints(
+    secured: SecuredKafka, prefix: str, tmp_path: Path
+) -> None:
+    """Also where another worker goes on from the offset that the first one has committed."""
+    theirs = prefix + "theirs"
+    secured.allow(prefix, "--allowed-topics", f"{prefix}callbacks*", "--door", f"headers={theirs}")
+    headers = [("timer-expiry", b"%d" % (time.time() + 100_000)), ("timer-callback-topic", b"t")]
+    async with SecuredService(secured, prefix, tmp_path) as service:
+        await service.create_topic(theirs)
+        for number in range(2):
+            worker = await service.worker("--door", f"headers={theirs}")
+            await service.producer.send_and_wait(theirs, b"v", b"%d" % number, headers=headers, partition=0)
+            requests = await service.read(service.topics.requests, number + 1)
+            await worker.until("/metrics", lambda *_, of=worker: of.metric("kafka_timers_door_requests_total") == 1)
+            assert worker.metric("kafka_timers_door_failures_total") == 0
+            await worker.child.stop(20)
+    assert sorted(Future.FromString(record.value).timerId for record in requests) == ["0", "1"]
+
+
 async def test_no_password_is_in_logs_command_lines_metrics_or_what_is_printed(
     service: SecuredService, tmp_path: Path
 ) -> None:
