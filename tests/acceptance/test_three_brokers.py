@@ -16,7 +16,7 @@ from aiokafka.client import CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.coordination import FindCoordinatorRequest
-from brokers import make_topic, partitions_as_told_by, until_in_sync
+from brokers import end_of, make_topic, partitions_as_told_by, until_in_sync
 from campaign.faults import FAULTS
 from campaign.run import run
 
@@ -182,6 +182,11 @@ async def passed_on(bootstrap: str, topic: str, count: int) -> list[bytes]:
     return values
 
 
+async def sum_of_ends(bootstrap: str, topic: str) -> int:
+    """Return how many offsets the three partitions of *topic* have."""
+    return sum([await end_of(bootstrap, topic, number) for number in range(3)])
+
+
 async def test_a_door_believes_no_coordinator_that_is_cut_off(
     cluster: EmbeddedCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +233,35 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
         passed = await passed_on(reached, topics.requests, 30)
         assert [*misled.values()] == [3]
         assert Counter(passed) == {b"%d" % number: 1 for number in range(30)}
+
+
+async def test_a_door_passes_each_record_on_once_while_the_coordinator_of_its_group_freezes(
+    cluster: EmbeddedCluster, prefix: str
+) -> None:
+    """And when it wakes up and goes on with what it was asked before."""
+    topics, theirs, group = Topics.of(prefix), prefix + "theirs", adapter_group(prefix, "headers")
+    for name in (topics.requests, topics.rejected, theirs):
+        await make_topic(cluster.bootstrap, name, 3, replicas=3)
+    frozen = await coordinator_of(cluster, group, 1)
+    await until_in_sync(cluster)
+    others = ",".join(address(cluster, node) for node in cluster.nodes if node != frozen)
+    async with door(cluster, prefix):
+        await write_schedules(cluster.bootstrap, theirs, range(10))
+        assert len(await passed_on(cluster.bootstrap, topics.requests, 10)) == 10
+        before = await sum_of_ends(cluster.bootstrap, topics.requests)
+        writing = asyncio.create_task(write_schedules(cluster.bootstrap, theirs, range(10, 300)))
+        async with asyncio.timeout(LIMIT_S):
+            while await sum_of_ends(cluster.bootstrap, topics.requests) == before:  # noqa: ASYNC110  # a broker has to be asked
+                await asyncio.sleep(0.01)
+        # In the middle of it.
+        cluster.nodes[frozen].pause()
+        await writing
+        assert len(await passed_on(others, topics.requests, 300)) == 300
+        cluster.nodes[frozen].resume()
+        await until_in_sync(cluster)
+        await write_schedules(cluster.bootstrap, theirs, range(300, 310))
+        passed = await passed_on(cluster.bootstrap, topics.requests, 310)
+    assert Counter(passed) == {b"%d" % number: 1 for number in range(310)}
 
 
 # --- the service on them: one shortened run of each fault of `make chaos` that needs three brokers --------------------

@@ -2,18 +2,26 @@
 Read how far the adapters are behind from the offsets of their consumer groups alone. `kafka-timers status` shows it.
 """
 
-from contextlib import AsyncExitStack
+import asyncio
 from dataclasses import dataclass
 
-from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import CoordinationType
+from aiokafka.errors import for_code
+from aiokafka.protocol.admin import ListGroupsRequest
+from aiokafka.protocol.commit import OffsetFetchRequest
 
 from kafka_timers.adapters import adapter_group
+from kafka_timers.broker import codes
+from kafka_timers.broker.asking import CoordinatorLink
+from kafka_timers.broker.bounds import LogBounds
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.topics import answering
 
 __all__ = ["AdapterLag", "adapter_lags"]
+
+_LANE = "lag of doors"
+_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +45,37 @@ async def adapter_lags(kafka: Kafka, group: str) -> list[AdapterLag]:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
     start = adapter_group(group, "")
-    async with answering(kafka), AsyncExitStack() as opened:
-        admin = AIOKafkaAdminClient(**kafka.client_options())
-        opened.push_async_callback(admin.close)
-        await admin.start()
-        consumer = await opened.enter_async_context(consuming(kafka))
-        lags = []
-        for name in sorted(name for name, _, *_ in await admin.list_consumer_groups() if name.startswith(start)):
-            offsets = await admin.list_consumer_group_offsets(name)
-            for described in await admin.describe_topics(sorted({at.topic for at in offsets})) if offsets else ():
-                topic = described["topic"]
-                where = [TopicPartition(topic, part["partition"]) for part in described["partitions"]]
-                starts, ends = await consumer.beginning_offsets(where), await consumer.end_offsets(where)
-                read = {at: max(offsets[at].offset if at in offsets else 0, starts[at]) for at in where}
-                lag = sum([max(ends[at] - read[at], 0) for at in where])
-                lags.append(AdapterLag(name.removeprefix(start), topic, lag))
-        return lags
+    async with answering(kafka), Cluster.open(kafka) as cluster:
+        listed = await asyncio.gather(*(_groups_of(cluster, node) for node in cluster.nodes))
+        names = sorted({name for groups in listed for name in groups if name.startswith(start)})
+        return [lag for name in names for lag in await _lags_of(cluster, name, name.removeprefix(start))]
+
+
+async def _groups_of(cluster: Cluster, node: int) -> list[str]:
+    """Return the groups that broker *node* coordinates."""
+    answer = await cluster.send(node, ListGroupsRequest(), lane=_LANE)
+    if answer.error_code:
+        name = codes.name_of(answer.error_code)
+        raise for_code(answer.error_code)(f"{cluster.name_of(node)} does not tell its groups: {name}")
+    return [name for name, *_ in answer.groups]
+
+
+async def _lags_of(cluster: Cluster, group: str, adapter: str) -> list[AdapterLag]:
+    """Return the lag of each topic of which *group* has committed an offset."""
+    what, link = "tell its offsets", CoordinatorLink(cluster, CoordinationType.GROUP, group, _LIMIT_S, _LANE)
+    answer = await link.ask(OffsetFetchRequest(group, None), lambda answer: answer.error_code, to=what)
+    if answer.error_code:
+        link.refuse(answer.error_code, what)
+    read = {(topic, number): offset for topic, numbers in answer.topics for number, offset, *_ in numbers}
+    topics = sorted({topic for topic, _ in read})
+    await cluster.look_up(topics)
+    lags = []
+    for topic in topics:
+        bounds, numbers = LogBounds(cluster, topic, _LIMIT_S), cluster.partitions(topic)
+        starts = await bounds.starts(numbers)
+        ends = await asyncio.gather(*(bounds.end(number) for number in numbers))
+        left = [
+            end - max(read.get((topic, number), 0), starts[number]) for number, end in zip(numbers, ends, strict=True)
+        ]
+        lags.append(AdapterLag(adapter, topic, sum([max(each, 0) for each in left])))
+    return lags

@@ -117,6 +117,11 @@ class Cluster:
 
     # --- who leads what ----------------------------------------------------------------------------------------------
 
+    @property
+    def nodes(self) -> list[int]:
+        """The brokers that are known, by their ids."""
+        return list(self._brokers)
+
     def name_of(self, node: int) -> str:
         """Return what people know broker *node* by."""
         address = self._brokers.get(node)
