@@ -27,6 +27,7 @@ STORE, OUTBOX, ENDS = "worker/store.py", "worker/outbox.py", "worker/end_offsets
 PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
 PRODUCER, COORDINATOR, SENDER = "broker/producer.py", "broker/coordinator.py", "worker/sender.py"
+ASKING, SOURCE = "broker/asking.py", "adapters/source.py"
 CLUSTER, BOUNDS, SEALS, FETCHING = "broker/cluster.py", "broker/bounds.py", "broker/seals.py", "broker/fetching.py"
 OUTCOMES, PREBUILD, TAKEOVER = "core/outcomes.py", "worker/prebuild.py", "core/takeover.py"
 
@@ -318,9 +319,40 @@ MUTANTS = [
     ),
     _one(
         "a coordinator that is none any more is asked for ever",
-        COORDINATOR,
-        "                        if code in codes.ELSEWHERE:\n                            self._node = None\n",
+        ASKING,
+        "                        if code in codes.ELSEWHERE:\n                            self.node = None\n",
         "                        if code in codes.ELSEWHERE:\n                            pass\n",
+    ),
+    # --- offsets of doors --------------------------------------------------------------------------------------------
+    _one(
+        "whoever says that it coordinates is believed",
+        PRODUCER,
+        "                    await self.send_offsets(topic, {number: 0})\n",
+        "",
+    ),
+    _one(
+        "another broker than the one that gave the proof is believed",
+        PRODUCER,
+        "                    if self._offsets.answered_by == taken_by:\n",
+        "                    if True:\n",
+    ),
+    _one(
+        "an offset that was not answered may count in the next transaction",
+        PRODUCER,
+        "        elif self._offsets.unanswered > self._unanswered and not await self.is_held():\n",
+        "        elif False:\n",
+    ),
+    _one(
+        "a source is read anew where a leader has not what was read of it",
+        SOURCE,
+        "        if start <= position:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "a source whose leader is silent is given up",
+        SOURCE,
+        "            if not isinstance(came, _DELAYS):\n",
+        "            if True:\n",
     ),
     # --- follower ----------------------------------------------------------------------------------------------------
     _one(

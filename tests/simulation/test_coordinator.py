@@ -141,15 +141,24 @@ def test_an_offset_is_proved_anew_when_the_coordinator_changes_in_between(scene:
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_offsets_are_committed_and_told_when_any_answer_is_lost(scene: Scene, version: int) -> None:
-    """Each question of a whole transaction in turn."""
+    """
+    Each question of a whole transaction in turn.
+
+    A commit that was not answered may arrive yet; so the next transaction has a later epoch, by which it is refused.
+    """
     scene.kafka.transaction_version = version
 
     async def ask() -> None:
+        has_lost_one = set[bool]()
         for lost in range(14):
             producer, answers = scene.producer(), iter(range(lost + 1))
             await producer.start()
             scene.network.loses = lambda answers=answers, lost=lost: next(answers, None) == lost
+            offsets, before = producer._offsets, producer.coordinator.identity
             await commit(producer, lost)
+            assert producer.coordinator.identity != before or not offsets.unanswered
+            has_lost_one.add(offsets.unanswered > 0)
             assert await producer.committed("theirs", 0) == lost
+        assert has_lost_one == {True, False}
 
     scene.loop.run_until_complete(ask())

@@ -202,7 +202,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                     group_id=self._group,
                     session_timeout_ms=session_ms,
                     heartbeat_interval_ms=session_ms // 4,
-                    # A coordinator answers when all members have joined, which takes a session at most.
+                    # The coordinator answers once all members have joined, which takes a session at most.
                     request_timeout_ms=session_ms + _ANSWER_MS,
                 )
             )
@@ -299,7 +299,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
     async def _count_unread(self, cluster: Cluster, at: TopicPartition) -> None:
         """Ask for what a partition that is not followed has left to be read."""
         number, bounds = at.partition, LogBounds(cluster, at.topic)
-        offsets = GroupOffsets(cluster, self._group, _RETRY_S, f"unread of {number}")
+        offsets = GroupOffsets(cluster, self._group, _RETRY_S, "unread")
         read = await offsets.committed(at.topic, number)
         if read is None:
             read = (await bounds.starts([number]))[number]
