@@ -150,8 +150,8 @@ class SourceLog:
             # To begin anew with the first record would pass all on twice, on the word of a broker that may be cut off.
             raise OffsetOutOfRangeError(
                 f"{self._topic} partition {self._number} has been read up to offset {position}, and ends before that: "
-                "its leader is cut off from the others, or records were lost. If it stays so, set the group's offset "
-                "with kafka-consumer-groups.sh --reset-offsets"
+                "its leader is cut off from the others, or records were lost. If it stays so, stop the workers and set "
+                "the group's offset with kafka-consumer-groups.sh --reset-offsets"
             )
         where = f"{self._topic} partition {self._number}"
         log.warning("%s: offsets %d to %d were deleted before they were read", where, position, start - 1)

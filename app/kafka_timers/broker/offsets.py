@@ -62,8 +62,8 @@ class GroupOffsets:
         what = f"tell the offset of {topic} partition {number}"
 
         def code_of(answer: Any) -> int:
-            [(_, [(_, _, _, _, code, _)], _)] = answer.topics or [("", [(0, 0, 0, "", 0, {})], {})]
-            return gravest(filter(None, (answer.error_code, code)))
+            of_partitions = [code for _, numbers, _ in answer.topics for _, _, _, _, code, _ in numbers]
+            return gravest(filter(None, (answer.error_code, *of_partitions)))
 
         answer = await self._link.ask(CommittedOffsets(self.group, topic, number), code_of, to=what)
         if code := code_of(answer):
