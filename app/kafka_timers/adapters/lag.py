@@ -4,14 +4,12 @@ Read how far the adapters are behind from the offsets of their consumer groups a
 
 import asyncio
 from dataclasses import dataclass
+from itertools import chain
 
 from aiokafka.client import CoordinationType
-from aiokafka.errors import for_code
-from aiokafka.protocol.admin import ListGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 
-from kafka_timers.adapters import adapter_group
-from kafka_timers.broker import codes
+from kafka_timers.adapters import ADAPTERS, adapter_group
 from kafka_timers.broker.asking import CoordinatorLink
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
@@ -44,24 +42,14 @@ async def adapter_lags(kafka: Kafka, group: str) -> list[AdapterLag]:
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
-    start = adapter_group(group, "")
     async with answering(kafka), Cluster.open(kafka) as cluster:
-        listed = await asyncio.gather(*(_groups_of(cluster, node) for node in cluster.nodes))
-        names = sorted({name for groups in listed for name in groups if name.startswith(start)})
-        return [lag for name in names for lag in await _lags_of(cluster, name, name.removeprefix(start))]
+        found = await asyncio.gather(*(_lags_of(cluster, group, name) for name in sorted(ADAPTERS)))
+    return list(chain.from_iterable(found))
 
 
-async def _groups_of(cluster: Cluster, node: int) -> list[str]:
-    """Return the groups that broker *node* coordinates."""
-    answer = await cluster.send(node, ListGroupsRequest(), lane=_LANE)
-    if answer.error_code:
-        name = codes.name_of(answer.error_code)
-        raise for_code(answer.error_code)(f"{cluster.name_of(node)} does not tell its groups: {name}")
-    return [name for name, *_ in answer.groups]
-
-
-async def _lags_of(cluster: Cluster, group: str, adapter: str) -> list[AdapterLag]:
-    """Return the lag of each topic of which *group* has committed an offset."""
+async def _lags_of(cluster: Cluster, workers: str, adapter: str) -> list[AdapterLag]:
+    """Return the lag of each topic of which an adapter has committed an offset."""
+    group = adapter_group(workers, adapter)
     what, link = "tell its offsets", CoordinatorLink(cluster, CoordinationType.GROUP, group, _LIMIT_S, _LANE)
     answer = await link.ask(OffsetFetchRequest(group, None), lambda answer: answer.error_code, to=what)
     if answer.error_code:

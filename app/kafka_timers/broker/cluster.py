@@ -136,6 +136,9 @@ class Cluster:
         """
         for topic in topics:
             self._topics.setdefault(topic, b"")
+        if self._refreshing is not None:
+            # It was asked without them.
+            await asyncio.wait([self._refreshing])
         await self.refresh()
 
     def leader(self, topic: str, partition: int) -> Leader | None:

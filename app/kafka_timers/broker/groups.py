@@ -1,23 +1,23 @@
 """Consumer groups: who is in one, and taking a member out that cannot do so itself any more."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from aiokafka.client import CoordinationType
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.errors import GroupIdNotFound, KafkaError, UnknownMemberIdError, for_code
+from aiokafka.errors import GroupIdNotFound, UnknownMemberIdError
 from aiokafka.protocol.admin import DescribeGroupsRequest
-from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.group import LeaveGroupRequest
 
+from kafka_timers.broker.asking import CoordinatorLink
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 
 __all__ = ["Group", "Member", "group_of", "remove_member"]
 
 _LANE = "groups"
-_RETRY_S = 0.2
+# What members of groups of consumers speak; what they tell has a form then.
+_CONSUMERS = "consumer"
 
 
 class Member(NamedTuple):
@@ -46,40 +46,25 @@ async def group_of(cluster: Cluster, group: str, limit_s: float) -> Group:
         limit_s: for how long to try; meanwhile the coordinator may move.
 
     Raises:
-        TimeoutError: no coordinator told within *limit_s*.
-        aiokafka.errors.KafkaError: it refuses, and would do so again.
+        KafkaTimeoutError: no coordinator told within *limit_s*.
+        aiokafka.errors.KafkaError: it refuses.
     """
-    async with asyncio.timeout(limit_s):
-        while True:
-            try:
-                return await _group(cluster, group)
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-            await asyncio.sleep(_RETRY_S)
+    what, link = "tell its members", _link(cluster, group, limit_s)
+    answer = await link.ask(DescribeGroupsRequest([group]), lambda answer: answer.groups[0][0], to=what)
+    code, _, state, kind, _, members, *_ = answer.groups[0]
+    if code and code != GroupIdNotFound.errno:
+        link.refuse(code, what)
+    return Group([_member(*each) for each in members if kind == _CONSUMERS], is_settled=state == "Stable")
 
 
-async def _group(cluster: Cluster, group: str) -> Group:
-    node = await _coordinator(cluster, group)
-    answer = await cluster.send(node, DescribeGroupsRequest([group]), lane=_LANE)
-    code, _, state, _, _, members, *_ = answer.groups[0]
-    if code and for_code(code) is not GroupIdNotFound:
-        raise for_code(code)(f"{cluster.name_of(node)} does not tell who is in group {group}")
-    return Group([_member(*each) for each in members], is_settled=state == "Stable")
+def _link(cluster: Cluster, group: str, limit_s: float) -> CoordinatorLink:
+    return CoordinatorLink(cluster, CoordinationType.GROUP, group, limit_s, _LANE)
 
 
 def _member(_: str, client_id: str, host: str, metadata: bytes, assignment: bytes) -> Member:
     assigned = ConsumerProtocolMemberAssignment.decode(assignment).assignment if assignment else []
     told = ConsumerProtocolMemberMetadata.decode(metadata).user_data if metadata else b""
     return Member(client_id, host.lstrip("/"), dict(assigned), told or b"")
-
-
-async def _coordinator(cluster: Cluster, group: str) -> int:
-    found = await cluster.ask_any(FindCoordinatorRequest(group, CoordinationType.GROUP))
-    if found.error_code:
-        raise for_code(found.error_code)(f"no coordinator is told of for group {group}")
-    node: int = found.coordinator_id
-    return node
 
 
 async def remove_member(kafka: Kafka, group: str, member_id: str, limit_s: float) -> bool:
@@ -96,26 +81,14 @@ async def remove_member(kafka: Kafka, group: str, member_id: str, limit_s: float
         Whether it was a member still.
 
     Raises:
-        TimeoutError: the coordinator did not do so within *limit_s*.
-        aiokafka.errors.KafkaError: it refuses, and would do so again.
+        KafkaTimeoutError: the coordinator did not do so within *limit_s*.
+        aiokafka.errors.KafkaError: it refuses, or no broker answers.
     """
-    async with asyncio.timeout(limit_s):
-        while True:
-            try:
-                async with Cluster.open(kafka) as cluster:
-                    return await _remove(cluster, group, member_id)
-            except KafkaError as error:
-                if not error.retriable:
-                    raise
-            await asyncio.sleep(_RETRY_S)
-
-
-async def _remove(cluster: Cluster, group: str, member_id: str) -> bool:
-    node = await _coordinator(cluster, group)
-    answer = await cluster.send(node, LeaveGroupRequest(group, member_id), lane=_LANE)
-    error = for_code(answer.error_code)
-    if error is UnknownMemberIdError:
-        return False
-    if answer.error_code:
-        raise error(f"{cluster.name_of(node)}, group {group}, member {member_id}")
-    return True
+    async with Cluster.open(kafka) as cluster:
+        what, link = f"remove member {member_id}", _link(cluster, group, limit_s)
+        answer = await link.ask(LeaveGroupRequest(group, member_id), lambda answer: answer.error_code, to=what)
+        if answer.error_code == UnknownMemberIdError.errno:
+            return False
+        if answer.error_code:
+            link.refuse(answer.error_code, what)
+        return True

@@ -36,7 +36,7 @@ from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Refus
 __all__ = ["read_status", "status_of"]
 
 # Of each question; Kafka has another leader after some 9 s.
-_LIMIT_S = 8.0
+_LIMIT_S, _CONNECTING_S = 8.0, 2.0
 _WAIT_MS = 50
 _RETRY_S = 0.2
 _REFUSED_WITHIN_S = 3_600
@@ -62,10 +62,10 @@ class _Asking:
     async def told(self, what: str, question: Awaitable[_T]) -> _T | None:
         """Return the answer to *question*; None where there is none in time."""
         try:
-            async with asyncio.timeout(_LIMIT_S):
+            async with asyncio.timeout(_LIMIT_S + _CONNECTING_S):
                 return await question
         except TimeoutError:
-            self.untold.append(f"{what}: no answer within {_LIMIT_S:g} s: look at the brokers")
+            self.untold.append(f"{what}: no answer within {_LIMIT_S + _CONNECTING_S:g} s: look at the brokers")
         except (KafkaError, BrokerError) as error:
             self.untold.append(f"{what}: {error}")
         return None

@@ -33,7 +33,7 @@ def make_app(
     Args:
         settings: of the worker.
         partitions: of the oscillator's topic.
-        name: of the worker, a URL, by which `kafka-timers status` shows it.
+        name: of the worker, by which seals and `kafka-timers status` name it.
         on_assigned: called with all partitions that this worker owns from now on, the format of seals that every
             member of the group knows, and the id by which the group knows this one.
         on_revoked: called with the partitions it gives up, before others can own them.

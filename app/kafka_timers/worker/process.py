@@ -269,7 +269,7 @@ class Worker:
             gate=gate,
             metrics=self.metrics,
             clock=self._clock,
-            name=self.probes.url or f"http://{socket.gethostname()}/{settings.data_dir.lstrip('/')}",
+            name=self.probes.url or f"{socket.gethostname()}:{settings.data_dir}",
             format=lambda: self._format,
             give_up=self._give_up,
         )
