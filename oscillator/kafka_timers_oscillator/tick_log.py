@@ -69,7 +69,7 @@ class _Feed:
         pass
 
     def fail(self, error: Exception) -> None:
-        self._log.follow(self.number)
+        self._log.failed(error)
 
 
 class TickLog:
@@ -84,6 +84,7 @@ class TickLog:
         self._following: dict[int, asyncio.Task[None]] = {}
         self._end: dict[int, int] = {}
         self._found: list[Tick] = []
+        self._failure: Exception | None = None
         self._news = asyncio.Event()
         # By partition how far was read, how far was handed out, and how far whoever reads has taken what was.
         self._read_to: dict[int, int] = {}
@@ -141,6 +142,11 @@ class TickLog:
         self._taken_to.setdefault(number, start)
         self._reader.add(_Feed(self, number, start))
 
+    def failed(self, error: Exception) -> None:
+        """Have whoever calls `read` know that a partition cannot be read."""
+        self._failure = error
+        self._news.set()
+
     def found(self, number: int, records: Iterable[Record], position: int) -> None:
         """Take note of *records*, after which partition *number* has been read up to *position*."""
         for record in records:
@@ -151,7 +157,12 @@ class TickLog:
         self._news.set()
 
     async def read(self) -> list[Tick]:
-        """Return the ticks appended since the last call, those of a partition in order; waits a while for some."""
+        """
+        Return the ticks appended since the last call, those of a partition in order; waits a while for some.
+
+        Raises:
+            BrokerError: a partition cannot be read, for another reason than a broker that does not answer.
+        """
         # Whoever calls again has taken what the last call gave.
         self._taken_to |= self._handed_to
         self._taken.set()
@@ -161,6 +172,8 @@ class TickLog:
         except TimeoutError:
             pass
         self._news.clear()
+        if self._failure is not None:
+            raise BrokerError(f"{self._topic} cannot be read: {_in_words(self._failure)}") from self._failure
         found, self._found = self._found, []
         self._handed_to = dict(self._read_to)
         return found
