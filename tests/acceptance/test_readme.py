@@ -41,7 +41,8 @@ async def address(start_kafka: Callable, tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def start(*command: str, address: str) -> Process:
-    env = {env_name("bootstrap"): address, "PYTHONUNBUFFERED": "1", "COLUMNS": "80"}
+    # The workers of a test are in a group of its own.
+    env = {env_name("bootstrap"): address, env_name("group"): "workers", "PYTHONUNBUFFERED": "1", "COLUMNS": "80"}
     return await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env)
 
 

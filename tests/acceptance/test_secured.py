@@ -170,15 +170,14 @@ async def test_no_password_is_in_logs_command_lines_metrics_or_what_is_printed(
     second = int(time.time()) - 100
     await service.requests(second, ["fires"])
     await service.callback_names(["fires"])
-    for process in processes:
-        shown += [process.get(path)[1] for path in ("/metrics", "/readyz", "/livez")]
-        shown.append(command_line(process.child.pid))
-        await process.child.stop(20)
-        shown.append(process.child.log.read_text())
-    wrong = {"KAFKA_TIMERS_SASL_USERNAME": "observer", "KAFKA_TIMERS_SASL_PASSWORD": "wr0ng-passw0rd"}
+    await processes[0].until("/readyz", lambda status, _: status == 200)
     where = ["--bootstrap", secured.sasl, "--kafka-config", str(config), "--topic-prefix", service.prefix]
-    right = wrong | {"KAFKA_TIMERS_SASL_PASSWORD": secured.passwords["observer"]}
-    for env, code in ((right, 0), (wrong, 1)):
+    for password, code in ((secured.passwords["observer"], 0), ("wr0ng-passw0rd", 1)):
+        env = {
+            "KAFKA_TIMERS_SASL_USERNAME": "observer",
+            "KAFKA_TIMERS_SASL_PASSWORD": password,
+            "KAFKA_TIMERS_GROUP": f"{service.prefix}workers",
+        }
         for command in ("status", "topics check"):
             told = await asyncio.to_thread(
                 CliRunner().invoke, program, [*command.split(), *where], env=env, catch_exceptions=False
@@ -186,6 +185,11 @@ async def test_no_password_is_in_logs_command_lines_metrics_or_what_is_printed(
             assert told.exit_code == code, told.output
             shown.append(told.output)
     assert "SASL_SSL, PLAIN as observer" in shown[-1]
+    for process in processes:
+        shown += [process.get(path)[1] for path in ("/metrics", "/readyz", "/livez")]
+        shown.append(command_line(process.child.pid))
+        await process.child.stop(20)
+        shown.append(process.child.log.read_text())
     secrets = ["wr0ng-passw0rd", *secured.passwords.values()]
     assert not [(secret, text) for secret in secrets for text in shown if secret in text]
 

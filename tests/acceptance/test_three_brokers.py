@@ -289,6 +289,7 @@ async def test_status_tells_how_all_partitions_stand_while_a_broker_is_frozen(
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kafka_timers", "status", "--json"),
             *("--bootstrap", cluster.bootstrap, "--topic-prefix", prefix, "--group", prefix + "workers"),
+            *("--allowed-topics", f"{prefix}*"),
             stdout=asyncio.subprocess.PIPE,
         )
         async with asyncio.timeout(LIMIT_S):

@@ -45,6 +45,10 @@ def test_one_cause_is_told_once() -> None:
     assert told == "no worker is a member of group g, so nothing fires: start kafka-timers worker"
 
 
+def test_workers_of_which_nobody_told_are_not_taken_for_none() -> None:
+    assert problems_of(replace(WELL, workers=None, untold=["members of group g: no"])) == ["members of group g: no"]
+
+
 def test_seals_are_believed_over_a_group_without_members() -> None:
     (told,) = problems_of(replace(WELL, workers=[]))
     assert told == "group g has no members, but http://w:1 fires: workers of another group? Say which one with --group"

@@ -89,7 +89,7 @@ def status_lines(status: ServiceStatus) -> list[str]:
         *(
             f"{'' if number else 'workers':14}{worker.url} on {worker.host}: partitions "
             f"{', '.join(map(str, worker.partitions)) or 'none'}"
-            for number, worker in enumerate(status.workers)
+            for number, worker in enumerate(status.workers or ())
         ),
         f"refused       {_refused(status.refused)}",
         *(

@@ -54,7 +54,7 @@ def status_document(status: ServiceStatus) -> Document:
     ]
     return {
         "partitions": rows,
-        "workers": [dataclasses.asdict(worker) for worker in status.workers],
+        "workers": status.workers and [dataclasses.asdict(worker) for worker in status.workers],
         "doors": [dataclasses.asdict(door) for door in status.doors],
         "refused": dataclasses.asdict(status.refused) if status.refused else None,
         "problems": problems_of(status),

@@ -92,7 +92,7 @@ class ServiceStatus:
         group: consumer group of its workers.
         requests: name of `timer-request`.
         partitions: in order of their numbers.
-        workers: members of the group.
+        workers: members of the group; None where that could not be found out.
         is_settled: whether the group has shared its partitions out among its members.
         refused: None where that could not be read.
         doors: those that have read anything.
@@ -104,7 +104,7 @@ class ServiceStatus:
     group: str
     requests: str
     partitions: Sequence[PartitionStatus]
-    workers: Sequence[Worker] = ()
+    workers: Sequence[Worker] | None = ()
     is_settled: bool = True
     refused: Refused | None = None
     doors: Sequence[Door] = ()
@@ -172,7 +172,7 @@ def _without_ticks(rows: Sequence[PartitionStatus]) -> Iterator[str]:
 
 
 def _without_workers(found: ServiceStatus) -> Iterator[str]:
-    if found.workers:
+    if found.workers is None or found.workers:
         return
     sealing = sorted({row.owner for row in found.partitions if row.owner and not _is_late(row, found)})
     if sealing:
@@ -189,14 +189,14 @@ def _is_late(row: PartitionStatus, found: ServiceStatus) -> bool:
 
 
 def _partitions(found: ServiceStatus) -> Iterator[str]:
-    owned = {number for worker in found.workers for number in worker.partitions}
+    owned = {number for worker in found.workers or () for number in worker.partitions}
     for row in found.partitions:
         overdue, where = overdue_of(row, found.requests, found.seal_every_s), f"partition {row.partition}"
         if overdue.age_s > LIMIT_S and overdue.why:
             yield f"{where}: {overdue.why}"
-        elif not found.workers or _has_no_ticks(row):
+        elif _has_no_ticks(row) or not (found.workers is None or found.workers):
             continue
-        elif found.is_settled and row.partition not in owned:
+        elif found.workers and found.is_settled and row.partition not in owned:
             yield (
                 f"{where} is no worker's, though group {found.group} has members: look for errors of `aiokafka` in "
                 "the logs of the workers"

@@ -177,16 +177,16 @@ async def read_status(
         readers = await asyncio.gather(
             *(told(f"door {name}", group_of(cluster, adapter_group(group, name), _LIMIT_S)) for name in names)
         )
-    members = members or Group([], is_settled=False)
     return ServiceStatus(
         group,
         topics.requests,
         _rows(dict(zip(numbers, seen, strict=True)), clock.wall_s()),
-        [
+        members
+        and [
             Worker(_name_of(member), member.host, tuple(sorted(member.partitions.get(topics.oscillator, ()))))
             for member in members.members
         ],
-        members.is_settled,
+        members is not None and members.is_settled,
         refused,
         _doors(lags or (), dict(zip(names, readers, strict=True))),
         _leaderless(leaderless or {}, topics, allowed_topics),
