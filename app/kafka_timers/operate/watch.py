@@ -19,6 +19,8 @@ __all__ = ["lateness_of", "watching"]
 
 # How long a topic that does not exist is waited for: some brokers make it when it is asked for.
 _TOPIC_WAIT_MS = 5_000
+# A partition whose leader has died has another one after some 10 s.
+_LIMIT_S = 20.0
 
 
 @asynccontextmanager
@@ -33,11 +35,11 @@ async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIt
 
     Raises:
         TopicsError: the topic does not exist.
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        BrokerError: no broker answers within some 20 s, or it refuses.
     """
     reset = "earliest" if from_beginning else "latest"
     async with AsyncExitStack() as opened:
-        async with answering(kafka):
+        async with answering(kafka, timeout_s=_LIMIT_S):
             try:
                 reading = consuming(kafka, topic, auto_offset_reset=reset, request_timeout_ms=_TOPIC_WAIT_MS)
                 consumer = await opened.enter_async_context(reading)
