@@ -146,6 +146,14 @@ async def coordinator_of(cluster: EmbeddedCluster, group: str, node: int) -> int
             await asyncio.sleep(0.2)
 
 
+async def made_for_a_door(cluster: EmbeddedCluster, prefix: str) -> tuple[Topics, str, str]:
+    """Make the topics that a door reads and writes; return the service's, the one it reads, and the door's group."""
+    topics, theirs = Topics.of(prefix), prefix + "theirs"
+    for name in (topics.requests, topics.rejected, theirs):
+        await make_topic(cluster.bootstrap, name, 3, replicas=3)
+    return topics, theirs, adapter_group(prefix, "headers")
+
+
 @asynccontextmanager
 async def door(cluster: EmbeddedCluster, prefix: str) -> AsyncIterator[None]:
     """Have a door running, as part of no worker."""
@@ -191,9 +199,7 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
     cluster: EmbeddedCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells an offset of before, from which on all was passed on already; here each door asks it first."""
-    topics, theirs, group = Topics.of(prefix), prefix + "theirs", adapter_group(prefix, "headers")
-    for name in (topics.requests, topics.rejected, theirs):
-        await make_topic(cluster.bootstrap, name, 3, replicas=3)
+    topics, theirs, group = await made_for_a_door(cluster, prefix)
     liar = await coordinator_of(cluster, group, 1)
     await until_in_sync(cluster)
     others = [node for node in cluster.nodes if node != liar]
@@ -239,9 +245,7 @@ async def test_a_door_passes_each_record_on_once_while_the_coordinator_of_its_gr
     cluster: EmbeddedCluster, prefix: str
 ) -> None:
     """And when it wakes up and goes on with what it was asked before."""
-    topics, theirs, group = Topics.of(prefix), prefix + "theirs", adapter_group(prefix, "headers")
-    for name in (topics.requests, topics.rejected, theirs):
-        await make_topic(cluster.bootstrap, name, 3, replicas=3)
+    topics, theirs, group = await made_for_a_door(cluster, prefix)
     frozen = await coordinator_of(cluster, group, 1)
     await until_in_sync(cluster)
     others = ",".join(address(cluster, node) for node in cluster.nodes if node != frozen)

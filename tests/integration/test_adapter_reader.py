@@ -112,6 +112,11 @@ class Harness:
             offsets = await admin.list_consumer_group_offsets(f"{self.prefix}g.door.{name}")
         return {at.partition: offset.offset for at, offset in offsets.items() if at.topic == self.prefix + topic}
 
+    async def lags(self) -> list[AdapterLag]:
+        """Return how far the adapters of the group are behind."""
+        async with Cluster.open(Kafka(self.bootstrap)) as cluster:
+            return await adapter_lags(cluster, self.prefix + "g")
+
 
 @pytest.fixture
 async def harness(bootstrap: str, prefix: str) -> Harness:
@@ -333,7 +338,7 @@ async def test_our_own_tombstones_are_passed_over(harness: Harness) -> None:
 
 async def test_status_tells_how_far_each_adapter_is_behind(harness: Harness) -> None:
     """Also of a partition in which nothing was read yet, and after a marker of a transaction, which is no record."""
-    assert await adapter_lags(Kafka(harness.bootstrap), harness.prefix + "g") == []
+    assert await harness.lags() == []
     producer = Producer({"bootstrap.servers": harness.bootstrap, "transactional.id": harness.prefix + "theirs"})
     producer.init_transactions(10)
     producer.begin_transaction()
@@ -345,10 +350,10 @@ async def test_status_tells_how_far_each_adapter_is_behind(harness: Harness) -> 
             while await harness.committed() != {0: 2}:  # noqa: ASYNC110  # a broker has to be asked
                 await asyncio.sleep(0.05)
     read = AdapterLag("etf1", harness.prefix + "theirs", 0)
-    assert await adapter_lags(Kafka(harness.bootstrap), harness.prefix + "g") == [read]
+    assert await harness.lags() == [read]
     harness.write([(b"k", b"v", schedule())] * 3, partition=0)
     harness.write([(b"k", b"v", schedule())] * 4, partition=1)
-    assert await adapter_lags(Kafka(harness.bootstrap), harness.prefix + "g") == [dataclasses.replace(read, lag=7)]
+    assert await harness.lags() == [dataclasses.replace(read, lag=7)]
     command = [
         "status",
         "--bootstrap",

@@ -13,8 +13,6 @@ from kafka_timers.adapters import ADAPTERS, adapter_group
 from kafka_timers.broker.asking import CoordinatorLink
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.topics import answering
 
 __all__ = ["AdapterLag", "adapter_lags"]
 
@@ -31,19 +29,18 @@ class AdapterLag:
     lag: int
 
 
-async def adapter_lags(kafka: Kafka, group: str) -> list[AdapterLag]:
+async def adapter_lags(cluster: Cluster, group: str) -> list[AdapterLag]:
     """
     Return how far each adapter that has read anything is behind.
 
     Args:
-        kafka: where the topics are.
+        cluster: to ask.
         group: consumer group of the workers.
 
     Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        aiokafka.errors.KafkaError: a coordinator or a leader does not answer within some seconds, or refuses.
     """
-    async with answering(kafka), Cluster.open(kafka) as cluster:
-        found = await asyncio.gather(*(_lags_of(cluster, group, name) for name in sorted(ADAPTERS)))
+    found = await asyncio.gather(*(_lags_of(cluster, group, name) for name in sorted(ADAPTERS)))
     return list(chain.from_iterable(found))
 
 

@@ -120,10 +120,9 @@ class SourceLog:
     async def _fetched(self, position: int) -> Fetched:
         """Ask the leader until there is one that answers."""
         while True:
-            came: Fetched | KafkaError = StaleMetadata("no leader is known")
+            came: Fetched | KafkaError
             try:
-                if leader := self._cluster.leader(self._topic, self._number):
-                    came = (await self._fetcher.fetch(leader.node, {self._number: position}, _WAIT_MS))[self._number]
+                came = await self._fetcher.fetch_one(self._number, position, _WAIT_MS)
             except _DELAYS as error:
                 came = error
             if isinstance(came, Fetched):

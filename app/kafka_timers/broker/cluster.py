@@ -117,11 +117,6 @@ class Cluster:
 
     # --- who leads what ----------------------------------------------------------------------------------------------
 
-    @property
-    def nodes(self) -> list[int]:
-        """The brokers that are known, by their ids."""
-        return list(self._brokers)
-
     def name_of(self, node: int) -> str:
         """Return what people know broker *node* by."""
         address = self._brokers.get(node)
@@ -146,6 +141,15 @@ class Cluster:
         self._topics.setdefault(topic, b"")
         leader = self._leaders.get((topic, partition))
         return None if leader is None or leader.node < 0 else leader
+
+    def led(self, topic: str, numbers: Iterable[int]) -> dict[int, list[int]]:
+        """Return the partitions *numbers* of *topic* by the node that leads them, as far as one is known."""
+        by_node: dict[int, list[int]] = {}
+        for number in numbers:
+            leader = self.leader(topic, number)
+            if leader is not None:
+                by_node.setdefault(leader.node, []).append(number)
+        return by_node
 
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions that *topic* has, as far as is known."""

@@ -63,12 +63,7 @@ class Fetcher:
 
     def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
         """Return the partitions *numbers* by the node that leads them, without those of which none is known."""
-        by_node: dict[int, list[int]] = {}
-        for number in numbers:
-            leader = self._cluster.leader(self._topic, number)
-            if leader is not None:
-                by_node.setdefault(leader.node, []).append(number)
-        return by_node
+        return self._cluster.led(self._topic, numbers)
 
     async def find_leaders(self) -> None:
         """Ask anew which node leads which partition."""
@@ -106,6 +101,17 @@ class Fetcher:
                 ends = [(producer_id, first) for producer_id, first, *_ in aborted or ()]
                 came[number] = parsed(data or b"", ends, position, stable, end)
         return came
+
+    async def fetch_one(self, number: int, position: int, wait_ms: int) -> Fetched | KafkaError:
+        """
+        Return what one partition has from *position* on, or why it cannot be read, as `fetch` does.
+
+        Raises:
+            aiokafka.errors.KafkaError: who leads it does not answer.
+        """
+        for node in self.leaders([number]):
+            return (await self.fetch(node, {number: position}, wait_ms))[number]
+        return StaleMetadata("no leader is known")
 
     def _epoch(self, number: int, node: int) -> int:
         """Return in which leader epoch *node* is to lead partition *number*; -1 for any."""

@@ -9,12 +9,18 @@ from typing import Any
 
 from aiokafka.protocol.abstract import AbstractType
 from aiokafka.protocol.api import RequestStruct, Response
-from aiokafka.protocol.types import CompactString, Schema, TaggedFields
+from aiokafka.protocol.types import CompactArray, CompactString, Int32, Schema, TaggedFields
 
-__all__ = ["TAGS", "TEXT", "Uuid", "message"]
+__all__ = ["TAGS", "TEXT", "Uuid", "by_topic", "message"]
 
 TEXT = CompactString("utf-8")
 TAGS = ("tags", TaggedFields)
+
+
+def by_topic(name: str, *of_partition: tuple[str, Any]) -> tuple[str, CompactArray]:
+    """Return the field *name* that holds, for each topic, fields of each of its partitions; the number is the first."""
+    partitions = CompactArray(("partition", Int32), *of_partition, TAGS)
+    return name, CompactArray(("topic", TEXT), ("partitions", partitions), TAGS)
 
 
 def message(name: str, key: int, version: int, request: Schema, response: Schema, *, header: Any = None) -> Any:

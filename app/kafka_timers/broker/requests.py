@@ -22,7 +22,7 @@ from aiokafka.protocol.types import (
     Schema,
 )
 
-from kafka_timers.broker.messages import TAGS, TEXT, Uuid, message
+from kafka_timers.broker.messages import TAGS, TEXT, Uuid, by_topic, message
 
 __all__ = [
     "ApiVersions",
@@ -143,25 +143,14 @@ def transaction_version_in(answer: Any) -> int:
 # --- records ---------------------------------------------------------------------------------------------------------
 
 _PRODUCED = Schema(
-    (
+    by_topic(
         "topics",
-        CompactArray(
-            ("topic", TEXT),
-            (
-                "partitions",
-                CompactArray(
-                    ("partition", Int32),
-                    ("error_code", Int16),
-                    ("base_offset", Int64),
-                    ("append_ms", Int64),
-                    ("log_start", Int64),
-                    ("record_errors", CompactArray(("place", Int32), ("message", TEXT), TAGS)),
-                    ("message", TEXT),
-                    TAGS,
-                ),
-            ),
-            TAGS,
-        ),
+        ("error_code", Int16),
+        ("base_offset", Int64),
+        ("append_ms", Int64),
+        ("log_start", Int64),
+        ("record_errors", CompactArray(("place", Int32), ("message", TEXT), TAGS)),
+        ("message", TEXT),
     ),
     ("throttle_time_ms", Int32),
     TAGS,
@@ -170,14 +159,7 @@ _PRODUCE = Schema(
     ("transactional_id", TEXT),
     ("acks", Int16),
     ("timeout_ms", Int32),
-    (
-        "topics",
-        CompactArray(
-            ("topic", TEXT),
-            ("partitions", CompactArray(("partition", Int32), ("records", CompactBytes), TAGS)),
-            TAGS,
-        ),
-    ),
+    by_topic("topics", ("records", CompactBytes)),
     TAGS,
 )
 
@@ -236,24 +218,13 @@ _FetchRequest = message(
         ("isolation", Int8),
         ("session", Int32),
         ("session_epoch", Int32),
-        (
+        by_topic(
             "topics",
-            CompactArray(
-                ("topic", TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("leader_epoch", Int32),
-                        ("offset", Int64),
-                        ("last_fetched_epoch", Int32),
-                        ("log_start", Int64),
-                        ("bytes_max", Int32),
-                        TAGS,
-                    ),
-                ),
-                TAGS,
-            ),
+            ("leader_epoch", Int32),
+            ("offset", Int64),
+            ("last_fetched_epoch", Int32),
+            ("log_start", Int64),
+            ("bytes_max", Int32),
         ),
         ("forgotten", CompactArray(("topic", TEXT), ("partitions", CompactArray(Int32)), TAGS)),
         ("rack", TEXT),
@@ -263,26 +234,15 @@ _FetchRequest = message(
         ("throttle_time_ms", Int32),
         ("error_code", Int16),
         ("session", Int32),
-        (
+        by_topic(
             "topics",
-            CompactArray(
-                ("topic", TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("end", Int64),
-                        ("stable", Int64),
-                        ("log_start", Int64),
-                        ("aborted", CompactArray(("producer_id", Int64), ("first_offset", Int64), TAGS)),
-                        ("preferred_replica", Int32),
-                        ("records", CompactBytes),
-                        TAGS,
-                    ),
-                ),
-                TAGS,
-            ),
+            ("error_code", Int16),
+            ("end", Int64),
+            ("stable", Int64),
+            ("log_start", Int64),
+            ("aborted", CompactArray(("producer_id", Int64), ("first_offset", Int64), TAGS)),
+            ("preferred_replica", Int32),
+            ("records", CompactBytes),
         ),
         TAGS,
     ),
@@ -338,39 +298,12 @@ _ListOffsetsRequest = message(
     Schema(
         ("replica", Int32),
         ("isolation", Int8),
-        (
-            "topics",
-            CompactArray(
-                ("topic", TEXT),
-                (
-                    "partitions",
-                    CompactArray(("partition", Int32), ("leader_epoch", Int32), ("timestamp", Int64), TAGS),
-                ),
-                TAGS,
-            ),
-        ),
+        by_topic("topics", ("leader_epoch", Int32), ("timestamp", Int64)),
         TAGS,
     ),
     Schema(
         ("throttle_time_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("topic", TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("error_code", Int16),
-                        ("timestamp", Int64),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        TAGS,
-                    ),
-                ),
-                TAGS,
-            ),
-        ),
+        by_topic("topics", ("error_code", Int16), ("timestamp", Int64), ("offset", Int64), ("leader_epoch", Int32)),
         TAGS,
     ),
 )

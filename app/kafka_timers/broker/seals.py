@@ -111,15 +111,14 @@ class SealLog:
 
     async def _fetch(self, number: int, position: int) -> Fetched | None:
         """Return what lies at *position*; None where who leads the partition does not answer."""
-        for node in self._fetcher.leaders([number]):
-            try:
-                part = (await self._fetcher.fetch(node, {number: position}, _WAIT_MS))[number]
-            except KafkaError as error:
-                part = error
-            if isinstance(part, Fetched):
-                return part
-            if not part.retriable:
-                raise part
+        try:
+            part = await self._fetcher.fetch_one(number, position, _WAIT_MS)
+        except KafkaError as error:
+            part = error
+        if isinstance(part, Fetched):
+            return part
+        if not part.retriable:
+            raise part
         return None
 
 

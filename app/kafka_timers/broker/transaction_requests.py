@@ -11,7 +11,7 @@ from typing import Any
 from aiokafka.protocol.api import Request
 from aiokafka.protocol.types import Boolean, CompactArray, Int16, Int32, Int64, Schema
 
-from kafka_timers.broker.messages import TAGS, TEXT, message
+from kafka_timers.broker.messages import TAGS, TEXT, by_topic, message
 
 __all__ = ["CommitOffsets", "CommittedOffsets", "EndTransaction", "InitProducerId"]
 
@@ -110,35 +110,12 @@ _TxnOffsetCommitRequest = message(
         ("generation", Int32),
         ("member_id", TEXT),
         ("instance_id", TEXT),
-        (
-            "topics",
-            CompactArray(
-                ("topic", TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", TEXT),
-                        TAGS,
-                    ),
-                ),
-                TAGS,
-            ),
-        ),
+        by_topic("topics", ("offset", Int64), ("leader_epoch", Int32), ("metadata", TEXT)),
         TAGS,
     ),
     Schema(
         ("throttle_time_ms", Int32),
-        (
-            "errors",
-            CompactArray(
-                ("topic", TEXT),
-                ("partitions", CompactArray(("partition", Int32), ("error_code", Int16), TAGS)),
-                TAGS,
-            ),
-        ),
+        by_topic("errors", ("error_code", Int16)),
         TAGS,
     ),
 )
@@ -189,24 +166,7 @@ _OffsetFetchRequest = message(
     ),
     Schema(
         ("throttle_time_ms", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("topic", TEXT),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("partition", Int32),
-                        ("offset", Int64),
-                        ("leader_epoch", Int32),
-                        ("metadata", TEXT),
-                        ("error_code", Int16),
-                        TAGS,
-                    ),
-                ),
-                TAGS,
-            ),
-        ),
+        by_topic("topics", ("offset", Int64), ("leader_epoch", Int32), ("metadata", TEXT), ("error_code", Int16)),
         ("error_code", Int16),
         TAGS,
     ),

@@ -5,7 +5,7 @@ Everything on a topic is a promise to every client in every language; docs/wire.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
@@ -54,6 +54,7 @@ __all__ = [
     "latest",
     "number_in",
     "partitions_in",
+    "rejection_in",
     "sealed_from",
     "second_in",
 ]
@@ -217,6 +218,16 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
             if (key := each.key) not in SERVICE_HEADERS
         ]
     return headers
+
+
+def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:
+    """
+    Return what a record on `timer-rejected` tells of its refusal: its headers of that, without their prefix.
+
+    Of one name the first: the service's come before any that the record had.
+    """
+    told = {name: content or b"" for name, content in reversed(headers)}
+    return {name.removeprefix(REJECT_PREFIX): text for name, text in told.items() if name.startswith(REJECT_PREFIX)}
 
 
 def is_complete(seal: Sealed) -> bool:

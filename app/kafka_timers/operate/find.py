@@ -16,7 +16,7 @@ from kafka_timers.broker.seals import last_seals, seals_in
 from kafka_timers.broker.topics import answering, counts
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import Sealed, Topics, end_ms_of, is_complete, latest, number_in
+from kafka_timers.core.wire import Sealed, Topics, end_ms_of, is_complete, latest, number_in, rejection_in
 from kafka_timers.errors import BrokerError
 
 __all__ = ["Found", "find"]
@@ -162,9 +162,9 @@ async def _rejected(
     end = (await consumer.end_offsets([where]))[where]
     async for records in _pages(consumer, where, at.offset, end):
         for record in records:
-            told = {name: value or b"" for name, value in reversed(record.headers)}
-            offset = number_in(told.get("timer-rejected-offset"))
-            is_ours = told.get("timer-rejected-topic") == topics.requests.encode()
-            if is_ours and offset is not None and told.get("timer-rejected-partition") == b"%d" % partition:
-                found[offset] = told.get("timer-rejected-reason", b"").decode(errors="replace")
+            told = rejection_in(record.headers)
+            offset = number_in(told.get("offset"))
+            is_ours = told.get("topic") == topics.requests.encode()
+            if is_ours and offset is not None and told.get("partition") == b"%d" % partition:
+                found[offset] = told.get("reason", b"").decode(errors="replace")
     return found

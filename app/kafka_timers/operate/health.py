@@ -8,7 +8,7 @@ still as well.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
+from kafka_timers.worker.overdue import LIMIT_S, Overdue, is_unserved, oldest_due
 
 __all__ = ["Door", "Leaderless", "PartitionStatus", "Refused", "ServiceStatus", "Worker", "overdue_of", "problems_of"]
 
@@ -126,7 +126,7 @@ def overdue_of(row: PartitionStatus, requests: str, seal_every_s: float) -> Over
         seal_every_s: see `ServiceStatus`.
     """
     lag_s = row.lag_s or 0
-    unserved_s = float(lag_s) if lag_s > seal_every_s + LIMIT_S else 0.0
+    unserved_s = float(lag_s) if is_unserved(lag_s, seal_every_s) else 0.0
     return oldest_due(requests, row.partition, row_s=0.0, blocked_s=row.blocked_s, proof_s=0.0, unserved_s=unserved_s)
 
 
@@ -171,8 +171,12 @@ def _without_ticks(rows: Sequence[PartitionStatus]) -> Iterator[str]:
         )
 
 
+def _has_no_workers(found: ServiceStatus) -> bool:
+    return found.workers is not None and not found.workers
+
+
 def _without_workers(found: ServiceStatus) -> Iterator[str]:
-    if found.workers is None or found.workers:
+    if not _has_no_workers(found):
         return
     sealing = sorted({row.owner for row in found.partitions if row.owner and not _is_late(row, found)})
     if sealing:
@@ -194,7 +198,7 @@ def _partitions(found: ServiceStatus) -> Iterator[str]:
         overdue, where = overdue_of(row, found.requests, found.seal_every_s), f"partition {row.partition}"
         if overdue.age_s > LIMIT_S and overdue.why:
             yield f"{where}: {overdue.why}"
-        elif _has_no_ticks(row) or not (found.workers is None or found.workers):
+        elif _has_no_ticks(row) or _has_no_workers(found):
             continue
         elif found.workers and found.is_settled and row.partition not in owned:
             yield (

@@ -24,12 +24,11 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.groups import Group, Member, group_of
-from kafka_timers.broker.odd_batches import shown
 from kafka_timers.broker.seals import SealLog, latest
 from kafka_timers.broker.topics import answering
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import topics_in
-from kafka_timers.core.wire import REJECT_PREFIX, Record, Sealed, Topics, partitions_in
+from kafka_timers.core.wire import Sealed, Topics, partitions_in, rejection_in
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Refused, ServiceStatus, Worker
 
@@ -89,8 +88,7 @@ class _Reading:
         """Return the seconds since the last tick of a partition was appended; None without one."""
         bounds = LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S, is_committed=False)
         last = await bounds.end(number) - 1
-        record = await self._first(self._topics.oscillator, number, last) if last >= 0 else None
-        return None if record is None else max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
+        return await self._age_s(self._topics.oscillator, number, last) if last >= 0 else None
 
     async def _blocked_s(self, number: int) -> float:
         """Return for how long requests of a partition have waited behind an open transaction; 0 where none do."""
@@ -99,23 +97,22 @@ class _Reading:
         if await LogBounds(self._cluster, topic, _LIMIT_S, is_committed=False).end(number) <= stable:
             return 0.0
         # The first record of the transaction, or what has come since if that has ended.
-        record = await self._first(topic, number, stable)
-        return 0.0 if record is None else max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
+        return await self._age_s(topic, number, stable) or 0.0
 
-    async def _first(self, topic: str, number: int, offset: int) -> Record | None:
-        """Return the first record from *offset* on, committed or not; None where there is none."""
+    async def _age_s(self, topic: str, number: int, offset: int) -> float | None:
+        """Return the seconds since the first record from *offset* on was appended, whoever's; None without one."""
         part = await self._fetched(topic, number, offset, is_committed=False)
-        return next(part.records, None)
+        record = next(part.records, None)
+        return None if record is None else max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
 
     async def _fetched(self, topic: str, number: int, offset: int, *, is_committed: bool) -> Fetched:
         fetcher = Fetcher(self._cluster, topic, f"status of {topic}", is_committed=is_committed)
         while True:
-            for node in fetcher.leaders([number]):
-                part = (await fetcher.fetch(node, {number: offset}, _WAIT_MS))[number]
-                if isinstance(part, Fetched):
-                    return part
-                if not part.retriable:
-                    raise part
+            part = await fetcher.fetch_one(number, offset, _WAIT_MS)
+            if isinstance(part, Fetched):
+                return part
+            if not part.retriable:
+                raise part
             await asyncio.sleep(_RETRY_S)
             await fetcher.find_leaders()
 
@@ -127,8 +124,10 @@ class _Reading:
         from_ms = int((self._clock.wall_s() - _REFUSED_WITHIN_S) * 1000)
         for number in self._cluster.partitions(topic):
             offset = await bounds.since(number, from_ms)
-            end = await bounds.end(number) if offset is not None else 0
-            while offset is not None and offset < end and is_all:
+            if offset is None:
+                continue
+            end = await bounds.end(number)
+            while offset < end and is_all:
                 part = await self._fetched(topic, number, offset, is_committed=True)
                 for record in part.records:
                     reason, place = _refusal(cast(SourceRecord, record))
@@ -169,7 +168,7 @@ async def read_status(
         seen, members, lags, refused, leaderless = await asyncio.gather(
             asyncio.gather(*(told(f"partition {number}", reading.partition(number)) for number in numbers)),
             told(f"members of group {group}", group_of(cluster, group, _LIMIT_S)),
-            told("doors", adapter_lags(kafka, group)),
+            told("doors", adapter_lags(cluster, group)),
             told(f"refused requests on {topics.rejected}", reading.refused()),
             told("leaders of topics", cluster.leaderless()),
         )
@@ -232,9 +231,9 @@ def _leaderless(
 
 def _refusal(record: SourceRecord) -> tuple[str, str]:
     """Return why a record was refused, and where it lies, as it tells on `timer-rejected`."""
-    told = {shown(name): (content or b"").decode(errors="replace") for name, content in record.headers}
-    topic, partition, offset = (told.get(REJECT_PREFIX + name, "?") for name in ("topic", "partition", "offset"))
-    return told.get(REJECT_PREFIX + "reason", "no reason is told"), f"{topic} {partition}:{offset}"
+    told = {name: content.decode(errors="replace") for name, content in rejection_in(record.headers).items()}
+    topic, partition, offset = (told.get(name, "?") for name in ("topic", "partition", "offset"))
+    return told.get("reason", "no reason is told"), f"{topic} {partition}:{offset}"
 
 
 def status_of(tails: Mapping[int, Sequence[Sealed]], now_s: float) -> list[PartitionStatus]:

@@ -15,7 +15,7 @@ short, and what is due then would fire with the next tick anyway.
 
 from typing import NamedTuple
 
-__all__ = ["LIMIT_S", "Overdue", "oldest_due"]
+__all__ = ["LIMIT_S", "Overdue", "is_unserved", "oldest_due"]
 
 # Beyond it /readyz turns red, and the alarm TimersOverdue rings. A takeover after a crash takes less.
 LIMIT_S = 8.0
@@ -35,6 +35,15 @@ class Overdue(NamedTuple):
 
     age_s: float
     why: str
+
+
+def is_unserved(age_s: float, seal_every_s: float) -> bool:
+    """
+    Tell whether a partition whose last seal is *age_s* old has no owner that works.
+
+    An owner leaves *seal_every_s* between two seals at most, and a takeover takes less than the limit.
+    """
+    return age_s > seal_every_s + LIMIT_S
 
 
 def oldest_due(

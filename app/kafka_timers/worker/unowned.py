@@ -15,7 +15,7 @@ from kafka_timers.broker.bounds import Bound, LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.clock import Clock
 from kafka_timers.worker.metrics import WorkerMetrics
-from kafka_timers.worker.overdue import LIMIT_S
+from kafka_timers.worker.overdue import is_unserved
 
 __all__ = ["Unowned"]
 
@@ -36,7 +36,7 @@ class Unowned:
         self._cluster = cluster
         self._topic = topic
         self._bounds = LogBounds(cluster, topic)
-        self._limit_s = seal_every_s + LIMIT_S
+        self._seal_every_s = seal_every_s
         self._metrics = metrics
         self._clock = clock
         # By partition where its log ended, and since when.
@@ -52,7 +52,7 @@ class Unowned:
             end = ends.get(number, before[0])
             self._ends[number] = before if end == before[0] else (end, now_s)
             age_s = now_s - self._ends[number][1]
-            if age_s > self._limit_s:
+            if is_unserved(age_s, self._seal_every_s):
                 self._metrics.oldest_due.labels(number).set(age_s)
                 self._shown.add(number)
             elif number in self._shown:
@@ -63,10 +63,7 @@ class Unowned:
 
     async def _told(self, numbers: Collection[int]) -> dict[int, int]:
         """Return where the logs end, as far as their leaders tell."""
-        by_node: dict[int, list[int]] = {}
-        for number in numbers:
-            if leader := self._cluster.leader(self._topic, number):
-                by_node.setdefault(leader.node, []).append(number)
+        by_node = self._cluster.led(self._topic, numbers)
         asked = (self._bounds.told_by(node, led) for node, led in by_node.items())
         ends: dict[int, int] = {}
         for told in await asyncio.gather(*asked, return_exceptions=True):
