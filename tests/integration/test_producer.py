@@ -276,6 +276,8 @@ async def test_offsets_count_with_the_transaction_that_is_committed(
         send(producer, topic, b"%d" % number)
         await producer.send_offsets(topic, {0: number, 2: number + 100})
         assert await told(address, prefix + "g", topic) == expected
+        # To be aborted when nothing is on its way any more.
+        await producer.flush()
         if number % 2:
             await producer.commit()
             expected = {0: number, 2: number + 100}
