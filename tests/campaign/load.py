@@ -61,6 +61,8 @@ class Load(threading.Thread):
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 2_000_000,
                 "message.timeout.ms": 600_000,
+                # By default it waits 60 s for a broker that is silent, and nothing comes to the service meanwhile.
+                "socket.timeout.ms": 5_000,
                 # Told by what is missing at the end.
                 "log_level": 0,
             }

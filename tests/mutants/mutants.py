@@ -195,10 +195,35 @@ MUTANTS = [
         "                unsent.clear()\n",
     ),
     _one(
+        "answers that find no room are given up at once",
+        OUTBOX,
+        "                if await self._has_left():\n",
+        "                if False:\n",
+    ),
+    _one(
         "what the owner before has left is not sent",
         OWNER,
         "            outbox.add_letters(Letter.unsent(seals[-1]))\n",
         "            pass\n",
+    ),
+    # --- brokers that are silent -------------------------------------------------------------------------------------
+    _one(
+        "a leader is waited for though another one leads",
+        PRODUCER,
+        "                has_moved=partial(self._cluster.has_moved, dict.fromkeys(ready, node)),\n",
+        "                has_moved=None,\n",
+    ),
+    _one(
+        "a coordinator is waited for though another one coordinates",
+        ASKING,
+        "has_moved=partial(self._has_moved, node)\n",
+        "has_moved=None\n",
+    ),
+    _one(
+        "a producer takes its own later epoch for somebody else's",
+        COORDINATOR,
+        "if answer.error_code in codes.FENCED and not self._link.is_repeated:\n",
+        "if answer.error_code in codes.FENCED:\n",
     ),
     # --- who leads what ----------------------------------------------------------------------------------------------
     _one(

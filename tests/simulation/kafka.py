@@ -62,7 +62,6 @@ class Kafka:
         topics: all topics.
         logs: by topic and partition.
         watchers: called whenever there may be more to read anywhere.
-        coordinator: the broker that knows of transactional ids.
         former_coordinator: one that was cut off from the others and believes that it still is.
         offsets: of consumer groups, whose coordinator may be another broker.
         timeout_s: the limit of the workers' transactions.
@@ -77,7 +76,7 @@ class Kafka:
         self.topics: dict[str, Topic] = {}
         self.logs: dict[tuple[str, int], Log] = {}
         self.watchers: dict[Callable[[], None], None] = {}
-        self.coordinator = NODES[0]
+        self._coordinator = NODES[0]
         self.former_coordinator = 0
         self.offsets = Offsets(NODES[0])
         self.timeout_s = 10.0
@@ -93,6 +92,16 @@ class Kafka:
             self.create(name, partitions)
         for name in (self.own.rejected, self.own.replies):
             self.create(name, 1)
+
+    @property
+    def coordinator(self) -> int:
+        """The broker that knows of transactional ids; one that takes over knows no epoch but the present one."""
+        return self._coordinator
+
+    @coordinator.setter
+    def coordinator(self, node: int) -> None:
+        self._coordinator = node
+        self._renewed.clear()
 
     @property
     def now_ms(self) -> int:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from kafka_timers.broker.asking import PerhapsFencedError
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.coordinator import Coordinator
 from kafka_timers.broker.offsets import GroupOffsets
@@ -12,7 +13,7 @@ from kafka_timers.broker.producer import Producer
 from simulation.assembly import patched
 from simulation.cluster import Brokers
 from simulation.faults import Faults
-from simulation.kafka import Kafka
+from simulation.kafka import NODES, Kafka
 from simulation.loop import SeededLoop
 from simulation.network import Network
 
@@ -64,6 +65,30 @@ def test_a_producer_whose_later_epoch_is_not_told_is_still_the_one(scene: Scene,
     scene.loop.run_until_complete(ask())
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_producer_whose_later_epoch_was_told_by_no_coordinator_before_is_perhaps_shut_out(
+    scene: Scene, version: int
+) -> None:
+    """The next one has the later epoch, and does not know for whom. Nobody else was let in: to begin anew is enough."""
+    scene.kafka.transaction_version = version
+    coordinator = scene.coordinator()
+
+    def loses() -> bool:
+        scene.network.loses = lambda: False
+        scene.kafka.coordinator = 2
+        return True
+
+    async def ask() -> None:
+        await coordinator.init()
+        scene.network.loses = loses
+        with pytest.raises(PerhapsFencedError, match="its answer before was lost"):
+            await coordinator.is_held()
+        await coordinator.init()
+        assert await coordinator.is_held()
+
+    scene.loop.run_until_complete(ask())
+
+
 def test_a_producer_that_was_shut_out_is_told_so_by_no_coordinator_of_before(scene: Scene) -> None:
     """One that was cut off from the others believes that it still is; it cannot write."""
     old, new = scene.coordinator(), scene.coordinator()
@@ -76,6 +101,48 @@ def test_a_producer_that_was_shut_out_is_told_so_by_no_coordinator_of_before(sce
         assert await new.is_held()
 
     scene.loop.run_until_complete(ask())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_coordinator_that_is_silent_is_waited_for_no_longer_than_it_is_the_one(scene: Scene, version: int) -> None:
+    """Its connection is open, as that of a frozen broker; the next one is asked as soon as it is known."""
+    scene.kafka.transaction_version = version
+    coordinator = scene.coordinator()
+
+    async def ask() -> float:
+        await coordinator.init()
+        scene.network.freeze(scene.kafka.coordinator)
+        scene.loop.outside(0.3, setattr, scene.kafka, "coordinator", 2)
+        asked_s = scene.loop.time()
+        # The frozen one has raised the epoch, and nobody knows for whom.
+        with pytest.raises(PerhapsFencedError):
+            await coordinator.is_held()
+        return scene.loop.time() - asked_s
+
+    assert scene.loop.run_until_complete(ask()) < 2.5
+
+
+def test_a_leader_that_is_silent_is_waited_for_no_longer_than_it_leads(scene: Scene) -> None:
+    """Its connection is open, as that of a frozen broker; what it was sent goes to the next one, and is there once."""
+    scene.kafka.create("callbacks", 1)
+    log, producer = scene.kafka.logs["callbacks", 0], scene.producer()
+
+    async def send() -> float:
+        await producer.start()
+        for number in range(2):
+            producer.begin()
+            batch = producer.new_batch()
+            batch.append(timestamp=None, key=None, value=b"%d" % number)
+            began_s = scene.loop.time()
+            producer.send(batch, "callbacks", 0)
+            if number:
+                scene.network.freeze(log.leader)
+                scene.loop.outside(0.3, setattr, log, "leader", next(node for node in NODES if node != log.leader))
+            await producer.commit()
+        return scene.loop.time() - began_s
+
+    assert scene.loop.run_until_complete(send()) < 2.5
+    assert [record.value for record in log.committed()] == [b"0", b"1"]
 
 
 async def commit(producer: Producer, offset: int) -> None:

@@ -138,6 +138,7 @@ async def test_what_fails_is_sent_again() -> None:
 
 async def test_of_too_many_the_oldest_are_given_up_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_UNSENT_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
+    monkeypatch.setattr(module, "_WAIT_S", 0.01)
     desk = Desk(Topics("replies"))
     many = [UNKNOWN._replace(timer_id=b"%d" % number) for number in range(5)]
     desk.box.add(many)
@@ -145,6 +146,32 @@ async def test_of_too_many_the_oldest_are_given_up_and_counted(monkeypatch: pyte
     desk.now_s = 2.0
     assert await desk.box.unsent() == letters(*many[2:])
     assert desk.given_up() == 2
+    desk.running.cancel()
+
+
+async def test_more_answers_at_once_than_there_is_room_for_are_sent_one_part_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when a log is caught up with: the topic takes them, and only not all of them at once."""
+    monkeypatch.setattr(module, "_UNSENT_BYTES_MAX", 3 * letters(UNKNOWN)[0].size())
+    topics = Topics()
+    desk = Desk(topics)
+    many = [UNKNOWN._replace(timer_id=b"%d" % number) for number in range(20)]
+    desk.box.add(many)
+    assert await desk.box.confirmed() == 20
+    assert await desk.box.unsent() == []
+    assert (topics.sent, desk.given_up()) == (letters(*many), 0)
+    desk.running.cancel()
+
+
+async def test_an_answer_that_no_seal_has_room_for_is_given_up_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_UNSENT_BYTES_MAX", letters(UNKNOWN)[0].size() - 1)
+    monkeypatch.setattr(module, "_WAIT_S", 0.01)
+    desk = Desk(Topics())
+    desk.box.add([UNKNOWN])
+    await desk.box.confirmed()
+    assert await desk.box.unsent() == []
+    assert desk.given_up() == 1
     desk.running.cancel()
 
 

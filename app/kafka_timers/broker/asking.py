@@ -7,6 +7,7 @@ answer that is no mere delay, and each time it has failed it is looked up anew w
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NoReturn
 
 from aiokafka.client import CoordinationType
@@ -16,11 +17,15 @@ from aiokafka.protocol.api import Request
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
 
-__all__ = ["CoordinatorLink", "gravest"]
+__all__ = ["CoordinatorLink", "PerhapsFencedError", "gravest"]
 
 # What waits for a transaction to be complete, which takes milliseconds, and what waits for a broker.
 _SOON_S, _LATER_S = 0.02, 0.1
 _WORDS = {CoordinationType.TRANSACTION: "transactional id", CoordinationType.GROUP: "group"}
+
+
+class PerhapsFencedError(KafkaError):  # type: ignore[misc]  # aiokafka tells no types
+    """Another producer was let in, or a question of our own whose answer was lost has raised the epoch."""
 
 
 class CoordinatorLink:
@@ -38,19 +43,23 @@ class CoordinatorLink:
         node: the broker that has answered last, or is asked next; None when it has to be looked up.
         trouble: why it does not go on, as far as is known; empty when it does.
         unanswered: how many times something was asked and not answered, and so may be done later.
+        is_repeated: whether what was answered last had been asked before without an answer, and so may have been done.
     """
 
     def __init__(self, cluster: Cluster, kind: CoordinationType, name: str | None, timeout_s: float, lane: str) -> None:
         self.node: int | None = None
         self.trouble = ""
         self.unanswered = 0
+        self.is_repeated = False
         self._cluster = cluster
         self._kind = kind
         self._name = name
         self._timeout_s = timeout_s
         self._lane = lane
 
-    async def ask(self, request: Request[Any], code_of: Callable[[Any], int], *, to: str) -> Any:
+    async def ask(
+        self, request: Request[Any], code_of: Callable[[Any], int], *, to: str, limit_s: float | None = None
+    ) -> Any:
         """
         Return the first answer to *request* that is no mere delay.
 
@@ -58,19 +67,23 @@ class CoordinatorLink:
             request: what is asked.
             code_of: returns the number of the error in an answer.
             to: what is asked for, in words.
+            limit_s: of this question, if it has one of its own.
 
         Raises:
             KafkaTimeoutError: none within the limit.
             aiokafka.errors.KafkaError: the connection fails, and would fail again.
         """
+        unanswered, limit_s = self.unanswered, limit_s or self._timeout_s
         try:
-            async with asyncio.timeout(self._timeout_s) as limit:
+            async with asyncio.timeout(limit_s) as limit:
                 while True:
                     pause_s = _LATER_S
                     try:
                         node = await self._look_up()
                         self.unanswered += 1
-                        answer = await self._cluster.send(node, request, lane=self._lane)
+                        answer = await self._cluster.send(
+                            node, request, lane=self._lane, has_moved=partial(self._has_moved, node)
+                        )
                         self.unanswered -= 1
                     except KafkaError as error:
                         if not error.retriable:
@@ -80,6 +93,7 @@ class CoordinatorLink:
                         code = code_of(answer)
                         if code not in codes.DELAYS_OF_COORDINATORS:
                             self.trouble = ""
+                            self.is_repeated = self.unanswered > unanswered
                             return answer
                         self.trouble = f"{self._where()} answers {codes.name_of(code)}"
                         if code in codes.ELSEWHERE:
@@ -90,7 +104,7 @@ class CoordinatorLink:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise KafkaTimeoutError(f"asked to {to} for {self._timeout_s:g} s: {self.trouble}") from error
+            raise KafkaTimeoutError(f"asked to {to} for {limit_s:g} s: {self.trouble}") from error
 
     def refuse(self, code: int, what: str) -> NoReturn:
         """
@@ -98,11 +112,17 @@ class CoordinatorLink:
 
         Raises:
             ProducerFenced: another producer was let in.
+            PerhapsFencedError: either that, or it was asked twice, and the first time had its effect.
             aiokafka.errors.KafkaError: any other.
         """
-        if code in codes.FENCED:
-            raise ProducerFenced(f"another producer was let in, as {self._where()} says, which was asked to {what}")
-        raise for_code(code)(f"{self._where()} was asked to {what} and answers {codes.name_of(code)}")
+        told = f"{self._where()} was asked to {what} and answers {codes.name_of(code)}"
+        if code not in codes.FENCED:
+            raise for_code(code)(told)
+        if self.is_repeated:
+            # A coordinator that stood in for the one before does not know what that one has answered, or not: Kafka's
+            # log of transactions has the epoch, and not the one before it.
+            raise PerhapsFencedError(f"{told}: another producer was let in, or its answer before was lost")
+        raise ProducerFenced(f"another producer was let in: {told}")
 
     async def _look_up(self) -> int:
         if self.node is None:
@@ -112,6 +132,12 @@ class CoordinatorLink:
             )
             self.trouble = f"{self._where()} has not answered yet"
         return self.node
+
+    async def _has_moved(self, node: int) -> bool:
+        try:
+            return self._name is not None and await self._cluster.coordinator(self._kind, self._name) != node
+        except KafkaError:
+            return False
 
     def _where(self) -> str:
         node = "no broker" if self.node is None else self._cluster.name_of(self.node)

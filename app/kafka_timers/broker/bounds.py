@@ -8,6 +8,7 @@ replicas in sync (`above`): a leader whose log has that has all that was acknowl
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 from typing import NamedTuple
 
 from aiokafka.errors import KafkaError, KafkaTimeoutError, for_code
@@ -101,16 +102,30 @@ class LogBounds:
         return None if first.offset < 0 else first.offset
 
     async def told_by(
-        self, node: int, numbers: Collection[int], moment: int = ListOffsets.END, *, is_committed: bool = True
+        self,
+        node: int,
+        numbers: Collection[int],
+        moment: int = ListOffsets.END,
+        *,
+        led: Collection[int] = (),
+        is_committed: bool = True,
     ) -> dict[int, Bound | int]:
         """
         Return what broker *node* tells of partitions: what `ListOffsets` asks for, or the number of the error.
+
+        Args:
+            node: the broker.
+            numbers: of the partitions.
+            moment: what is asked for.
+            led: those of them that it is to lead: if it leads one no more it is not waited for.
+            is_committed: whether an end is that of what readers of committed records get.
 
         Raises:
             aiokafka.errors.KafkaError: it does not answer.
         """
         request = ListOffsets(self._topic, numbers, moment, is_committed=is_committed)
-        answer = await self._cluster.send(node, request, lane=self._lane)
+        has_moved = partial(self._cluster.has_moved, {(self._topic, number): node for number in led})
+        answer = await self._cluster.send(node, request, lane=self._lane, has_moved=has_moved if led else None)
         told: dict[int, Bound | int] = {}
         for _, partitions, *_ in answer.topics:
             for number, code, _, offset, epoch, *_ in partitions:
@@ -143,7 +158,7 @@ class LogBounds:
     async def _ask_leader(self, leader: Leader, number: int, moment: int, *, is_committed: bool) -> Bound | str:
         """Return what *leader* tells, or why it is to be asked again, or another one."""
         try:
-            told = (await self.told_by(leader.node, [number], moment, is_committed=is_committed))[number]
+            told = (await self.told_by(leader.node, [number], moment, led=[number], is_committed=is_committed))[number]
         except KafkaError as error:
             if not error.retriable:
                 raise

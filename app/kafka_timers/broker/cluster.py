@@ -7,7 +7,7 @@ One broker that is silent holds up no question to another.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, Self
 
@@ -27,6 +27,8 @@ __all__ = ["Cluster", "Leader"]
 LIMIT_S = 4.0
 # A question that any broker can answer goes to one more of them after so long.
 _ASK_NEXT_S = 0.5
+# So long nobody doubts that the right one was asked.
+_DOUBT_S = 1.0
 # How long one that was silent may take to open a connection.
 _GREETING_S = 1.0
 _CLOSE_S = 1.0
@@ -270,11 +272,21 @@ class Cluster:
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
-    async def send(self, node: int, request: Request[Any], *, lane: str) -> Any:
+    async def send(
+        self, node: int, request: Request[Any], *, lane: str, has_moved: Callable[[], Awaitable[bool]] | None = None
+    ) -> Any:
         """
         Return what broker *node* answers.
 
+        Args:
+            node: the broker.
+            request: what it is asked.
+            lane: which other questions it waits behind.
+            has_moved: tells whether another broker is to be asked by now; while there is no answer it is called once a
+                second.
+
         Raises:
+            StaleMetadata: another broker is to be asked; this one may have done what it was asked for.
             RequestTimedOutError: nothing within the limit; the broker may have done what it was asked for.
             KafkaConnectionError: it cannot be reached, or has broken the connection.
             aiokafka.errors.KafkaError: it is not known, or does not know such a request.
@@ -282,7 +294,28 @@ class Cluster:
         address = self._brokers.get(node)
         if address is None:
             raise StaleMetadata(f"broker {node} is not known")
-        return await self._ask(address, request, lane)
+        if has_moved is None:
+            return await self._ask(address, request, lane)
+        asking = asyncio.create_task(self._ask(address, request, lane))
+        asking.add_done_callback(_look_at)
+        try:
+            while not (await asyncio.wait([asking], timeout=_DOUBT_S))[0]:
+                if await has_moved() and not asking.done():
+                    self._silent.add(address)
+                    raise StaleMetadata(
+                        f"{self.name_of(node)} has not answered {type(request).__name__}, and is not the one to ask now"
+                    )
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    async def has_moved(self, leaders: Mapping[tuple[str, int], int]) -> bool:
+        """Ask anew who leads what, and tell whether any of the partitions has another leader than the one given."""
+        with suppress(KafkaError):
+            await self.refresh()
+        return any(
+            leader.node != node for place, node in leaders.items() if (leader := self.leader(*place)) is not None
+        )
 
     async def ask_any(self, request: Request[Any]) -> Any:
         """

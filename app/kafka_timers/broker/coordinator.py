@@ -25,6 +25,9 @@ from kafka_timers.broker.transaction_requests import EndTransaction, InitProduce
 __all__ = ["Coordinator", "Identity"]
 
 _SECOND_PROTOCOL = 2
+# A broker that is silent is replaced within 9 s, and the next coordinator has read its log some seconds later. Where no
+# transaction is open that can be waited for.
+_ELECTION_S = 15.0
 
 
 class Identity(NamedTuple):
@@ -41,7 +44,7 @@ class Coordinator:
     Args:
         cluster: to ask.
         transactional_id: of the producer; None for one without transactions.
-        timeout_s: after which the brokers abort a transaction; also the limit of each method.
+        timeout_s: after which the brokers abort a transaction; also the limit of each method but `is_held`.
         lane: of the questions.
 
     Attributes:
@@ -150,8 +153,11 @@ class Coordinator:
             aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
         request = InitProducerId(self._name, int(self._timeout_s * 1000), *self.identity)
-        answer = await self._link.ask(request, lambda answer: answer.error_code, to="write a later epoch")
-        if answer.error_code in codes.FENCED:
+        limit_s = max(self._timeout_s, _ELECTION_S)
+        answer = await self._link.ask(
+            request, lambda answer: answer.error_code, to="write a later epoch", limit_s=limit_s
+        )
+        if answer.error_code in codes.FENCED and not self._link.is_repeated:
             return False
         if answer.error_code:
             self._link.refuse(answer.error_code, "write a later epoch")

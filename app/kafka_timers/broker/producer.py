@@ -404,7 +404,12 @@ class Producer:
         batches = {place: to.batches[0].encoded(*identity, to.sequence) for place, to in ready.items()}
         kind = ProduceInTransaction if self.coordinator.joins_by_writing else Produce
         try:
-            answer = await self._cluster.send(node, kind(self._name, int(_REPLICAS_S * 1000), batches), lane=self._lane)
+            answer = await self._cluster.send(
+                node,
+                kind(self._name, int(_REPLICAS_S * 1000), batches),
+                lane=self._lane,
+                has_moved=partial(self._cluster.has_moved, dict.fromkeys(ready, node)),
+            )
         except KafkaError as error:
             if not error.retriable:
                 raise

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aiokafka.errors import KafkaError
 
+from kafka_timers.broker.asking import PerhapsFencedError
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.versions import KnownFromError
 from kafka_timers.errors import KafkaTimersError
@@ -59,6 +60,7 @@ class Fault:
         text: a sentence for people.
         is_known: whether it is one of the faults that must be reckoned with; any other is logged with its traceback.
         fenced: another worker owns the partition.
+        perhaps_fenced: another worker may own it.
         read_from: the offset from which on the log has to be read again; None to go on where it was.
         damaged: the files of the store are damaged.
         full: the disk of the store has no room.
@@ -68,6 +70,7 @@ class Fault:
     text: str
     is_known: bool = True
     fenced: bool = False
+    perhaps_fenced: bool = False
     read_from: int | None = None
     damaged: bool = False
     full: bool = False
@@ -81,6 +84,8 @@ class Fault:
         text = str(error) or type(error).__name__
         if isinstance(error, FencedError):
             return cls("another worker owns it by now", fenced=True)
+        if isinstance(error, PerhapsFencedError):
+            return cls(text, perhaps_fenced=True)
         if isinstance(error, KnownFromError):
             return cls(text, read_from=error.offset)
         if isinstance(error, DiskFullError):

@@ -13,6 +13,7 @@ by then goes into the seal itself: whoever owns the partition next sends it.
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -35,10 +36,10 @@ IsHeld = Callable[[], Awaitable[bool]]
 
 # What one who was shut out must not say.
 _NEED_AN_OWNER = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
-# For so long a seal waits for an answer.
+# For so long a seal waits for an answer, and one that finds no room for others to leave.
 _WAIT_S = 2.0
 _RETRY_S = 0.5
-_LETTERS_AT_ONCE = 500
+_LETTERS_AT_ONCE = 2_000
 # They have to fit into a seal, which by default may take 1 MiB.
 _UNSENT_BYTES_MAX = 512 << 10
 
@@ -77,6 +78,9 @@ class Outbox:
         self._unsent: dict[str, deque[_Unsent]] = {}
         self._numbers = count()
         self._unsent_bytes = 0
+        # When some of them left last, and until when a seal waits for all answers to be confirmed.
+        self._left_s = clock.elapsed_s()
+        self._wanted_by_s = math.inf
         self._lanes: dict[str, asyncio.Task[None]] = {}
         self._is_running = False
         self._some = asyncio.Event()
@@ -93,6 +97,8 @@ class Outbox:
     def add_letters(self, letters: Iterable[Letter]) -> None:
         """Have *letters* sent, which need no owner; while too many wait, the oldest are given up."""
         now_s = self._clock.elapsed_s()
+        if not self._unsent_bytes:
+            self._left_s = now_s
         for letter in letters:
             self._unsent.setdefault(letter.topic, deque()).append(_Unsent(next(self._numbers), now_s, letter))
             self._unsent_bytes += letter.size()
@@ -119,9 +125,7 @@ class Outbox:
                 answers, self._waiting = self._waiting, []
                 if any(answer.outcome in _NEED_AN_OWNER for answer in answers) and not await self._is_held():
                     raise FencedError
-                self.add_letters([Letter.of(answer, self._number) for answer in answers])
-                self._confirmed += len(answers)
-                self._progress.set()
+                await self._hand_over([Letter.of(answer, self._number) for answer in answers])
         except Exception as error:
             self._fail(error)
             raise
@@ -129,6 +133,32 @@ class Outbox:
             self._is_running = False
             for lane in self._lanes.values():
                 lane.cancel()
+
+    async def _hand_over(self, letters: Sequence[Letter]) -> None:
+        """Have *letters* sent, no more at a time than there is room for, as long as some leave."""
+        begin = 0
+        while begin < len(letters):
+            end, room = begin, _UNSENT_BYTES_MAX - self._unsent_bytes
+            while end < len(letters) and (room := room - letters[end].size()) >= 0:
+                end += 1
+            if end == begin:
+                if await self._has_left():
+                    continue
+                end = len(letters)
+            self.add_letters(letters[begin:end])
+            self._confirmed += end - begin
+            self._progress.set()
+            begin = end
+
+    async def _has_left(self) -> bool:
+        """Wait for some answers to leave; False when none did for too long, or a seal waits no more."""
+        left_s = min(self._left_s + _WAIT_S, self._wanted_by_s) - self._clock.elapsed_s()
+        try:
+            async with asyncio.timeout(max(left_s, 0)):
+                await self._moves()
+        except TimeoutError:
+            return False
+        return True
 
     def _open_lane(self, topic: str) -> None:
         lane = self._lanes[topic] = asyncio.create_task(self._send_to(topic))
@@ -150,6 +180,7 @@ class Outbox:
                 # Some may have been given up meanwhile.
                 while unsent and unsent[0].number <= some[-1].number:
                     self._unsent_bytes -= unsent.popleft().letter.size()
+                self._left_s = self._clock.elapsed_s()
                 self._progress.set()
 
     def _sent_to(self, topic: str, lane: "asyncio.Task[None]") -> None:
@@ -188,9 +219,12 @@ class Outbox:
         Raises:
             FaultError: `run` has ended.
         """
-        added = self._added
-        while self._confirmed < added:
-            await self._moves()
+        added, self._wanted_by_s = self._added, self._clock.elapsed_s() + _WAIT_S
+        try:
+            while self._confirmed < added:
+                await self._moves()
+        finally:
+            self._wanted_by_s = math.inf
         return added
 
     async def unsent(self) -> list[Letter]:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _PAUSES_S = (0.1, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 _PAUSE_FULL_S = 1.0
+# By then a heartbeat has told if another worker has the partition.
+_PAUSE_PERHAPS_S = 2.0
 _FORGET_EVERY_S = 1.0
 # How long to look for a leader of the request log that has what was fired from it.
 _LOOKS_S = (0.1, 0.5, 1.0, 1.0)
@@ -236,6 +238,8 @@ class Owner:
             log.warning("partition %d: its store is damaged and is rebuilt from the log", number)
             self._drop_store = ports.stores.destroy
         self._faults += 1
+        if fault.perhaps_fenced:
+            return _PAUSE_PERHAPS_S
         return _PAUSES_S[min(self._faults, len(_PAUSES_S)) - 1]
 
     def _stop_for_disk(self, fault: Fault) -> float:
@@ -274,6 +278,7 @@ class Owner:
         self._ports.stores.check_room(self.number)
         if self.is_full:
             self._trouble = "has room on its disk again, and reads the log"
+        began_s = self._ports.clock.elapsed_s()
         fenced = await self._fence()
         await self._check_log()
         barred = await self._bar(fenced)
@@ -284,6 +289,8 @@ class Owner:
         self._ports.reader.hurry()
         # Until the log has been read up to where it ends now, an older request might come after a younger one.
         await self._follower.reach(max(end, self._partition.must_read_to), unless=self._stopped.is_set)
+        if barred.requests is not None:
+            self._ports.ends.proved(self.number, began_s)
         self._trouble = "waits for a tick"
         self._serving = True
         self._looked_at_s = self._ports.clock.elapsed_s()
