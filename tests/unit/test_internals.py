@@ -15,7 +15,9 @@ from typing import Any, cast
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.abc import AbstractTokenProvider
+from aiokafka.client import CoordinationType
 from aiokafka.consumer.fetcher import Fetcher
+from aiokafka.errors import RequestTimedOutError
 from aiokafka.record.memory_records import MemoryRecords
 
 from kafka_timers.broker.internals import _TAKE_ANSWER, Member, connection_of, member_id_of, transactional_id_of
@@ -146,6 +148,27 @@ async def test_a_worker_is_a_member_of_its_group_and_reads_nothing_by_that(start
     fetcher = started.consumer._fetcher
     fetches, resets, _, is_stale, paused = type(fetcher)._get_actions_per_node(fetcher, SimpleNamespace(tps=[]))
     assert fetcher._get_actions_per_node(SimpleNamespace(tps=[AT])) == (fetches, resets, None, is_stale, paused)
+
+
+async def test_a_member_asks_one_broker_after_the_other_who_coordinates_and_waits_for_none_for_long(
+    started: Started,
+) -> None:
+    """A frozen one among them costs one question, also where its connection is open."""
+    client = started.consumer._client
+    assert client._request_timeout_ms == 4_000
+    client.cluster.brokers = lambda: [SimpleNamespace(nodeId=node) for node in (3, 1, 2)]
+    asked: list[int] = []
+
+    async def send(node: int, request: object) -> object:
+        asked.append(node)
+        raise RequestTimedOutError
+
+    client.send = send
+    for _ in range(6):
+        with pytest.raises(RequestTimedOutError):
+            await client.coordinator_lookup(CoordinationType.GROUP, "g")
+    assert sorted(asked[:3]) == [1, 2, 3]
+    assert asked[3:] == asked[:3]
 
 
 def test_our_own_consumers_read_records_whose_headers_have_names_that_are_not_text() -> None:

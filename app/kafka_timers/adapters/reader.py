@@ -64,7 +64,6 @@ _STRIDE_RECORDS = 250
 # A transaction costs the same for one record as for a thousand. Where few come, more of them are waited for.
 _MANY, _LINGER_S = 1_000, 0.1
 _POLL_S = 0.2
-_ANSWER_MS = 4_000
 # A leader that was cut off tells nothing new and no error; others tell who leads in its place.
 _REFRESH_S = 5.0
 _RETRY_S = 2.0
@@ -202,8 +201,6 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                     group_id=self._group,
                     session_timeout_ms=session_ms,
                     heartbeat_interval_ms=session_ms // 4,
-                    # The coordinator answers once all members have joined, which takes a session at most.
-                    request_timeout_ms=session_ms + _ANSWER_MS,
                 )
             )
             self._assigned = frozenset()

@@ -7,6 +7,7 @@ tries that on the installed versions. Faust itself is not imported, since a clie
 """
 
 from collections.abc import Callable
+from itertools import count
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -76,10 +77,34 @@ class Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
         super().__setattr__(name, value)
 
 
+# A member has to be back before its session ends, which begins anew with a new coordinator.
+_LIMIT_MS = 4_000
+
+
+def _hurry(client: Any) -> None:
+    """
+    Have *client* wait no longer than `_LIMIT_MS`, and ask each time another broker who coordinates.
+
+    It makes one connection at a time, asks a broker that it draws, and gives each request the same time. With the half
+    minute that JoinGroup may take, a member whose coordinator is frozen was out of its group for a minute. JoinGroup
+    can be asked again, since the member tells the id that it was given first.
+    """
+    client._request_timeout_ms = _LIMIT_MS
+    turns = count()
+
+    def next_node() -> int | None:
+        nodes = sorted(broker.nodeId for broker in client.cluster.brokers())
+        return nodes[next(turns) % len(nodes)] if nodes else None
+
+    client.get_random_node = next_node
+
+
 class Member(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
     """aiokafka's consumer as a member of its group, which gets partitions assigned and reads nothing of them."""
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_client":
+            _hurry(value)
         if name == "_fetcher" and value is not None:
             # Fetches, looks for positions, their time, whether metadata is old, and what else to wait for.
             value._get_actions_per_node = lambda _: ([], {}, None, False, [])
@@ -99,6 +124,7 @@ def read_nothing(app: Any) -> None:
     def created(loop: Any) -> Any:
         consumer = create(loop)
         consumer.__class__ = Member
+        _hurry(consumer._client)
         return consumer
 
     thread._create_consumer = created
