@@ -43,8 +43,8 @@ class Lossy(Cluster):
         self.loses: set[str] = set()
         self.lost: list[str] = []
 
-    async def send(self, node: int, request: Any, *, lane: str) -> Any:
-        answer = await super().send(node, request, lane=lane)
+    async def send(self, node: int, request: Any, **more: Any) -> Any:
+        answer = await super().send(node, request, **more)
         name = type(request).__name__
         if name in self.loses:
             self.loses.remove(name)
