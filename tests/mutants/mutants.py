@@ -210,8 +210,14 @@ MUTANTS = [
     _one(
         "a leader is waited for though another one leads",
         PRODUCER,
-        "                has_moved=partial(self._cluster.has_moved, dict.fromkeys(ready, node)),\n",
+        "                has_moved=partial(self._cluster.has_lost, node, ready),\n",
         "                has_moved=None,\n",
+    ),
+    _one(
+        "an end is waited for though another broker leads",
+        BOUNDS,
+        "partial(self._cluster.has_lost, node, led) if led else None\n",
+        "None\n",
     ),
     _one(
         "a coordinator is waited for though another one coordinates",
@@ -221,9 +227,9 @@ MUTANTS = [
     ),
     _one(
         "a producer takes its own later epoch for somebody else's",
-        COORDINATOR,
-        "if answer.error_code in codes.FENCED and not self._link.is_repeated:\n",
-        "if answer.error_code in codes.FENCED:\n",
+        ASKING,
+        "        if self._is_repeated:\n",
+        "        if False:\n",
     ),
     # --- who leads what ----------------------------------------------------------------------------------------------
     _one(

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from kafka_timers.broker.asking import PerhapsFencedError
+from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.coordinator import Coordinator
 from kafka_timers.broker.offsets import GroupOffsets
@@ -143,6 +144,21 @@ def test_a_leader_that_is_silent_is_waited_for_no_longer_than_it_leads(scene: Sc
 
     assert scene.loop.run_until_complete(send()) < 2.5
     assert [record.value for record in log.committed()] == [b"0", b"1"]
+
+
+def test_an_end_is_asked_of_no_silent_broker_for_longer_than_it_leads(scene: Scene) -> None:
+    """As `test_a_leader_that_is_silent_is_waited_for_no_longer_than_it_leads`, for what begins each tick."""
+    log, cluster = scene.kafka.requests(0), scene.cluster()
+
+    async def ask() -> float:
+        await cluster.look_up([log.topic])
+        scene.network.freeze(log.leader)
+        scene.loop.outside(0.3, setattr, log, "leader", next(node for node in NODES if node != log.leader))
+        asked_s = scene.loop.time()
+        assert await LogBounds(cluster, log.topic).end(0) == log.end
+        return scene.loop.time() - asked_s
+
+    assert scene.loop.run_until_complete(ask()) < 2.5
 
 
 async def commit(producer: Producer, offset: int) -> None:

@@ -43,19 +43,19 @@ class CoordinatorLink:
         node: the broker that has answered last, or is asked next; None when it has to be looked up.
         trouble: why it does not go on, as far as is known; empty when it does.
         unanswered: how many times something was asked and not answered, and so may be done later.
-        is_repeated: whether what was answered last had been asked before without an answer, and so may have been done.
     """
 
     def __init__(self, cluster: Cluster, kind: CoordinationType, name: str | None, timeout_s: float, lane: str) -> None:
         self.node: int | None = None
         self.trouble = ""
         self.unanswered = 0
-        self.is_repeated = False
         self._cluster = cluster
         self._kind = kind
         self._name = name
         self._timeout_s = timeout_s
         self._lane = lane
+        # Whether what was answered last had been asked before without an answer, and so may have been done.
+        self._is_repeated = False
 
     async def ask(
         self, request: Request[Any], code_of: Callable[[Any], int], *, to: str, limit_s: float | None = None
@@ -93,7 +93,7 @@ class CoordinatorLink:
                         code = code_of(answer)
                         if code not in codes.DELAYS_OF_COORDINATORS:
                             self.trouble = ""
-                            self.is_repeated = self.unanswered > unanswered
+                            self._is_repeated = self.unanswered > unanswered
                             return answer
                         self.trouble = f"{self._where()} answers {codes.name_of(code)}"
                         if code in codes.ELSEWHERE:
@@ -118,7 +118,7 @@ class CoordinatorLink:
         told = f"{self._where()} was asked to {what} and answers {codes.name_of(code)}"
         if code not in codes.FENCED:
             raise for_code(code)(told)
-        if self.is_repeated:
+        if self._is_repeated:
             # A coordinator that stood in for the one before does not know what that one has answered, or not: Kafka's
             # log of transactions has the epoch, and not the one before it.
             raise PerhapsFencedError(f"{told}: another producer was let in, or its answer before was lost")

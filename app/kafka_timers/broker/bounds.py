@@ -102,30 +102,20 @@ class LogBounds:
         return None if first.offset < 0 else first.offset
 
     async def told_by(
-        self,
-        node: int,
-        numbers: Collection[int],
-        moment: int = ListOffsets.END,
-        *,
-        led: Collection[int] = (),
-        is_committed: bool = True,
+        self, node: int, numbers: Collection[int], moment: int = ListOffsets.END, *, is_committed: bool = True
     ) -> dict[int, Bound | int]:
         """
         Return what broker *node* tells of partitions: what `ListOffsets` asks for, or the number of the error.
 
-        Args:
-            node: the broker.
-            numbers: of the partitions.
-            moment: what is asked for.
-            led: those of them that it is to lead: if it leads one no more it is not waited for.
-            is_committed: whether an end is that of what readers of committed records get.
+        Once it no longer leads one that it is known to lead now, it is not waited for.
 
         Raises:
             aiokafka.errors.KafkaError: it does not answer.
         """
         request = ListOffsets(self._topic, numbers, moment, is_committed=is_committed)
-        has_moved = partial(self._cluster.has_moved, {(self._topic, number): node for number in led})
-        answer = await self._cluster.send(node, request, lane=self._lane, has_moved=has_moved if led else None)
+        led = [(self._topic, number) for number in self._cluster.led(self._topic, numbers).get(node, ())]
+        has_moved = partial(self._cluster.has_lost, node, led) if led else None
+        answer = await self._cluster.send(node, request, lane=self._lane, has_moved=has_moved)
         told: dict[int, Bound | int] = {}
         for _, partitions, *_ in answer.topics:
             for number, code, _, offset, epoch, *_ in partitions:
@@ -158,7 +148,7 @@ class LogBounds:
     async def _ask_leader(self, leader: Leader, number: int, moment: int, *, is_committed: bool) -> Bound | str:
         """Return what *leader* tells, or why it is to be asked again, or another one."""
         try:
-            told = (await self.told_by(leader.node, [number], moment, led=[number], is_committed=is_committed))[number]
+            told = (await self.told_by(leader.node, [number], moment, is_committed=is_committed))[number]
         except KafkaError as error:
             if not error.retriable:
                 raise

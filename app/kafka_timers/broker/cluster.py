@@ -7,7 +7,7 @@ One broker that is silent holds up no question to another.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple, Self
 
@@ -309,13 +309,11 @@ class Cluster:
         finally:
             asking.cancel()
 
-    async def has_moved(self, leaders: Mapping[tuple[str, int], int]) -> bool:
-        """Ask anew who leads what, and tell whether any of the partitions has another leader than the one given."""
+    async def has_lost(self, node: int, places: Iterable[tuple[str, int]]) -> bool:
+        """Ask anew who leads what, and tell whether another broker than *node* leads any of the partitions *places*."""
         with suppress(KafkaError):
             await self.refresh()
-        return any(
-            leader.node != node for place, node in leaders.items() if (leader := self.leader(*place)) is not None
-        )
+        return any(leader.node != node for place in places if (leader := self.leader(*place)) is not None)
 
     async def ask_any(self, request: Request[Any]) -> Any:
         """

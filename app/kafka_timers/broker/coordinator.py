@@ -15,6 +15,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from aiokafka.client import CoordinationType
+from aiokafka.errors import ProducerFenced
 from aiokafka.protocol.transaction import AddOffsetsToTxnRequest, AddPartitionsToTxnRequest, EndTxnRequest
 
 from kafka_timers.broker import codes
@@ -157,9 +158,10 @@ class Coordinator:
         answer = await self._link.ask(
             request, lambda answer: answer.error_code, to="write a later epoch", limit_s=limit_s
         )
-        if answer.error_code in codes.FENCED and not self._link.is_repeated:
-            return False
         if answer.error_code:
-            self._link.refuse(answer.error_code, "write a later epoch")
+            try:
+                self._link.refuse(answer.error_code, "write a later epoch")
+            except ProducerFenced:
+                return False
         self.identity = Identity(answer.producer_id, answer.producer_epoch)
         return True

@@ -408,7 +408,7 @@ class Producer:
                 node,
                 kind(self._name, int(_REPLICAS_S * 1000), batches),
                 lane=self._lane,
-                has_moved=partial(self._cluster.has_moved, dict.fromkeys(ready, node)),
+                has_moved=partial(self._cluster.has_lost, node, ready),
             )
         except KafkaError as error:
             if not error.retriable:

@@ -100,8 +100,7 @@ class EndOffsets:
             for node in sorted(nodes):
                 by_node.setdefault(node, []).append(number)
         for node, numbers in by_node.items():
-            is_led_by = [number for number in numbers if leaders[number].node == node]
-            task = asyncio.create_task(self._bounds.told_by(node, numbers, led=is_led_by))
+            task = asyncio.create_task(self._bounds.told_by(node, numbers))
             self._open[task] = None
             task.add_done_callback(partial(self._heard, asked, node, numbers))
         return asked

@@ -289,8 +289,8 @@ class Owner:
         self._ports.reader.hurry()
         # Until the log has been read up to where it ends now, an older request might come after a younger one.
         await self._follower.reach(max(end, self._partition.must_read_to), unless=self._stopped.is_set)
-        if barred.requests is not None:
-            self._ports.ends.proved(self.number, began_s)
+        # As `Firing.prove` does it, also where nobody is shut out.
+        self._ports.ends.proved(self.number, began_s)
         self._trouble = "waits for a tick"
         self._serving = True
         self._looked_at_s = self._ports.clock.elapsed_s()
