@@ -173,7 +173,8 @@ async def write_schedules(bootstrap: str, topic: str, numbers: Iterable[int]) ->
     """Write records for the door, all replicas in sync having them."""
     second = b"%d" % (time.time() + 100_000)
     headers = [("timer-expiry", second), ("timer-callback-topic", b"t")]
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
+    # Idempotent: else what a frozen broker has taken and not answered is there twice, and is passed on twice.
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
         for number in numbers:
             await producer.send_and_wait(topic, b"%d" % number, b"%d" % number, partition=0, headers=headers)
 
