@@ -23,7 +23,8 @@ from brokers import administering, make_topic
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.producer import Producer, RefusedError
+from kafka_timers.broker.producer import Producer
+from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.broker.requests import ApiVersions, Fetch
 
 _BATCH_BYTES = 4_096

@@ -300,6 +300,18 @@ MUTANTS = [
         "                to.sequence += 1\n                self._later(to, _LATER_S, look=True)\n            return\n",
     ),
     _one(
+        "a topic is taken for gone on the word of a leader that has not heard of it",
+        FIRING,
+        "_UNHEARD_S = 2.0",
+        "_UNHEARD_S = 0.0",
+    ),
+    _one(
+        "a topic that is gone holds up the others of its second",
+        SENDER,
+        "_MISSING_S = 0.3",
+        "_MISSING_S = 1.0",
+    ),
+    _one(
         "a batch that the log has already counts as refused",
         PRODUCER,
         "                if code in (0, codes.DUPLICATE_SEQUENCE_NUMBER):\n",

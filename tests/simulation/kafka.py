@@ -37,6 +37,7 @@ class Topic:
         is_compacted: takes no record without a key.
         refuses: whether it refuses writes, though its settings look well.
         exists: topics come and go.
+        is_unheard_of: whether those who lead it have not heard of it yet, and all others have.
         is_short: of replicas, and takes nothing for now.
     """
 
@@ -45,6 +46,7 @@ class Topic:
     is_compacted: bool = False
     refuses: bool = False
     exists: bool = True
+    is_unheard_of: bool = False
     is_short: bool = False
 
 
@@ -273,7 +275,7 @@ class Kafka:
     def refusal(self, topic: str, number: int, size: int, records: list[Record]) -> int:
         """Return the number of the error for which a batch of *size* bytes is not taken; 0 for none."""
         found = self.topics.get(topic)
-        if found is None or not found.exists or number >= found.partitions:
+        if found is None or not found.exists or found.is_unheard_of or number >= found.partitions:
             return codes.UNKNOWN_TOPIC_OR_PARTITION
         if found.is_short:
             return _NOT_ENOUGH_REPLICAS

@@ -10,7 +10,7 @@ import pytest
 
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Copy
-from simulation.clients import COMPACTED
+from simulation.clients import COMPACTED, MOODY
 from simulation.told import told
 
 # Of two partitions it belongs into the first.
@@ -53,6 +53,34 @@ def test_a_callback_that_its_topic_does_not_take_stops_no_other() -> None:
         story.request(4)
         story.finish()
         assert [offset for offset, _ in story.fired()] == [0, 2, 3]
+
+
+def test_a_topic_that_its_leader_has_not_heard_of_yet_gets_its_callbacks() -> None:
+    """It has been made a moment ago: all other brokers tell that it is there."""
+    with told() as story:
+        story.start("a", 0)
+        story.request(3, topic=MOODY)
+        story.request(3)
+        story.until(2.5)
+        story.kafka.topics[MOODY].is_unheard_of = True
+        story.until(4.2)
+        story.kafka.topics[MOODY].is_unheard_of = False
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [0, 1]
+
+
+def test_a_topic_that_is_gone_does_not_hold_up_the_others_of_its_second() -> None:
+    with told() as story:
+        story.start("a", 0)
+        story.request(3, topic=MOODY)
+        story.request(3)
+        story.until(2.9)
+        story.kafka.topics[MOODY].exists = False
+        story.until(6)
+        story.finish()
+        [(offset, moment_s)] = story.fired()
+        assert offset == 1
+        assert moment_s < 4
 
 
 def test_a_batch_that_is_not_taken_in_mid_second_leaves_no_locked_store() -> None:

@@ -9,6 +9,7 @@ Kafka as all processes see it.
     messages      what they are made of
     codes         what brokers answer when they do not do what they were asked for
     producer      sends batches, each once, in transactions
+    refusals      why a partition does not take what is sent to it
     coordinator   of transactions, as a producer talks to it
     offsets       of a consumer group, committed in transactions, and read
     asking        questions to coordinators, until they are answered

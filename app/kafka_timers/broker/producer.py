@@ -11,10 +11,9 @@ that is not answered is sent again, to whoever leads by then; brokers know by th
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerFenced, for_code
 
@@ -23,38 +22,16 @@ from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.coordinator import Coordinator
 from kafka_timers.broker.offsets import GroupOffsets
+from kafka_timers.broker.refusals import Refusal, RefusedError
 from kafka_timers.broker.requests import Produce, ProduceInTransaction
 
-__all__ = ["Producer", "Refusal", "RefusedError"]
+__all__ = ["Producer"]
 
 # How long a leader may wait for the other replicas: less than a request may take.
 _REPLICAS_S = 3.0
 _SOON_S, _LATER_S = 0.02, 0.1
-# A partition that no broker knows for so long is not there: a new one is known within less.
-_MISSING_S = 1.0
 
 _Place = tuple[str, int]
-
-
-class Refusal(NamedTuple):
-    """Why a partition does not take what was sent to it: the number of the error, and the broker's own words."""
-
-    topic: str
-    partition: int
-    code: int
-    words: str
-
-    def __str__(self) -> str:
-        return f"{codes.name_of(self.code)} {self.words}".rstrip()
-
-
-class RefusedError(KafkaError):  # type: ignore[misc]  # aiokafka tells no types
-    """Topics do not take what was sent to them; `refusals` says which, and why."""
-
-    def __init__(self, refusals: Sequence[Refusal]) -> None:
-        first = refusals[0]
-        super().__init__(f"{first.topic} partition {first.partition} does not take it: {first}")
-        self.refusals = refusals
 
 
 @dataclass(slots=True)
@@ -82,6 +59,7 @@ class Producer:
         batch_bytes_max: of each batch.
         lane: of the requests, which no other producer has.
         group: the consumer group whose offsets it commits, if it has a transactional id.
+        missing_s: a partition that no broker knows for so long is refused; a new one is known everywhere within less.
     """
 
     def __init__(
@@ -92,6 +70,7 @@ class Producer:
         batch_bytes_max: int,
         lane: str,
         group: str = "",
+        missing_s: float = 1.0,
     ) -> None:
         self.coordinator = Coordinator(cluster, transactional_id, timeout_s, f"{lane} coordination")
         self._offsets = GroupOffsets(cluster, group, timeout_s, f"{lane} offsets")
@@ -102,6 +81,7 @@ class Producer:
         self._timeout_s = timeout_s
         self._batch_bytes_max = batch_bytes_max
         self._lane = lane
+        self._missing_s = missing_s
         self._partitions: dict[_Place, _Partition] = {}
         # What is ready to leave, by the broker that leads it, and who sends it there.
         self._ready: dict[int, dict[_Place, _Partition]] = {}
@@ -454,7 +434,7 @@ class Producer:
         now_s = asyncio.get_running_loop().time()
         if to.missing_since_s is None:
             to.missing_since_s = now_s
-        return now_s - to.missing_since_s >= _MISSING_S
+        return now_s - to.missing_since_s >= self._missing_s
 
     def _refuse(self, to: _Partition, code: int, words: str) -> None:
         refusal = Refusal(*to.place, code, words)

@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.core.changes import Changes, Row
 from kafka_timers.core.keys import first_key
+from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.faults import TopicsRefusedError
 from kafka_timers.worker.follower import Follower, withdrawn_keys
@@ -31,6 +32,8 @@ _SLICE_ROWS_MIN = 100
 _PREBUILD_S = 5
 # For so long nobody asks for another proof that the log is read from who leads it.
 _PROVED_FOR_S = 2.0
+# A leader that does not know a topic which is there has heard of it within less.
+_UNHEARD_S = 2.0
 
 
 class _OpenScan(NamedTuple):
@@ -211,9 +214,10 @@ class Firing:
         Send the next slice of *scan* and commit it, if need be again without the topics that refuse.
 
         A topic is to refuse twice while others take what is theirs, in a transaction that fails for it alone: then its
-        callbacks are rejected in the one that commits the others.
+        callbacks are rejected in the one that commits the others. Whether it exists is looked up after each refusal;
+        against that, the word of who leads it counts after two seconds.
         """
-        topics, suspects = self._ports.callback_topics, set[str]()
+        topics, clock, since_s = self._ports.callback_topics, self._ports.clock, dict[str, float]()
         while True:
             try:
                 return await self._commit(await self._send(scan))
@@ -227,9 +231,12 @@ class Firing:
             self._prebuilt.release()
             # It may have changed since it was looked up.
             topics.doubt()
-            for topic in suspects.intersection(refusals):
-                topics.refuse(topic, *refusals[topic])
-            suspects.update(refusals)
+            now_s = clock.elapsed_s()
+            for topic, (reason, words) in refusals.items():
+                is_unheard_of = reason is Reason.TOPIC_UNKNOWN and now_s < since_s.get(topic, now_s) + _UNHEARD_S
+                if topic in since_s and not is_unheard_of:
+                    topics.refuse(topic, reason, words)
+                since_s.setdefault(topic, now_s)
 
     async def _send(self, scan: _OpenScan) -> _Sent:
         """Send the callbacks of the next slice of *scan*, and return its seal, with what is not answered yet."""

@@ -8,7 +8,8 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.producer import Producer, RefusedError
+from kafka_timers.broker.producer import Producer
+from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.verdicts import Reason

@@ -18,8 +18,9 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 from kafka_timers.broker import codes
 from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.producer import Producer, RefusedError
+from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.producing import naming_the_timeout
+from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed, Topics, is_complete
 from kafka_timers.settings import WorkerSettings
@@ -28,12 +29,13 @@ from kafka_timers.worker.ports import Barrier, Ready
 
 # All others are `TOPIC_REFUSED`.
 _REASONS = {
-    codes.INVALID_TOPIC: Reason.TOPIC_UNKNOWN,
     codes.UNKNOWN_TOPIC_OR_PARTITION: Reason.TOPIC_UNKNOWN,
     codes.MESSAGE_TOO_LARGE: Reason.TOO_LARGE,
     codes.RECORD_LIST_TOO_LARGE: Reason.TOO_LARGE,
 }
 BATCH_BYTES = 512 << 10
+# The other topics of a second wait for one that is gone, and whether it is gone is looked up then.
+_MISSING_S = 0.3
 # A compacted topic takes no record without a key.
 _BARRIER_KEY = b"barrier"
 
@@ -69,7 +71,8 @@ class KafkaSender:
         # Held by whoever has a transaction open, or asks for a later epoch, which would abort one.
         self._free = asyncio.Lock()
         name = transactional_id(settings.group, settings.topic_prefix, partition) if self._transactional else None
-        self._producer = Producer(cluster, name, self._timeout_s, BATCH_BYTES, f"sender {partition}")
+        lane = f"sender {partition}"
+        self._producer = Producer(cluster, name, self._timeout_s, BATCH_BYTES, lane, missing_s=_MISSING_S)
 
     @property
     def trouble(self) -> str:
