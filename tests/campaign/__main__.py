@@ -36,11 +36,12 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="write the table of the runs in the JSON file here")
     given = parser.parse_args()
     known = json.loads(given.json.read_text()) if given.add and given.json.exists() else []
-    for round_ in range(given.rounds):
+    for _ in range(given.rounds):
         for name in given.fault or FAULTS:
             with tempfile.TemporaryDirectory(prefix="campaign-") as temporary:
-                folder = (given.folder or Path(temporary)) / f"{name}-{round_}"
-                outcome = asyncio.run(once(FAULTS[name], folder, given.rate, round_, given.short))
+                seed = sum(one["fault"] == name for one in known)
+                folder = (given.folder or Path(temporary)) / f"{name}-{seed}"
+                outcome = asyncio.run(once(FAULTS[name], folder, given.rate, seed, given.short))
             print(name, outcome.document(), outcome.problems() or "all held", flush=True)
             known.append({"fault": name, "rate": given.rate, "short": given.short} | outcome.document())
             if given.json:

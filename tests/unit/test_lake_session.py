@@ -1,14 +1,17 @@
 """What is said when Spark cannot start; nothing here needs Java."""
 
 import io
+import logging
 import subprocess
+import threading
+from pathlib import Path
 
 import pyspark
 import pytest
 
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import session
-from kafka_timers.lake.session import open_session
+from kafka_timers.lake.session import alone_in, open_session
 from kafka_timers.settings import LakeSettings
 
 
@@ -52,3 +55,37 @@ def test_what_children_say_while_spark_starts_is_kept_and_what_is_said_later_is_
     subprocess.run(["sh", "-c", "echo later >&2"], check=True)
     assert capfd.readouterr().err == "later\n"
     assert kept.closed
+
+
+def test_of_two_jobs_that_start_at_once_one_waits_for_the_other(tmp_path: Path) -> None:
+    """Ivy fetched the same jars for both into one folder, and both failed."""
+    lock, done, waits = tmp_path / "cache" / "lock", list[str](), threading.Event()
+
+    class Signal(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            waits.set()
+
+    def second() -> None:
+        with alone_in(lock):
+            done.append("second")
+
+    handler, level = Signal(), session.log.level
+    session.log.addHandler(handler)
+    session.log.setLevel(logging.INFO)
+    thread = threading.Thread(target=second)
+    try:
+        with alone_in(lock):
+            thread.start()
+            assert waits.wait(30), "the second one does not say that it waits"
+            done.append("first")
+        thread.join(30)
+    finally:
+        session.log.removeHandler(handler)
+        session.log.setLevel(level)
+    assert done == ["first", "second"]
+
+
+def test_a_cache_that_cannot_be_written_stops_no_job(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with alone_in(tmp_path / "file" / "lock"):
+        pass

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kafka_timers.errors import KafkaSetupError
 
-__all__ = ["KAFKA_VERSION", "cache_folder", "classpath"]
+__all__ = ["KAFKA_VERSION", "cache_folder", "caches", "classpath"]
 
 KAFKA_VERSION = "4.3.1"
 
@@ -56,9 +56,14 @@ def locked() -> list[Jar]:
 
 
 def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder that holds the jars, below XDG_CACHE_HOME or ~/.cache; it need not exist."""
+    """Return the folder that holds the jars; it need not exist."""
+    return caches(env) / f"kafka-{KAFKA_VERSION}"
+
+
+def caches(env: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of all that is kept for this user, below XDG_CACHE_HOME or ~/.cache; it need not exist."""
     home = env.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "kafka-timers" / f"kafka-{KAFKA_VERSION}"
+    return (Path(home) if home else Path.home() / ".cache") / "kafka-timers"
 
 
 def classpath(env: Mapping[str, str] = os.environ) -> str:

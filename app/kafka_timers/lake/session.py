@@ -5,6 +5,8 @@ A job brings no master of its own, so that the same one runs locally, by spark-s
 Spark itself, it also keeps Spark's own log to itself, unless asked for all with --log-level debug.
 """
 
+import fcntl
+import logging
 import os
 import re
 import sys
@@ -21,10 +23,13 @@ from pyspark.sql import SparkSession
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev import java
+from kafka_timers.dev.jars import caches
 from kafka_timers.errors import KafkaSetupError, LakeError
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["kafka_options", "open_session"]
+
+log = logging.getLogger(__name__)
 
 # Minor of pyspark → connector and Delta that were tested with it. Those of 4.1 and 4.2 did not resolve completely.
 PACKAGES = {
@@ -110,7 +115,11 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
         told["spark.log.level"] = "ERROR"
     for key, value in (told | dict(conf or {})).items():
         builder = builder.config(key, value)
-    with _stderr_to_file() if is_quiet else nullcontext() as output:
+    fetches = packages != NO_PACKAGES and not is_submitted
+    with (
+        alone_in(caches() / "spark-jars.lock") if fetches else nullcontext(),
+        _stderr_to_file() if is_quiet else nullcontext() as output,
+    ):
         try:
             spark = builder.getOrCreate()
         except PySparkException as error:
@@ -126,6 +135,30 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
 def kafka_options(kafka: Kafka) -> dict[str, str]:
     """Return what Spark's readers and writers of Kafka need to connect."""
     return {f"kafka.{name}": value for name, value in kafka.java_options().items()}
+
+
+@contextmanager
+def alone_in(lock: Path) -> Iterator[None]:
+    """
+    Wait until no other process holds the file *lock*, and hold it.
+
+    Where several jobs start at once on a machine that has no jars of Spark yet, Ivy would fetch the same files for each
+    of them into one folder, and all but one would fail.
+    """
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        file = lock.open("wb")
+    except OSError as error:
+        log.info("%s cannot be written (%s): do not start two first jobs at once", lock, error.strerror)
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.info("waiting for another job on this machine to have Spark's jars")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager
