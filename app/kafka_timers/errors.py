@@ -7,7 +7,7 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
     ├── AnswerError      a cancel, a move or a create was accepted and its answer did not come; it stands
-    ├── BrokerError      no broker answers, or it refuses what this process needs
+    ├── BrokerError      no broker answers, or it refuses what this process needs; `retriable` likewise
     ├── TopicsError      topics are missing or do not fit each other
     ├── SettingsError    a setting is out of its bounds, or settings contradict each other or this machine
     ├── NewerFormatError seals or stores were written by a later version than this one
@@ -61,6 +61,10 @@ class AnswerError(KafkaTimersError):
 
 class BrokerError(KafkaTimersError):
     """No broker answers at the bootstrap address, or it refuses what this process needs."""
+
+    def __init__(self, message: str, *, retriable: bool = False) -> None:
+        super().__init__(message)
+        self.retriable = retriable
 
 
 class TopicsError(KafkaTimersError):

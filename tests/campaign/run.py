@@ -83,6 +83,9 @@ async def run(
         finally:
             await asyncio.to_thread(load.stop)
         verdict = await asyncio.to_thread(_verdict, stage, fault_ms)
+        lost = [process.name for process in stage.processes if "never retrieved" in process.log.read_text()]
+        if lost:
+            broken = f"{broken} exceptions that nobody has looked at, in the logs of {', '.join(lost)}".lstrip()
     return Outcome(verdict, note, broken)
 
 

@@ -109,6 +109,11 @@ class Stage:
             self.workers.append(Process(name, command, free_port(), folder))
 
     @property
+    def processes(self) -> list[Process]:
+        """Oscillators and workers."""
+        return [*self.oscillators, *self.workers]
+
+    @property
     def cluster(self) -> EmbeddedCluster:
         """The three brokers."""
         assert isinstance(self.kafka, EmbeddedCluster), "this fault is for three brokers"
@@ -131,13 +136,13 @@ class Stage:
 
     async def __aexit__(self, *_: object) -> None:
         """Kill all processes."""
-        await asyncio.gather(*(process.kill() for process in [*self.workers, *self.oscillators]))
+        await asyncio.gather(*(process.kill() for process in self.processes))
 
     async def _start(self) -> None:
         status, said = await self.command("topics", "create", "--partitions", str(self.partitions))
         assert status == 0, said
         await asyncio.to_thread(topics.make_topic, self.kafka.bootstrap, self.callbacks, self.partitions)
-        for process in [*self.oscillators, *self.workers]:
+        for process in self.processes:
             await process.start()
         for process in self.workers:
             await process.until_ready()

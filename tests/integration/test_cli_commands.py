@@ -478,6 +478,7 @@ async def test_status_tells_what_the_seals_tell(bootstrap: str, where: list[str]
     assert row == {
         "tick_age_s": None,
         "blocked_s": 0,
+        "unread_s": 0,
         "partition": 1,
         "second": second,
         "pending": 7,

@@ -216,9 +216,9 @@ async def test_a_worker_tells_what_is_wrong_with_the_topics(
     await make_topic(bootstrap, Topics.of(prefix).requests, 2, {"retention.ms": "3600000"})
     await topics.create(Kafka(bootstrap), prefix, 2)
     worker = Worker(WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix))
-    async with administering(bootstrap) as admin, Cluster.open(Kafka(bootstrap)) as cluster:
+    async with Cluster.open(Kafka(bootstrap)) as cluster:
         lookup = TopicLookup(cluster, Topics.of(prefix), "*", HostClock())
-        watching = asyncio.create_task(worker._watch_topics(admin, lookup, 2))
+        watching = asyncio.create_task(worker._watch_topics(cluster, lookup, 2))
         async with asyncio.timeout(30):
             while not (problems := worker.metrics.topic_problems._value.get()):  # noqa: ASYNC110  # as Prometheus asks
                 await asyncio.sleep(0.05)

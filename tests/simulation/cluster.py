@@ -168,7 +168,8 @@ class Brokers:
 
     def _metadata(self, node: int, request: Metadata) -> Any:
         brokers = [(each, "broker", each, None, {}) for each in dict.fromkeys((*NODES, self._kafka.coordinator))]
-        return SimpleNamespace(brokers=brokers, topics=[self._topic(node, name) for name in request.topics])
+        topics = [self._topic(node, name) for name in request.topics]
+        return SimpleNamespace(cluster_id="simulated", brokers=brokers, topics=topics)
 
     def _topic(self, node: int, name: str) -> tuple[Any, ...]:
         found = self._kafka.topics.get(name)

@@ -14,6 +14,8 @@ from kafka_timers.broker.cluster import Cluster, Leader
 from kafka_timers.broker.requests import ListOffsets
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.core.wire import Sealed
+from kafka_timers.worker.tasks import cancel
+from kafka_timers.worker.ticks import TickReader
 from simulation.assembly import patched
 from simulation.cluster import Brokers
 from simulation.faults import Faults
@@ -148,6 +150,26 @@ def test_a_leader_that_nobody_reaches_is_no_silence() -> None:
         log.out_of_date.clear()
         story.finish()
         assert [number for number, _ in story.fired()] == [0]
+
+
+def test_ticks_go_on_when_their_leader_was_cut_off_and_others_have_another(scene: Scene) -> None:
+    """The leader of before answers as ever, with no tick; and nothing else has a reason to ask who leads."""
+    log, came, loop = scene.kafka.requests(0), list[bytes | None](), scene.loop
+    log.append(Record(b"1", b""), scene.kafka.now_ms)
+    ticks = TickReader(scene.cluster, log.topic, lambda _, key, __: came.append(key))
+
+    async def live() -> None:
+        reading = asyncio.create_task(ticks.run())
+        ticks.follow([0])
+        await asyncio.sleep(1)
+        scene.elect(log)
+        for second in range(2, 8):
+            log.append(Record(b"%d" % second, b""), scene.kafka.now_ms)
+            await asyncio.sleep(1)
+        await cancel([reading])
+
+    loop.run_until_complete(live())
+    assert came == [b"%d" % second for second in range(1, 8)]
 
 
 # --- another system's topic ------------------------------------------------------------------------------------------

@@ -107,6 +107,26 @@ def test_a_worker_that_reads_slowly_repeats_nothing_of_what_it_has_not_read_yet(
         assert [offset for offset, _ in story.fired()] == [*range(7)]
 
 
+def test_a_worker_that_reads_too_slowly_says_so_while_seconds_fire_without_what_it_has_not_read() -> None:
+    """It fires and seals each second as ever, and has proved where the log ends."""
+    with told(fence_wait_s=0.1) as story:
+        a = story.start("a", 0)
+        story.until(1.5)
+        a.brokers.records_max = 1
+        with mock.patch.object(story.network, "lag_s", return_value=0.3):
+            for _ in range(40):
+                story.request(3)
+            story.until(6)
+            assert not a.problems()
+            story.until(13)
+            [problem] = a.problems()
+            assert "have not been read, and seconds fire without them" in problem
+        story.until(16)
+        assert not a.problems()
+        story.finish()
+        assert [offset for offset, _ in story.fired()] == [*range(40)]
+
+
 def test_a_copy_from_the_lake_has_a_new_worker_read_what_it_was_decided_without() -> None:
     """The new one begins behind the request, which was left to the lake, and behind all that came after it."""
     with told(horizon_s=5) as story:

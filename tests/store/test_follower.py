@@ -126,6 +126,24 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., Followed]]:
 Follow = Callable[..., Followed]
 
 
+def test_what_is_unread_is_as_old_as_the_first_end_of_the_log_that_is_not_reached(follow: Follow) -> None:
+    followed = follow()
+    follower, clock = followed.follower, followed.clock
+
+    async def wait_for(*ends: int) -> None:
+        for end in ends:
+            waits = asyncio.create_task(follower.reach(end, unless=lambda: False))
+            await clock.advance(1)
+            waits.cancel()
+
+    asyncio.run(wait_for(1, 3, 5))
+    ages_s = [follower.unread_s]
+    for offset in range(5):
+        follower.ingest([asked(offset)], offset + 1)
+        ages_s.append(follower.unread_s)
+    assert ages_s == [3, 2, 2, 1, 1, 0]
+
+
 class Refusing:
     """A store that takes no write, and is a real one otherwise."""
 

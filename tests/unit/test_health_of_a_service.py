@@ -65,6 +65,7 @@ def test_a_partition_without_ticks_is_named() -> None:
         ({"lag_s": 14}, "partition 1 stands still since second 1000, 14 s ago"),
         ({"second": None, "lag_s": None}, "partition 1 was never sealed"),
         ({"blocked_s": 10.0}, "partition 1: requests wait behind an open transaction for 10 s: end the producer"),
+        ({"unread_s": 9.0}, "partition 1: requests that timer-request has had for 9 s have not been read"),
         # It is why the partition stands still, too.
         ({"blocked_s": 40.0, "lag_s": 30}, "partition 1: requests wait behind an open transaction for 40 s"),
     ],

@@ -7,7 +7,7 @@ from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
 
 def seen(**ages: float) -> Overdue:
     """Return what follows from *ages*; all others are those of a partition that is well."""
-    well = {"row_s": 0.0, "blocked_s": 0.0, "proof_s": 0.4, "unserved_s": 0.0}
+    well = {"row_s": 0.0, "blocked_s": 0.0, "unread_s": 0.0, "proof_s": 0.4, "unserved_s": 0.0}
     return oldest_due("timer-request", 3, **(well | ages))
 
 
@@ -27,6 +27,12 @@ def test_what_lies_behind_an_open_transaction_counts_less_the_first_second() -> 
     assert due.age_s == 13.5
     assert due.why.startswith("requests wait behind an open transaction for 14 s: end the producer")
     assert "--topic timer-request --partition 3" in due.why
+
+
+def test_what_has_not_been_read_is_as_old_as_the_tick_that_asked_for_it() -> None:
+    due = seen(unread_s=12.4, row_s=3)
+    assert due.age_s == 12.4
+    assert due.why.startswith("requests that timer-request has had for 12 s have not been read, and seconds fire")
 
 
 @pytest.mark.parametrize(("proof_s", "age_s"), [(-1.0, 0.0), (3.0, 0.0), (3.1, 3.1), (20.0, 20.0)])

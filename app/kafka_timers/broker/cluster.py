@@ -57,11 +57,15 @@ class Cluster:
         kafka: where it is, and how to log in.
         limit_s: of each question.
         options: of connections, over those of *kafka*.
+
+    Attributes:
+        id: of the cluster; empty where it has none.
     """
 
     def __init__(self, kafka: Kafka, limit_s: float = LIMIT_S, **options: Any) -> None:
         options = kafka.client_options() | options
         self.limit_s = limit_s
+        self.id = ""
         self._entries = [_Address(host, port) for host, port, _ in collect_hosts(options.pop("bootstrap_servers"))]
         # Beyond our own limit, so that ours is the one that speaks.
         self._options = options | {"request_timeout_ms": int(limit_s * 2000), "max_idle_ms": None}
@@ -195,6 +199,7 @@ class Cluster:
 
     async def _refresh(self) -> None:
         answer = await self.ask_any(Metadata(list(self._topics)))
+        self.id = answer.cluster_id or ""
         self._brokers = {node: _Address(host, port) for node, host, port, *_ in answer.brokers}
         for code, topic, topic_id, _, partitions, *_ in answer.topics:
             if code:

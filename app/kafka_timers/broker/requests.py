@@ -6,10 +6,11 @@ known to Kafka 3.0 and later, but for what the second protocol of transactions n
 transactions and offsets are in `transaction_requests`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from io import BytesIO
 from typing import Any
 
+from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.api import Request, ResponseHeader_v0
 from aiokafka.protocol.types import (
     Boolean,
@@ -31,10 +32,13 @@ __all__ = [
     "Metadata",
     "Produce",
     "ProduceInTransaction",
+    "settings_of",
     "transaction_version_in",
 ]
 
 _ALL_IN_SYNC = -1
+# The number of that kind of resource.
+_TOPIC = 2
 _READ_COMMITTED = 1
 _FINALIZED_FEATURES = 2
 _FEATURES = CompactArray(("name", TEXT), ("max_version", Int16), ("min_version", Int16), TAGS)
@@ -105,6 +109,11 @@ class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tel
         """Return the message of that *kind*."""
         topics: list[Any] | None = None if self.topics is None else [(bytes(16), topic, {}) for topic in self.topics]
         return kind(topics, False, False, False, {})
+
+
+def settings_of(topics: Iterable[str], names: Collection[str] | None = None) -> DescribeConfigsRequest:
+    """Return the question for the settings of *topics*: those called *names*, or all."""
+    return DescribeConfigsRequest([(_TOPIC, topic, names) for topic in topics])
 
 
 _ApiVersionsRequest = message(

@@ -72,10 +72,13 @@ class SealLog:
             if not limit.expired():
                 raise
             raise BrokerError(
-                f"the end of {self._topic} partition {number} could not be read within {self._limit_s:g} s"
+                f"the end of {self._topic} partition {number} could not be read within {self._limit_s:g} s",
+                retriable=True,
             ) from error
         except KafkaError as error:
-            raise BrokerError(f"the end of {self._topic} partition {number} could not be read: {error}") from error
+            raise BrokerError(
+                f"the end of {self._topic} partition {number} could not be read: {error}", retriable=error.retriable
+            ) from error
 
     async def _seals(self, number: int, above: int | None) -> list[Sealed]:
         end = await self._end(number, above)

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExistsError, for_code
 
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.requests import Metadata, settings_of
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, TopicsError
 
-__all__ = ["GRACE_S", "Examined", "answering", "check", "counts", "create", "examine", "problems"]
+__all__ = ["GRACE_S", "Examined", "answering", "check", "counted", "counts", "create", "examine", "problems"]
 
 _DAY_MS = 86_400_000
 _FOR_EVER = -1
@@ -119,11 +120,11 @@ async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[N
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError as error:
-        raise BrokerError(f"no answer from Kafka at {kafka} within {timeout_s:g} s") from error
+        raise BrokerError(f"no answer from Kafka at {kafka} within {timeout_s:g} s", retriable=True) from error
     except KafkaConnectionError as error:
-        raise BrokerError(f"no Kafka answers at {kafka}, {_REFUSED[kafka.protocol]}") from error
+        raise BrokerError(f"no Kafka answers at {kafka}, {_REFUSED[kafka.protocol]}", retriable=True) from error
     except KafkaError as error:
-        raise BrokerError(f"Kafka at {kafka}: {error}") from error
+        raise BrokerError(f"Kafka at {kafka}: {error}", retriable=error.retriable) from error
 
 
 async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
@@ -141,18 +142,19 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
         TopicsError: topics exist with another count of partitions than the missing ones would get.
         BrokerError: no broker answers within 10 s, or it refuses to make a topic.
     """
-    topics = Topics.of(prefix)
+    topics, existing = Topics.of(prefix), await counts(kafka, prefix)
     wanted = _wanted(topics)
+    missing = [name for name in wanted if name not in existing]
+    for name in _aligned(topics):
+        if missing and existing.get(name, partitions) != partitions:
+            raise TopicsError(
+                f"{name} has {existing[name]} partitions: create the missing {', '.join(missing)} with as many, "
+                f"not with {partitions}"
+            )
+    if not missing:
+        return []
     async with _admin(kafka) as admin:
-        existing = await _partition_counts(admin, topics)
-        missing = [name for name in wanted if name not in existing]
-        for name in _aligned(topics):
-            if missing and existing.get(name, partitions) != partitions:
-                raise TopicsError(
-                    f"{name} has {existing[name]} partitions: create the missing {', '.join(missing)} with as many, "
-                    f"not with {partitions}"
-                )
-        return await _make(admin, wanted, missing, partitions) if missing else []
+        return await _make(admin, wanted, missing, partitions)
 
 
 async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) -> list[str]:
@@ -169,19 +171,18 @@ async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) 
         BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
     """
     topics = Topics.of(prefix)
-    async with _admin(kafka) as admin:
-        return (await examine(admin, topics, await _partition_counts(admin, topics), horizon_s, served)).problems
+    async with answering(kafka), Cluster.open(kafka) as cluster:
+        return (await examine(cluster, topics, await counted(cluster, topics), horizon_s, served)).problems
 
 
 async def examine(
-    admin: AIOKafkaAdminClient, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0, served: int = 0
+    cluster: Cluster, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0, served: int = 0
 ) -> Examined:
     """
     Return what `check` finds, and how long requests are kept.
 
     Args:
-        admin: connected; asked for the settings of the topics alone, since who has thousands of them pays for asking
-            for all.
+        cluster: to ask, for the settings of the topics alone, since who has thousands of them pays for asking for all.
         topics: names.
         existing: partitions of each topic that exists.
         horizon_s: as `check`.
@@ -190,7 +191,7 @@ async def examine(
     Raises:
         aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or one of them is gone.
     """
-    configs = await _configs(admin, list(existing))
+    configs = await _configs(cluster, list(existing))
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
     retention_s = math.inf if kept_ms == _FOR_EVER else kept_ms / 1000
     return Examined(problems(topics, existing, configs, horizon_s, served), retention_s)
@@ -203,8 +204,19 @@ async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
     Raises:
         BrokerError: no broker answers within 10 s.
     """
-    async with _admin(kafka) as admin:
-        return await _partition_counts(admin, Topics.of(prefix))
+    async with answering(kafka), Cluster.open(kafka) as cluster:
+        return await counted(cluster, Topics.of(prefix))
+
+
+async def counted(cluster: Cluster, topics: Topics) -> dict[str, int]:
+    """
+    Return what `counts` does, over connections that are there.
+
+    Raises:
+        aiokafka.errors.KafkaError: no broker answers.
+    """
+    answer = await cluster.ask_any(Metadata(dataclasses.astuple(topics)))
+    return {topic: len(partitions) for _, topic, _, _, partitions, *_ in answer.topics if partitions}
 
 
 def problems(
@@ -298,23 +310,18 @@ async def _described(admin: AIOKafkaAdminClient, topics: Topics) -> list[Mapping
     return [described for described in await admin.describe_topics() if described["topic"] in topics]
 
 
-async def _partition_counts(admin: AIOKafkaAdminClient, topics: Topics) -> dict[str, int]:
-    return {described["topic"]: len(described["partitions"]) for described in await _described(admin, topics)}
-
-
 def _has_leaders(described: Mapping[str, Any]) -> bool:
     return not any(part["error_code"] for part in (described, *described["partitions"]))
 
 
-async def _configs(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, dict[str, str]]:
+async def _configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str]]:
     if not names:
         return {}
     configs: dict[str, dict[str, str]] = {}
-    for response in await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names]):
-        for code, message, _, name, entries in response.resources:
-            if code:
-                raise for_code(code)(f"cannot describe {name}: {message}")
-            configs[name] = {entry[0]: entry[1] for entry in entries}
+    for code, message, _, name, entries in (await cluster.ask_any(settings_of(names))).resources:
+        if code:
+            raise for_code(code)(f"cannot describe {name}: {message}")
+        configs[name] = {entry[0]: entry[1] for entry in entries}
     return configs
 
 

@@ -37,6 +37,8 @@ class PartitionStatus:
     """Seconds since its last tick was appended."""
     blocked_s: float = 0.0
     """For how long requests have waited behind somebody's open transaction, in seconds; 0 where none do."""
+    unread_s: float = 0.0
+    """Age of the first request that was accepted before the last sealed second and not read for it; 0 without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +119,8 @@ def overdue_of(row: PartitionStatus, requests: str, seal_every_s: float) -> Over
     """
     Return for how long accepted requests of a partition may have been due without firing, as Kafka tells, and why.
 
-    All up to the last sealed second have fired. Where a partition is sealed as often as one must be, this is 0 but for
-    what waits behind an open transaction. Without any seal nothing tells.
+    All up to the last sealed second have fired that were read for it. Where a partition is sealed as often as one must
+    be, this is 0 but for what waits behind an open transaction or has not been read. Without any seal nothing tells.
 
     Args:
         row: of the partition.
@@ -127,7 +129,15 @@ def overdue_of(row: PartitionStatus, requests: str, seal_every_s: float) -> Over
     """
     lag_s = row.lag_s or 0
     unserved_s = float(lag_s) if is_unserved(lag_s, seal_every_s) else 0.0
-    return oldest_due(requests, row.partition, row_s=0.0, blocked_s=row.blocked_s, proof_s=0.0, unserved_s=unserved_s)
+    return oldest_due(
+        requests,
+        row.partition,
+        row_s=0.0,
+        blocked_s=row.blocked_s,
+        unread_s=row.unread_s,
+        proof_s=0.0,
+        unserved_s=unserved_s,
+    )
 
 
 def problems_of(found: ServiceStatus) -> list[str]:

@@ -50,6 +50,7 @@ class _Seen(NamedTuple):
     seals: list[Sealed]
     tick_age_s: float | None
     blocked_s: float
+    unread_s: float
 
 
 class _Asking:
@@ -82,7 +83,8 @@ class _Reading:
     async def partition(self, number: int) -> _Seen:
         """Return what a partition's logs tell."""
         asked = self._seals.seals(number), self._tick_age_s(number), self._blocked_s(number)
-        return _Seen(*await asyncio.gather(*asked))
+        seals, tick_age_s, blocked_s = await asyncio.gather(*asked)
+        return _Seen(seals, tick_age_s, blocked_s, await self._unread_s(number, latest(seals)))
 
     async def _tick_age_s(self, number: int) -> float | None:
         """Return the seconds since the last tick of a partition was appended; None without one."""
@@ -98,6 +100,16 @@ class _Reading:
             return 0.0
         # The first record of the transaction, or what has come since if that has ended.
         return await self._age_s(topic, number, stable) or 0.0
+
+    async def _unread_s(self, number: int, seal: Sealed | None) -> float:
+        """Return the age of the first request that was there before the second of *seal*, and was not read for it."""
+        topic = self._topics.requests
+        if seal is None or await LogBounds(self._cluster, topic, _LIMIT_S).end(number) <= seal.fence:
+            return 0.0
+        record = next((await self._fetched(topic, number, seal.fence, is_committed=True)).records, None)
+        if record is None or record.timestamp >= seal.last * 1000:
+            return 0.0
+        return max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
 
     async def _age_s(self, topic: str, number: int, offset: int) -> float | None:
         """Return the seconds since the first record from *offset* on was appended, whoever's; None without one."""
@@ -207,7 +219,9 @@ def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatu
     served = partitions_in(chain.from_iterable(tails.values())) or len(tails)
     rows = status_of({number: tail for number, tail in tails.items() if number < served}, now_s)
     return [
-        replace(row, tick_age_s=each.tick_age_s, blocked_s=each.blocked_s) if (each := seen[row.partition]) else row
+        replace(row, tick_age_s=each.tick_age_s, blocked_s=each.blocked_s, unread_s=each.unread_s)
+        if (each := seen[row.partition])
+        else row
         for row in rows
     ]
 

@@ -2,6 +2,7 @@
 The live worker: joins ticks with requests and fires callbacks by the law of `core`.
 
     process       settings, metrics, health, start and stop
+    start         what it has to know of the brokers before it can own anything
     supervisor    several workers as one command
     membership    the Faust app: group and assignment
     ticks         the ticks of the owned partitions

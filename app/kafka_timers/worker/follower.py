@@ -88,6 +88,8 @@ class Follower:
         # Where a transaction that is open keeps the log from being read on, and since when.
         self._stable = 0
         self._blocked_since_s: float | None = None
+        # The ends of the log that are not reached yet, and when each was asked for.
+        self._ends: deque[tuple[int, float]] = deque()
 
     # --- opening and closing it --------------------------------------------------------------------------------------
 
@@ -263,6 +265,14 @@ class Follower:
         since_s = self._blocked_since_s
         return 0.0 if since_s is None else self._clock.elapsed_s() - since_s
 
+    @property
+    def unread_s(self) -> float:
+        """Seconds since somebody began to wait for the oldest end of the log that is not reached; 0 where none is."""
+        ends, position = self._ends, self.partition.position
+        while ends and ends[0][0] <= position:
+            ends.popleft()
+        return self._clock.elapsed_s() - ends[0][1] if ends else 0.0
+
     def fail(self, error: Exception) -> None:
         """Take note that the partition cannot be read, or that its answers cannot be sent."""
         self._fault = self._fault or Fault.of(error)
@@ -288,6 +298,7 @@ class Follower:
             FaultError: the partition cannot be read.
         """
         self.awaited = position
+        self._ends.append((position, self._clock.elapsed_s()))
         self.check()
         while self.partition.position < position and not unless():
             self._news.clear()

@@ -47,7 +47,7 @@ def is_unserved(age_s: float, seal_every_s: float) -> bool:
 
 
 def oldest_due(
-    topic: str, number: int, *, row_s: float, blocked_s: float, proof_s: float, unserved_s: float
+    topic: str, number: int, *, row_s: float, blocked_s: float, unread_s: float, proof_s: float, unserved_s: float
 ) -> Overdue:
     """
     Return how long the oldest request of a partition has been due, and why.
@@ -57,6 +57,7 @@ def oldest_due(
         number: of the partition.
         row_s: since the second of the first row in the store that was ticked and is still there; 0 without one.
         blocked_s: since an open transaction keeps the log from being read; 0 without one.
+        unread_s: since the oldest tick whose end of the log is not reached yet; 0 where all are.
         proof_s: since the end of the log was proved last.
         unserved_s: since the last seal of a partition that is not served; 0 of one that is.
     """
@@ -64,6 +65,11 @@ def oldest_due(
         max(blocked_s - _BLOCKED_S, 0.0),
         f"requests wait behind an open transaction for {blocked_s:.0f} s: end the producer that has it open, or wait "
         f"until Kafka does so (kafka-transactions.sh describe-producers --topic {topic} --partition {number} tells)",
+    )
+    unread = Overdue(
+        unread_s,
+        f"requests that {topic} has had for {unread_s:.0f} s have not been read, and seconds fire without them: the "
+        "worker, its disk or the broker that leads the partition is too slow",
     )
     unproved = Overdue(
         proof_s if proof_s > _PROOF_S else 0.0,
@@ -75,4 +81,4 @@ def oldest_due(
         f"a request has been due for {row_s:.0f} s and has not fired: look at the brokers, and at this worker's log",
     )
     # Of equal ages the first one tells the most.
-    return max(blocked, due, unproved, Overdue(unserved_s, ""), key=lambda each: each.age_s)
+    return max(blocked, due, unread, unproved, Overdue(unserved_s, ""), key=lambda each: each.age_s)

@@ -161,12 +161,12 @@ class Owner:
             unserved_s = max(clock.wall_s() - self._partition.sealed_ms / 1000, 0.0)
         # What this process has proved when it had the partition before says nothing of the time between.
         proved_s = max(ports.ends.proved_s(number) or self._came_s, self._came_s)
-        blocked_s = self._follower.blocked_s if self._serving else 0.0
         return oldest_due(
             ports.names.requests,
             number,
             row_s=row_s,
-            blocked_s=blocked_s,
+            blocked_s=self._follower.blocked_s if self._serving else 0.0,
+            unread_s=self._follower.unread_s if self._serving else 0.0,
             proof_s=at_s - proved_s,
             unserved_s=unserved_s,
         )

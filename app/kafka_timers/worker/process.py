@@ -13,13 +13,13 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import faust
 import uvloop
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
@@ -27,15 +27,14 @@ from kafka_timers.adapters.added import AddedPartitions
 from kafka_timers.adapters.reader import AdapterReader, Outlet
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.broker.seals import SealLog
-from kafka_timers.broker.topics import answering, counts, examine
+from kafka_timers.broker.topics import examine
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
-from kafka_timers.core.wire import FORMAT, Topics, number_in, partitions_in
-from kafka_timers.errors import BrokerError, SettingsError, TopicsError, WorkerError
+from kafka_timers.core.wire import FORMAT, Topics, number_in
+from kafka_timers.errors import SettingsError, TopicsError, WorkerError
 from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
@@ -50,6 +49,7 @@ from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
+from kafka_timers.worker.start import Found, connected, find_out, tried
 from kafka_timers.worker.stores import StoreFolders
 from kafka_timers.worker.supervisor import keep_member_id, run_all
 from kafka_timers.worker.targets import TopicLookup
@@ -61,8 +61,6 @@ log = logging.getLogger(__name__)
 
 # A second's transaction may take this long to end when the partition is to be given up.
 _HAND_OVER_S = 2.0
-# How long a broker that says nothing is waited for where another one may be asked.
-_ADMIN_MS = 3_000
 _LEAVE_S = 5.0
 _HOUSEKEEPING_S = 0.5
 _WATCH_LOGS_S = 5.0
@@ -116,24 +114,25 @@ class Worker:
             stack.enter_context(_locked(Path(self._settings.data_dir)))
             await self.probes.start()
             stack.push_async_callback(self.probes.stop)
-            if not await _answers(self._settings.kafka, stop):
+            cluster = await tried(partial(connected, self._settings.kafka, stack), stop, gives_up=False)
+            if cluster is None:
                 return
-            admin = AIOKafkaAdminClient(**self._settings.kafka.client_options(), request_timeout_ms=_ADMIN_MS)
-            await admin.start()
-            stack.push_async_callback(admin.close)
-            cluster = await stack.enter_async_context(Cluster.open(self._settings.kafka))
             topics = TopicLookup(cluster, self._topics, self._settings.allowed_topics, self._clock)
-            self._ports = ports = await self._connect(admin, cluster, topics, stack)
+            found = await tried(partial(find_out, self._settings, cluster, topics), stop, gives_up=True)
+            if found is None:
+                return
+            self.metrics.partitions.set(found.partitions)
+            self._ports = ports = self._connect(cluster, topics, found, stack)
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
             app = make_app(self._settings, ports.partitions, ports.name, self._on_assigned, self._on_revoked)
-            doors = await self._doors(ports, topics)
+            doors = self._doors(ports, found)
             chores = [
                 ports.reader.run(),
                 ticks.run(),
                 self._keep_house(topics, ports.stores),
                 self._watch_logs(ports),
                 self._watch_others(ports, cluster),
-                self._watch_topics(admin, topics, ports.partitions),
+                self._watch_topics(cluster, topics, ports.partitions),
                 self._reject_added(ports),
                 *[d.run() for d in doors],
             ]
@@ -230,40 +229,27 @@ class Worker:
 
     # --- start -------------------------------------------------------------------------------------------------------
 
-    async def _connect(
-        self, admin: AIOKafkaAdminClient, cluster: Cluster, lookup: TopicLookup, stack: AsyncExitStack
-    ) -> Ports:
+    def _connect(self, cluster: Cluster, lookup: TopicLookup, found: Found, stack: AsyncExitStack) -> Ports:
         settings, topics = self._settings, self._topics
-        found = await counts(settings.kafka, settings.topic_prefix)
-        await cluster.look_up([topics.requests, topics.sealed, topics.oscillator])
         gate = PriorityGate()
         reader = LogReader(Fetcher(cluster, topics.requests, "requests"), gate)
-        bounds, seals = LogBounds(cluster, topics.requests), SealLog(cluster, topics.sealed)
+        bounds = LogBounds(cluster, topics.requests)
         ends = EndOffsets(bounds, cluster, topics.requests, lambda: reader.numbers, self._clock)
         stack.callback(ends.close)
-        sealed_with = partitions_in(await seals.seals(0)) if topics.sealed in found else 0
-        partitions = served_partitions(found, topics, sealed_with, settings.partitions)
-        self.metrics.partitions.set(partitions)
-        own = {}
-        for name, found_as in (await lookup.look_up([topics.rejected, topics.replies])).items():
-            if not isinstance(found_as, Target):
-                raise TopicsError(f"topic {name} cannot be written to: {found_as}")
-            own[name] = found_as
-        replies = KafkaReplies(cluster, (topics.replies, own[topics.replies]), lookup, self.metrics)
+        replies = KafkaReplies(cluster, (topics.replies, found.own[topics.replies]), lookup, self.metrics)
         stack.push_async_callback(replies.stop)
-        cluster_id = (await admin.describe_cluster())["cluster_id"] or ""
         return Ports(
             settings=settings,
             names=topics,
-            partitions=partitions,
+            partitions=found.partitions,
             reader=reader,
             bounds=bounds,
             ends=ends,
-            seals=seals,
+            seals=SealLog(cluster, topics.sealed),
             new_sender=lambda number: KafkaSender(settings, cluster, number, topics),
-            stores=StoreFolders(Path(settings.data_dir), f"{cluster_id}/{topics.requests}", settings.horizon_s),
+            stores=StoreFolders(Path(settings.data_dir), f"{cluster.id}/{topics.requests}", settings.horizon_s),
             callback_topics=lookup,
-            rejects=Rejects(topics.rejected, own[topics.rejected], topics.requests),
+            rejects=Rejects(topics.rejected, found.own[topics.rejected], topics.requests),
             replies=replies,
             budget=ByteBudget(settings.arm_bytes),
             gate=gate,
@@ -278,16 +264,15 @@ class Worker:
         self._gave_up = self._gave_up or why
         self._ended.set()
 
-    async def _doors(self, ports: Ports, lookup: TopicLookup) -> list[AdapterReader]:
+    def _doors(self, ports: Ports, found: Found) -> list[AdapterReader]:
         named = door_topics(self._settings.door)
         if not named:
             return []
         topic = ports.names.requests
-        takes = (await lookup.look_up([topic]))[topic]
-        if not isinstance(takes, Target):
-            raise TopicsError(f"topic {topic} cannot be written to: {takes}")
+        if topic not in found.own:
+            raise TopicsError(f"topic {topic} cannot be written to, as doors need")
         # Ids are routed by the partitions that are served.
-        takes = dataclasses.replace(takes, partitions=ports.partitions)
+        takes = dataclasses.replace(found.own[topic], partitions=ports.partitions)
         outlet = Outlet(topic, takes, ports.rejects.topic, ports.rejects.target)
         return [
             AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
@@ -318,7 +303,7 @@ class Worker:
             with _logged("the partitions of other workers could not be looked at"):
                 await unowned.look([number for number in range(ports.partitions) if number not in self._owners])
 
-    async def _watch_topics(self, admin: AIOKafkaAdminClient, lookup: TopicLookup, served: int) -> None:
+    async def _watch_topics(self, cluster: Cluster, lookup: TopicLookup, served: int) -> None:
         topics, told = self._topics, list[str]()
         while True:
             with _logged("the settings of the service's topics could not be read"):
@@ -326,7 +311,7 @@ class Worker:
                 existing = {name: each.partitions for name, each in found.items() if isinstance(each, Target)}
                 if existing.get(topics.requests, 0) > served:
                     self._has_added.set()
-                now = await examine(admin, topics, existing, self._settings.horizon_s, served)
+                now = await examine(cluster, topics, existing, self._settings.horizon_s, served)
                 self.metrics.retention.set(now.retention_s)
                 self.metrics.topic_problems.set(len(now.problems))
                 for problem in now.problems:
@@ -382,28 +367,6 @@ def _keep_memory() -> None:
             set_option(option, size)
 
 
-async def _answers(kafka: Kafka, stop: asyncio.Event) -> bool:
-    """Wait until a broker answers; False when *stop* came first."""
-    told = False
-    while not stop.is_set():
-        try:
-            async with answering(kafka):
-                admin = AIOKafkaAdminClient(**kafka.client_options(), request_timeout_ms=_ADMIN_MS)
-                try:
-                    await admin.start()
-                finally:
-                    await admin.close()
-            return True
-        except BrokerError as error:
-            if not told:
-                log.warning("%s; trying again every second", error)
-                told = True
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await stop.wait()
-    return False
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold *folder* for this process alone."""
@@ -418,42 +381,6 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             raise SettingsError(f"data folder {folder} is used by another worker: give each its own") from error
         yield
-
-
-def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int, wanted: int) -> int:
-    """
-    Return how many partitions are served: the first so many of each topic.
-
-    Args:
-        found: partitions of each of the service's topics that exists.
-        topics: names.
-        sealed_with: the number that the last seals tell; 0 where nothing is sealed.
-        wanted: the number that the settings give; 0 if none.
-
-    Raises:
-        TopicsError: a topic is missing or has fewer, the two numbers differ, or nothing tells which of several it is.
-    """
-    if missing := [topic for topic in dataclasses.astuple(topics) if topic not in found]:
-        raise TopicsError(f"missing: {', '.join(missing)}. Create them with kafka-timers topics create")
-    aligned = {topic: found[topic] for topic in (topics.requests, topics.oscillator, topics.sealed)}
-    if sealed_with and wanted and sealed_with != wanted:
-        raise TopicsError(
-            f"the service has run with {sealed_with} partitions, and --partitions says {wanted}. The number is fixed "
-            f"for life, since timer ids are routed by it: give {sealed_with}, or leave the option out"
-        )
-    served = sealed_with or wanted
-    told = ", ".join(f"{topic} has {count}" for topic, count in aligned.items())
-    if not served and len(set(aligned.values())) > 1:
-        raise TopicsError(
-            f"partition counts differ: {told}, and no seal tells with how many the service has run. Add partitions to "
-            "those that have fewer; or, if some were added by mistake, give --partitions with the number before"
-        )
-    if min(aligned.values()) < served:
-        raise TopicsError(
-            f"the service runs with {served} partitions, and {told}: add partitions to those that have fewer "
-            f"(kafka-topics.sh --alter --topic … --partitions {served})"
-        )
-    return served or found[topics.requests]
 
 
 async def _leave(app: faust.App) -> None:

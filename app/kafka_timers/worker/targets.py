@@ -9,11 +9,10 @@ import re
 from collections.abc import Collection, Iterable
 
 from aiokafka.errors import for_code
-from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.requests import Metadata
+from kafka_timers.broker.requests import Metadata, settings_of
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Target, topics_in
 from kafka_timers.core.verdicts import Reason
@@ -22,8 +21,6 @@ from kafka_timers.core.wire import Topics
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MAX_MESSAGE = "max.message.bytes"
 _CLEANUP = "cleanup.policy"
-# Kafka's number of that kind of resource.
-_TOPIC = 2
 # Kafka's own default, assumed where this service may not read a topic's settings.
 _MAX_MESSAGE_BYTES = 1_048_588
 
@@ -133,7 +130,7 @@ class TopicLookup:
 
     async def _settings(self, names: Iterable[str]) -> dict[str, tuple[int, bool] | Reason]:
         """Return of each topic the largest batch that it takes and whether it needs keys, or why it has no settings."""
-        request = DescribeConfigsRequest([(_TOPIC, name, [_MAX_MESSAGE, _CLEANUP]) for name in names])
+        request = settings_of(names, [_MAX_MESSAGE, _CLEANUP])
         settings: dict[str, tuple[int, bool] | Reason] = {}
         for code, _, _, name, entries in (await self._cluster.ask_any(request)).resources:
             if code == codes.TOPIC_AUTHORIZATION_FAILED:

@@ -8,6 +8,7 @@ Faust's consumer is a member of the group for the sake of the assignment. It wou
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 OnTick = Callable[[int, bytes | None, int], None]
 
 _RETRY_S = 0.5
+# There is one each second.
+_SILENT_S = 2.0
 
 
 @dataclass(slots=True)
@@ -42,6 +45,7 @@ class _Ticks:
 
     def __init__(self, place: _Place, on_tick: OnTick, on_failure: Callable[[Exception], None]) -> None:
         self.partition = place
+        self.heard_s = asyncio.get_running_loop().time()
         self._on_tick = on_tick
         self._on_failure = on_failure
 
@@ -52,6 +56,7 @@ class _Ticks:
         for record in records:
             self._on_tick(self.partition.number, record.key, record.timestamp)
         self.partition.position = position
+        self.heard_s = asyncio.get_running_loop().time()
 
     def blocked(self, stable: int, end: int) -> None:
         """Ticks are not sent in transactions."""
@@ -71,6 +76,7 @@ class TickReader:
     """
 
     def __init__(self, cluster: Cluster, topic: str, on_tick: OnTick) -> None:
+        self._cluster = cluster
         self._topic = topic
         self._bounds = LogBounds(cluster, topic)
         # Nothing goes before ticks.
@@ -81,10 +87,22 @@ class TickReader:
 
     async def run(self) -> None:
         """Read until cancelled."""
+        tasks = [asyncio.create_task(self._reader.run()), asyncio.create_task(self._watch())]
         try:
-            await self._reader.run()
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            await cancel(self._following.values())
+            await cancel([*tasks, *self._following.values()])
+
+    async def _watch(self) -> None:
+        """Ask who leads partitions that are silent: who was cut off from the others answers as ever, with no tick."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SILENT_S / 2)
+            if any(loop.time() - feed.heard_s > _SILENT_S for feed in self._feeds.values()):
+                with suppress(KafkaError):
+                    await self._cluster.refresh()
 
     def follow(self, numbers: Iterable[int]) -> None:
         """Read partitions *numbers*, beginning with the newest tick, which covers all before it."""

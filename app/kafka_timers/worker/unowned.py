@@ -63,6 +63,8 @@ class Unowned:
 
     async def _told(self, numbers: Collection[int]) -> dict[int, int]:
         """Return where the logs end, as far as their leaders tell."""
+        # Where one was cut off from the others its log does not grow, though the partition is served.
+        await self._bounds.refresh()
         by_node = self._cluster.led(self._topic, numbers)
         asked = (self._bounds.told_by(node, led) for node, led in by_node.items())
         ends: dict[int, int] = {}
@@ -71,6 +73,4 @@ class Unowned:
                 ends |= {number: bound.offset for number, bound in told.items() if isinstance(bound, Bound)}
             elif not isinstance(told, KafkaError):
                 raise told
-        if len(ends) < len(numbers):
-            await self._bounds.refresh()
         return ends

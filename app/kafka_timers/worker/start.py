@@ -1,0 +1,132 @@
+"""
+What a worker has to know of the brokers before it can own anything.
+
+A broker that is silent is waited for, and said to be: a worker that ends for it would end all workers of its command.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, suppress
+from typing import NamedTuple, TypeVar
+
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.seals import SealLog
+from kafka_timers.broker.topics import answering, counted
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.wire import Topics, partitions_in
+from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.targets import TopicLookup
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
+
+_T = TypeVar("_T")
+
+
+class Found(NamedTuple):
+    """
+    What the brokers tell.
+
+    Attributes:
+        partitions: how many are served.
+        own: by the service's own topic what it takes, of those that this process may write to.
+    """
+
+    partitions: int
+    own: dict[str, Target]
+
+
+async def tried(ask: Callable[[], Awaitable[_T]], stop: asyncio.Event, *, gives_up: bool) -> _T | None:
+    """
+    Return what *ask* returns, called every second until brokers answer; None when *stop* came first.
+
+    Raises:
+        BrokerError: with *gives_up*, and no repetition is of help.
+    """
+    told = ""
+    while not stop.is_set():
+        try:
+            return await ask()
+        except BrokerError as error:
+            if gives_up and not error.retriable:
+                raise
+            if str(error) != told:
+                told = str(error)
+                log.warning("%s; trying again every second", told)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE_S):
+                    await stop.wait()
+    return None
+
+
+async def connected(kafka: Kafka, stack: AsyncExitStack) -> Cluster:
+    """
+    Return the cluster, which *stack* closes.
+
+    Raises:
+        BrokerError: no broker answers.
+    """
+    async with answering(kafka):
+        return await stack.enter_async_context(Cluster.open(kafka))
+
+
+async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLookup) -> Found:
+    """
+    Ask about the service's topics; *cluster* knows them then.
+
+    Raises:
+        BrokerError: the brokers do not tell.
+        TopicsError: topics are missing, cannot be written to, or do not fit each other.
+    """
+    topics = Topics.of(settings.topic_prefix)
+    async with answering(settings.kafka):
+        counts = await counted(cluster, topics)
+        await cluster.look_up([topics.requests, topics.sealed, topics.oscillator])
+        told = await lookup.look_up(dataclasses.astuple(topics))
+    sealed_with = partitions_in(await SealLog(cluster, topics.sealed).seals(0)) if topics.sealed in counts else 0
+    partitions = served_partitions(counts, topics, sealed_with, settings.partitions)
+    for name in (topics.rejected, topics.replies):
+        if not isinstance(told[name], Target):
+            raise TopicsError(f"topic {name} cannot be written to: {told[name]}")
+    return Found(partitions, {name: target for name, target in told.items() if isinstance(target, Target)})
+
+
+def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int, wanted: int) -> int:
+    """
+    Return how many partitions are served: the first so many of each topic.
+
+    Args:
+        found: partitions of each of the service's topics that exists.
+        topics: names.
+        sealed_with: the number that the last seals tell; 0 where nothing is sealed.
+        wanted: the number that the settings give; 0 if none.
+
+    Raises:
+        TopicsError: a topic is missing or has fewer, the two numbers differ, or nothing tells which of several it is.
+    """
+    if missing := [topic for topic in dataclasses.astuple(topics) if topic not in found]:
+        raise TopicsError(f"missing: {', '.join(missing)}. Create them with kafka-timers topics create")
+    aligned = {topic: found[topic] for topic in (topics.requests, topics.oscillator, topics.sealed)}
+    if sealed_with and wanted and sealed_with != wanted:
+        raise TopicsError(
+            f"the service has run with {sealed_with} partitions, and --partitions says {wanted}. The number is fixed "
+            f"for life, since timer ids are routed by it: give {sealed_with}, or leave the option out"
+        )
+    served = sealed_with or wanted
+    told = ", ".join(f"{topic} has {count}" for topic, count in aligned.items())
+    if not served and len(set(aligned.values())) > 1:
+        raise TopicsError(
+            f"partition counts differ: {told}, and no seal tells with how many the service has run. Add partitions to "
+            "those that have fewer; or, if some were added by mistake, give --partitions with the number before"
+        )
+    if min(aligned.values()) < served:
+        raise TopicsError(
+            f"the service runs with {served} partitions, and {told}: add partitions to those that have fewer "
+            f"(kafka-topics.sh --alter --topic … --partitions {served})"
+        )
+    return served or found[topics.requests]
