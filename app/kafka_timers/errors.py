@@ -8,6 +8,7 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
     ├── AnswerError      a cancel, a move or a create was accepted and its answer did not come; it stands
     ├── BrokerError      no broker answers, or it refuses what this process needs; `retriable` likewise
+    │   └── LoginError   there is nothing to log in with for now
     ├── TopicsError      topics are missing or do not fit each other
     ├── SettingsError    a setting is out of its bounds, or settings contradict each other or this machine
     ├── NewerFormatError seals or stores were written by a later version than this one
@@ -15,6 +16,8 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── LakeError        Spark cannot start, or the lake's tables cannot be read or written
     └── KafkaSetupError  the embedded Kafka of `kafka-timers dev` cannot be started
 """
+
+from aiokafka.errors import KafkaConnectionError
 
 
 class KafkaTimersError(Exception):
@@ -65,6 +68,16 @@ class BrokerError(KafkaTimersError):
     def __init__(self, message: str, *, retriable: bool = False) -> None:
         super().__init__(message)
         self.retriable = retriable
+
+
+class LoginError(BrokerError, KafkaConnectionError):  # type: ignore[misc]  # aiokafka tells no types
+    """What a broker is to be logged in at with cannot be had now; to Kafka's client, the broker cannot be reached."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retriable=True)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class TopicsError(KafkaTimersError):

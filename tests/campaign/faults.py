@@ -34,7 +34,9 @@ class Fault:
     Attributes:
         title: for the table.
         run: breaks things and mends them.
-        silence_s: how long a partition may fire nothing, where the table of docs/faults.md promises something.
+        silence_s: how long a partition may fire nothing beyond the second that it may be silent anyway; None: for as
+            long as the fault takes.
+        late_s: how late a timer on a topic that nothing is wrong with may be; None likewise.
         brokers: 1 or 3; faults of workers do with one.
         options: of the workers, one sequence for each.
     """
@@ -42,6 +44,7 @@ class Fault:
     title: str
     run: Callable[[Stage, Load, bool], Awaitable[str]]
     silence_s: float | None = None
+    late_s: float | None = None
     brokers: int = 3
     options: Sequence[Sequence[str]] = field(default=((), ()))
 
@@ -70,13 +73,28 @@ async def restart_brokers(stage: Stage, load: Load, short: bool) -> str:
     return ""
 
 
-def freeze(seconds: float, of: str) -> Callable[[Stage, Load, bool], Awaitable[str]]:
-    """Return the fault that freezes the broker that leads partition 0 of the topic *of*."""
+def freeze(
+    seconds: float, *, coordinator: bool = False, restarts: bool = False
+) -> Callable[[Stage, Load, bool], Awaitable[str]]:
+    """
+    Return the fault that freezes a broker for *seconds*.
+
+    It is the leader of seals, or with *coordinator* the one of transactions, of partition 0. With *restarts* a worker
+    is started again meanwhile.
+    """
 
     async def frozen(stage: Stage, load: Load, short: bool) -> str:
-        node = stage.cluster.nodes[await stage.leader_of(of)]
+        number = await (stage.coordinator_of(0) if coordinator else stage.leader_of("timer-sealed"))
+        node = stage.cluster.nodes[number]
         node.pause()
-        await asyncio.sleep(18 if short else seconds)
+        if restarts:
+            await asyncio.sleep(30)
+            await stage.workers[0].stop()
+            await stage.workers[0].start()
+            await asyncio.sleep(seconds - 30)
+            await stage.workers[0].until_ready()
+        else:
+            await asyncio.sleep(18 if short else seconds)
         node.resume()
         await until_in_sync(stage.cluster)
         return ""
@@ -105,7 +123,7 @@ async def pause_worker(stage: Stage, load: Load, short: bool) -> str:
     chance = random.Random(time.time())
     end_s = time.monotonic() + (20 if short else 300)
     pauses = 0
-    while time.monotonic() < end_s:
+    while time.monotonic() < end_s or (not short and pauses < 30):
         child = chance.choice(stage.workers).child
         child.pause()
         await asyncio.sleep(chance.uniform(1, 5) if short else chance.uniform(1, 15))
@@ -138,6 +156,7 @@ async def hold_transaction(stage: Stage, load: Load, short: bool) -> str:
     assert not late, f"{late} timers before the transaction did not fire while it was open"
     told = ", ".join(f"{where} after {after_s:.0f} s" for where, after_s in told_s.items())
     assert len(told_s) == 2, f"it was told by {told or 'nothing'} only"
+    assert short or max(told_s.values()) <= 30, f"told by {told}"
     return f"told by {told}"
 
 
@@ -246,6 +265,7 @@ async def fill_disk(stage: Stage, load: Load, short: bool) -> str:
         await asyncio.sleep(10 if short else 30)
         assert " is full: " in worker.log.read_text(), "the worker never met the full disk"
         assert all(status for status, _ in answers), "the worker does not answer while its disk is full"
+        assert worker.child.returncode is None, "the worker did not live through the full disk"
     finally:
         # The worker goes on in it until it ends.
         await _run("umount", "--lazy", str(worker.data_dir))
@@ -271,17 +291,21 @@ def children_of(pid: int) -> list[int]:
 FAULTS = {
     "kill-leaders": Fault("three brokers: kill -9 of one after the other", kill_leaders, 13),
     "restart-brokers": Fault("three brokers: rolling restart", restart_brokers, 2),
-    "freeze-60": Fault("three brokers: leader of `timer-sealed` frozen for 60 s", freeze(60, "timer-sealed"), 15),
-    "freeze-200": Fault("three brokers: leader of `timer-sealed` frozen for 200 s", freeze(200, "timer-sealed"), 15),
+    "freeze-60": Fault("three brokers: leader of `timer-sealed` frozen for 60 s", freeze(60), 15),
+    "freeze-200": Fault(
+        "three brokers: leader of `timer-sealed` frozen for 200 s, a worker restarted", freeze(200, restarts=True), 15
+    ),
     "freeze-coordinator": Fault(
-        "three brokers: a coordinator of transactions frozen for 60 s", freeze(60, "__transaction_state"), 15
+        "three brokers: a worker's coordinator of transactions frozen for 60 s", freeze(60, coordinator=True), 15
     ),
     "part": Fault("three brokers: one cut off from the others, not from clients, for 120 s; workers restarted", part),
     "pause-worker": Fault("one of two workers paused for 1 to 15 s, during 5 minutes", pause_worker, brokers=1),
     "kill-broker": Fault("single broker: killed five times, then frozen for 20 s", kill_broker, brokers=1),
     "fill-disk": Fault("a worker's disk full for 60 s, then free", fill_disk, brokers=1),
     "hold-transaction": Fault("somebody's transaction open for 120 s", hold_transaction, brokers=1),
-    "delete-topic": Fault("a callback topic deleted in the middle of a burst of 200,000", delete_topic, 2, brokers=1),
+    "delete-topic": Fault(
+        "a callback topic deleted in the middle of a burst of 200,000", delete_topic, 2, late_s=2, brokers=1
+    ),
     "lose-topic": Fault("three brokers: the only replica of a callback topic away for 30 s", lose_topic),
     "kill-process": Fault(
         "kill -9 of one of two `--processes`, five times", kill_process, 2, brokers=1, options=[["--processes", "2"]]

@@ -37,7 +37,7 @@ class Outcome:
     broken: str = ""
 
     def problems(self) -> list[str]:
-        """Return what did not hold, but for how long partitions were silent."""
+        """Return what did not hold."""
         counted = [f"{count} {name}" for name, count in self.verdict.faults().items()]
         return counted + ([self.broken] if self.broken else [])
 
@@ -84,9 +84,23 @@ async def run(
             await asyncio.to_thread(load.stop)
         verdict = await asyncio.to_thread(_verdict, stage, fault_ms)
         lost = [process.name for process in stage.processes if "never retrieved" in process.log.read_text()]
-        if lost:
-            broken = f"{broken} exceptions that nobody has looked at, in the logs of {', '.join(lost)}".lstrip()
-    return Outcome(verdict, note, broken)
+    told = [broken] if broken else []
+    if lost:
+        told.append(f"exceptions that nobody has looked at, in the logs of {', '.join(lost)}")
+    if not short:
+        told += _too_slow(fault, verdict)
+    return Outcome(verdict, note, "; ".join(told))
+
+
+def _too_slow(fault: Fault, verdict: Verdict) -> list[str]:
+    """Return what took longer than it may."""
+    told = []
+    # A partition fires once a second.
+    if fault.silence_s is not None and verdict.silence_s > fault.silence_s + 1:
+        told.append(f"a partition was silent for {verdict.silence_s:.1f} s, and may be for {fault.silence_s:g} + 1")
+    if fault.late_s is not None and verdict.late_max_s > fault.late_s:
+        told.append(f"a timer was {verdict.late_max_s:.1f} s late, and may be {fault.late_s:g}")
+    return told
 
 
 def _verdict(stage: Stage, fault_ms: int) -> Verdict:

@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from aiokafka.client import CoordinationType
+
 from campaign import topics
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
 from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.dev.process import Child
+from kafka_timers.worker.sender import transactional_id
 
 __all__ = ["Process", "Stage"]
 
@@ -164,7 +169,12 @@ class Stage:
                 await process.wait()
         return process.returncode or 0, said.decode()
 
+    async def coordinator_of(self, number: int) -> int:
+        """Return the broker that coordinates the transactions of who owns partition *number*."""
+        name = transactional_id(self.group, self.prefix, number)
+        async with Cluster.open(Kafka(self.kafka.bootstrap)) as cluster:
+            return await cluster.coordinator(CoordinationType.TRANSACTION, name)
+
     async def leader_of(self, topic: str, partition: int = 0) -> int:
-        """Return the broker that leads a partition; *topic* is without the prefix, unless it is one of Kafka's own."""
-        name = topic if topic.startswith("__") else self.prefix + topic
-        return await asyncio.to_thread(topics.leader_of, self.kafka.bootstrap, name, partition)
+        """Return the broker that leads a partition of *topic*, which is named without the prefix."""
+        return await asyncio.to_thread(topics.leader_of, self.kafka.bootstrap, self.prefix + topic, partition)

@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Iterator
 from typing import Any, cast
+from unittest import mock
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError, RequestTimedOutError
+from aiokafka.errors import KafkaConnectionError, KafkaTimeoutError, OffsetOutOfRangeError, RequestTimedOutError
 
 from kafka_timers.adapters.commands import SourceRecord
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster, Leader
-from kafka_timers.broker.requests import ListOffsets
+from kafka_timers.broker.requests import ListOffsets, Metadata
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.tasks import cancel
@@ -150,6 +151,22 @@ def test_a_leader_that_nobody_reaches_is_no_silence() -> None:
         log.out_of_date.clear()
         story.finish()
         assert [number for number, _ in story.fired()] == [0]
+
+
+def test_who_waits_for_a_leader_does_not_ask_without_a_pause(scene: Scene) -> None:
+    """A partition may have none for as long as its only broker is away."""
+    topic = scene.kafka.own.requests
+    scene.cluster.learn(topic, 0, Leader(-1, 7))
+    refresh = mock.AsyncMock(wraps=scene.cluster.refresh)
+    with mock.patch.object(scene.cluster, "refresh", refresh), pytest.raises(KafkaTimeoutError, match="no leader is"):
+        scene.loop.run_until_complete(LogBounds(scene.cluster, topic, 5.0).end(0))
+    assert 2 < refresh.await_count <= 5 / 0.05
+
+
+def test_what_one_broker_does_not_know_is_asked_of_two(scene: Scene) -> None:
+    """One of them, whichever is asked first, may have been cut off."""
+    for _ in NODES:
+        assert len({id(answer) for answer in scene.loop.run_until_complete(scene.cluster.ask_two(Metadata([])))}) == 2
 
 
 def test_ticks_go_on_when_their_leader_was_cut_off_and_others_have_another(scene: Scene) -> None:

@@ -279,6 +279,27 @@ def test_a_damaged_store_is_known_as_such_and_can_be_made_anew(tmp_path: Path, n
     anew.close()
 
 
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
+def test_rows_that_cannot_be_read_are_no_end_of_the_rows(tmp_path: Path, where: float) -> None:
+    """RocksDB's iterator ends in silence where a block is damaged; a seal would declare all behind it as done."""
+    folder, partition = tmp_path / "store", Partition(0)
+    store = opened(folder)
+    store.write(partition.read(0))
+    filled(store, partition, [100 + number for number in range(10_000)])
+    store.close()
+    [file] = [path for path in folder.glob("*.sst") if path.stat().st_size > 50_000]
+    data = bytearray(file.read_bytes())
+    data[int(len(data) * where)] ^= 0xFF
+    file.write_bytes(data)
+    store = opened(folder)
+    head_of(store)
+    for rows in (store.rows(FIRST, LAST), store.kept_rows(LAST)):
+        with pytest.raises(Exception, match="Corruption") as caught:
+            list(rows)
+        assert is_damage(caught.value)
+    store.close()
+
+
 def test_a_store_without_one_of_its_files_is_known_as_damaged(tmp_path: Path) -> None:
     folder = tmp_path / "0"
     store = opened(folder)

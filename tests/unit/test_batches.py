@@ -1,10 +1,13 @@
 """A batch is built once, and sent again by whoever its producer is by then."""
 
 import struct
+from collections import deque
+from typing import Any, cast
 
 from aiokafka.record.memory_records import MemoryRecords
 
 from kafka_timers.broker.batches import Batch
+from kafka_timers.broker.producer import Producer, _Partition
 
 
 def filled(values: int, bytes_max: int = 1 << 20) -> Batch:
@@ -35,3 +38,15 @@ def test_a_batch_that_is_full_or_sent_takes_no_more() -> None:
     sent = filled(1)
     sent.encoded(1, 0, 0)
     assert sent.append(timestamp=1, key=None, value=b"late") is None
+
+
+def test_numbers_of_records_begin_anew_after_31_bits() -> None:
+    """A producer without transactions, or of the first protocol, has the same epoch for as long as it lives."""
+    producer = Producer(cast(Any, None), None, 1.0, 1_000, "lane")
+    batch = producer.new_batch()
+    for _ in range(3):
+        batch.append(timestamp=None, key=b"k", value=b"v")
+    to = _Partition(("topic", 0), deque([batch]), sequence=2**31 - 2)
+    producer._unsent = 1
+    producer._taken(to, 0, 0)
+    assert to.sequence == 1

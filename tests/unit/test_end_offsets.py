@@ -12,7 +12,7 @@ from kafka_timers.broker.cluster import Leader
 from kafka_timers.clock import HostClock
 from kafka_timers.worker.end_offsets import EndOffsets
 
-_NOT_LEADER = 6
+_NOT_LEADER, _OFFSET_NOT_AVAILABLE = 6, 78
 
 
 class Log:
@@ -25,7 +25,7 @@ class Log:
         asked: broker and partitions of each question, and partitions that were asked for alone.
         silent: brokers that answer only when told so.
         failing: brokers that cannot be asked.
-        claims: what brokers say of partitions that others are known to lead.
+        claims: what brokers say of partitions, other than that they lead them as is known, or do not.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Log:
         self.asked: list[tuple[int, ...]] = []
         self.silent: dict[int, asyncio.Event] = {}
         self.failing: set[int] = set()
-        self.claims: dict[tuple[int, int], Bound] = {}
+        self.claims: dict[tuple[int, int], Bound | int] = {}
 
     def leader(self, topic: str, number: int) -> Leader | None:
         return self.known.get(number)
@@ -131,6 +131,16 @@ async def test_a_broker_that_leads_in_a_later_epoch_is_believed_and_proves_nothi
         log.silent[0].set()
         for _ in range(5):
             await asyncio.sleep(0)
+        assert ends.proved_s(0) is None
+        assert ends.proved_s(1) is not None
+
+
+async def test_a_broker_that_was_elected_a_moment_ago_and_cannot_tell_the_end_yet_proves_nothing() -> None:
+    """The other one was cut off, and tells its old end."""
+    log = Log()
+    log.claims = {(1, 0): _OFFSET_NOT_AVAILABLE}
+    with asking(log) as ends:
+        assert await asyncio.gather(*[ends.end(number, 7) for number in ALL]) == [100, 101, 102]
         assert ends.proved_s(0) is None
         assert ends.proved_s(1) is not None
 

@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+import pytest
+from aiokafka.errors import KafkaConnectionError
 from stand_ins import DUE_MS, ROOMY, SECOND, Known, slice_to
 
 from kafka_timers.core.changes import Row
@@ -48,6 +50,23 @@ async def prebuilt(store: Store, budget: ByteBudget) -> Prebuilt:
 
 def offsets(built: Slice | None) -> list[int] | None:
     return None if built is None else built.contents.offsets
+
+
+async def test_what_fails_while_it_is_built_gives_back_no_more_than_it_took() -> None:
+    class Failing:
+        """Rows of which the second one's topic cannot be looked up."""
+
+        def __iter__(self) -> Iterator[Row]:
+            yield row(0), REQUEST
+            raise KafkaConnectionError
+
+    budget = ByteBudget(BUDGET)
+    for _ in range(3):
+        ready = Prebuilt(new_slice, iter(Failing()), START, END, budget)
+        with pytest.raises(KafkaConnectionError):
+            await ready.more()
+        ready.release()
+    assert budget.bytes == BUDGET
 
 
 async def test_slices_are_handed_out_one_behind_the_other_and_give_their_budget_back() -> None:

@@ -21,6 +21,7 @@ from kafka_timers.core.rows import framed, pack
 from kafka_timers.core.verdicts import Reason, pack_refused
 from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers
 from kafka_timers.worker import slices
+from kafka_timers.worker.firing import SliceSize
 from kafka_timers.worker.ports import Ready
 from kafka_timers.worker.sender import BATCH_BYTES
 from kafka_timers.worker.slices import Slice
@@ -161,6 +162,18 @@ async def test_a_slice_ends_soon_after_its_number_of_bytes() -> None:
     part = slice_to(bytes_max=10_000_000)
     assert not await fill(part, (row(offset, callBack=b"x" * 20_000) for offset in range(5_000)))
     assert 10_000_000 <= len(part) * 20_000 <= 15_000_000
+
+
+def test_slices_that_are_not_taken_in_time_get_smaller_in_callbacks_and_in_bytes_and_larger_again() -> None:
+    size = SliceSize(25_000, 16 << 20)
+    sizes = []
+    for _ in range(5):
+        size.shrink()
+        sizes.append((size.rows, size.bytes >> 10))
+    assert sizes == [(6_250, 4_096), (1_562, 1_024), (390, 256), (100, 64), (100, 64)]
+    for _ in range(20):
+        size.grow()
+    assert (size.rows, size.bytes) == (25_000, 16 << 20)
 
 
 async def test_a_slice_of_nothing_is_complete() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import product
 
+from kafka_timers.adapters import reader
 from kafka_timers.worker.sender import transactional_id
 
 
@@ -19,7 +20,16 @@ def test_an_instance_of_its_own_has_ids_of_its_own() -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_a_door_of_an_instance_of_its_own_has_ids_of_its_own() -> None:
+    doors = product(words("a.0/", 1, 3), words("a.0", 0, 2), words("a.0", 1, 3), (0, 10))
+    ids = [reader.transactional_id(*door) for door in doors]
+    assert len(ids) > 40_000
+    assert len(ids) == len(set(ids))
+
+
 def test_ids_begin_with_what_acls_grant() -> None:
     assert transactional_id("timers", "eu.", 3) == "timers.eu.3"
     assert transactional_id("timers.eu", "", 3) == "timers.eu.3/timer-request"
     assert transactional_id("timers", "eu1", 3) == "timers.eu13/eu1timer-request"
+    assert reader.transactional_id("timers.etf1", "", "schedules", 3) == "timers.etf1.schedules.3"
+    assert reader.transactional_id("timers.etf1", "eu.", "their.own", 3).startswith("timers.etf1.")

@@ -111,6 +111,17 @@ class Passing:
     refused: Counter[StrEnum] = field(default_factory=Counter)
 
 
+def transactional_id(group: str, prefix: str, topic: str, partition: int) -> str:
+    """
+    Return the transactional id of who reads *partition* of a door's *topic*; it begins with *group* and a dot.
+
+    No two of (*group*, *prefix*, *topic*, *partition*) have the same one: where it would not tell them apart, as with
+    prefix `eu.` and topic `orders` from topic `eu.orders`, it ends with both.
+    """
+    name = f"{group}.{prefix}{topic}.{partition}"
+    return name if not prefix and "." not in topic else f"{name}/{prefix}/{topic}/"
+
+
 class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """
     Reads *topic* through an adapter.
@@ -248,7 +259,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         """Shut out the previous owner of the partition, and have it read on from its committed offset."""
         settings, number = self._settings, at.partition
         timeout_s = settings.transaction_timeout_s
-        name = f"{self._group}.{settings.topic_prefix}{at.topic}.{number}"
+        name = transactional_id(self._group, settings.topic_prefix, at.topic, number)
         lane, bytes_max = f"door {number}", self._outlet.batch_bytes
         producer = Producer(cluster, name, timeout_s, bytes_max, lane, self._group)
         try:
@@ -364,7 +375,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         for number, record in enumerate(records):
             if number % _STRIDE_RECORDS == 0:
                 await asyncio.sleep(0)
-                await self._gate.over(unless=lambda: False)
+                await self._gate.over_soon()
             parsed = (owned.callers.refuse(record) if is_countdown else None) or self._parse(record, tell=True)
             if parsed is None:
                 continue

@@ -136,7 +136,7 @@ class LogBounds:
                         if isinstance(told, Bound):
                             return told
                         why = told
-                        await asyncio.sleep(_PAUSE_S)
+                    await asyncio.sleep(_PAUSE_S)
                     await self.refresh()
         except TimeoutError as error:
             if not limit.expired():

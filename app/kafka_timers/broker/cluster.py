@@ -20,6 +20,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from kafka_timers.broker import codes
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import ApiVersions, Metadata, transaction_version_in
+from kafka_timers.errors import LoginError
 
 __all__ = ["Cluster", "Leader"]
 
@@ -325,14 +326,29 @@ class Cluster:
         Return what any broker answers.
 
         Raises:
+            LoginError: there is nothing to log in with.
             aiokafka.errors.KafkaError: none does.
         """
-        known = [*dict.fromkeys((*self._brokers.values(), *self._entries))]
+        return (await self._ask_some(request, 1, [*dict.fromkeys((*self._brokers.values(), *self._entries))]))[0]
+
+    async def ask_two(self, request: Request[Any]) -> list[Any]:
+        """
+        Return what two brokers answer, one of which may have been cut off; what one does where there is one alone.
+
+        Raises:
+            LoginError, aiokafka.errors.KafkaError: none answers.
+        """
+        return await self._ask_some(request, 2, [*(self._brokers.values() or self._entries)])
+
+    async def _ask_some(self, request: Request[Any], count: int, known: list[_Address]) -> list[Any]:
+        """Return the first *count* answers of brokers at the addresses *known*, or as many as there are."""
         # One that was cut off from the others tells what was true before, so the same one is not asked each time.
         self._turn = (self._turn + 1) % len(known)
         left = sorted(known[self._turn :] + known[: self._turn], key=lambda address: address in self._silent)
         asked: dict[asyncio.Task[Any], _Address] = {}
+        answers: list[Any] = []
         why: list[str] = []
+        login: LoginError | None = None
         try:
             while left or asked:
                 if left:
@@ -345,16 +361,23 @@ class Cluster:
                 for task in [each for each in asked if each in done]:
                     del asked[task]
                     if (error := task.exception()) is None:
-                        return task.result()
+                        answers.append(task.result())
+                        if len(answers) == count:
+                            return answers
+                        continue
                     if not isinstance(error, KafkaError):
                         raise error
+                    if isinstance(error, LoginError):
+                        login = error
                     why.append(str(error))
         finally:
             # Also one that is merely slow.
             self._silent.update(asked.values())
             for task in asked:
                 task.cancel()
-        raise KafkaConnectionError(f"no broker answers: {'; '.join(why)}")
+        if answers:
+            return answers
+        raise login or KafkaConnectionError(f"no broker answers: {'; '.join(why)}")
 
     async def _ask(self, address: _Address, request: Request[Any], lane: str) -> Any:
         key, what = (address, lane), type(request).__name__
@@ -379,6 +402,10 @@ class Cluster:
             if not opening.cancelled() or (task and task.cancelling()):
                 raise
             raise KafkaConnectionError(f"{where} cannot be asked for {what}: it does not answer") from error
+        except LoginError:
+            # Nothing is wrong with the broker.
+            await self._drop(key, opening)
+            raise
         except (OSError, KafkaConnectionError) as error:
             self._silent.add(address)
             await self._drop(key, opening)

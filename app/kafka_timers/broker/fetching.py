@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from itertools import chain, dropwhile
 from typing import Any
 
-from aiokafka.errors import CorruptRecordException, KafkaError, OffsetOutOfRangeError, StaleMetadata, for_code
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    OffsetOutOfRangeError,
+    RequestTimedOutError,
+    StaleMetadata,
+    for_code,
+)
 from aiokafka.record.control_record import ABORT_MARKER, ControlRecord
 from aiokafka.record.memory_records import MemoryRecords
 
@@ -20,7 +27,7 @@ from kafka_timers.broker.odd_batches import records_of
 from kafka_timers.broker.requests import Fetch
 from kafka_timers.core.wire import Record
 
-_BYTES_MAX = 8 << 20
+_BYTES_MAX, _BYTES_MIN = 8 << 20, 64 << 10
 _PARTITION_BYTES_MAX = 2 << 20
 
 
@@ -60,6 +67,8 @@ class Fetcher:
         self._topic = topic
         self._lane = lane
         self._is_committed = is_committed
+        # By node, for now.
+        self._bytes_max: dict[int, int] = {}
 
     def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
         """Return the partitions *numbers* by the node that leads them, without those of which none is known."""
@@ -88,9 +97,16 @@ class Fetcher:
             aiokafka.errors.KafkaError: *node* does not answer.
         """
         wanted = {number: (self._epoch(number, node), position) for number, position in positions.items()}
-        limits = wait_ms, _BYTES_MAX, _PARTITION_BYTES_MAX
+        bytes_max = self._bytes_max.get(node, _BYTES_MAX)
+        limits = wait_ms, bytes_max, min(bytes_max, _PARTITION_BYTES_MAX)
         request = Fetch(self._topic, wanted, *limits, is_committed=self._is_committed)
-        answer = await self._cluster.send(node, request, lane=self._lane)
+        try:
+            answer = await self._cluster.send(node, request, lane=self._lane)
+        except RequestTimedOutError:
+            # As much as the way to it does not take in time, it would never take.
+            self._bytes_max[node] = max(bytes_max // 4, _BYTES_MIN)
+            raise
+        self._bytes_max[node] = min(bytes_max * 2, _BYTES_MAX)
         came: dict[int, Fetched | KafkaError] = {}
         for _, partitions, *_ in answer.topics:
             for number, code, end, stable, _, aborted, _, data, *_ in partitions:
@@ -169,7 +185,9 @@ def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> It
         if batch.producer_id is not None:
             while left and left[0][1] <= batch.base_offset:
                 aborting.add(left.pop(0)[0])
-            if batch.is_control_batch and ControlRecord.parse(next(iter(batch)).key) == ABORT_MARKER:
+            # Of a producer that is still alive the log cleaner keeps the last batch without its marker.
+            marker = next(iter(batch), None) if batch.is_control_batch else None
+            if marker and ControlRecord.parse(marker.key) == ABORT_MARKER:
                 aborting.discard(batch.producer_id)
         if not batch.is_control_batch and not (batch.is_transactional and batch.producer_id in aborting):
             yield batch

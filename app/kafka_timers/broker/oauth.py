@@ -16,7 +16,7 @@ import urllib.request
 
 from aiokafka.abc import AbstractTokenProvider
 
-from kafka_timers.errors import BrokerError
+from kafka_timers.errors import LoginError
 
 __all__ = ["LoginTokens", "login_tokens_of"]
 
@@ -46,7 +46,7 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
         Return a fresh OAuth token; aiokafka calls this at every login.
 
         Raises:
-            BrokerError: the OAuth token cannot be fetched or read.
+            LoginError: the OAuth token cannot be fetched or read.
         """
         return await asyncio.to_thread(self._fresh)
 
@@ -75,7 +75,7 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
             return str(fields["access_token"]), float(fields.get("expires_in", 0))
         except (OSError, ValueError, KeyError, TypeError) as error:
             # The error's own text is left out: it may hold an OAuth token.
-            raise BrokerError(f"no OAuth token from {self._url}: {type(error).__name__}{_code(error)}") from error
+            raise LoginError(f"no OAuth token from {self._url}: {type(error).__name__}{_code(error)}") from error
 
 
 def _code(error: Exception) -> str:

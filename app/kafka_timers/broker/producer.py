@@ -408,7 +408,8 @@ class Producer:
     def _taken(self, to: _Partition, offset: int, appended_ms: int) -> None:
         batch = to.batches.popleft()
         to.offset = offset
-        to.sequence += batch.record_count()
+        # It has 31 bits.
+        to.sequence = (to.sequence + batch.record_count()) & 0x7FFF_FFFF
         if (taken := self._awaited.get(batch)) and not taken.done():
             taken.set_result(appended_ms)
         to.trouble, to.missing_since_s = "", None

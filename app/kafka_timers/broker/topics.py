@@ -20,7 +20,7 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.requests import Metadata, settings_of
 from kafka_timers.core.wire import Topics
-from kafka_timers.errors import BrokerError, TopicsError
+from kafka_timers.errors import BrokerError, LoginError, TopicsError
 
 __all__ = ["GRACE_S", "Examined", "answering", "check", "counted", "counts", "create", "examine", "problems"]
 
@@ -121,6 +121,8 @@ async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[N
             yield
     except TimeoutError as error:
         raise BrokerError(f"no answer from Kafka at {kafka} within {timeout_s:g} s", retriable=True) from error
+    except LoginError:
+        raise
     except KafkaConnectionError as error:
         raise BrokerError(f"no Kafka answers at {kafka}, {_REFUSED[kafka.protocol]}", retriable=True) from error
     except KafkaError as error:

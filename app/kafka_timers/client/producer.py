@@ -7,8 +7,9 @@ that waits for room once per batch: 100,000 calls at once then take minutes.
 """
 
 import asyncio
+import logging
 from collections import deque
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -33,6 +34,8 @@ from kafka_timers.core.wire import Topics, partitions_in
 from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
 
 __all__ = ["PartitionAccumulator", "RenewableProducer", "partition_count", "served_count"]
+
+log = logging.getLogger(__name__)
 
 # At 150 bytes a request some 400 of them. Larger batches gain little, and a topic may take less than Kafka's 1 MiB.
 _BATCH_BYTES = 64 << 10
@@ -70,7 +73,7 @@ async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s:
     """
     Return how many partitions of `timer-request` the service runs with.
 
-    The last seal tells it, since partitions that were added later are not served. Where this client may not read
+    Any last seal tells it, since partitions that were added later are not served. Where this client may not read
     `timer-sealed`, or nothing is sealed yet, it is as many as the topic has.
 
     Args:
@@ -80,18 +83,35 @@ async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s:
 
     Raises:
         TopicsError: `timer-request` does not exist, or this client may not see it.
-        BrokerError: no broker answers through *producer*.
+        BrokerError: no broker answers through *producer*, or those that lead `timer-sealed` do not tell.
     """
     count = await partition_count(producer.current, topics.requests)
     # Of all topics: a question for one that is missing makes it, on brokers that allow that.
     if (await producer.current.client.fetch_all_metadata()).partitions_for_topic(topics.sealed) is None:
         return count
     kafka, options = producer.connecting
-    with suppress(BrokerError, KafkaError, TimeoutError):
-        async with asyncio.timeout(timeout_s), Cluster.open(kafka, **options) as cluster:
-            await cluster.look_up([topics.sealed])
-            return min(count, partitions_in(await SealLog(cluster, topics.sealed).seals(0)) or count)
-    return count
+    async with AsyncExitStack() as opened:
+        try:
+            async with answering(kafka, timeout_s=timeout_s):
+                cluster = await opened.enter_async_context(Cluster.open(kafka, **options))
+                await cluster.look_up([topics.sealed])
+        except BrokerError as error:
+            log.warning("all %d partitions of %s are taken for served: %s", count, topics.requests, error)
+            return count
+        return min(count, await _told_by_seals(cluster, topics.sealed, timeout_s / 2) or count)
+
+
+async def _told_by_seals(cluster: Cluster, topic: str, limit_s: float) -> int:
+    """Return what the seals tell that one of the brokers has which answer; 0 if none is there, or may be read."""
+    log = SealLog(cluster, topic, limit_s)
+    # One that is silent hides those that it leads, and no others.
+    asked = [log.seals(numbers[0]) for numbers in cluster.led(topic, cluster.partitions(topic)).values()]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    told = [partitions_in(seals) for seals in found if not isinstance(seals, BaseException)]
+    for error in found:
+        if isinstance(error, BaseException) and not (isinstance(error, BrokerError) and (told or not error.retriable)):
+            raise error
+    return max(told, default=0)
 
 
 class RenewableProducer:

@@ -12,11 +12,16 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import Bound, LogBounds
 from kafka_timers.broker.cluster import Cluster, Leader
 from kafka_timers.clock import Clock
 
 _Told = Mapping[int, Bound | int]
+
+
+# What a broker answers that does not lead a partition.
+_FOLLOWS = (codes.NOT_LEADER, codes.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @dataclass(slots=True)
@@ -115,7 +120,9 @@ class EndOffsets:
             is_leader = node == asked.leaders[number].node
             if not end.done() and (leads or is_leader):
                 end.set_result(bound.offset if isinstance(bound, Bound) and leads else None)
-            if bound is not None and leads == is_leader:
+            # Of any other error it may lead: one that was elected a moment ago does not know its end yet.
+            tells = isinstance(bound, Bound) or bound in _FOLLOWS
+            if tells and leads == is_leader:
                 left.discard(node)
             if not left:
                 self.proved(number, asked.began_s)

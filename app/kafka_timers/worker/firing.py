@@ -27,7 +27,7 @@ from kafka_timers.worker.slices import Slice
 
 log = logging.getLogger(__name__)
 
-_SLICE_ROWS_MIN = 100
+_SLICE_ROWS_MIN, _SLICE_BYTES_MIN = 100, 64 << 10
 # A second that takes this long to build is as much as a worker can do anyway.
 _PREBUILD_S = 5
 # For so long nobody asks for another proof that the log is read from who leads it.
@@ -62,25 +62,27 @@ class _Committed(NamedTuple):
 
 class SliceSize:
     """
-    How many callbacks go into one transaction: fewer after one that was not taken in time, and then more again.
+    How much goes into one transaction: less after one that was not taken in time, and then more again.
 
     Args:
-        most: the limit that is set.
+        rows_max: callbacks at most.
+        bytes_max: bytes of their requests at most.
 
     Attributes:
-        rows: the limit for now.
+        rows, bytes: the limits for now.
     """
 
-    def __init__(self, most: int) -> None:
-        self.rows = self._most = most
+    def __init__(self, rows_max: int, bytes_max: int) -> None:
+        self.rows, self.bytes = self._most = rows_max, bytes_max
 
     def shrink(self) -> None:
         """Take note that a slice was not taken in time."""
-        self.rows = max(self.rows // 4, _SLICE_ROWS_MIN)
+        self.rows, self.bytes = max(self.rows // 4, _SLICE_ROWS_MIN), max(self.bytes // 4, _SLICE_BYTES_MIN)
 
     def grow(self) -> None:
         """Take note that a slice was taken."""
-        self.rows = min(self.rows * 2, self._most)
+        rows_max, bytes_max = self._most
+        self.rows, self.bytes = min(self.rows * 2, rows_max), min(self.bytes * 2, bytes_max)
 
 
 class Firing:
@@ -202,7 +204,7 @@ class Firing:
             self._size.shrink()
             raise KafkaError(
                 f"the callbacks of a slice were not taken in time ({self._sender.trouble or 'there are many'}); "
-                f"slices have {self._size.rows} now"
+                f"slices have {self._size.rows} callbacks, {self._size.bytes >> 10} KiB at most now"
             ) from error
         self._drop(scan, committed)
         self._size.grow()
@@ -297,7 +299,7 @@ class Firing:
             ports.rejects,
             ports.clock,
             rows_max=self._size.rows,
-            bytes_max=ports.settings.slice_bytes,
+            bytes_max=self._size.bytes,
             not_before_s=not_before_s,
         )
 

@@ -265,6 +265,15 @@ class Follower:
         since_s = self._blocked_since_s
         return 0.0 if since_s is None else self._clock.elapsed_s() - since_s
 
+    def first_ms(self) -> int | None:
+        """Return the moment from which on the first row may fire; None where there is none, or it cannot be read."""
+        try:
+            return self.store.first_ms(self.partition.sealed_ms)
+        except Exception as error:
+            # Whoever only shows it is not to end for it: the owner finds out with the next tick.
+            self.fail(error)
+            return None
+
     @property
     def unread_s(self) -> float:
         """Seconds since somebody began to wait for the oldest end of the log that is not reached; 0 where none is."""

@@ -77,7 +77,7 @@ class Owner:
         self._sender: Sender | None = None
         self._firing: Firing | None = None
         self._outbox: Outbox | None = None
-        self._slice_size = SliceSize(ports.settings.slice_rows)
+        self._slice_size = SliceSize(ports.settings.slice_rows, ports.settings.slice_bytes)
         self._tick = 0
         self._came_s = self._ticked_s = ports.clock.elapsed_s()
         self._fired_up_to = 0
@@ -154,7 +154,7 @@ class Owner:
         ports, number, clock = self._ports, self.number, self._ports.clock
         row_s = unserved_s = 0.0
         if self._serving:
-            first_ms = self._follower.store.first_ms(self._partition.sealed_ms)
+            first_ms = self._follower.first_ms()
             if first_ms is not None and first_ms < (self._tick + 1) * 1000:
                 row_s = max(clock.wall_s() - first_ms / 1000, 0.0)
         elif self._partition.sealed_ms > FIRST_MS:
@@ -398,7 +398,7 @@ class Owner:
             await asyncio.sleep(_FORGET_EVERY_S)
             # Before, copies may be read that were decided when what is forgotten now was not.
             while self._serving and self._follower.store.forget(self._partition.sealed_ms // 1000 - 1):
-                await self._ports.gate.over(unless=lambda: False)
+                await self._ports.gate.over_soon()
                 await asyncio.sleep(0)
 
     # --- what is shown -----------------------------------------------------------------------------------------------

@@ -87,12 +87,15 @@ class Prebuilt:
         built = self.slices[-1]
         self._bytes_before = built.bytes
         self._is_building = True
-        has_more = await built.add(self._rows)
-        if not self._is_building:
-            # Something was withdrawn meanwhile.
+        try:
+            has_more = await built.add(self._rows)
+        finally:
+            # Unless something was withdrawn meanwhile.
+            is_whole, self._is_building = self._is_building, False
+            if is_whole:
+                self._budget.bytes -= built.bytes - self._bytes_before
+        if not is_whole:
             return False
-        self._is_building = False
-        self._budget.bytes -= built.bytes - self._bytes_before
         if not len(built):
             self.slices.pop()
         return has_more and self._budget.bytes > 0

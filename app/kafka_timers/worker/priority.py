@@ -7,7 +7,9 @@ some tenths of a second, as long as no tick waits for what is read.
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+_SOON_S = 0.2
 
 
 class PriorityGate:
@@ -36,3 +38,9 @@ class PriorityGate:
         while self._sending and not unless():
             self._look_again.clear()
             await self._look_again.wait()
+
+    async def over_soon(self) -> None:
+        """Return when nobody sends, or soon: who sends may wait for a broker, several in turn without an end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SOON_S):
+                await self.over(lambda: False)

@@ -7,7 +7,7 @@ since a producer may schedule timers inside a transaction of its own.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Protocol
@@ -84,6 +84,9 @@ class LogReader:
         self._feeds: dict[int, Feed] = {}
         # Nodes that have not answered, which is told once.
         self._silent: set[int] = set()
+        # Partitions that their leaders could not give, which is told once, too.
+        self._withheld: set[int] = set()
+        self._turn = 0
         self._changed = asyncio.Event()
         self._awaited = asyncio.Event()
         self._fetches: dict[int, asyncio.Task[dict[int, Fetched | KafkaError]]] = {}
@@ -158,25 +161,38 @@ class LogReader:
                 return await self._find_leaders()
             self._silent.discard(node)
             fetched = {number: part for number, part in came.items() if isinstance(part, Fetched)}
+            withheld = {number: error for number, error in came.items() if isinstance(error, StaleMetadata)}
+            self._tell_withheld(fetched, withheld)
             for number, error in came.items():
-                if isinstance(error, KafkaError):
-                    if isinstance(error, StaleMetadata):
-                        return await self._find_leaders()
+                if isinstance(error, KafkaError) and number not in withheld:
                     self._drop(feeds[number], error)
             positions |= {number: part.position for number, part in fetched.items()}
             # More of the same is on its way while these are worked on.
-            ahead = any(part.is_large for part in fetched.values())
+            ahead = not withheld and any(part.is_large for part in fetched.values())
             if ahead:
                 self._fetch(node, positions, _WAIT_MS)
             count = sum([await self._feed(feeds[number], part) for number, part in fetched.items()])
+            if withheld:
+                return await self._find_leaders()
             if not ahead:
                 if count >= _MANY:
                     await self._linger()
                 quiet = 0 if count else quiet + 1
                 self._fetch(node, positions, _WAIT_MS if quiet < _QUIET_FETCHES else _WAIT_LONG_MS)
 
+    def _tell_withheld(self, fetched: Iterable[int], withheld: Mapping[int, KafkaError]) -> None:
+        self._withheld.difference_update(fetched)
+        for number in withheld.keys() - self._withheld:
+            self._withheld.add(number)
+            log.warning("%s; trying again", withheld[number])
+
     def _fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> None:
-        self._fetches[node] = task = asyncio.create_task(self._log.fetch(node, dict(positions), wait_ms))
+        # A broker fills its answer in the order of the question: those that come first would leave no room for others
+        # for as long as they have more.
+        self._turn = (self._turn + 1) % len(positions)
+        numbers = [*positions]
+        wanted = {number: positions[number] for number in numbers[self._turn :] + numbers[: self._turn]}
+        self._fetches[node] = task = asyncio.create_task(self._log.fetch(node, wanted, wait_ms))
         # Nobody may be left to look at it.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 

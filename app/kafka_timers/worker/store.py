@@ -83,6 +83,8 @@ _OPTIONS = Path(__file__).with_name("rocksdb")
 # From how many full buffers, and tables that are not sorted in yet, a store is behind.
 _BUFFERS_MAX, _TABLES_MAX = 2, 36
 _NEVER = 1 << 30
+# A file that cannot be read is of no more use than one with other bytes: the log has all that it had.
+_DAMAGE = ("Corruption:", "No such file or directory", "Not implemented", "IO error: While pread")
 
 
 class StoreMemory:
@@ -448,10 +450,23 @@ class TimerStore:
 
 
 def _items(db: Rdict, start: bytes, before: bytes) -> Generator[Row]:
+    """
+    Yield the rows with *start* <= key < *before*.
+
+    Raises:
+        Exception: the disk does not give all of them, or not as they were written.
+    """
     # The iterator does not keep the options alive; freed, they silently end it early. The local name does.
     options = ReadOptions()
     options.set_iterate_upper_bound(before)
-    yield from db.items(from_key=start, read_opt=options)
+    rows = db.iter(options)
+    rows.seek(start)
+    # `db.items` takes a tenth less time, and ends in silence where a row cannot be read: all that lies behind it would
+    # count as done, and be dropped.
+    while rows.valid():
+        yield rows.key(), rows.value()
+        rows.next()
+    rows.status()
 
 
 def _expiring_key(second: int, offset: int) -> bytes:
@@ -460,7 +475,7 @@ def _expiring_key(second: int, offset: int) -> bytes:
 
 def is_damage(error: Exception) -> bool:
     """Tell whether *error* says that the files of a store are damaged; RocksDB tells by its message alone."""
-    return any(sign in str(error) for sign in ("Corruption:", "No such file or directory", "Not implemented"))
+    return any(sign in str(error) for sign in _DAMAGE)
 
 
 def is_of_the_disk(error: Exception) -> bool:

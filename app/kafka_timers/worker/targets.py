@@ -7,6 +7,7 @@ batch that the broker refuses costs the transaction of a whole second.
 
 import re
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from aiokafka.errors import for_code
 
@@ -83,9 +84,6 @@ class TopicLookup:
             aiokafka.errors.KafkaError: no broker answers.
         """
         settings = await self._settings(names) if names else {}
-        if missing := [name for name, found in settings.items() if found is Reason.TOPIC_UNKNOWN]:
-            # Another broker is asked as well: one that was cut off from the others does not know what is new.
-            settings |= await self._settings(missing)
         exist = [name for name, found in settings.items() if found is not Reason.TOPIC_UNKNOWN]
         partitions = await self._partitions(exist) if exist else {}
         verdicts: dict[str, Target | Reason] = {}
@@ -128,24 +126,41 @@ class TopicLookup:
         self.verdicts[name] = verdict
         self._until_s[name] = self._clock.elapsed_s() + keep_s
 
-    async def _settings(self, names: Iterable[str]) -> dict[str, tuple[int, bool] | Reason]:
+    async def _settings(self, names: Collection[str]) -> dict[str, tuple[int, bool] | Reason]:
         """Return of each topic the largest batch that it takes and whether it needs keys, or why it has no settings."""
-        request = settings_of(names, [_MAX_MESSAGE, _CLEANUP])
-        settings: dict[str, tuple[int, bool] | Reason] = {}
-        for code, _, _, name, entries in (await self._cluster.ask_any(request)).resources:
-            if code == codes.TOPIC_AUTHORIZATION_FAILED:
-                settings[name] = Reason.TOPIC_REFUSED
-            elif code and for_code(code).retriable and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-                # It says nothing of the topic, whose requests must not be refused for it.
-                raise for_code(code)(f"{name} could not be looked up: {codes.name_of(code)}")
-            elif code:
-                settings[name] = Reason.TOPIC_UNKNOWN
-            else:
-                has = {entry[0]: entry[1] for entry in entries}
-                batch_bytes_max = int(has.get(_MAX_MESSAGE, _MAX_MESSAGE_BYTES))
-                settings[name] = batch_bytes_max, "compact" in has.get(_CLEANUP, "")
+        asks_for = [_MAX_MESSAGE, _CLEANUP]
+        settings = _settings_in(await self._cluster.ask_any(settings_of(names, asks_for)))
+        if missing := [name for name in names if settings[name] is Reason.TOPIC_UNKNOWN]:
+            # A broker that was cut off from the others does not know what is new.
+            for answer in await self._cluster.ask_two(settings_of(missing, asks_for)):
+                told = _settings_in(answer)
+                settings |= {name: found for name, found in told.items() if found is not Reason.TOPIC_UNKNOWN}
         return settings
 
     async def _partitions(self, names: Collection[str]) -> dict[str, int]:
-        answer = await self._cluster.ask_any(Metadata(sorted(names)))
-        return {topic: len(partitions) for code, topic, _, _, partitions, *_ in answer.topics if partitions}
+        partitions = _partitions_in(await self._cluster.ask_any(Metadata(sorted(names))))
+        if missing := sorted(set(names) - partitions.keys()):
+            for answer in await self._cluster.ask_two(Metadata(missing)):
+                partitions |= _partitions_in(answer)
+        return partitions
+
+
+def _settings_in(answer: Any) -> dict[str, tuple[int, bool] | Reason]:
+    settings: dict[str, tuple[int, bool] | Reason] = {}
+    for code, _, _, name, entries in answer.resources:
+        if code == codes.TOPIC_AUTHORIZATION_FAILED:
+            settings[name] = Reason.TOPIC_REFUSED
+        elif code and for_code(code).retriable and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
+            # It says nothing of the topic, whose requests must not be refused for it.
+            raise for_code(code)(f"{name} could not be looked up: {codes.name_of(code)}")
+        elif code:
+            settings[name] = Reason.TOPIC_UNKNOWN
+        else:
+            has = {entry[0]: entry[1] for entry in entries}
+            batch_bytes_max = int(has.get(_MAX_MESSAGE, _MAX_MESSAGE_BYTES))
+            settings[name] = batch_bytes_max, "compact" in has.get(_CLEANUP, "")
+    return settings
+
+
+def _partitions_in(answer: Any) -> dict[str, int]:
+    return {topic: len(partitions) for code, topic, _, _, partitions, *_ in answer.topics if partitions}

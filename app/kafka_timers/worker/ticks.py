@@ -104,11 +104,11 @@ class TickReader:
                 with suppress(KafkaError):
                     await self._cluster.refresh()
 
-    def follow(self, numbers: Iterable[int]) -> None:
-        """Read partitions *numbers*, beginning with the newest tick, which covers all before it."""
+    def follow(self, numbers: Iterable[int], pause_s: float = 0.0) -> None:
+        """Read partitions *numbers*, beginning with the newest tick, which covers all before it, after a pause."""
         for number in numbers:
             self.leave([number])
-            self._following[number] = asyncio.create_task(self._follow(number))
+            self._following[number] = asyncio.create_task(self._follow(number, pause_s))
 
     def leave(self, numbers: Iterable[int]) -> None:
         """Read partitions *numbers* no more."""
@@ -118,7 +118,8 @@ class TickReader:
             if feed := self._feeds.pop(number, None):
                 self._reader.remove(feed)
 
-    async def _follow(self, number: int) -> None:
+    async def _follow(self, number: int, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
         while True:
             try:
                 position = max(await self._bounds.end(number) - 1, (await self._bounds.starts([number]))[number])
@@ -132,4 +133,4 @@ class TickReader:
 
     def _failed(self, number: int, error: Exception) -> None:
         log.warning("%s partition %d: %s", self._topic, number, error)
-        self.follow([number])
+        self.follow([number], _RETRY_S)

@@ -1,0 +1,70 @@
+"""What a broker answers to a fetch, and how much is asked for."""
+
+import struct
+from typing import Any
+
+import pytest
+from aiokafka.errors import RequestTimedOutError
+from aiokafka.record.util import calc_crc32c
+from batches import batch_of
+
+from kafka_timers.broker.cluster import Leader
+from kafka_timers.broker.fetching import Fetcher, parsed
+from kafka_timers.broker.requests import Fetch
+
+_TRANSACTIONAL, _CONTROL = 0x10, 0x20
+PRODUCER = 7
+
+
+def of_a_transaction(batch: bytes, attributes: int, *, is_empty: bool = False) -> bytes:
+    """Return *batch* as one of a transaction of `PRODUCER`; an empty one is what compaction leaves of it."""
+    header = 61
+    odd = bytearray(batch[:header] if is_empty else batch)
+    struct.pack_into(">h", odd, 21, attributes)
+    struct.pack_into(">q", odd, 43, PRODUCER)
+    if is_empty:
+        struct.pack_into(">i", odd, 8, header - 12)
+        struct.pack_into(">i", odd, 57, 0)
+    struct.pack_into(">I", odd, 17, calc_crc32c(bytes(odd[21:])))
+    return bytes(odd)
+
+
+def test_a_marker_that_compaction_has_emptied_is_passed_over() -> None:
+    """The log cleaner keeps the last batch of a producer that is alive, without its record."""
+    aborted = of_a_transaction(batch_of([(b"aborted", b"")]), _TRANSACTIONAL)
+    emptied = of_a_transaction(batch_of([(b"\0\0\0\0", b"")], base_offset=1), _TRANSACTIONAL | _CONTROL, is_empty=True)
+    data = aborted + emptied + batch_of([(b"next", b"")], base_offset=2)
+    came = parsed(data, [(PRODUCER, 0)], 0, 3, 3)
+    assert [(record.offset, record.key) for record in came.records] == [(2, b"next")]
+    assert came.position == 3
+
+
+class Slow:
+    """A cluster whose one broker sends so many bytes within the limit of a question, and no more."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.asked: list[int] = []
+
+    def leader(self, topic: str, number: int) -> Leader:
+        return Leader(1, 0)
+
+    async def send(self, node: int, request: Fetch, *, lane: str) -> Any:
+        assert request.partition_bytes_max <= request.bytes_max
+        self.asked.append(request.bytes_max)
+        if request.bytes_max > self.bytes_max:
+            raise RequestTimedOutError("not within 4 s")
+        return type("Answer", (), {"topics": []})
+
+
+async def test_what_a_slow_network_does_not_bring_in_time_is_asked_for_in_smaller_parts() -> None:
+    slow = Slow(1 << 20)
+    fetcher = Fetcher(slow, "timer-request", "requests")  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(RequestTimedOutError):
+            await fetcher.fetch(1, {0: 5}, 100)
+    await fetcher.fetch(1, {0: 5}, 100)
+    slow.bytes_max = 1 << 30
+    for _ in range(6):
+        await fetcher.fetch(1, {0: 5}, 100)
+    assert slow.asked == [size << 10 for size in (8192, 2048, 512, 1024, 2048, 4096, 8192, 8192, 8192)]
