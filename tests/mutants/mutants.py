@@ -28,6 +28,7 @@ PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
 PRODUCER, COORDINATOR, SENDER = "broker/producer.py", "broker/coordinator.py", "worker/sender.py"
 ASKING, SOURCE = "broker/asking.py", "adapters/source.py"
+READER, SLICES = "worker/reader.py", "worker/slices.py"
 CLUSTER, BOUNDS, SEALS, FETCHING = "broker/cluster.py", "broker/bounds.py", "broker/seals.py", "broker/fetching.py"
 OUTCOMES, PREBUILD, TAKEOVER = "core/outcomes.py", "worker/prebuild.py", "core/takeover.py"
 
@@ -277,8 +278,8 @@ MUTANTS = [
     _one(
         "an end is proved though another one leads",
         ENDS,
-        "            if bound is not None and leads == is_leader:\n",
-        "            if bound is not None:\n",
+        "            if tells and leads == is_leader:\n",
+        "            if tells:\n",
     ),
     _one(
         "nothing proves an end while a broker is silent",
@@ -665,6 +666,147 @@ MUTANTS = [
         STORE,
         "        families = (self._db, self._ids, self._side)\n        return all",
         "        families = (self._db,)\n        return all",
+    ),
+    _one(
+        "a store that a full disk has stopped is kept",
+        OWNER,
+        "        self.is_full, self._drop_store = True, self._ports.stores.make_room\n",
+        "        self.is_full = True\n",
+    ),
+    # --- disks that cannot be read -----------------------------------------------------------------------------------
+    _one("a row that cannot be read is the last one", STORE, "    rows.status()\n", ""),
+    # --- reading -----------------------------------------------------------------------------------------------------
+    _one(
+        "partitions with a backlog starve the others of their broker",
+        READER,
+        "        self._turn = (self._turn + 1) % len(positions)\n",
+        "",
+    ),
+    _one(
+        "a partition that its leader withholds keeps others from being read",
+        READER,
+        "            self._tell_withheld(fetched, withheld)\n",
+        "            self._tell_withheld(fetched, withheld)\n"
+        "            if withheld:\n                return await self._find_leaders()\n",
+    ),
+    _one(
+        "as much is asked for again as was not brought in time",
+        FETCHING,
+        "max(bytes_max // 4, _BYTES_MIN)",
+        "bytes_max",
+    ),
+    _one("an emptied marker stops the reader", FETCHING, "next(iter(batch), None)", "next(iter(batch))"),
+    _one(
+        "ticks are read from a leader that was cut off for as long as it answers",
+        "worker/ticks.py",
+        "                    await self._cluster.refresh()\n",
+        "                    pass\n",
+    ),
+    _one(
+        "who cannot tell where a log ends counts as not leading it",
+        ENDS,
+        "isinstance(bound, Bound) or bound in _FOLLOWS",
+        "bound is not None",
+    ),
+    _one(
+        "who waits for a leader asks without a pause",
+        BOUNDS,
+        "                        why = told\n                    await asyncio.sleep(_PAUSE_S)\n",
+        "                        why = told\n                        await asyncio.sleep(_PAUSE_S)\n",
+    ),
+    _one(
+        "what has not been read in time is not shown",
+        OWNER,
+        "unread_s=self._follower.unread_s if self._serving else 0.0",
+        "unread_s=0.0",
+    ),
+    _one(
+        "what is overdue leaves out what lies behind an open transaction",
+        "worker/overdue.py",
+        "    return max(blocked, due, unread,",
+        "    return max(due, unread,",
+    ),
+    _one(
+        "a tick of thousands of digits is read as a number",
+        "core/wire.py",
+        " and len(text) <= 14 else None",
+        " else None",
+    ),
+    # --- who asks brokers --------------------------------------------------------------------------------------------
+    _one(
+        "a broker that does not answer keeps its connection",
+        CLUSTER,
+        "            await self._drop(key, opening)\n            waited_s",
+        "            waited_s",
+    ),
+    _one(
+        "no other broker is asked while one is silent",
+        CLUSTER,
+        "timeout=_ASK_NEXT_S if left else None",
+        "timeout=None",
+    ),
+    _one(
+        "where there is nothing to log in with the brokers are to blame",
+        CLUSTER,
+        "        raise login or KafkaConnectionError(",
+        "        raise KafkaConnectionError(",
+    ),
+    _one(
+        "a topic is missing as soon as one broker does not know it",
+        "worker/targets.py",
+        "            for answer in await self._cluster.ask_two(settings_of(missing, asks_for)):\n",
+        "            for answer in ():\n",
+    ),
+    _one(
+        "a topic has no partitions as soon as one broker does not know it",
+        "worker/targets.py",
+        "            for answer in await self._cluster.ask_two(Metadata(missing)):\n",
+        "            for answer in ():\n",
+    ),
+    _one("numbers of records have no end", PRODUCER, " & 0x7FFF_FFFF", ""),
+    # --- topics that refuse ------------------------------------------------------------------------------------------
+    _one("slices that are too slow stay as large", FIRING, "max(self.bytes // 4, _SLICE_BYTES_MIN)", "self.bytes"),
+    _one("a slice has no bound in bytes", SLICES, " or self.bytes >= self._bytes_max", ""),
+    _one("a topic is refused when it refuses for the first time", FIRING, "if topic in since_s and not", "if not"),
+    _one(
+        "a callback without a key goes to a compacted topic",
+        SLICES,
+        "        if key is None and to.target.needs_key:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "replicas that are missing are a topic's refusal", "broker/codes.py", "*ELSEWHERE, 19, 20,", "*ELSEWHERE, 20,"
+    ),
+    _one(
+        "a requester speaks for the service",
+        "core/wire.py",
+        "            if (key := each.key) not in SERVICE_HEADERS\n",
+        "            if (key := each.key)\n",
+    ),
+    # --- instances, and what is said of them -------------------------------------------------------------------------
+    _one(
+        "instances have transactional ids in common",
+        SENDER,
+        "    return name if is_plain else",
+        "    return name if True else",
+    ),
+    _one(
+        "doors have transactional ids in common",
+        "adapters/reader.py",
+        '    return name if not prefix and "." not in topic else',
+        "    return name if True else",
+    ),
+    _one(
+        "partitions that were added are served",
+        "worker/start.py",
+        "    served = sealed_with or wanted\n",
+        "    served = 0\n",
+    ),
+    _one(
+        "a partition that stands still is not told of",
+        "operate/health.py",
+        "        elif overdue.age_s > LIMIT_S:\n",
+        "        elif False:\n",
     ),
     # --- prebuilt callbacks ------------------------------------------------------------------------------------------
     _one(
