@@ -18,7 +18,7 @@ from simulation.network import Network
 # What a random history draws from; each is a method of `Nemesis`.
 TROUBLES = (
     *("kill", "pause", "deafen", "rebalance", "back_up", "cancel_late"),
-    *("freeze", "elect", "cut_off", "slow_down"),
+    *("freeze", "kill_broker", "black_out", "elect", "cut_off", "slow_down"),
     *("fill_disk", "spoil_topic", "hold_up_replies", "retain", "compact"),
 )
 # How long a broker is silent before the others lead in its place.
@@ -73,9 +73,9 @@ class Nemesis:
     def end(self) -> None:
         """End all trouble; what was asked of frozen brokers is answered or not."""
         self._network.slow = False
-        for node in list(self._network.frozen):
-            self._thaw(node)
         for node in NODES:
+            self._thaw(node)
+            self._network.down.discard(node)
             self._bring_back(node)
         for disk in self._group.disks:
             disk.is_full = False
@@ -120,16 +120,45 @@ class Nemesis:
     # --- brokers -----------------------------------------------------------------------------------------------------
 
     def freeze(self) -> None:
-        """Have a broker answer nothing for a while; the others lead in its place soon."""
-        if self._network.frozen:
+        """Have a broker answer nothing for a while; the others lead in its place soon, and it wakes without knowing."""
+        if self._network.frozen or self._network.down:
             return
         node = self._rng.choice(NODES)
         self._network.freeze(node)
-        self._loop.outside(self._rng.random() * _SESSION_S, self._depose, node)
+        self._loop.outside(self._rng.random() * _SESSION_S, self._miss, node)
         self._loop.outside(self._rng.choice((0.5, 3.0, 8.0)), self._thaw, node)
+
+    def _miss(self, node: int) -> None:
+        if node in self._network.frozen:
+            self._replace(node)
+        else:
+            self._depose(node)
 
     def _thaw(self, node: int) -> None:
         self._network.thaw(node, answers=self._rng.random() < 0.7)
+        self._loop.outside(self._rng.choice((0.0, 0.3, 1.0)), self._bring_back, node)
+
+    def kill_broker(self) -> None:
+        """Kill a broker, or stop it: it takes no connections for a while, and others lead soon or at once."""
+        if self._network.frozen or self._network.down:
+            return
+        node = self._rng.choice(NODES)
+        self._network.down.add(node)
+        self._loop.outside(self._rng.choice((0.0, self._rng.random() * _SESSION_S)), self._depose, node)
+        self._loop.outside(self._rng.choice((0.5, 3.0, 8.0)), self._network.down.discard, node)
+
+    def black_out(self) -> None:
+        """Kill all brokers, or freeze them, for a while: where there is only one, that is all there are."""
+        if self._network.frozen or self._network.down:
+            return
+        ends_s, dies = self._rng.choice((0.5, 3.0)), self._rng.random() < 0.5
+        for node in NODES:
+            if dies:
+                self._network.down.add(node)
+                self._loop.outside(ends_s, self._network.down.discard, node)
+            else:
+                self._network.freeze(node)
+                self._loop.outside(ends_s, self._thaw, node)
 
     def _depose(self, node: int) -> None:
         others = [other for other in NODES if other != node]
@@ -146,13 +175,17 @@ class Nemesis:
     def cut_off(self) -> None:
         """Cut a broker off from the others; clients still reach it, and get its old answers."""
         node = self._rng.choice(NODES)
+        self._replace(node)
+        self._loop.outside(self._rng.choice((2.0, 6.0)), self._bring_back, node)
+
+    def _replace(self, node: int) -> None:
+        """Have others lead in place of *node*, which does not hear of it."""
         if self._kafka.coordinator == node:
             self._kafka.former_coordinator = node
         for log in self._kafka.logs.values():
             if log.leader == node:
                 log.cut_off(node, self._rng.choice([other for other in NODES if other != node]))
         self._depose(node)
-        self._loop.outside(self._rng.choice((2.0, 6.0)), self._bring_back, node)
 
     def _bring_back(self, node: int) -> None:
         for log in self._kafka.logs.values():
@@ -180,17 +213,14 @@ class Nemesis:
             self._group.disk_of(self._rng.choice(members)).back_up()
 
     def spoil_topic(self) -> None:
-        """Remove the moody topic, or have it refuse what its settings allow."""
+        """Remove the moody topic, have it refuse what its settings allow, or have its replicas be away."""
         topic = self._kafka.topics[MOODY]
-        if self._rng.random() < 0.5:
-            topic.exists = False
-        else:
-            topic.refuses = True
+        setattr(topic, *self._rng.choice((("exists", False), ("refuses", True), ("is_short", True))))
         self._loop.outside(self._rng.choice((0.5, 2.0, 6.0)), self._mend_topic)
 
     def _mend_topic(self) -> None:
         topic = self._kafka.topics[MOODY]
-        topic.exists, topic.refuses = True, False
+        topic.exists, topic.refuses, topic.is_short = True, False, False
 
     def hold_up_replies(self) -> None:
         """Have the topic of answers take none for a while, as when its replicas are away."""

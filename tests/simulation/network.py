@@ -34,6 +34,7 @@ class Network:
 
     Attributes:
         frozen: brokers that do not answer, with what they would have answered.
+        down: brokers that take no connections.
         slow: whether everything takes longer.
         loses: draws whether an answer is lost; the broker has done what it was asked for.
     """
@@ -42,6 +43,7 @@ class Network:
         self.loop = loop
         self._rng = None if seed is None else random.Random(f"{seed}/network")
         self.frozen: dict[int, list[Callable[[], None]]] = {}
+        self.down: set[int] = set()
         self.slow = False
         self.loses: Callable[[], bool] = lambda: False
 
@@ -103,6 +105,8 @@ class Network:
         value: T | None = None
         error: Exception | None = None
         try:
+            if node in self.down:
+                raise KafkaConnectionError(f"broker {node} takes no connection")
             value = answer()
         except Exception as raised:
             error = raised
