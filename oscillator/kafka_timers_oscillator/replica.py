@@ -3,6 +3,7 @@ One running oscillator: from start to end, through outages of the broker.
 """
 
 import asyncio
+import socket
 from typing import NoReturn
 
 from aiokafka.errors import KafkaError
@@ -49,12 +50,13 @@ class Replica:
             TopicsError: the broker does not stamp the topic's records with its own time.
         """
         kafka, topic = self._settings.kafka, Topics.of(self._settings.topic_prefix).oscillator
+        name = f"{self._settings.replica} on {socket.gethostname()}"
         retry_s = RETRY_S_MIN
         while True:
             self.health.turned()
             answered_before_s = self.health.answered_elapsed_s
             try:
-                async with TickLog.open(kafka, topic) as ticks:
+                async with TickLog.open(kafka, topic, name) as ticks:
                     await self._session(ticks)
             except (BrokerError, KafkaError, OSError) as error:
                 self.health.trouble(str(error) or f"the broker at {kafka} does not answer in time")

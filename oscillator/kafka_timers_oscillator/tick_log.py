@@ -18,7 +18,7 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.broker.producer import Producer
-from kafka_timers.core.wire import SECOND_LIMIT, TICK, Record, number_in
+from kafka_timers.core.wire import OSCILLATOR_HEADER, SECOND_LIMIT, TICK, Record, number_in
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import LogReader
@@ -75,9 +75,10 @@ class _Feed:
 class TickLog:
     """The open topic; `open` makes one."""
 
-    def __init__(self, topic: str, cluster: Cluster, producer: Producer) -> None:
+    def __init__(self, topic: str, cluster: Cluster, producer: Producer, name: str) -> None:
         self.partitions = cluster.partitions(topic)
         self._topic, self._producer = topic, producer
+        self._headers: list[tuple[str, bytes | None]] = [(OSCILLATOR_HEADER, name.encode())]
         # Ticks are sent outside of transactions, and somebody else's open one must not hide them.
         self._bounds = LogBounds(cluster, topic, APPEND_LIMIT_S, is_committed=False)
         self._reader = LogReader(Fetcher(cluster, topic, "ticks", is_committed=False), PriorityGate())
@@ -94,9 +95,9 @@ class TickLog:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, kafka: Kafka, topic: str) -> AsyncIterator[Self]:
+    async def open(cls, kafka: Kafka, topic: str, name: str) -> AsyncIterator[Self]:
         """
-        Connect, and begin to read from just before the end of each partition.
+        Connect, and begin to read from just before the end of each partition; ticks that are written bear *name*.
 
         Raises:
             BrokerError: no broker answers, or it does not know the topic.
@@ -111,7 +112,7 @@ class TickLog:
                 await producer.start()
             except (KafkaError, OSError) as error:
                 raise BrokerError(f"no broker at {kafka} serves {topic}: {_in_words(error)}") from error
-            log = cls(topic, cluster, producer)
+            log = cls(topic, cluster, producer, name)
             reading = asyncio.create_task(log._reader.run())
             opened.push_async_callback(cancel, [reading])
             opened.push_async_callback(log._leave)
@@ -220,7 +221,7 @@ class TickLog:
         """
         batch = self._producer.new_batch()
         for second in seconds:
-            batch.append(timestamp=None, key=b"%d" % second, value=TICK)
+            batch.append(timestamp=None, key=b"%d" % second, value=TICK, headers=self._headers)
         try:
             async with asyncio.timeout(APPEND_LIMIT_S):
                 appended_ms = await self._producer.deliver(batch, self._topic, partition)

@@ -1,5 +1,6 @@
 """What keeps timers from firing is told by /readyz within seconds, and no longer than it lasts."""
 
+import socket
 import time
 
 from aiokafka import AIOKafkaProducer
@@ -57,6 +58,7 @@ async def test_requests_behind_an_open_transaction_are_told_of_while_it_is_open(
     await until_well(worker)
     code, said = await service.status()
     assert (code, "wrong" in said) == (0, False), said
+    assert f" s ago, by oscillator 0 on {socket.gethostname()}" in said
     assert {r.value for r in await service.read(service.callbacks, 3)} == {b"theirs", b"waits", b"fires"}
     assert no_exception_was_lost(worker)
 

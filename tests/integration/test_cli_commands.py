@@ -477,6 +477,7 @@ async def test_status_tells_what_the_seals_tell(bootstrap: str, where: list[str]
     assert [problem[:11] for problem in told["problems"]] == ["no tick yet", "no worker i"]
     assert row == {
         "tick_age_s": None,
+        "ticked_by": None,
         "blocked_s": 0,
         "unread_s": 0,
         "partition": 1,

@@ -83,9 +83,11 @@ def found_line(timer_id: str, found: Found) -> str:
 def status_lines(status: ServiceStatus) -> list[str]:
     """Return what `status_table` does not show: ticks, workers, refused requests, doors, and at last what is wrong."""
     ages_s = [row.tick_age_s for row in status.partitions if row.tick_age_s is not None]
+    names = sorted({row.ticked_by for row in status.partitions if row.ticked_by})
+    by = f", by oscillator {', '.join(names)}" if names else ""
     problems = problems_of(status)
     lines = [
-        f"last tick     {f'{min(ages_s):.1f} s ago' if ages_s else 'none'}",
+        f"last tick     {f'{min(ages_s):.1f} s ago{by}' if ages_s else 'none'}",
         *(
             f"{'' if number else 'workers':14}{worker.url} on {worker.host}: partitions "
             f"{', '.join(map(str, worker.partitions)) or 'none'}"

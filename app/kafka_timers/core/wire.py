@@ -24,6 +24,7 @@ __all__ = [
     "ID_HEADER",
     "ID_MEMORY_MS",
     "ID_MEMORY_S",
+    "OSCILLATOR_HEADER",
     "REJECT_PREFIX",
     "REQUEST_HEADER",
     "SECOND_LIMIT",
@@ -108,6 +109,7 @@ class Topics:
 
 
 TICK = b"1"
+OSCILLATOR_HEADER = "oscillator"
 
 TOKEN_HEADER = "timer-token"  # noqa: S105  # a header's name, no secret
 ID_HEADER = "timer-id"

@@ -35,6 +35,8 @@ class PartitionStatus:
     """URL and name of the worker that wrote the last seal."""
     tick_age_s: float | None = None
     """Seconds since its last tick was appended."""
+    ticked_by: str | None = None
+    """The oscillator that wrote it, as the tick says."""
     blocked_s: float = 0.0
     """For how long requests have waited behind somebody's open transaction, in seconds; 0 where none do."""
     unread_s: float = 0.0

@@ -28,7 +28,7 @@ from kafka_timers.broker.seals import SealLog, latest
 from kafka_timers.broker.topics import answering
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import topics_in
-from kafka_timers.core.wire import Sealed, Topics, partitions_in, rejection_in
+from kafka_timers.core.wire import OSCILLATOR_HEADER, Record, Sealed, Topics, partitions_in, rejection_in
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Refused, ServiceStatus, Worker
 
@@ -49,6 +49,7 @@ class _Seen(NamedTuple):
 
     seals: list[Sealed]
     tick_age_s: float | None
+    ticked_by: str | None
     blocked_s: float
     unread_s: float
 
@@ -82,15 +83,19 @@ class _Reading:
 
     async def partition(self, number: int) -> _Seen:
         """Return what a partition's logs tell."""
-        asked = self._seals.seals(number), self._tick_age_s(number), self._blocked_s(number)
-        seals, tick_age_s, blocked_s = await asyncio.gather(*asked)
-        return _Seen(seals, tick_age_s, blocked_s, await self._unread_s(number, latest(seals)))
+        asked = self._seals.seals(number), self._tick(number), self._blocked_s(number)
+        seals, tick, blocked_s = await asyncio.gather(*asked)
+        unread_s = await self._unread_s(number, latest(seals))
+        if tick is None:
+            return _Seen(seals, None, None, blocked_s, unread_s)
+        name = dict(cast(SourceRecord, tick).headers).get(OSCILLATOR_HEADER) or b""
+        return _Seen(seals, self._age_s(tick), name.decode(errors="replace") or None, blocked_s, unread_s)
 
-    async def _tick_age_s(self, number: int) -> float | None:
-        """Return the seconds since the last tick of a partition was appended; None without one."""
+    async def _tick(self, number: int) -> Record | None:
+        """Return the last tick of a partition; None without one."""
         bounds = LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S, is_committed=False)
         last = await bounds.end(number) - 1
-        return await self._age_s(self._topics.oscillator, number, last) if last >= 0 else None
+        return await self._record(self._topics.oscillator, number, last) if last >= 0 else None
 
     async def _blocked_s(self, number: int) -> float:
         """Return for how long requests of a partition have waited behind an open transaction; 0 where none do."""
@@ -99,23 +104,24 @@ class _Reading:
         if await LogBounds(self._cluster, topic, _LIMIT_S, is_committed=False).end(number) <= stable:
             return 0.0
         # The first record of the transaction, or what has come since if that has ended.
-        return await self._age_s(topic, number, stable) or 0.0
+        record = await self._record(topic, number, stable)
+        return self._age_s(record) if record else 0.0
 
     async def _unread_s(self, number: int, seal: Sealed | None) -> float:
         """Return the age of the first request that was there before the second of *seal*, and was not read for it."""
         topic = self._topics.requests
         if seal is None or await LogBounds(self._cluster, topic, _LIMIT_S).end(number) <= seal.fence:
             return 0.0
-        record = next((await self._fetched(topic, number, seal.fence, is_committed=True)).records, None)
-        if record is None or record.timestamp >= seal.last * 1000:
-            return 0.0
+        record = await self._record(topic, number, seal.fence, is_committed=True)
+        return self._age_s(record) if record and record.timestamp < seal.last * 1000 else 0.0
+
+    def _age_s(self, record: Record) -> float:
+        """Return the seconds since *record* was appended."""
         return max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
 
-    async def _age_s(self, topic: str, number: int, offset: int) -> float | None:
-        """Return the seconds since the first record from *offset* on was appended, whoever's; None without one."""
-        part = await self._fetched(topic, number, offset, is_committed=False)
-        record = next(part.records, None)
-        return None if record is None else max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
+    async def _record(self, topic: str, number: int, offset: int, *, is_committed: bool = False) -> Record | None:
+        """Return the first record from *offset* on, of anybody unless it has to be committed; None without one."""
+        return next((await self._fetched(topic, number, offset, is_committed=is_committed)).records, None)
 
     async def _fetched(self, topic: str, number: int, offset: int, *, is_committed: bool) -> Fetched:
         fetcher = Fetcher(self._cluster, topic, f"status of {topic}", is_committed=is_committed)
@@ -219,7 +225,7 @@ def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatu
     served = partitions_in(chain.from_iterable(tails.values())) or len(tails)
     rows = status_of({number: tail for number, tail in tails.items() if number < served}, now_s)
     return [
-        replace(row, tick_age_s=each.tick_age_s, blocked_s=each.blocked_s, unread_s=each.unread_s)
+        replace(row, **{name: value for name, value in each._asdict().items() if name != "seals"})
         if (each := seen[row.partition])
         else row
         for row in rows
