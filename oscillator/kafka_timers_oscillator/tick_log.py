@@ -11,13 +11,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple, Self
 
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.broker.producer import Producer
+from kafka_timers.broker.requests import settings_of
 from kafka_timers.core.wire import OSCILLATOR_HEADER, SECOND_LIMIT, TICK, Record, number_in
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.worker.priority import PriorityGate
@@ -33,8 +33,6 @@ TAIL = 20
 
 _START_S, _BATCH_BYTES = 5.0, 64 << 10
 _READ_WAIT_S, _RETRY_S = 0.5, 0.5
-# Kafka's number of that kind of resource.
-_TOPIC = 2
 
 
 class Tick(NamedTuple):
@@ -236,7 +234,7 @@ async def _check(cluster: Cluster, kafka: Kafka, topic: str) -> None:
     await cluster.look_up([topic])
     if not cluster.partitions(topic):
         raise BrokerError(f"topic {topic} is not there at {kafka}; create it with `kafka-timers topics create`")
-    wanted = DescribeConfigsRequest([(_TOPIC, topic, ["message.timestamp.type"])])
+    wanted = settings_of([topic], ["message.timestamp.type"])
     # Without the right to read settings there are no entries; then the first acknowledgement tells.
     for _, _, _, _, entries in (await cluster.ask_any(wanted)).resources:
         for _, value, *_ in entries:

@@ -679,8 +679,8 @@ MUTANTS = [
     _one(
         "partitions with a backlog starve the others of their broker",
         READER,
-        "        self._turn = (self._turn + 1) % len(positions)\n",
-        "",
+        "(self._first.get(node, 0) + 1) % len(positions)",
+        "0",
     ),
     _one(
         "a partition that its leader withholds keeps others from being read",

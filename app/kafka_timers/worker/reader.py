@@ -86,7 +86,8 @@ class LogReader:
         self._silent: set[int] = set()
         # Partitions that their leaders could not give, which is told once, too.
         self._withheld: set[int] = set()
-        self._turn = 0
+        # By node, which of its partitions was named first in the last fetch.
+        self._first: dict[int, int] = {}
         self._changed = asyncio.Event()
         self._awaited = asyncio.Event()
         self._fetches: dict[int, asyncio.Task[dict[int, Fetched | KafkaError]]] = {}
@@ -189,9 +190,9 @@ class LogReader:
     def _fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> None:
         # A broker fills its answer in the order of the question: those that come first would leave no room for others
         # for as long as they have more.
-        self._turn = (self._turn + 1) % len(positions)
+        first = self._first[node] = (self._first.get(node, 0) + 1) % len(positions)
         numbers = [*positions]
-        wanted = {number: positions[number] for number in numbers[self._turn :] + numbers[: self._turn]}
+        wanted = {number: positions[number] for number in numbers[first:] + numbers[:first]}
         self._fetches[node] = task = asyncio.create_task(self._log.fetch(node, wanted, wait_ms))
         # Nobody may be left to look at it.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
