@@ -193,6 +193,8 @@ def test_a_disk_that_is_full_for_a_while_loses_and_repeats_nothing() -> None:
         story.cancel(_ID_OF_0)
         story.until(7.5)
         assert "stands still (the disk of a is full)" in (a.owners[0].problem() or "")
+        # What it has kept, others may need the room of.
+        assert not [*a.disk.folder.iterdir()]
         assert (b.owners[1].problem(), story.answers()) == (None, [])
         assert [offset for offset, _ in story.fired(0)] == [0]
         assert [offset for offset, _ in story.fired(1)] == [0, 1]
