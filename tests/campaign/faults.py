@@ -193,7 +193,9 @@ async def lose_topic(stage: Stage, load: Load, short: bool) -> str:
     begin = int(time.time()) + 2
     for second in range(begin, begin + count // 10):
         await asyncio.to_thread(load.burst, 10, second, lonely)
-    await asyncio.sleep(max(begin + 2 - time.time(), 0))
+    # Between two seconds. Kafka writes no marker to a partition without a leader (KAFKA-20734), so what an open
+    # transaction has there becomes visible with a later one, though it was aborted: see docs/operate.md.
+    await asyncio.sleep(max(begin + 2.6 - time.time(), 0))
     await node.kill()
     await asyncio.sleep(15 if short else 30)
     code, said = await stage.command("status")

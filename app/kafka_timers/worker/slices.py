@@ -295,7 +295,8 @@ class Slice:
     async def _refused(self, topics: set[bytes]) -> dict[bytes, Reason]:
         """Return which of *topics* take no callbacks, and why; there is an accumulator for each of the others then."""
         known, refused = self._targets.verdicts, {}
-        new = {topic.decode(): topic for topic in topics - self._accumulators.keys()}
+        # Sorted, so that a seed of the simulation has one history.
+        new = {topic.decode(): topic for topic in sorted(topics - self._accumulators.keys())}
         # All unknown ones are asked for at once, since there may be thousands.
         while unknown := new.keys() - known.keys():
             try:

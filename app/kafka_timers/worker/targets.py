@@ -64,7 +64,8 @@ class TopicLookup:
             aiokafka.errors.KafkaError: no broker answers.
         """
         ask = []
-        for name in names:
+        # Sorted, so that a seed of the simulation has one history.
+        for name in sorted(names):
             if name in self._own or name.startswith("__"):
                 self._judge(name, Reason.TOPIC_RESERVED, _KEEP_S)
             elif not _LEGAL.fullmatch(name):
