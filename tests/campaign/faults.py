@@ -195,7 +195,9 @@ async def lose_topic(stage: Stage, load: Load, short: bool) -> str:
         await asyncio.to_thread(load.burst, 10, second, lonely)
     # Between two seconds. Kafka writes no marker to a partition without a leader (KAFKA-20734), so what an open
     # transaction has there becomes visible with a later one, though it was aborted: see docs/operate.md.
-    await asyncio.sleep(max(begin + 2.6 - time.time(), 0))
+    await asyncio.sleep(max(begin + 2.5 - time.time(), 0))
+    while await stage.has_open_transaction("lonely"):  # noqa: ASYNC110  # a broker has to be asked
+        await asyncio.sleep(1 - (time.time() - 0.5) % 1)
     await node.kill()
     await asyncio.sleep(15 if short else 30)
     code, said = await stage.command("status")

@@ -13,6 +13,7 @@ from typing import Self
 from aiokafka.client import CoordinationType
 
 from campaign import topics
+from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
@@ -168,6 +169,14 @@ class Stage:
                 process.kill()
                 await process.wait()
         return process.returncode or 0, said.decode()
+
+    async def has_open_transaction(self, topic: str) -> bool:
+        """Tell whether a transaction has something in partition 0 of *topic*, which is named without the prefix."""
+        name = self.prefix + topic
+        async with Cluster.open(Kafka(self.kafka.bootstrap)) as cluster:
+            await cluster.look_up([name])
+            stable = await LogBounds(cluster, name).end(0)
+            return stable < await LogBounds(cluster, name, is_committed=False).end(0)
 
     async def coordinator_of(self, number: int) -> int:
         """Return the broker that coordinates the transactions of who owns partition *number*."""
