@@ -31,6 +31,7 @@ from kafka_timers.core.callbacks import topics_in
 from kafka_timers.core.wire import OSCILLATOR_HEADER, Record, Sealed, Topics, partitions_in, rejection_in
 from kafka_timers.errors import BrokerError, TopicsError
 from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Refused, ServiceStatus, Worker
+from kafka_timers.worker.overdue import LIMIT_S
 
 __all__ = ["read_status", "status_of"]
 
@@ -38,6 +39,7 @@ __all__ = ["read_status", "status_of"]
 _LIMIT_S, _CONNECTING_S = 8.0, 2.0
 _WAIT_MS = 50
 _RETRY_S = 0.2
+_LOOK_AGAIN_S = 3.0
 _REFUSED_WITHIN_S = 3_600
 _REFUSED_MAX = 10_000
 
@@ -83,6 +85,14 @@ class _Reading:
 
     async def partition(self, number: int) -> _Seen:
         """Return what a partition's logs tell."""
+        seen = await self._look_at(number)
+        if seen.unread_s > LIMIT_S:
+            # What lay behind a transaction that has just ended is as old, and is read with the next tick.
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            seen = await self._look_at(number)
+        return seen
+
+    async def _look_at(self, number: int) -> _Seen:
         asked = self._seals.seals(number), self._tick(number), self._blocked_s(number)
         seals, tick, blocked_s = await asyncio.gather(*asked)
         unread_s = await self._unread_s(number, latest(seals))
