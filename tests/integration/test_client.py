@@ -258,14 +258,15 @@ async def test_client_without_the_right_to_write_is_told_so(
         AclPermissionType.DENY,
     )
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for done in admin.create_acls([denied]).values():
-        done.result()
 
     async def until_refused(client: TimerClient) -> None:
         while True:  # the broker heeds an ACL a moment after it has taken it
             await client.at(FAR, topic="reminders")
 
     async with TimerClient(broker.bootstrap, topic_prefix=prefix) as client:
+        # Only now: once a topic has an ACL, nobody may see it but by another one.
+        for done in admin.create_acls([denied]).values():
+            await asyncio.to_thread(done.result)
         with pytest.raises(PublishError, match="may not write") as caught:
             await asyncio.wait_for(until_refused(client), 20)
     assert not caught.value.retriable
