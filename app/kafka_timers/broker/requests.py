@@ -32,6 +32,7 @@ __all__ = [
     "Metadata",
     "Produce",
     "ProduceInTransaction",
+    "partition_counts_in",
     "settings_of",
     "transaction_version_in",
 ]
@@ -109,6 +110,11 @@ class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tel
         """Return the message of that *kind*."""
         topics: list[Any] | None = None if self.topics is None else [(bytes(16), topic, {}) for topic in self.topics]
         return kind(topics, False, False, False, {})
+
+
+def partition_counts_in(answer: Any) -> dict[str, int]:
+    """Return the number of partitions of each topic of which an *answer* to `Metadata` tells any."""
+    return {topic: len(partitions) for _, topic, _, _, partitions, *_ in answer.topics if partitions}
 
 
 def settings_of(topics: Iterable[str], names: Collection[str] | None = None) -> DescribeConfigsRequest:

@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, TopicAlreadyExists
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.requests import Metadata, settings_of
+from kafka_timers.broker.requests import Metadata, partition_counts_in, settings_of
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, LoginError, TopicsError
 
@@ -217,8 +217,7 @@ async def counted(cluster: Cluster, topics: Topics) -> dict[str, int]:
     Raises:
         aiokafka.errors.KafkaError: no broker answers.
     """
-    answer = await cluster.ask_any(Metadata(dataclasses.astuple(topics)))
-    return {topic: len(partitions) for _, topic, _, _, partitions, *_ in answer.topics if partitions}
+    return partition_counts_in(await cluster.ask_any(Metadata(dataclasses.astuple(topics))))
 
 
 def problems(

@@ -103,9 +103,9 @@ async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s:
 
 async def _told_by_seals(cluster: Cluster, topic: str, limit_s: float) -> int:
     """Return what the seals tell that one of the brokers has which answer; 0 if none is there, or may be read."""
-    log = SealLog(cluster, topic, limit_s)
+    seal_log = SealLog(cluster, topic, limit_s)
     # One that is silent hides those that it leads, and no others.
-    asked = [log.seals(numbers[0]) for numbers in cluster.led(topic, cluster.partitions(topic)).values()]
+    asked = [seal_log.seals(numbers[0]) for numbers in cluster.led(topic, cluster.partitions(topic)).values()]
     found = await asyncio.gather(*asked, return_exceptions=True)
     told = [partitions_in(seals) for seals in found if not isinstance(seals, BaseException)]
     for error in found:

@@ -13,7 +13,7 @@ from aiokafka.errors import for_code
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.requests import Metadata, settings_of
+from kafka_timers.broker.requests import Metadata, partition_counts_in, settings_of
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Target, topics_in
 from kafka_timers.core.verdicts import Reason
@@ -139,10 +139,10 @@ class TopicLookup:
         return settings
 
     async def _partitions(self, names: Collection[str]) -> dict[str, int]:
-        partitions = _partitions_in(await self._cluster.ask_any(Metadata(sorted(names))))
+        partitions = partition_counts_in(await self._cluster.ask_any(Metadata(sorted(names))))
         if missing := sorted(set(names) - partitions.keys()):
             for answer in await self._cluster.ask_two(Metadata(missing)):
-                partitions |= _partitions_in(answer)
+                partitions |= partition_counts_in(answer)
         return partitions
 
 
@@ -161,7 +161,3 @@ def _settings_in(answer: Any) -> dict[str, tuple[int, bool] | Reason]:
             batch_bytes_max = int(has.get(_MAX_MESSAGE, _MAX_MESSAGE_BYTES))
             settings[name] = batch_bytes_max, "compact" in has.get(_CLEANUP, "")
     return settings
-
-
-def _partitions_in(answer: Any) -> dict[str, int]:
-    return {topic: len(partitions) for code, topic, _, _, partitions, *_ in answer.topics if partitions}
