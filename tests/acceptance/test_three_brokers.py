@@ -19,6 +19,7 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from brokers import end_of, make_topic, partitions_as_told_by, until_in_sync
 from campaign.faults import FAULTS
 from campaign.run import run
+from service import Service
 
 from kafka_timers.adapters import adapter_group
 from kafka_timers.adapters.reader import AdapterReader, Outlet
@@ -286,6 +287,38 @@ async def test_a_fault_of_one_of_three_brokers_neither_loses_nor_doubles(
     """An oracle that knows nothing but the log of requests judges it: see tests/campaign."""
     outcome = await run(FAULTS[name], cluster, prefix, tmp_path, rate=300, seed=1, short=True)
     assert outcome.problems() == []
+
+
+async def test_a_worker_starts_while_a_broker_is_frozen(cluster: EmbeddedCluster, prefix: str, tmp_path: Path) -> None:
+    """The first one of those that it is given, and before the others know that it is away."""
+    async with Service(cluster.bootstrap, prefix, tmp_path) as service:
+        await until_in_sync(cluster)
+        cluster.nodes[1].pause()
+        # A client draws whom it asks first: with another name for it every second draws the one that is frozen.
+        service.bootstrap = f"{cluster.bootstrap},localhost:{address(cluster, 1).split(':')[1]}"
+        try:
+            worker = await service.start("worker")
+            # On a busy machine it takes the others a minute to lead in its place.
+            await worker.until("/readyz", lambda _, body: body.startswith("no tick"), limit_s=200)
+        finally:
+            cluster.nodes[1].resume()
+    await until_in_sync(cluster)
+
+
+async def test_a_worker_that_waits_for_its_group_heeds_sigterm(
+    cluster: EmbeddedCluster, prefix: str, tmp_path: Path
+) -> None:
+    async with Service(cluster.bootstrap, prefix, tmp_path) as service:
+        await until_in_sync(cluster)
+        cluster.nodes[1].pause()
+        try:
+            worker = await service.start("worker")
+            await worker.until("/readyz", lambda _, body: body.startswith("has not joined"))
+            await worker.child.stop(LIMIT_S)
+        finally:
+            cluster.nodes[1].resume()
+        assert worker.child.returncode == 0, worker.child.last_words()
+    await until_in_sync(cluster)
 
 
 async def test_status_tells_how_all_partitions_stand_while_a_broker_is_frozen(

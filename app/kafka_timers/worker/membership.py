@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import faust
+from faust.app.base import BootStrategy
 from faust.types import TP
 from faust.types.auth import CredentialsT
 
@@ -64,6 +65,8 @@ def make_app(
         consumer_auto_offset_reset="latest",
         stream_wait_empty=False,
     )
+    # Nothing is sent by it, and starting it takes as long as a silent broker likes.
+    app.boot_strategy = BootStrategy(app, enable_kafka_producer=False)
     ticks = app.topic(topic, key_type=bytes, value_type=bytes, partitions=partitions)
 
     # Whoever subscribes is a member. What comes is read by `ticks`.

@@ -34,7 +34,7 @@ from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
 from kafka_timers.core.wire import FORMAT, Topics, number_in
-from kafka_timers.errors import SettingsError, TopicsError, WorkerError
+from kafka_timers.errors import BrokerError, SettingsError, TopicsError, WorkerError
 from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
@@ -124,7 +124,6 @@ class Worker:
             self.metrics.partitions.set(found.partitions)
             self._ports = ports = self._connect(cluster, topics, found, stack)
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
-            app = make_app(self._settings, ports.partitions, ports.name, self._on_assigned, self._on_revoked)
             doors = self._doors(ports, found)
             chores = [
                 ports.reader.run(),
@@ -138,20 +137,40 @@ class Worker:
             ]
             tasks = [asyncio.create_task(chore) for chore in chores]
             stack.push_async_callback(cancel, tasks)
-            await app.start()
-            stack.push_async_callback(_leave, app)
-            log.info("worker %s is in group %s", ports.name, self._settings.group)
-            waits = [stop.wait(), self._ended.wait(), app.wait_until_stopped()]
-            ends = [asyncio.create_task(wait) for wait in waits]
-            done, _ = await asyncio.wait([*ends, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            membership = asyncio.create_task(self._belong(ports, stop))
+            stack.push_async_callback(cancel, [membership])
+            ends = [asyncio.create_task(wait) for wait in (stop.wait(), self._ended.wait())]
+            done, _ = await asyncio.wait([*ends, *tasks, membership], return_when=asyncio.FIRST_COMPLETED)
             await cancel(ends)
             await self._on_revoked(set(self._owners))
-            for task in done.intersection(tasks):
+            for task in done.difference(ends):
                 task.result()
             if self._gave_up:
                 raise WorkerError(self._gave_up)
-            if app.crash_reason:
-                raise app.crash_reason
+
+    async def _belong(self, ports: Ports, stop: asyncio.Event) -> None:
+        """Be in the group, and return when the app has stopped by itself, or *stop* came before it has started."""
+        if app := await tried(partial(self._started, ports), stop, gives_up=False):
+            log.info("worker %s is in group %s", ports.name, self._settings.group)
+            try:
+                await app.wait_until_stopped()
+                if app.crash_reason:
+                    raise app.crash_reason
+            finally:
+                await _leave(app)
+
+    async def _started(self, ports: Ports) -> faust.App:
+        app = make_app(self._settings, ports.partitions, ports.name, self._on_assigned, self._on_revoked)
+        try:
+            await app.start()
+        except BaseException as error:
+            await _leave(app)
+            if isinstance(error, KafkaError):
+                at, group = self._settings.kafka, self._settings.group
+                told = f"no broker of {at} lets this worker join group {group}: {type(error).__name__}"
+                raise BrokerError(told, retriable=True) from error
+            raise
+        return app
 
     # --- the Faust app's callbacks -----------------------------------------------------------------------------------
 
