@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from campaign.faults import FAULTS
 from campaign.run import run
 from service import Service
 
+from kafka_timers import Outcome, TimerClient
 from kafka_timers.adapters import adapter_group
 from kafka_timers.adapters.reader import AdapterReader, Outlet
 from kafka_timers.broker import topics
@@ -318,6 +320,35 @@ async def test_a_worker_that_waits_for_its_group_heeds_sigterm(
         finally:
             cluster.nodes[1].resume()
         assert worker.child.returncode == 0, worker.child.last_words()
+    await until_in_sync(cluster)
+
+
+async def test_a_client_publishes_and_is_answered_while_a_broker_is_frozen(
+    cluster: EmbeddedCluster, prefix: str, tmp_path: Path
+) -> None:
+    """One that knows the broker, which leads part of `timer-request` and of `timer-reply`, and one that starts then."""
+    # On a busy machine it takes the others a minute to lead in its place.
+    limit_s = 120
+    async with (
+        Service(cluster.bootstrap, prefix, tmp_path) as service,
+        TimerClient(cluster.bootstrap, topic_prefix=prefix, timeout_s=limit_s) as client,
+    ):
+        await until_in_sync(cluster)
+        for name in ("oscillator", "worker"):
+            await service.start(name)
+        in_an_hour, names = time.time() + 3600, [str(number) for number in range(40)]
+        create = partial(client.create, when=in_an_hour, topic=service.callbacks, timeout_s=limit_s)
+        assert {(await each).outcome for each in asyncio.as_completed(map(create, names))} == {Outcome.ACCEPTED}
+        cluster.nodes[1].pause()
+        try:
+            answers = await asyncio.gather(*(client.cancel(name, timeout_s=limit_s) for name in names))
+            async with TimerClient(cluster.bootstrap, topic_prefix=prefix, timeout_s=limit_s) as other:
+                timers = [other.at(in_an_hour, topic=service.callbacks, timer_id=name) for name in names]
+                published = await asyncio.gather(*timers)
+        finally:
+            cluster.nodes[1].resume()
+        assert {answer.outcome for answer in answers} == {Outcome.CANCELLED}
+        assert {timer.partition for timer in published} == set(range(service.partitions))
     await until_in_sync(cluster)
 
 

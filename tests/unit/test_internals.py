@@ -20,7 +20,15 @@ from aiokafka.consumer.fetcher import Fetcher
 from aiokafka.errors import RequestTimedOutError
 from aiokafka.record.memory_records import MemoryRecords
 
-from kafka_timers.broker.internals import _TAKE_ANSWER, Member, connection_of, member_id_of, transactional_id_of
+from kafka_timers.broker.internals import (
+    _TAKE_ANSWER,
+    Member,
+    PromptConsumer,
+    connection_of,
+    hurry,
+    member_id_of,
+    transactional_id_of,
+)
 from kafka_timers.broker.odd_batches import AnyRecords
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.assignor import StoreAssignor
@@ -103,6 +111,15 @@ async def test_a_producer_tells_its_transactional_id(make: Make) -> None:
     assert transactional_id_of(make(AIOKafkaProducer, transactional_id="worker.3")) == "worker.3"
     assert transactional_id_of(make(AIOKafkaProducer, enable_idempotence=True)) is None
     assert transactional_id_of(make(AIOKafkaProducer)) is None
+
+
+async def test_a_client_in_a_hurry_gives_each_broker_four_seconds(make: Make) -> None:
+    """A connection takes the time of the client; the producer keeps the time for which it holds a batch."""
+    producer = make(AIOKafkaProducer, enable_idempotence=True, request_timeout_ms=30_000)
+    hurry(producer.client)
+    consumer = make(PromptConsumer)
+    assert [client._request_timeout_ms for client in (producer.client, consumer._client)] == [4_000, 4_000]
+    assert producer._message_accumulator._batch_ttl == 30
 
 
 # --- Faust's consumer ------------------------------------------------------------------------------------------------

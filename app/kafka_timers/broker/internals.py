@@ -16,7 +16,16 @@ from aiokafka.consumer.fetcher import Fetcher
 
 from kafka_timers.broker.odd_batches import AnyRecords
 
-__all__ = ["Consumer", "Member", "connection_of", "member_id_of", "read_nothing", "transactional_id_of"]
+__all__ = [
+    "Consumer",
+    "Member",
+    "PromptConsumer",
+    "connection_of",
+    "hurry",
+    "member_id_of",
+    "read_nothing",
+    "transactional_id_of",
+]
 
 _CONNECTION = (
     "security_protocol",
@@ -81,13 +90,17 @@ class Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
 _LIMIT_MS = 4_000
 
 
-def _hurry(client: Any) -> None:
+def hurry(client: Any) -> None:
     """
-    Have *client* wait no longer than `_LIMIT_MS`, and ask each time another broker who coordinates.
+    Have *client* wait no longer than 4 s for a connection or an answer, and ask another broker each time.
 
-    It makes one connection at a time, asks a broker that it draws, and gives each request the same time. With the half
-    minute that JoinGroup may take, a member whose coordinator is frozen was out of its group for a minute. JoinGroup
-    can be asked again, since the member tells the id that it was given first.
+    aiokafka makes one connection at a time, asks a broker that it draws, and gives each request the same time. So a
+    member whose coordinator is frozen was out of its group for a minute with the half minute that JoinGroup may take,
+    and a producer whose leader is frozen had the whole time of its caller gone with one request. Both can be asked
+    again: the member tells the id that it was given first, the producer the number of the batch.
+
+    Args:
+        client: of a consumer or an idempotent producer that has not been started.
     """
     client._request_timeout_ms = _LIMIT_MS
     turns = count()
@@ -99,12 +112,21 @@ def _hurry(client: Any) -> None:
     client.get_random_node = next_node
 
 
+class PromptConsumer(Consumer):
+    """A `Consumer` in a hurry, for who reads what is written now: 4 s may be too short for a large answer."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_client":
+            hurry(value)
+        super().__setattr__(name, value)
+
+
 class Member(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
     """aiokafka's consumer as a member of its group, which gets partitions assigned and reads nothing of them."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_client":
-            _hurry(value)
+            hurry(value)
         if name == "_fetcher" and value is not None:
             # Fetches, looks for positions, their time, whether metadata is old, and what else to wait for.
             value._get_actions_per_node = lambda _: ([], {}, None, False, [])
@@ -124,7 +146,7 @@ def read_nothing(app: Any) -> None:
     def created(loop: Any) -> Any:
         consumer = create(loop)
         consumer.__class__ = Member
-        _hurry(consumer._client)
+        hurry(consumer._client)
         return consumer
 
     thread._create_consumer = created

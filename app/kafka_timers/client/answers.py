@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.internals import PromptConsumer
 from kafka_timers.broker.topics import answering
 from kafka_timers.client.request import Answer
 from kafka_timers.core.wire import Condition, Future, Reply
@@ -80,7 +81,7 @@ class AnswerReader:
         reader = cls()
         async with AsyncExitStack() as stack:
             async with answering(kafka, timeout_s=timeout_s):
-                consumer = await stack.enter_async_context(consuming(kafka, **options))
+                consumer = await stack.enter_async_context(consuming(kafka, kind=PromptConsumer, **options))
                 ends = await consumer.end_offsets(where)
             consumer.assign(where)
             for tp, end in ends.items():

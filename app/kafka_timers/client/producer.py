@@ -8,6 +8,7 @@ that waits for room once per batch: 100,000 calls at once then take minutes.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from contextlib import AsyncExitStack, suppress
 from typing import Any
@@ -26,7 +27,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.internals import connection_of, transactional_id_of
+from kafka_timers.broker.internals import connection_of, hurry, transactional_id_of
 from kafka_timers.broker.producing import stop
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import answering
@@ -55,15 +56,17 @@ async def partition_count(producer: AIOKafkaProducer, topic: str) -> int:
         TopicsError: the topic does not exist, or this client may not see it.
         BrokerError: no broker answers through *producer*.
     """
+    told_s: float | None = None
     try:
-        async with asyncio.timeout(_TOPIC_WAIT_S):
-            # All topics: a question for one that is missing makes it, on brokers that allow that.
-            while (ids := (await producer.client.fetch_all_metadata()).partitions_for_topic(topic)) is None:  # noqa: ASYNC110  # brokers cannot be waited for but by asking
-                await asyncio.sleep(0.1)
-    except TimeoutError as error:
-        raise TopicsError(
-            f"topic {topic} is missing, or this client may not see it: create it with kafka-timers topics create"
-        ) from error
+        # All topics: a question for one that is missing makes it, on brokers that allow that.
+        while (ids := (await producer.client.fetch_all_metadata()).partitions_for_topic(topic)) is None:
+            # A broker that is silent says nothing about the topic: the time begins with the first answer.
+            now_s = time.monotonic()
+            told_s = told_s or now_s
+            if now_s - told_s > _TOPIC_WAIT_S:
+                help = "create it with kafka-timers topics create"
+                raise TopicsError(f"topic {topic} is missing, or this client may not see it: {help}")
+            await asyncio.sleep(0.1)
     except KafkaError as error:
         raise BrokerError(f"no broker answers through the given producer; was it started? ({error})") from error
     return len(ids)
@@ -197,6 +200,7 @@ class RenewableProducer:
                 max_batch_size=_BATCH_BYTES,
                 request_timeout_ms=int(self._timeout_s * 1000),
             )
+            hurry(producer.client)
             try:
                 await producer.start()
             except BaseException:
