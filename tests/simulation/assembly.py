@@ -1,8 +1,9 @@
 """
 How a worker process is put together: the one module that knows it.
 
-    shipped    Owner, Follower, Firing, LogReader, TimerStore, KafkaSender with its Producer and Coordinator,
-               Cluster with Fetcher, LogBounds, SealLog; EndOffsets, KafkaReplies, TopicLookup, and all of `core`
+    shipped    Owner, Follower, Firing, LogReader, TickReader, TimerStore, KafkaSender with its Producer and
+               Coordinator, Cluster with Fetcher, LogBounds, SealLog; EndOffsets, KafkaReplies, TopicLookup, and all of
+               `core`
     modelled   what is in `cluster` (connections to brokers) and `disk`
 """
 
@@ -10,7 +11,6 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -26,7 +26,7 @@ from kafka_timers.broker.seals import SealLog
 from kafka_timers.core import backlog
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
-from kafka_timers.core.wire import FORMAT
+from kafka_timers.core.wire import FORMAT, number_in
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.metrics import WorkerMetrics
@@ -40,6 +40,7 @@ from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.store import TimerStore, destroy
 from kafka_timers.worker.targets import TopicLookup
+from kafka_timers.worker.ticks import TickReader
 from simulation.cluster import Brokers, Connection, hosts_of, parsed
 from simulation.disk import Disk, DiskStore, SmallMemory
 from simulation.faults import Faults
@@ -162,6 +163,7 @@ class Process:
         self._ports = self._context.run(self._connect, f"{seed}/{name}" if seed is not None else None, settings)
         self.run(self._look_up())
         self.run(self._ports.reader.run())
+        self.run(self._ticks.run())
         self.run(self._keep_house())
 
     def _connect(self, seed: object, settings: dict[str, Any]) -> Ports:
@@ -174,6 +176,7 @@ class Process:
         reader = LogReader(Fetcher(cluster, kafka.own.requests, "requests"), gate)
         topics = TopicLookup(cluster, kafka.own, "*", clock)
         self._lookup = topics
+        self._ticks = TickReader(cluster, kafka.own.oscillator, self._on_tick)
         own = {name: Target(1, kafka.topics[name].bytes_max) for name in (kafka.own.rejected, kafka.own.replies)}
         self._replies = replies = KafkaReplies(
             cluster, (kafka.own.replies, own[kafka.own.replies]), topics, self.metrics
@@ -209,7 +212,8 @@ class Process:
 
     async def _look_up(self) -> None:
         with suppress(KafkaError):
-            await self._cluster.look_up([self.kafka.own.requests, self.kafka.own.sealed])
+            own = self.kafka.own
+            await self._cluster.look_up([own.requests, own.sealed, own.oscillator])
 
     async def _keep_house(self) -> None:
         while True:
@@ -236,20 +240,18 @@ class Process:
     async def _own(self, before: "asyncio.Task[None] | None", numbers: list[int]) -> None:
         if before is not None:
             await asyncio.wait([before])
+        self._ticks.leave(self.owners)
         owners, self.owners = list(self.owners.values()), {}
         await asyncio.gather(*[owner.stop(HAND_OVER_S) for owner in owners])
         self.owners = {number: Owner(number, self._ports) for number in numbers}
+        self._ticks.follow(numbers)
 
-    def tick(self, number: int, second: int, appended_ms: int) -> None:
-        """Take a tick of partition *number*."""
-        if owner := self.owners.get(number):
+    def _on_tick(self, number: int, key: bytes | None, appended_ms: int) -> None:
+        second, owner = number_in(key), self.owners.get(number)
+        if owner and second is not None:
             usable = tick_second(second, appended_ms, self._ports.settings.max_clock_skew_s)
             if usable is not None:
                 owner.tick(usable)
-
-    def after(self, delay_s: float, what: str, *args: Any) -> None:
-        """Call a method of this process after *delay_s*, or later where it is paused."""
-        self.loop.call_later(delay_s, partial(getattr(self, what), *args), context=self._context.copy())
 
     @property
     def was_impatient(self) -> bool:

@@ -16,6 +16,7 @@ from simulation.assembly import Process
 from simulation.disk import Disk
 from simulation.faults import Faults
 from simulation.kafka import Kafka
+from simulation.log import Record
 from simulation.loop import EPOCH_S, SeededLoop
 from simulation.network import Network
 
@@ -187,10 +188,6 @@ class Group:
         self._say(f"assigned: { {member.name: numbers for member, numbers in shares.items()} }")
         for member, numbers in shares.items():
             member.own(numbers)
-            for number in numbers:
-                # What was not committed is read again.
-                for tick in self.ticks[number][len(self.ticks[number]) - self._rng.randint(0, 2) :]:
-                    self._tell(member, number, tick)
 
     # --- the oscillator ----------------------------------------------------------------------------------------------
 
@@ -210,14 +207,10 @@ class Group:
             self.tick(second + 1 if dice < 0.14 else second)
 
     def tick(self, second: int) -> None:
-        """Append a tick to each partition."""
+        """Append a tick to each partition whose leader takes any."""
         self._say(f"tick {second}")
         for number, ticks in self.ticks.items():
-            tick = Tick(second, self._kafka.now_ms, self._kafka.requests(number).stable)
-            ticks.append(tick)
-            for process in self.processes:
-                if process.name not in self._dead:
-                    self._tell(process, number, tick)
-
-    def _tell(self, process: Process, number: int, tick: Tick) -> None:
-        process.after(self._network.lag_s(), "tick", number, tick.second, tick.appended_ms)
+            log = self._kafka.ticks(number)
+            if log.leader not in self._network.frozen and log.leader not in self._network.down:
+                ticks.append(Tick(second, self._kafka.now_ms, self._kafka.requests(number).stable))
+                log.append(Record(b"%d" % second, b"1"), self._kafka.now_ms)

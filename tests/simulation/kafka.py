@@ -94,6 +94,7 @@ class Kafka:
             self.create(name, partitions)
         for name in (self.own.rejected, self.own.replies):
             self.create(name, 1)
+        self.create(self.own.oscillator, partitions)
 
     @property
     def coordinator(self) -> int:
@@ -125,6 +126,10 @@ class Kafka:
     def sealed(self, number: int) -> Log:
         """Return a partition of `timer-sealed`."""
         return self.logs[self.own.sealed, number]
+
+    def ticks(self, number: int) -> Log:
+        """Return a partition of `oscillator`."""
+        return self.logs[self.own.oscillator, number]
 
     def _changed(self) -> None:
         for watcher in list(self.watchers):

@@ -47,7 +47,7 @@ def found_in(kafka: Kafka) -> list[Found]:
     callbacks: dict[int, list[Callback]] = {number: [] for number in partitions}
     replies: dict[int, list[Reply]] = {number: [] for number in partitions}
     for (topic, _), log in kafka.logs.items():
-        if topic in (kafka.own.requests, kafka.own.sealed):
+        if topic in (kafka.own.requests, kafka.own.sealed, kafka.own.oscillator):
             continue
         for record in log.committed():
             headers = dict(record.headers)

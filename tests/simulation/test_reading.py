@@ -139,7 +139,7 @@ def test_a_leader_that_nobody_reaches_is_no_silence() -> None:
         a = story.start("a", 0)
         story.until(1.5)
         log = story.kafka.requests(0)
-        story.kafka.sealed(0).leader = 3
+        story.kafka.sealed(0).leader = story.kafka.ticks(0).leader = 3
         log.leader = 1
         story.until(2.5)
         log.cut_off(1, 2)
