@@ -66,9 +66,12 @@ async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
     )
     try:
         assert process.stdout
-        async with asyncio.timeout(90):
-            said = (await process.stdout.readuntil(b"  logs ")).decode()
-            said += (await process.stdout.readline()).decode()
+        try:
+            async with asyncio.timeout(90):
+                said = (await process.stdout.readuntil(b"  logs ")).decode()
+                said += (await process.stdout.readline()).decode()
+        except asyncio.IncompleteReadError as error:
+            raise AssertionError(f"dev has ended: {error.partial.decode()}") from error
         lines = [re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in said.splitlines() if line.startswith("  ")]
         yield Dev(process, ports, {line[0]: shlex.split(line[1]) for line in lines if len(line) == 2})
     finally:

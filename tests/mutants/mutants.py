@@ -759,9 +759,15 @@ MUTANTS = [
     ),
     _one(
         "a topic has no partitions as soon as one broker does not know it",
-        "worker/targets.py",
-        "            for answer in await self._cluster.ask_two(Metadata(missing)):\n",
-        "            for answer in ():\n",
+        "broker/topics.py",
+        "        for answer in await cluster.ask_two(Metadata(missing)):\n",
+        "        for answer in ():\n",
+    ),
+    _one(
+        "a topic that was made is known as soon as one broker knows it",
+        "broker/topics.py",
+        "    while not all(_all_led(",
+        "    while not any(_all_led(",
     ),
     _one("numbers of records have no end", PRODUCER, " & 0x7FFF_FFFF", ""),
     # --- topics that refuse ------------------------------------------------------------------------------------------

@@ -340,6 +340,16 @@ class Cluster:
         """
         return await self._ask_some(request, 2, [*(self._brokers.values() or self._entries)])
 
+    async def ask_all(self, request: Request[Any]) -> list[Any]:
+        """
+        Return what all brokers answer but those that are silent.
+
+        Raises:
+            LoginError, aiokafka.errors.KafkaError: none answers.
+        """
+        known = [*(self._brokers.values() or self._entries)]
+        return await self._ask_some(request, len(known), known)
+
     async def _ask_some(self, request: Request[Any], count: int, known: list[_Address]) -> list[Any]:
         """Return the first *count* answers of brokers at the addresses *known*, or as many as there are."""
         # One that was cut off from the others tells what was true before, so the same one is not asked each time.

@@ -8,7 +8,7 @@ changes or deletes a topic that exists.
 import asyncio
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -156,7 +156,10 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
     if not missing:
         return []
     async with _admin(kafka) as admin:
-        return await _make(admin, wanted, missing, partitions)
+        made = await _make(admin, wanted, missing, partitions)
+    async with answering(kafka), Cluster.open(kafka) as cluster:
+        await _until_known(cluster, missing)
+    return made
 
 
 async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) -> list[str]:
@@ -174,7 +177,8 @@ async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) 
     """
     topics = Topics.of(prefix)
     async with answering(kafka), Cluster.open(kafka) as cluster:
-        return (await examine(cluster, topics, await counted(cluster, topics), horizon_s, served)).problems
+        existing = await counted(cluster, dataclasses.astuple(topics))
+        return (await examine(cluster, topics, existing, horizon_s, served)).problems
 
 
 async def examine(
@@ -207,17 +211,25 @@ async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
         BrokerError: no broker answers within 10 s.
     """
     async with answering(kafka), Cluster.open(kafka) as cluster:
-        return await counted(cluster, Topics.of(prefix))
+        return await counted(cluster, dataclasses.astuple(Topics.of(prefix)))
 
 
-async def counted(cluster: Cluster, topics: Topics) -> dict[str, int]:
+async def counted(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
     """
-    Return what `counts` does, over connections that are there.
+    Return the number of partitions of each topic of *names* that exists, over connections that are there.
+
+    A topic is missing when two brokers do not know it, where there are two: one may not have heard of a topic that was
+    made a moment ago, or have been cut off from the others.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers.
     """
-    return partition_counts_in(await cluster.ask_any(Metadata(dataclasses.astuple(topics))))
+    asked = sorted(names)
+    found = partition_counts_in(await cluster.ask_any(Metadata(asked)))
+    if missing := [name for name in asked if name not in found]:
+        for answer in await cluster.ask_two(Metadata(missing)):
+            found |= partition_counts_in(answer)
+    return found
 
 
 def problems(
@@ -306,13 +318,20 @@ async def _admin(kafka: Kafka) -> AsyncIterator[AIOKafkaAdminClient]:
             await admin.close()
 
 
-async def _described(admin: AIOKafkaAdminClient, topics: Topics) -> list[Mapping[str, Any]]:
-    # Asks for all topics of the cluster: a question for one that is missing makes it, on brokers that allow that.
-    return [described for described in await admin.describe_topics() if described["topic"] in topics]
+async def _until_known(cluster: Cluster, names: Collection[str]) -> None:
+    """Wait until *names* have leaders, by what each broker says that answers: the caller is about to use them."""
+    # The controller answers before the brokers know a topic, and they cannot be waited for but by asking.
+    while not all(_all_led(answer, names) for answer in await cluster.ask_all(Metadata(names))):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
 
 
-def _has_leaders(described: Mapping[str, Any]) -> bool:
-    return not any(part["error_code"] for part in (described, *described["partitions"]))
+def _all_led(answer: Any, names: Collection[str]) -> bool:
+    led = {
+        topic
+        for code, topic, _, _, partitions, *_ in answer.topics
+        if partitions and not any((code, *(part[0] for part in partitions)))
+    }
+    return led.issuperset(names)
 
 
 async def _configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, str]]:
@@ -343,11 +362,6 @@ async def _make(
             made.append(name)
         elif error is not TopicAlreadyExistsError:  # that one was made by another at the same time
             raise error(f"cannot create {name}: {message}")
-    # The controller answers before every broker knows the topics, and the caller is about to use them.
-    # Brokers cannot be waited for but by asking.
-    topics = Topics(*wanted)
-    while set(missing) - {topic["topic"] for topic in await _described(admin, topics) if _has_leaders(topic)}:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
     return made
 
 

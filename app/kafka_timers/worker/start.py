@@ -85,7 +85,7 @@ async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLook
     """
     topics = Topics.of(settings.topic_prefix)
     async with answering(settings.kafka):
-        counts = await counted(cluster, topics)
+        counts = await counted(cluster, dataclasses.astuple(topics))
         await cluster.look_up([topics.requests, topics.sealed, topics.oscillator])
         told = await lookup.look_up(dataclasses.astuple(topics))
     sealed_with = partitions_in(await SealLog(cluster, topics.sealed).seals(0)) if topics.sealed in counts else 0

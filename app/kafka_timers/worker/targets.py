@@ -13,7 +13,8 @@ from aiokafka.errors import for_code
 
 from kafka_timers.broker import codes
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.requests import Metadata, partition_counts_in, settings_of
+from kafka_timers.broker.requests import settings_of
+from kafka_timers.broker.topics import counted
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Target, topics_in
 from kafka_timers.core.verdicts import Reason
@@ -86,7 +87,7 @@ class TopicLookup:
         """
         settings = await self._settings(names) if names else {}
         exist = [name for name, found in settings.items() if found is not Reason.TOPIC_UNKNOWN]
-        partitions = await self._partitions(exist) if exist else {}
+        partitions = await counted(self._cluster, exist) if exist else {}
         verdicts: dict[str, Target | Reason] = {}
         for name, found in settings.items():
             if name not in partitions:
@@ -137,13 +138,6 @@ class TopicLookup:
                 told = _settings_in(answer)
                 settings |= {name: found for name, found in told.items() if found is not Reason.TOPIC_UNKNOWN}
         return settings
-
-    async def _partitions(self, names: Collection[str]) -> dict[str, int]:
-        partitions = partition_counts_in(await self._cluster.ask_any(Metadata(sorted(names))))
-        if missing := sorted(set(names) - partitions.keys()):
-            for answer in await self._cluster.ask_two(Metadata(missing)):
-                partitions |= partition_counts_in(answer)
-        return partitions
 
 
 def _settings_in(answer: Any) -> dict[str, tuple[int, bool] | Reason]:
