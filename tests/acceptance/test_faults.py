@@ -5,7 +5,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -22,22 +21,27 @@ def fired(names: list[str], wanted: list[str]) -> tuple[list[str], list[str]]:
     return [name for name in wanted if not counts[name]], [name for name, count in counts.items() if count > 1]
 
 
-async def fire_uncommitted(service: Service, second: int, count: int) -> None:
-    """Tick *second*, and wait until *count* callbacks have reached the broker, visible or not."""
-    # The consumer stands ready before the tick: what is fired while one starts may be all there is.
-    async with service.reading(service.callbacks, committed=False) as consumer:
+async def stop_in_mid_second(service: Service, worker: Process, second: int, count: int) -> None:
+    """Tick *second*, and freeze *worker* when *count* callbacks have reached the broker, visible or not."""
+    async with asyncio.timeout(60), service.reading(service.callbacks, committed=False) as consumer:
         await service.tick(second)
-        assert len(await take(consumer, count, 60)) >= count
+        while True:
+            # It gets on while nobody looks, for less than it takes to fire all.
+            await asyncio.sleep(0.01)
+            worker.child.pause()
+            if sum((await consumer.end_offsets(consumer.assignment())).values()) >= count:
+                return
+            worker.child.resume()
 
 
 async def test_worker_killed_in_the_middle_of_100_000_callbacks_loses_and_doubles_none(service: Service) -> None:
     """The transaction that was under way is aborted by the next owner, who fires what no slice has sealed."""
-    # Many small transactions, so that the kill falls into one of them however slowly this test notices the first.
+    # Many small transactions, so that the kill falls between two of them or into one.
     worker = await service.worker("--slice-rows", "500")
     second = int(time.time()) - 1000
     names = [f"t-{n}" for n in range(100_000)]
     await service.requests(second, names, partition=0)
-    await fire_uncommitted(service, second, 5_000)
+    await stop_in_mid_second(service, worker, second, 5_000)
     worker.child.kill()
     assert not any(seal.last >= second and is_complete(seal) for seal in (await service.seals())[0])
     await service.worker(data_dir=worker.data_dir)
@@ -69,17 +73,16 @@ async def test_worker_killed_at_20_random_points_loses_and_doubles_none(service:
 
 async def test_worker_paused_in_mid_second_is_fenced_and_rejoins(service: Service) -> None:
     """What a paused worker had sent stays invisible; when it comes back it repeats nothing and takes part again."""
-    # Many small transactions, so that the pause falls into one of them however fast the machine is.
+    # Many small transactions, so that the pause falls between two of them or into one.
     paused = await service.worker("--slice-rows", "200")
     second = int(time.time()) - 1000
     names = [f"t-{n}" for n in range(40_000)]
     await service.requests(second, names)
-    await fire_uncommitted(service, second, 2_000)
-    os.kill(paused.child.pid, signal.SIGSTOP)
+    await stop_in_mid_second(service, paused, second, 2_000)
     other = await service.worker()
     await until_owned(other, 4)
     await service.until_sealed(second + 6)
-    os.kill(paused.child.pid, signal.SIGCONT)
+    paused.child.resume()
     await paused.until("/metrics", lambda *_: paused.metric("kafka_timers_fenced_total") > 0)
     await until_owned(paused, 2)
     await until_owned(other, 2)

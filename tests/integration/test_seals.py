@@ -125,7 +125,8 @@ async def test_records_that_are_no_seals_are_skipped_and_named(
     await ledger.put([Sealed(last=5).SerializeToString(), b"\xff\xff", None, b"", Sealed(last=6).SerializeToString()])
     with caplog.at_level(logging.WARNING, "kafka_timers.broker.seals"):
         assert await log.seals(0) == [Sealed(last=5), Sealed(last=6)]
-    assert [record.getMessage() for record in caplog.records] == [
+    # Kafka's client has words of its own where a new topic has no leader yet.
+    assert [record.getMessage() for record in caplog.records if record.name == "kafka_timers.broker.seals"] == [
         f"skipped: bytes are not a seal ({ledger.topic} partition 0 offset {offset})" for offset in (1, 2, 3)
     ]
 
