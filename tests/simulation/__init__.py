@@ -5,10 +5,10 @@ A deterministic simulation of the worker: the shipped code, on a loop with virtu
     python -m simulation 0 300          which of 300 histories fail, and what each costs
     pytest tests/simulation             random histories, and the told stories
 
-Owner, Follower, Firing, LogReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox, KafkaSender
-with its producer and its coordinator, what reads logs and their ends, Cluster, and all of `core` are those that are
-shipped. What they ask brokers is answered by a model of Kafka. A history is one seed: who runs first, how long each
-question takes, what clients ask for, and what goes wrong.
+Owner, Follower, Firing, LogReader, TickReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox,
+KafkaSender with its producer and its coordinator, what reads logs and their ends, Cluster, and all of `core` are those
+that are shipped. What they ask brokers is answered by a model of Kafka. A history is one seed: who runs first, how long
+each question takes, what clients ask for, and what goes wrong.
 
     loop        virtual time; a seed draws who runs first; processes that can be paused as SIGSTOP does it
     log         one partition of a topic: offsets, transactions, markers, leaders that are out of date
