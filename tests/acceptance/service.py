@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from asyncio.subprocess import PIPE, STDOUT
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +72,15 @@ class Process:
                     f"{path} still says {status} {body!r} after {limit_s:g} s; {self.child.last_words()}"
                 )
             await asyncio.sleep(0.05)
+
+    async def freeze_when(self, has_come: Callable[[], Awaitable[bool]]) -> None:
+        """Freeze the process once *has_come* is true. It gets on for moments, and is frozen while that looks."""
+        while True:
+            await asyncio.sleep(0.01)
+            self.child.pause()
+            if await has_come():
+                return
+            self.child.resume()
 
 
 class Service:

@@ -1,8 +1,6 @@
 """Kafka comes late, goes for a while, or is not what it was; and what else keeps a worker from starting."""
 
 import asyncio
-import os
-import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -91,19 +89,16 @@ async def stop_in_mid_transaction(service: Service, worker: Process) -> None:
             end, settled_end = await written.end_offsets(where), await settled.end_offsets(where)
             return sum(end.values()) - sum(settled_end.values())
 
-        while True:
-            # It gets on while nobody looks, for less than it takes to send so many.
-            await asyncio.sleep(0.01)
-            os.kill(worker.child.pid, signal.SIGSTOP)
+        async def has_sent() -> bool:
             if (now := await uncommitted()) >= 5_000:
                 # Whatever it had sent is in the log, and decided, once nothing changes any more.
                 before = -1
                 while before != now:
                     await asyncio.sleep(0.5)
                     before, now = now, await uncommitted()
-                if now >= 5_000:
-                    return
-            os.kill(worker.child.pid, signal.SIGCONT)
+            return now >= 5_000
+
+        await worker.freeze_when(has_sent)
 
 
 async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
@@ -124,7 +119,7 @@ async def test_kafka_that_crashes_in_mid_second_costs_nothing_but_time(
     oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
     await stop_in_mid_transaction(service, worker)
     await kafka.kill()
-    os.kill(worker.child.pid, signal.SIGCONT)
+    worker.child.resume()
     told = await worker.until("/readyz", lambda status, _: status == 503)
     assert "partition" in told or "no tick" in told
     await kafka.start()

@@ -24,14 +24,12 @@ def fired(names: list[str], wanted: list[str]) -> tuple[list[str], list[str]]:
 async def stop_in_mid_second(service: Service, worker: Process, second: int, count: int) -> None:
     """Tick *second*, and freeze *worker* when *count* callbacks have reached the broker, visible or not."""
     async with asyncio.timeout(60), service.reading(service.callbacks, committed=False) as consumer:
+
+        async def has_fired() -> bool:
+            return sum((await consumer.end_offsets(consumer.assignment())).values()) >= count
+
         await service.tick(second)
-        while True:
-            # It gets on while nobody looks, for less than it takes to fire all.
-            await asyncio.sleep(0.01)
-            worker.child.pause()
-            if sum((await consumer.end_offsets(consumer.assignment())).values()) >= count:
-                return
-            worker.child.resume()
+        await worker.freeze_when(has_fired)
 
 
 async def test_worker_killed_in_the_middle_of_100_000_callbacks_loses_and_doubles_none(service: Service) -> None:
