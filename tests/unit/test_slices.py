@@ -218,6 +218,60 @@ async def test_what_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
     assert done.refused == Counter(reason.decode() for reason in expected.values())
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["in a batch", "one by one"])
+async def test_all_callbacks_of_a_topic_that_is_gone_are_rejected_at_once_and_their_neighbours_fire_in_order(
+    together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be as many as a hot second has, and a look at each one costs three times as much."""
+    known = Known(callbacks=ROOMY, small=Target(1, 700), gone=Reason.TOPIC_UNKNOWN, secret=Reason.TOPIC_FORBIDDEN)
+    topics = ["gone", "callbacks", "secret", "gone", "callbacks"] * 50
+    rows = [row(offset, topic, callBackKey="k", timerId=f"{offset}") for offset, topic in enumerate(topics)]
+    values = [value for _, value in rows]
+    if together:
+        rows = [(batch_key(DUE_MS, 249, 250), pack(framed(values), range(250), named=True))]
+
+    async def looked_at(*_: object) -> None:
+        raise AssertionError("a request was looked at for itself")
+
+    monkeypatch.setattr(Slice, "_add_any", looked_at)
+    outbox = Outbox()
+    done = await built(outbox, rows, known)
+    told = [(record.key, record.value, record.headers) for _, record in outbox.records("timer-rejected")]
+    assert Counter(told_of(*each) for each in told) == Counter(
+        (b"%d" % SECOND, values[at], b"topic-unknown" if topic == "gone" else b"topic-forbidden", b"%d" % at)
+        for at, topic in enumerate(topics)
+        if topic != "callbacks"
+    )
+    fired = [record.value for _, record in outbox.records("callbacks")]
+    assert fired == [b"%d" % at for at, topic in enumerate(topics) if topic == "callbacks"]
+    assert done.refused == {"topic-unknown": 100, "topic-forbidden": 50}
+    assert sorted(done.contents.rejected) == [at for at, topic in enumerate(topics) if topic != "callbacks"]
+    assert done.contents.offsets == list(range(250))
+    assert done.contents.named
+
+
+def told_of(key: bytes, value: bytes, headers: tuple[tuple[str, bytes], ...]) -> tuple[bytes, bytes, bytes, bytes]:
+    told = dict(headers)
+    return key, value, told["timer-rejected-reason"], told["timer-rejected-offset"]
+
+
+async def test_a_topic_that_is_gone_and_odd_neighbours() -> None:
+    """A name that is no text, a tombstone that has no topic, and a callback that is too large are each told as such."""
+    known = Known(callbacks=ROOMY, small=Target(1, 700), gone=Reason.TOPIC_UNKNOWN)
+    tombstone = {"tombstoneTopic": "gone", "tombstoneKey": "k"}
+    rows = [row(0, "gone"), row(1, "small", callBack=b"x" * 900), row(2, **tombstone), row(3), row(4, "gone")]
+    rows += [(row_key(DUE_MS, 5), b"\x0a\x02\xff\xfe"), row(6, "gone", **tombstone)]
+    outbox = Outbox()
+    done = await built(outbox, rows, known)
+    assert sorted(done.contents.rejected) == [0, 1, 2, 4, 5, 6]
+    assert done.refused == {"topic-unknown": 4, "too-large": 1, "unreadable": 1}
+    assert [record.value for _, record in outbox.records("callbacks")] == [b"3"]
+    told = {told_of(record.key, record.value, record.headers)[1:] for _, record in outbox.records("timer-rejected")}
+    reasons = {0: b"topic-unknown", 1: b"too-large", 2: b"topic-unknown", 4: b"topic-unknown"}
+    reasons |= {5: b"unreadable", 6: b"topic-unknown"}
+    assert told == {(rows[offset][1], reason, b"%d" % offset) for offset, reason in reasons.items()}
+
+
 async def test_a_topic_is_asked_for_when_nothing_is_known_of_it() -> None:
     known = Known()
     done = await built(Outbox(), [row(0), row(1, "other"), row(2), row(3, "other")], known)

@@ -61,7 +61,8 @@ class AddedPartitions(AdapterReader):
         return bool(at.partition >= self._served)
 
     def _told_of(self, record: SourceRecord, reason: StrEnum) -> Headers:
-        return reject_headers(reason, record.topic, record.partition, record.offset)
+        [told] = reject_headers(reason, record.topic, record.partition, [record.offset])
+        return told
 
     def _count(self, owned: OwnedPartition, records: int, batch: Passing) -> None:
         for reason, count in batch.refused.items():

@@ -413,7 +413,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             return Refusal.UNREADABLE
 
     def _told_of(self, record: SourceRecord, reason: StrEnum) -> Headers:
-        told = reject_headers(reason, record.topic, record.partition, record.offset)
+        [told] = reject_headers(reason, record.topic, record.partition, [record.offset])
         return [*told, (REJECT_PREFIX + "door", self._name.encode())]
 
     def _reject(self, filling: Filling, record: SourceRecord, reason: StrEnum, now_ms: int) -> None:

@@ -37,9 +37,9 @@ Headers = list[tuple[str, bytes | None]]
 _STRIDE_REQUESTS = 1_000
 _STRIDE_BYTES = 4 << 20
 
-# What the field of a seal takes, some 24 days.
 # A broker may say much.
 _WORDS_BYTES_MAX = 500
+# What the field of a seal takes, some 24 days.
 _LATENESS_MS_MAX = (1 << 31) - 1
 
 
@@ -206,7 +206,8 @@ class Slice:
         requests = []
         for due_ms, offset, (_, row) in zip(dues_ms, offsets, rows, strict=True):
             if due_ms == REFUSED_MS:
-                self._reject(offset, *unpack_refused(row))
+                reason, *record = unpack_refused(row)
+                self._reject(reason, [(offset, *record)])
             else:
                 requests.append((due_ms // 1000, offset, row))
         values = [row for _, _, row in requests]
@@ -222,7 +223,7 @@ class Slice:
 
     async def _build(self, requests: _Requests, largest: int, *, plain: bool) -> None:
         """
-        Build callbacks.
+        Build callbacks, or reject.
 
         Args:
             requests: what is asked for.
@@ -230,7 +231,9 @@ class Slice:
             plain: none of them has more than topic, key and value.
         """
         built = await self._build_at_once(requests, largest, plain=plain)
-        if built < len(requests.offsets):
+        if not built and (left := self._reject_at_once(requests)):
+            await self._build(left, largest, plain=plain)
+        elif built < len(requests.offsets):
             each_one = zip(requests.seconds, requests.offsets, requests.raw(), strict=False)
             for each in islice(each_one, built, None):
                 await self._add_any(*each)
@@ -285,6 +288,37 @@ class Slice:
                 self._append_to_new(to, at, now_ms, key, None, headers)
         return built
 
+    def _reject_at_once(self, requests: _Requests) -> _Requests | None:
+        """
+        Reject what asks for a callback, and no tombstone, on a topic that takes none, and return the other requests.
+
+        None if there is no such request. Where a topic has gone these may be as many as the callbacks of a hot second.
+        """
+        verdicts, parsed = self._targets.verdicts, list(requests.parsed)
+        topics = [b"" if request.tombstoneTopic else request.callBackTopic for request in parsed]
+        # What is not UTF-8 is no known name then, and is looked at for itself.
+        names = {topic: topic.decode(errors="surrogateescape") for topic in set(topics) - {b""}}
+        refused = {topic: reason for topic, name in names.items() if isinstance(reason := verdicts.get(name), Reason)}
+        if not refused:
+            return None
+        gone: dict[bytes, list[tuple[int, bytes, bytes]]] = {}
+        left: list[tuple[int, int, Request, bytes]] = []
+        each_one = zip(topics, requests.seconds, requests.offsets, parsed, requests.raw(), strict=False)
+        for topic, second, offset, request, row in each_one:
+            if topic in refused:
+                gone.setdefault(topic, []).append((offset, b"%d" % second, row))
+            else:
+                left.append((second, offset, request, row))
+        for topic, records in gone.items():
+            reason = refused[topic]
+            self._reject(reason, records, self._words_of([names[topic]]) if reason is Reason.TOPIC_REFUSED else "")
+        return _Requests(
+            [second for second, _, _, _ in left],
+            [offset for _, offset, _, _ in left],
+            [request for _, _, request, _ in left],
+            lambda: [row for _, _, _, row in left],
+        )
+
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
         """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
         if await self._refused(topics):
@@ -332,14 +366,16 @@ class Slice:
             log.exception("partition %d offset %d: its callback cannot be built", self._number, offset)
             reason = Reason.UNREADABLE
         if reason:
-            words = self._words_of(row) if reason is Reason.TOPIC_REFUSED else ""
-            self._reject(offset, reason, b"%d" % second, row, words)
+            words = ""
+            if reason is Reason.TOPIC_REFUSED:
+                request = Request.FromString(row)
+                words = self._words_of([request.callBackTopic.decode(), request.tombstoneTopic.decode()])
+            self._reject(reason, [(offset, b"%d" % second, row)], words)
 
-    def _words_of(self, row: bytes) -> str:
-        """Return what the broker has said of the topics of a request."""
-        request, words = Request.FromString(row), self._targets.words
-        names = request.callBackTopic.decode(), request.tombstoneTopic.decode()
-        return "; ".join(words[name] for name in names if name in words)
+    def _words_of(self, topics: Iterable[str]) -> str:
+        """Return what the broker has said of *topics*."""
+        words = self._targets.words
+        return "; ".join(words[name] for name in topics if name in words)
 
     async def _add_or_judge(self, second: int, offset: int, row: bytes) -> Reason | None:
         """Add a request, or return why it is rejected."""
@@ -401,31 +437,34 @@ class Slice:
         batch = to.batches[at] = self._new_batch()
         batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
 
-    def _reject(self, offset: int, reason: Reason, key: bytes | None, value: bytes | None, words: str = "") -> None:
-        self.contents.rejected.append(offset)
-        self.refused[reason] += 1
-        to = self._rejects_to
-        headers = reject_headers(reason, self._rejects.source, self._number, offset)
-        if words:
-            headers.append(("timer-rejected-words", words.encode()[:_WORDS_BYTES_MAX]))
+    def _reject(
+        self, reason: Reason, records: Sequence[tuple[int, bytes | None, bytes | None]], words: str = ""
+    ) -> None:
+        """Reject records, each given as offset, key and value, for which the broker has said *words*."""
+        offsets = [offset for offset, _, _ in records]
+        self.contents.rejected += offsets
+        self.refused[reason] += len(offsets)
+        to, number, source = self._rejects_to, self._number, self._rejects.source
+        said: Headers = [("timer-rejected-words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
         # A topic that takes less than `timer-request` gets what fits.
-        room = to.target.batch_bytes_max - 2 * OVERHEAD_BYTES
-        key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
-        size = len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES
-        self._append(to, self._number % to.target.partitions, size, key, value, headers)
+        room, at = to.target.batch_bytes_max - 2 * OVERHEAD_BYTES, number % to.target.partitions
+        for headers, (_, key, value) in zip(reject_headers(reason, source, number, offsets), records, strict=True):
+            key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
+            size = len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES
+            self._append(to, at, size, key, value, headers + said)
 
     def _now_ms(self) -> int:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
 
 
-def reject_headers(reason: str, topic: str, partition: int, offset: int) -> list[tuple[str, bytes | None]]:
-    """Return what a record on `timer-rejected` tells of the one that was refused: why, and where it lies."""
-    return [
+def reject_headers(reason: str, topic: str, partition: int, offsets: Iterable[int]) -> Iterator[Headers]:
+    """Return what `timer-rejected` tells of the record at each of *offsets*: why it is refused, and where it lies."""
+    alike: Headers = [
         (REJECT_PREFIX + "reason", reason.encode()),
         (REJECT_PREFIX + "topic", topic.encode()),
         (REJECT_PREFIX + "partition", b"%d" % partition),
-        (REJECT_PREFIX + "offset", b"%d" % offset),
     ]
+    return ([*alike, (REJECT_PREFIX + "offset", b"%d" % offset)] for offset in offsets)
 
 
 def _tombstone_of(request: Request, to: _Accumulator) -> int:
