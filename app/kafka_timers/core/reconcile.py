@@ -81,17 +81,17 @@ def reconcile(
 
 
 def _reconcile_marks(partition: Partition, marks: Mapping[bytes, Mark], lookup: Lookup, changes: Changes) -> None:
-    unsure = {}
+    done: dict[bytes, set[int]] = {}
     for key, mark in marks.items():
         by_now = key_by_now(partition, key)
         if by_now == key:
             continue
         changes.marks[key] = None
         if by_now is None:
-            unsure[mark.timer_id] = parts_of(key)[1]
+            done.setdefault(mark.timer_id, set()).add(parts_of(key)[1])
         else:
             changes.marks[by_now] = mark
     # It was cancelled here, and done by another owner, who may have fired it before the cancel could be read.
-    for timer_id, version in zip(unsure, lookup(list(unsure)), strict=True) if unsure else ():
-        if version and version.cancelled and version.offset == unsure[timer_id]:
+    for timer_id, version in zip(done, lookup(list(done)), strict=True) if done else ():
+        if version and version.cancelled and version.offset in done[timer_id]:
             changes.versions[timer_id] = partition.unsure(version)
