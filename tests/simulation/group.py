@@ -24,7 +24,7 @@ _REBALANCE_S = 6.0
 
 
 class Tick(NamedTuple):
-    """A record on `oscillator`, and how far the request log could be read at its append."""
+    """A tick, and how far the request log of a partition could be read when it was appended to `oscillator`."""
 
     second: int
     appended_ms: int
@@ -48,7 +48,8 @@ class Group:
     Attributes:
         members: alive, and in the group.
         processes: all that ever were.
-        ticks: by partition.
+        ticks: by partition of the request log, all that any partition of `oscillator` has: a worker asks for all of its
+            partitions where their logs end when a second comes to the first of them.
     """
 
     def __init__(
@@ -209,8 +210,10 @@ class Group:
     def tick(self, second: int) -> None:
         """Append a tick to each partition whose leader takes any."""
         self._say(f"tick {second}")
-        for number, ticks in self.ticks.items():
-            log = self._kafka.ticks(number)
-            if log.leader not in self._network.frozen and log.leader not in self._network.down:
-                ticks.append(Tick(second, self._kafka.now_ms, self._kafka.requests(number).stable))
-                log.append(Record(b"%d" % second, b"1"), self._kafka.now_ms)
+        logs = [self._kafka.ticks(number) for number in self.ticks]
+        silent = {*self._network.frozen, *self._network.down}
+        living = [log for log in logs if log.leader not in silent]
+        for log in living:
+            log.append(Record(b"%d" % second, b"1"), self._kafka.now_ms)
+        for number, ticks in self.ticks.items() if living else ():
+            ticks.append(Tick(second, self._kafka.now_ms, self._kafka.requests(number).stable))
