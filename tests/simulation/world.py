@@ -135,8 +135,12 @@ class World:
                 raise PromiseError(f"P9: a store is left open, nobody can take it over: {left}")
 
     def problems(self) -> list[str]:
-        """Return what the living say of themselves."""
-        return [problem for process in self.group.members for problem in process.problems()]
+        """Return what the living say of themselves, and why what drives the history has ended."""
+        ended = [task for task in self._tasks if task.done() and not task.cancelled()]
+        return [
+            *[problem for process in self.group.members for problem in process.problems()],
+            *[repr(error) for task in ended if (error := task.exception())],
+        ]
 
     def _deaths(self) -> list[str]:
         return [death for process in self.group.members for death in process.deaths()]
