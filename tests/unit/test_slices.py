@@ -222,7 +222,7 @@ async def test_what_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
 async def test_all_callbacks_of_a_topic_that_is_gone_are_rejected_at_once_and_their_neighbours_fire_in_order(
     together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may be as many as a hot second has, and a look at each one costs three times as much."""
+    """They may be as many as a hot second has, and a look at each one costs twice as much."""
     known = Known(callbacks=ROOMY, small=Target(1, 700), gone=Reason.TOPIC_UNKNOWN, secret=Reason.TOPIC_FORBIDDEN)
     topics = ["gone", "callbacks", "secret", "gone", "callbacks"] * 50
     rows = [row(offset, topic, callBackKey="k", timerId=f"{offset}") for offset, topic in enumerate(topics)]

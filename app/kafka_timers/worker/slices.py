@@ -8,9 +8,9 @@ knows only requests that can be sent without a further look; `Slice._add_any` kn
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice, repeat
+from itertools import count, groupby, repeat
 from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
@@ -230,12 +230,30 @@ class Slice:
             largest: none of the requests has more bytes.
             plain: none of them has more than topic, key and value.
         """
+        asked = len(requests.offsets)
         built = await self._build_at_once(requests, largest, plain=plain)
-        if not built and (left := self._reject_at_once(requests)):
-            await self._build(left, largest, plain=plain)
-        elif built < len(requests.offsets):
-            each_one = zip(requests.seconds, requests.offsets, requests.raw(), strict=False)
-            for each in islice(each_one, built, None):
+        if built == asked:
+            return
+        done, rows = set(range(built)), list(zip(requests.seconds, requests.offsets, requests.raw(), strict=False))
+        parsed = list(requests.parsed)
+        if not built and (gone := await self._gone_in(parsed)):
+            # They may be as many as the callbacks of a hot second.
+            left = [number for number in range(asked) if number not in gone]
+            some = [rows[number] for number in left]
+            alike = _Requests(
+                [second for second, _, _ in some],
+                [offset for _, offset, _ in some],
+                [parsed[number] for number in left],
+                lambda: [row for _, _, row in some],
+            )
+            built = await self._build_at_once(alike, largest, plain=plain)
+            if built == len(left):
+                self._reject_alike(gone, rows)
+                return
+            done = set(left[:built])
+        # In their order, rejects among them.
+        for number, each in enumerate(rows):
+            if number not in done:
                 await self._add_any(*each)
 
     async def _build_at_once(self, requests: _Requests, largest: int, *, plain: bool) -> int:
@@ -288,36 +306,21 @@ class Slice:
                 self._append_to_new(to, at, now_ms, key, None, headers)
         return built
 
-    def _reject_at_once(self, requests: _Requests) -> _Requests | None:
-        """
-        Reject what asks for a callback, and no tombstone, on a topic that takes none, and return the other requests.
-
-        None if there is no such request. Where a topic has gone these may be as many as the callbacks of a hot second.
-        """
-        verdicts, parsed = self._targets.verdicts, list(requests.parsed)
+    async def _gone_in(self, parsed: Iterable[Request]) -> dict[int, tuple[bytes, Reason]]:
+        """Return which requests ask for a callback, and no tombstone, on a topic that takes none: that, and why."""
         topics = [b"" if request.tombstoneTopic else request.callBackTopic for request in parsed]
-        # What is not UTF-8 is no known name then, and is looked at for itself.
-        names = {topic: topic.decode(errors="surrogateescape") for topic in set(topics) - {b""}}
-        refused = {topic: reason for topic, name in names.items() if isinstance(reason := verdicts.get(name), Reason)}
-        if not refused:
-            return None
-        gone: dict[bytes, list[tuple[int, bytes, bytes]]] = {}
-        left: list[tuple[int, int, Request, bytes]] = []
-        each_one = zip(topics, requests.seconds, requests.offsets, parsed, requests.raw(), strict=False)
-        for topic, second, offset, request, row in each_one:
-            if topic in refused:
-                gone.setdefault(topic, []).append((offset, b"%d" % second, row))
-            else:
-                left.append((second, offset, request, row))
-        for topic, records in gone.items():
-            reason = refused[topic]
-            self._reject(reason, records, self._words_of([names[topic]]) if reason is Reason.TOPIC_REFUSED else "")
-        return _Requests(
-            [second for second, _, _, _ in left],
-            [offset for _, offset, _, _ in left],
-            [request for _, _, request, _ in left],
-            lambda: [row for _, _, _, row in left],
-        )
+        try:
+            refused = await self._refused(set(topics) - {b""})
+        except UnicodeDecodeError:
+            # Each is looked at for itself.
+            return {}
+        return {number: (topic, refused[topic]) for number, topic in enumerate(topics) if topic in refused}
+
+    def _reject_alike(self, gone: Mapping[int, tuple[bytes, Reason]], rows: Sequence[tuple[int, int, bytes]]) -> None:
+        """Reject those of *rows* (second, offset, request) that are *gone*, in their order."""
+        for (topic, reason), numbers in groupby(gone, gone.__getitem__):
+            records = [(offset, b"%d" % second, row) for second, offset, row in map(rows.__getitem__, numbers)]
+            self._reject(reason, records, self._words_of([topic]) if reason is Reason.TOPIC_REFUSED else "")
 
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
         """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
@@ -369,13 +372,13 @@ class Slice:
             words = ""
             if reason is Reason.TOPIC_REFUSED:
                 request = Request.FromString(row)
-                words = self._words_of([request.callBackTopic.decode(), request.tombstoneTopic.decode()])
+                words = self._words_of([request.callBackTopic, request.tombstoneTopic])
             self._reject(reason, [(offset, b"%d" % second, row)], words)
 
-    def _words_of(self, topics: Iterable[str]) -> str:
+    def _words_of(self, topics: Iterable[bytes]) -> str:
         """Return what the broker has said of *topics*."""
-        words = self._targets.words
-        return "; ".join(words[name] for name in topics if name in words)
+        words, names = self._targets.words, [topic.decode() for topic in topics]
+        return "; ".join(words[name] for name in names if name in words)
 
     async def _add_or_judge(self, second: int, offset: int, row: bytes) -> Reason | None:
         """Add a request, or return why it is rejected."""
