@@ -1,6 +1,7 @@
 """Batches as clients in other languages may send them, of which aiokafka's parser does not read all."""
 
 import struct
+import time
 from collections.abc import Callable, Sequence
 
 from aiokafka.client import AIOKafkaClient
@@ -15,6 +16,8 @@ NOT_UTF8 = b"\xff\xfe\xfd\xfc"
 # As long as NOT_UTF8, which takes its place where the batch is built.
 _IN_ITS_PLACE = "~~~~"
 _HEADER_BYTES = 61
+# A broker that looks after its topics deletes what is older than they keep, whether or not it was read.
+_STARTED_MS = int(time.time() * 1000)
 CODECS: dict[int, Callable[[bytes], bytes]] = {
     0: bytes,
     1: gzip_encode,
@@ -31,7 +34,7 @@ def batch_of(
     codec: int = 0,
     behind: bytes = b"",
     base_offset: int = 0,
-    base_ms: int = 1_000,
+    base_ms: int = _STARTED_MS,
     headers: Sequence[tuple[str, bytes | None]] = (("none", None),),
 ) -> bytes:
     """
