@@ -158,10 +158,10 @@ async def made_for_a_door(cluster: EmbeddedCluster, prefix: str) -> tuple[Topics
 
 
 @asynccontextmanager
-async def door(cluster: EmbeddedCluster, prefix: str) -> AsyncIterator[None]:
+async def door(bootstrap: str, prefix: str) -> AsyncIterator[None]:
     """Have a door running, as part of no worker."""
     topics, takes = Topics.of(prefix), Target(3, 1_048_588)
-    settings = WorkerSettings(bootstrap=cluster.bootstrap, topic_prefix=prefix, group=prefix, session_timeout_s=6.0)
+    settings = WorkerSettings(bootstrap=bootstrap, topic_prefix=prefix, group=prefix, session_timeout_s=6.0)
     outlet = Outlet(topics.requests, takes, topics.rejected, takes)
     reader = AdapterReader(settings, "headers", prefix + "theirs", outlet, PriorityGate(), WorkerMetrics(), HostClock())
     task = asyncio.create_task(reader.run())
@@ -210,7 +210,7 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
         answer = await ask(cluster, node, CommittedOffsets(group, theirs, 0))
         return [offset for _, partitions, _ in answer.topics for _, offset, *_ in partitions]
 
-    async with door(cluster, prefix):
+    async with door(cluster.bootstrap, prefix):
         await write_schedules(cluster.bootstrap, theirs, range(10))
         assert len(await passed_on(cluster.bootstrap, topics.requests, 10)) == 10
 
@@ -226,15 +226,13 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
     async with asyncio.timeout(LIMIT_S):
         while await coordinator_of(cluster, group, others[0]) == liar:  # noqa: ASYNC110  # a broker has to be asked
             await asyncio.sleep(0.2)
-    async with door(cluster, prefix):
+    # A door that joins its group at the broker that is cut off ends the lie: that one then waits for its replicas, and
+    # tells offsets no more. So the doors from here on begin at the others, who do not tell them of it.
+    async with door(reached, prefix):
         await write_schedules(reached, theirs, range(10, 20))
         assert len(await passed_on(reached, topics.requests, 20)) == 20
 
-    async with asyncio.timeout(LIMIT_S):
-        # It may be busy.
-        while not (told := await committed(liar)):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
-    assert told == [10]
+    assert await committed(liar) == [10]
     ask_any, misled = Cluster.ask_any, Counter[Cluster]()
 
     async def ask_the_liar_first(self: Cluster, request: Request[Any]) -> Any:
@@ -248,7 +246,7 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
         return answer
 
     monkeypatch.setattr(Cluster, "ask_any", ask_the_liar_first)
-    async with door(cluster, prefix):
+    async with door(reached, prefix):
         await write_schedules(reached, theirs, range(20, 30))
         passed = await passed_on(reached, topics.requests, 30)
         assert [*misled.values()] == [3]
@@ -263,7 +261,7 @@ async def test_a_door_passes_each_record_on_once_while_the_coordinator_of_its_gr
     frozen = await coordinator_of(cluster, group, 1)
     await until_in_sync(cluster)
     others = ",".join(address(cluster, node) for node in cluster.nodes if node != frozen)
-    async with door(cluster, prefix):
+    async with door(cluster.bootstrap, prefix):
         await write_schedules(cluster.bootstrap, theirs, range(10))
         assert len(await passed_on(cluster.bootstrap, topics.requests, 10)) == 10
         before = await sum_of_ends(cluster.bootstrap, topics.requests)
