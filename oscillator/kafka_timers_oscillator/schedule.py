@@ -99,13 +99,16 @@ class Schedule:
                 skipped += behind
         return skipped
 
-    def sent(self, partition: int, seconds: range) -> None:
-        """Note that *seconds* were sent; the partition is in flight, with nothing due, until `landed`."""
+    def take(self, partition: int) -> None:
+        """Note that *partition* is in flight, with nothing due, until `landed`."""
         self._in_flight.add(partition)
+
+    def sent(self, partition: int, seconds: range) -> None:
+        """Note that *seconds* were sent to *partition*, which is in flight."""
         self._sent[partition] = seconds[-1]
 
     def landed(self, partition: int) -> None:
-        """Note that nothing sent to *partition* is open any more; `saw` comes first for what is in the log."""
+        """Note that nothing is open in *partition* any more; `saw` comes first for what is in the log."""
         self._in_flight.discard(partition)
 
     def saw(self, partition: int, second: int, append_s: float, now_s: float) -> int:

@@ -34,6 +34,10 @@ ROUND_LIMIT_S = 0.5
 
 READ_LIMIT_S = 5.0
 
+# A replica that begins to stand in for another reads up the log first, for this long at most: where no leader answers
+# there is nothing to read, and the tick is tried all the same.
+LOOK_LIMIT_S = 1.0
+
 # The session ends after this long without a word from the broker. Until then aiokafka finds it again by itself.
 SILENCE_LIMIT_S = 15.0
 
@@ -134,17 +138,32 @@ class Session:
         first, last = min(seconds[0] for seconds in due.values()), max(seconds[-1] for seconds in due.values())
         if first < last:
             log.info("catch up with seconds %d to %d", first, last)
-        elif self._schedule.replica and not self._stands_in:
-            log.warning("no tick of the replicas before this one: stand in from second %d", last)
-            self._stands_in = True
+        looks = self._schedule.replica > 0 and (first < last or not self._stands_in)
         sent_elapsed_s = self._clock.elapsed_s()
-        sendings = {tasks.create_task(self._send(partition, seconds, now_s)) for partition, seconds in due.items()}
+        sendings = {
+            tasks.create_task(self._send(partition, seconds, now_s, looks=looks)) for partition, seconds in due.items()
+        }
         done, _ = await asyncio.wait(sendings, timeout=ROUND_LIMIT_S)
         if stamps := [append_s for sending in done if (append_s := _outcome(sending)) is not None]:
             self._broker_time.acknowledged(sent_elapsed_s, self._clock.elapsed_s(), min(stamps))
 
-    async def _send(self, partition: int, seconds: range, now_s: float) -> float | None:
-        """Return the append time of *seconds*, due at *now_s*, or None when they were not acknowledged."""
+    async def _send(self, partition: int, seconds: range, now_s: float, *, looks: bool) -> float | None:
+        """
+        Return the append time of *seconds*, due at *now_s*, or None when they were not acknowledged.
+
+        With *looks* nothing is sent if the log turns out to have ticks of another replica.
+        """
+        self._schedule.take(partition)
+        if looks:
+            # Where this process was slow to read, as on a busy machine, they may be unread.
+            with suppress(KafkaError, TimeoutError):
+                await self._ticks.reach_end([partition], LOOK_LIMIT_S)
+            if self._schedule.last_in(partition) >= seconds[0]:
+                self._schedule.landed(partition)
+                return None
+            if not self._stands_in:
+                log.warning("no tick of the replicas before this one: stand in from second %d", seconds[0])
+                self._stands_in = True
         self._schedule.sent(partition, seconds)
         append_s: float | None = None
         try:

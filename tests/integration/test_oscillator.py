@@ -8,7 +8,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
-from itertools import product
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import aiohttp
@@ -27,6 +27,7 @@ from kafka_timers.errors import TopicsError
 from kafka_timers.settings import OscillatorSettings
 from kafka_timers_oscillator import tick_log
 from kafka_timers_oscillator.replica import Replica
+from kafka_timers_oscillator.schedule import REPLICA_WAIT_S
 from kafka_timers_oscillator.session import ROUND_LIMIT_S
 from kafka_timers_oscillator.tick_log import TickLog
 
@@ -133,6 +134,15 @@ class Log:
         counts = [Counter(self.seconds(partition)) for partition in range(PARTITIONS)]
         return {second for count in counts for second, times in count.items() if times > 1}
 
+    def pause_s(self) -> float:
+        """The longest time in which a partition got no tick although seconds were to be caught up."""
+        return max(
+            later.append_s - earlier.append_s
+            for ticks in self.ticks.values()
+            for earlier, later in pairwise(ticks[1:])
+            if earlier.second + 1 < later.append_s - 1
+        )
+
     def least_late_s(self, after: int) -> float:
         """The least lateness of the three seconds behind *after*: what a busy machine adds, it does not add to all."""
         behind = [
@@ -216,9 +226,9 @@ class SteppedClock(HostClock):
 
 
 @asynccontextmanager
-async def replica_in_here(log: Log, clock: SteppedClock | None = None) -> AsyncIterator[Replica]:
+async def replica_in_here(log: Log, clock: SteppedClock | None = None, number: int = 0) -> AsyncIterator[Replica]:
     """Run a replica as a task."""
-    settings = OscillatorSettings(bootstrap=log.bootstrap, topic_prefix=log.prefix)
+    settings = OscillatorSettings(bootstrap=log.bootstrap, topic_prefix=log.prefix, replica=number)
     replica = Replica(settings, CollectorRegistry(), clock)
     running = asyncio.create_task(replica.run())
     try:
@@ -311,8 +321,31 @@ async def test_a_round_of_ticks_on_its_way_while_the_replica_was_stopped_hides_n
     log.assert_gapless(may_repeat=log.repeated())
 
 
+async def test_a_replica_that_is_slow_to_read_repeats_nothing(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slower than it waits for the one before it; all but what comes due while that one itself is held up."""
+    read = TickLog.read
+
+    async def slow_read(self: TickLog) -> list[tick_log.Tick]:
+        found = await read(self)
+        # Not always: it would take the broker's clock to be as late.
+        if any(tick.second % 2 for tick in found):
+            await asyncio.sleep(3 * REPLICA_WAIT_S)
+        return found
+
+    monkeypatch.setattr(TickLog, "read", slow_read)
+    async with oscillator(log, 0) as other, replica_in_here(log, number=1):
+        await other.until_ready()
+        await log.until_second(log.last + 8)
+    assert len(log.repeated()) <= 2
+    log.assert_gapless(may_repeat=log.repeated())
+
+
 async def test_after_both_were_dead_every_missed_second_comes_once(log: Log) -> None:
-    """A partition that a crash left one tick behind gets that too."""
+    """
+    A partition that a crash left one tick behind gets that too.
+
+    If the first one pauses, which a busy machine may cause, the second one takes it for gone, and they may overlap.
+    """
     away_since = int(HostClock().wall_s()) - 300
     await log.write([away_since, away_since - 1, away_since, away_since])
     async with oscillator(log, 0), oscillator(log, 1):
@@ -321,7 +354,7 @@ async def test_after_both_were_dead_every_missed_second_comes_once(log: Log) -> 
     for ticks in log.ticks.values():
         if ticks[0].second == ticks[1].second:
             del ticks[1]
-    log.assert_gapless()
+    log.assert_gapless(may_repeat=log.repeated() if log.pause_s() > REPLICA_WAIT_S else ())
     assert log.seconds(1)[0] == away_since - 1
 
 
@@ -350,7 +383,8 @@ async def test_a_clock_an_hour_ahead_keeps_silent_alarms_and_goes_on_when_it_is_
         assert replica.health.live() == []
         clock.off_s = 0.0
         await log.until_second(int(clock.wall_s()) + 1)
-        assert replica.health.ready() == []
+        # The test may see a tick in the log before the replica has its acknowledgement.
+        await until(lambda: replica.health.ready() == [])
 
 
 async def test_a_tick_an_hour_ahead_by_someone_else_keeps_nobody_from_ticking(log: Log) -> None:
@@ -417,7 +451,7 @@ async def test_a_missing_topic_is_named_waited_for_and_not_made(bootstrap: str, 
         await log.create()
         async with log.followed():
             await log.until(lambda: log.last > 0)
-        assert replica.health.ready() == []
+        await until(lambda: replica.health.ready() == [])
 
 
 async def test_sigterm_ends_the_process_in_good_order(log: Log) -> None:

@@ -23,6 +23,7 @@ def take(it: Schedule, now_s: float, append_s: float | None = None) -> dict[int,
     """Emit what is due at *now_s*, as a broker would that stamps it with *append_s*, else with *now_s*."""
     due = it.due(now_s)
     for partition, seconds in due.items():
+        it.take(partition)
         it.sent(partition, seconds)
         it.saw(partition, seconds[-1], now_s if append_s is None else append_s, now_s)
         it.landed(partition)
@@ -147,7 +148,7 @@ def test_a_later_replica_that_catches_up_does_not_wait_for_itself() -> None:
 def test_a_partition_in_flight_has_nothing_due_and_holds_up_no_other() -> None:
     it = schedule(2)
     it.start(100.5)
-    it.sent(0, it.due(100.5)[0])
+    it.take(0)
     assert it.due(100.5) == {1: range(100, 101)}
     it.landed(0)
     assert it.due(100.5) == {0: range(100, 101), 1: range(100, 101)}
