@@ -156,8 +156,7 @@ class Session:
         self._schedule.take(partition)
         if looks:
             # Where this process was slow to read, as on a busy machine, they may be unread.
-            with suppress(KafkaError, TimeoutError):
-                await self._ticks.reach_end([partition], LOOK_LIMIT_S)
+            await self._read_up(partition, LOOK_LIMIT_S)
             if self._schedule.last_in(partition) >= seconds[0]:
                 self._schedule.landed(partition)
                 return None
@@ -176,8 +175,7 @@ class Session:
         # Without an answer it is not known whether they are in the log. With a late one another replica may have
         # emitted what came due meanwhile: after a stall `emit` reads up the partitions that are idle, this one was not.
         if append_s is None or self._broker_s() - now_s > STALL_S:
-            with suppress(KafkaError, TimeoutError):
-                await self._ticks.reach_end([partition], READ_LIMIT_S)
+            await self._read_up(partition, READ_LIMIT_S)
         self._schedule.landed(partition)
         if append_s is None:
             return None
@@ -188,6 +186,11 @@ class Session:
                 self._metrics.emitted.inc()
                 self._metrics.delay.observe(append_s - second)
         return append_s
+
+    async def _read_up(self, partition: int, limit_s: float) -> None:
+        """Return once what *partition* holds now was read, or its leader has not told that in time."""
+        with suppress(KafkaError, TimeoutError):
+            await self._ticks.reach_end([partition], limit_s)
 
     def _saw(self, partition: int, second: int, append_s: float) -> int:
         broker_s = self._broker_time.at(self._clock.elapsed_s())

@@ -70,7 +70,7 @@ class Log:
         """Append records with *keys* to each partition, and some whose headers have names that are not text."""
         await self._append(product(range(PARTITIONS), keys))
         for partition in range(PARTITIONS):
-            odd = batch_of([(key, b"1") for key in keys], odd=range(len(keys)), base_ms=int(time.time() * 1000))
+            odd = batch_of([(key, b"1") for key in keys], odd=range(len(keys)))
             await append_batch(self.bootstrap, self.topic, partition, odd)
 
     async def _append(self, records: Iterable[tuple[int, bytes | None]]) -> None:
