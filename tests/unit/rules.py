@@ -418,6 +418,10 @@ CORE_RULES: dict[str, Rule] = {
         "a scan with the same end and another snapshot is not one's own",
         patches=[(takeover, "_has_read_beyond", _instead(_beyond_by_end_alone))],
     ),
+    "refused beside others": Rule(
+        "a store that has refused conditions which others judge is dropped",
+        patches=[(takeover, "_has_refused_conditions", _instead(lambda last, local: False))],
+    ),
     "due rule": Rule("a record withdraws what it was appended in time for", _WhenItIsRead),
     "what a scan covers": Rule("what a scan covers is not withdrawn behind its snapshot", _ScannedIsWithdrawn),
     "undecided until sealed": Rule("what an open scan may fire is decided once a slice is sealed", _UndecidedIsTooLate),

@@ -27,6 +27,7 @@ NOT_MISSED = {
     "local second": "matters only where the seals are gone: test_h6_a_store_outlives_the_seals",
     "beyond the scan": "too rare by chance: test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so",
     "beyond the scan's snapshot": "too rare by chance: test_a_paused_owner_that_has_begun_the_same_second_later_…",
+    "refused beside others": "too rare by chance: test_what_a_paused_owner_has_refused_is_judged_once_another_one_…",
     "no row within a batch": "too rare by chance: test_what_comes_late_does_not_lie_within_a_batch",
     "doubt": "too rare by chance: test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later",
     "ignored is sealed": "too rare by chance: test_what_came_late_and_was_ignored_is_named_until_it_is_done",
@@ -777,6 +778,28 @@ def test_what_was_answered_behind_a_refused_condition_stays_true_through_an_upgr
         with broken("P") if off else nullcontext():
             told.walk.finish()
             assert (told.fired, told.answers) == ([1, 2], [(3, "CANCELLED")])
+
+
+@pytest.mark.parametrize("off", [(), ("refused beside others",)])
+def test_what_a_paused_owner_has_refused_is_judged_once_another_one_judges_conditions(off: tuple[str, ...]) -> None:
+    with story(*off) as told:
+        told.walk.format = 1
+        told.walk.request(13)
+        told.walk.take_over(told.a)
+        told.a.read()
+        told.tick_until(told.a, 11)
+        told.walk.format = 2
+        told.walk.take_over(told.a)
+        told.walk.take_over(told.b)
+        told.tick(12)
+        told.begin(told.b)
+        told.seal(told.b)
+        told.walk.request(14, b"a", condition=IF_ABSENT, asks=True)
+        told.a.read()
+        told.walk.take_over(told.a)
+        with broken("P8") if off else nullcontext():
+            told.walk.finish()
+            assert (told.fired, told.answers) == ([0, 1], [(1, "ACCEPTED")])
 
 
 def test_conditions_are_judged_from_the_first_scan_on_that_begins_when_all_know_them() -> None:

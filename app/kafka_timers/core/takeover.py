@@ -50,7 +50,9 @@ def start_of(
     if local is not None and local.position < restore_from:
         # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
         local = None
-    if local is not None and local.sealed_ms <= sealed_ms and _has_read_beyond(scan, local):
+    last = last_slice or complete or Sealed()
+    may_differ = local is not None and (_has_read_beyond(scan, local) or _has_refused_conditions(last, local))
+    if local is not None and may_differ and local.sealed_ms <= sealed_ms:
         local = None
     is_first = format > 1 and not seals and (local is None or local.sealed_ms <= FIRST_MS)
     if is_first:
@@ -63,7 +65,6 @@ def start_of(
         if local.sealed_ms > sealed_ms:
             # The seals are gone, this store is not.
             sealed_ms, snapshot, scan = local.sealed_ms, local.snapshot, None
-    last = last_slice or complete or Sealed()
     return Start(
         # Where the log starts above it, nothing that is left to be known lies below.
         Head(position, sealed_ms, snapshot, 0 if position <= log_start else known_from, scan, restore_from),
@@ -97,3 +98,21 @@ def _has_read_beyond(scan: Scan | None, local: Head) -> bool:
     if scan is None or (own is not None and (own.end_ms, own.snapshot) == (scan.end_ms, scan.snapshot)):
         return False
     return local.position > scan.snapshot
+
+
+def _has_refused_conditions(last: Sealed, local: Head) -> bool:
+    """
+    Tell whether a *local* store may have refused conditions that are judged by now, as the *last* seal says.
+
+    A paused owner reads on:
+     1. A pauses, and nothing tells from where on conditions are judged; B takes over, and seals: from offset 3 on
+     2. A goes on, and refuses the condition of offset 4
+     3. A takes over with its store; whoever reads the log anew judges offset 4
+    Held by test_what_a_paused_owner_has_refused_is_judged_once_another_one_judges_conditions.
+    """
+    judged_from, own = last.conditions_from, local.scan
+    # It knows where it has sealed or met a later seal, or has begun itself the scan from whose snapshot on all are
+    # judged: behind that it has held back what has a condition.
+    knows = local.snapshot > judged_from or (own is not None and own.snapshot == judged_from)
+    # From 0 on they are judged where nobody had sealed anything, so there was hardly anybody to refuse them.
+    return 0 < judged_from < local.position and not knows
