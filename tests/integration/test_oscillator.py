@@ -329,7 +329,7 @@ async def test_a_replica_that_is_slow_to_read_repeats_nothing(log: Log, monkeypa
         found = await read(self)
         # Not always: it would take the broker's clock to be as late.
         if any(tick.second % 2 for tick in found):
-            await asyncio.sleep(3 * REPLICA_WAIT_S)
+            await asyncio.sleep(2 * REPLICA_WAIT_S)
         return found
 
     monkeypatch.setattr(TickLog, "read", slow_read)
