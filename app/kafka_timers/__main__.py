@@ -11,7 +11,7 @@ def main() -> None:
         library = (error.name or "").partition(".")[0]
         if library not in ("click", "rich"):
             raise
-        sys.exit(f"Error: the command line needs {library}: pip install 'kafka-timers[worker]'")
+        sys.exit(f"Error: the command line needs {library}: pip install 'kafka-timers[cli]'")
     run()
 
 

@@ -9,6 +9,7 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── AnswerError      a cancel, a move or a create was accepted and its answer did not come; it stands
     ├── BrokerError      no broker answers, or it refuses what this process needs; `retriable` likewise
     │   └── LoginError   there is nothing to log in with for now
+    ├── QueryError       a worker does not take a question, or not from this caller
     ├── TopicsError      topics are missing or do not fit each other
     ├── SettingsError    a setting is out of its bounds, or settings contradict each other or this machine
     ├── NewerFormatError seals or stores were written by a later version than this one
@@ -78,6 +79,10 @@ class LoginError(BrokerError, KafkaConnectionError):  # type: ignore[misc]  # ai
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class QueryError(KafkaTimersError):
+    """A worker does not take a question, or not from this caller; the text has its words."""
 
 
 class TopicsError(KafkaTimersError):

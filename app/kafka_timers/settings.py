@@ -10,6 +10,7 @@ A field declares its bounds (`setting`), and `objection` judges a value by them,
 """
 
 import dataclasses
+import ipaddress
 import math
 import os
 from collections.abc import Mapping
@@ -28,8 +29,10 @@ __all__ = [
     "KafkaSettings",
     "LakeSettings",
     "OscillatorSettings",
+    "QuerySettings",
     "WorkerSettings",
     "bounds_of",
+    "is_loopback",
     "objection",
     "setting",
 ]
@@ -112,6 +115,14 @@ def _is_within(field: "dataclasses.Field[Any]", value: object) -> bool:
         return False
     is_low = (least is not None and value < least) or (above is not None and value <= above)
     return not is_low and (most is None or value <= most)
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether *host* names this host alone, whatever a resolver says."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _flag(text: str) -> bool:
@@ -231,6 +242,22 @@ class WorkerSettings(KafkaSettings):
         most=256,
         why="the number of cores of this host at most",
     )
+    query_host: str = setting(
+        "127.0.0.1", "address to answer questions about waiting timers on", if_empty=_HOST_MISSING
+    )
+    query_port: int = setting(
+        0,
+        "port to answer questions about waiting timers on, as `kafka-timers list` asks them; 0 answers none",
+        least=0,
+        most=_PORT_MAX,
+    )
+    query_address: str = setting(
+        "", "host name or address at which those who ask reach this worker; empty is --query-host"
+    )
+    query_token_file: str = setting("", "file with the token that whoever asks has to show")
+    query_certificate: str = setting("", "PEM file to answer with over TLS, the chain of certificates included")
+    query_key: str = setting("", "PEM file of its key; empty is the same file")
+    query_client_ca: str = setting("", "PEM file of who has signed the certificates of those who may ask")
     partitions: int = setting(
         0,
         "serve the first so many partitions of timer-request; 0 serves as many as the last seals tell, or all if "
@@ -304,11 +331,8 @@ class WorkerSettings(KafkaSettings):
             SettingsError: names the clash.
         """
         super().validate()
-        port_max = _PORT_MAX - self.processes + 1
-        if self.port > port_max:
-            raise SettingsError(
-                f"port {self.port} leaves no port for each of {self.processes} processes: give {port_max} at most"
-            )
+        self._validate_ports()
+        self._validate_questions()
         if self.stalled_after_s <= self.seal_every_s:
             raise SettingsError(
                 f"stalled_after_s {self.stalled_after_s} must be longer than seal_every_s {self.seal_every_s}: "
@@ -322,6 +346,44 @@ class WorkerSettings(KafkaSettings):
             # What it takes in it would write there again, for ever.
             if topic in Topics.of(self.topic_prefix):
                 raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")
+
+    def _validate_ports(self) -> None:
+        port_max = _PORT_MAX - self.processes + 1
+        for name, port in (("port", self.port), ("query_port", self.query_port)):
+            if port > port_max:
+                raise SettingsError(
+                    f"{name} {port} leaves no port for each of {self.processes} processes: give {port_max} at most"
+                )
+        if self.port and self.query_port and abs(self.port - self.query_port) < self.processes:
+            raise SettingsError(
+                f"port {self.port} and query_port {self.query_port}: each of {self.processes} processes needs the next "
+                "one of both: give two that are further apart"
+            )
+
+    def _validate_questions(self) -> None:
+        if not self.query_port:
+            return
+        if bool(self.query_key or self.query_client_ca) and not self.query_certificate:
+            raise SettingsError("query_key and query_client_ca are for TLS: give query_certificate too")
+        if not (self.query_token_file or self.query_client_ca or is_loopback(self.query_host)):
+            raise SettingsError(
+                f"query_host {self.query_host} can be reached from other hosts: give query_token_file, or "
+                "query_client_ca with query_certificate, so that not everybody may ask"
+            )
+        if self.query_host in ("0.0.0.0", "::") and not self.query_address:  # noqa: S104  # it is looked for
+            raise SettingsError(
+                f"query_host {self.query_host} is no address to ask at: give query_address, by which others reach it"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuerySettings(KafkaSettings):
+    """Settings of whoever asks workers which timers wait."""
+
+    query_token_file: str = setting("", "file with the token that the workers want to see")
+    query_ca: str = setting("", "PEM file of who has signed the certificates of the workers; empty is the system's")
+    query_certificate: str = setting("", "PEM file to show to the workers, the chain of certificates included")
+    query_key: str = setting("", "PEM file of its key; empty is the same file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,6 +438,9 @@ class DevSettings(KafkaSettings):
         most=_PORT_MAX - 1,
         why="the second oscillator has the next port",
     )
+    query_port: int = setting(
+        8073, "port at which the worker answers questions about waiting timers", least=1, most=_PORT_MAX
+    )
     lake: bool = setting(False, "leave timers that are due later than in a minute to a lake, kept in the folder")
 
     def validate(self) -> None:
@@ -395,6 +460,7 @@ class DevSettings(KafkaSettings):
             raise SettingsError("brokers is for a Kafka that is brought along: leave bootstrap out, or brokers")
         ports = {
             "worker_port": self.worker_port,
+            "query_port": self.query_port,
             "oscillator_port": self.oscillator_port,
             "oscillator_port + 1": self.oscillator_port + 1,
         }

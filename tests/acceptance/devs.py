@@ -47,17 +47,18 @@ def children_of(pid: int) -> list[int]:
 
 
 def dev_ports(brokers: int = 1) -> list[int]:
-    """Return ports for Kafka, the worker, and the two oscillators; then those of Kafka's other brokers."""
+    """Return ports for Kafka, the worker, the two oscillators, and questions; then those of Kafka's other brokers."""
     oscillator = free_port()
     kafka = free_port()
-    return [kafka, free_port(), oscillator, oscillator + 1, *range(kafka + 1, kafka + brokers)]
+    return [kafka, free_port(), oscillator, oscillator + 1, free_port(), *range(kafka + 1, kafka + brokers)]
 
 
 @asynccontextmanager
 async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
     """Run the command in *folder* until it says what to try next; its end is left to the test, or forced."""
-    kafka, worker, oscillator = ports[:3]
+    kafka, worker, oscillator, _, queries = ports[:5]
     options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
+    options += ["--query-port", str(queries)]
     process = await asyncio.create_subprocess_exec(
         *die_with_us(*PROGRAM, "dev", *options, *more),
         cwd=folder,

@@ -44,6 +44,10 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
         assert [row["partition"] for row in rows] == [0, 1, 2, 3]
         assert all(row["owner"] == f"http://127.0.0.1:{ports[1]}" for row in rows)
         waits = json.loads(await said_by(*scheduled(send, 6, value="while you were away"), "--json"))
+        [listed] = map(
+            json.loads, (await said_by(*first.hints["see what waits"][1:], "--json", "--values")).splitlines()
+        )
+        assert (listed["request"], listed["value"]) == (waits["request"], "while you were away")
         assert len(first.children) == 4
         said = await first.end()
         assert "the next start goes on from here" in said

@@ -172,6 +172,7 @@ async def start_dev(bootstrap: str, prefix: str, folder: Path, worker: str = WOR
         "folder": str(folder / "dev"),
         "worker_port": port,
         "oscillator_port": port + 1,
+        "query_port": free_port(),
     }
     commands = {
         name: [sys.executable, "-c", code, name, str(port + number), str(folder / "ends")]

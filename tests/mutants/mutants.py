@@ -674,7 +674,12 @@ MUTANTS = [
         "        self.is_full = True\n",
     ),
     # --- disks that cannot be read -----------------------------------------------------------------------------------
-    _one("a row that cannot be read is the last one", STORE, "    rows.status()\n", ""),
+    _one(
+        "a row that cannot be read is the last one",
+        STORE,
+        "rows.value()\n        rows.next()\n    rows.status()\n",
+        "rows.value()\n        rows.next()\n",
+    ),
     # --- reading -----------------------------------------------------------------------------------------------------
     _one(
         "partitions with a backlog starve the others of their broker",

@@ -28,6 +28,7 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import tick_second
 from kafka_timers.core.wire import FORMAT, number_in
 from kafka_timers.settings import WorkerSettings
+from kafka_timers.worker.damage import destroy
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.owner import Owner
@@ -38,7 +39,7 @@ from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
 from kafka_timers.worker.slices import Rejects
-from kafka_timers.worker.store import TimerStore, destroy
+from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.targets import TopicLookup
 from kafka_timers.worker.ticks import TickReader
 from simulation.cluster import Brokers, Connection, hosts_of, parsed
@@ -200,6 +201,7 @@ class Process:
             metrics=self.metrics,
             clock=clock,
             name=self.name,
+            queries="",
             format=lambda: self.format,
             give_up=self.gave_up.append,
         )

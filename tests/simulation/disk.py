@@ -18,7 +18,8 @@ from weakref import WeakSet
 from rocksdict import Options
 
 from kafka_timers.worker.room import DiskFullError
-from kafka_timers.worker.store import StoreMemory, TimerStore
+from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store_memory import StoreMemory
 from simulation.faults import Faults
 
 # How often what is written gets to the disk, of the writes and of the moments at which a worker is killed.

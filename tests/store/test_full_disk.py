@@ -14,7 +14,8 @@ from kafka_timers.core.keys import row_key
 from kafka_timers.worker import room
 from kafka_timers.worker.faults import Fault
 from kafka_timers.worker.room import DiskFullError, Room, is_full
-from kafka_timers.worker.store import StoreMemory, TimerStore
+from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store_memory import StoreMemory
 from kafka_timers.worker.stores import StoreFolders
 
 MIB = 1 << 20

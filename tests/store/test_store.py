@@ -31,7 +31,9 @@ from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.versions import Answer, Decided, Original, TimerRecord, Version
 from kafka_timers.core.wire import ID_MEMORY_S, Future, Reply, Sealed
 from kafka_timers.errors import NewerFormatError
-from kafka_timers.worker.store import StoreMemory, TimerStore, destroy, is_damage
+from kafka_timers.worker.damage import destroy, is_damage
+from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store_memory import StoreMemory
 
 IDENTITY = b"cluster/timer-request"
 MEMORY = StoreMemory()
@@ -318,7 +320,8 @@ import os, sys
 from pathlib import Path
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.versions import Decided, Version
-from kafka_timers.worker.store import StoreMemory, TimerStore
+from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store_memory import StoreMemory
 
 store, partition = TimerStore(Path(sys.argv[1]), sys.argv[2].encode(), StoreMemory()), Partition(0)
 # More than is held in memory before it is written into a table.

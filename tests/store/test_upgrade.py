@@ -21,7 +21,8 @@ from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.verdicts import accept
 from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of
-from kafka_timers.worker.store import StoreMemory, TimerStore
+from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store_memory import StoreMemory
 
 WRITTEN: dict[str, Any] = json.loads((Path(__file__).parent / "store_of_format_4.json").read_text())
 IDENTITY = b"cluster/timer-request/0/0"

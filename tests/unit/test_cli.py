@@ -49,7 +49,21 @@ def unused_address() -> Iterator[str]:
 
 def test_help_names_every_command() -> None:
     text = run("--help").output
-    for name in ("dev", "worker", "oscillator", "topics", "send", "cancel", "move", "find", "watch", "status"):
+    for name in (
+        "dev",
+        "worker",
+        "oscillator",
+        "topics",
+        "send",
+        "cancel",
+        "move",
+        "find",
+        "watch",
+        "status",
+        "list",
+        "next",
+        "ahead",
+    ):
         assert re.search(rf"^  {name} ", text, re.MULTILINE), name
 
 
@@ -67,7 +81,8 @@ def test_help_of_a_process_shows_default_environment_name_and_meaning_of_every_s
 
 
 @pytest.mark.parametrize(
-    "command", ["topics create", "topics check", "send", "cancel", "move", "find", "status", "watch"]
+    "command",
+    ["topics create", "topics check", "send", "cancel", "move", "find", "status", "watch", "list", "next", "ahead"],
 )
 def test_help_of_every_other_command_shows_where_its_broker_comes_from(command: str) -> None:
     text = " ".join(run(*command.split(), "--help").output.split())
@@ -86,7 +101,7 @@ def test_help_loads_neither_faust_nor_rocksdb_nor_a_web_server() -> None:
     assert {"faust", "mode", "rocksdict", "aiohttp", "prometheus_client"}.isdisjoint(loaded)
 
 
-@pytest.mark.parametrize(("module", "extra"), [("click", "worker"), ("rich", "worker")])
+@pytest.mark.parametrize(("module", "extra"), [("click", "cli"), ("rich", "cli")])
 def test_without_the_libraries_of_the_command_line_it_says_what_to_install(module: str, extra: str) -> None:
     script = f"import sys; sys.modules['{module}'] = None; from kafka_timers.__main__ import main; main()"
     ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)

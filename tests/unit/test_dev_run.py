@@ -114,7 +114,7 @@ def test_what_is_printed_to_ask_the_lake_asks_the_right_one(tmp_path: Path) -> N
 def test_the_command_line_takes_what_is_printed_to_try_next(prefix: str, bootstrap: str, tmp_path: Path) -> None:
     printed = hints(DevSettings(topic_prefix=prefix), bootstrap, tmp_path).values()
     tried = [shlex.split(line)[1:] for lines in printed for line in lines if line.startswith("kafka-timers ")]
-    assert [command for command, *_ in tried] == ["watch", "send", "status"]
+    assert [command for command, *_ in tried] == ["watch", "send", "list", "status"]
     for command, *arguments in tried:
         given = program.commands[command].make_context(command, arguments).params
         assert given["bootstrap"] == bootstrap

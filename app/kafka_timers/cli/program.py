@@ -31,6 +31,7 @@ from kafka_timers.cli.options import (
     on_kafka,
     options_of,
 )
+from kafka_timers.cli.pending import COMMANDS
 from kafka_timers.cli.render import (
     answer_line,
     callback_line,
@@ -440,6 +441,8 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
 
 
 program.add_command(lake)
+for command in COMMANDS:
+    program.add_command(command)
 
 
 def main() -> None:

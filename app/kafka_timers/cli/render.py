@@ -2,6 +2,7 @@
 Tables and lines for people at a terminal. `operate.documents` has the same for programs, as JSON.
 """
 
+import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -22,16 +23,19 @@ from kafka_timers.operate.health import PartitionStatus, Refused, ServiceStatus,
 from kafka_timers.operate.watch import lateness_of
 
 __all__ = [
+    "ahead_lines",
     "answer_line",
     "callback_line",
     "capacity_table",
     "found_line",
     "history_table",
+    "pending_table",
     "printable",
     "rows_table",
     "second_text",
     "status_lines",
     "status_table",
+    "unknown_lines",
 ]
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -128,6 +132,43 @@ def _fitted(text: str, cells: int) -> str:
     return fitted.plain
 
 
+def ahead_lines(counts: Mapping[int, int], unit: timedelta, width: int) -> list[str]:
+    """
+    Return *counts* as lines of at most *width* cells, a bar each.
+
+    Args:
+        counts: by the UNIX second in which a bucket begins, ascending; those that are left out have none.
+        unit: length of a bucket.
+        width: of the terminal.
+    """
+    if not counts:
+        return ["no timer waits"]
+    most, unit_s = max(counts.values()), int(unit.total_seconds())
+    digits = max(len(f"{most:,}"), len(f"{sum(counts.values()):,}"))
+    cells = max(width - 22 - digits, 8)
+    lines, before = [], None
+    for second, count in counts.items():
+        if before is not None and second > before + unit_s:
+            lines.append(f"{'':20} {'·':>{digits}}")
+        lines.append(f"{_utc(second, '%Y-%m-%d %H:%M:%S'):20} {count:>{digits},} {_bar(count / most * cells)}")
+        before = second
+    return [*lines, f"{'in all':20} {sum(counts.values()):>{digits},}"]
+
+
+def _bar(cells: float) -> str:
+    """Return a bar of *cells*, to an eighth of one; one that is not empty can be seen."""
+    whole, eighths = divmod(max(round(cells * 8), 1), 8)
+    return "█" * whole + (" ▏▎▍▌▋▊▉"[eighths] if eighths else "")
+
+
+def unknown_lines(unknown: Mapping[int, str]) -> list[str]:
+    """Return a line for each reason why nothing is known of partitions, by their numbers."""
+    numbers: dict[str, list[str]] = {}
+    for number, why in unknown.items():
+        numbers.setdefault(why, []).append(str(number))
+    return [f"partition{'s' if len(each) > 1 else ''} {', '.join(each)}: {why}" for why, each in numbers.items()]
+
+
 def _name(timer_id: str) -> str:
     return printable(argument_bytes(timer_id))
 
@@ -178,6 +219,34 @@ def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
             Text("" if each.cancel and not each.reason else callback),
         )
     return table
+
+
+def pending_table(timers: Sequence[Mapping[str, Any]]) -> Table:
+    """Return *timers* that wait, as workers tell them, as a table that fits 80 columns."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("fires at\nUTC", no_wrap=True)
+    table.add_column("request", no_wrap=True)
+    table.add_column("topic", overflow="fold")
+    table.add_column("key", overflow="fold")
+    table.add_column("timer id", overflow="fold")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    for timer in timers:
+        # As Text, or a topic could be taken for markup.
+        texts = (Text("-" if (data := _told(timer, name)) is None else printable(data)) for name in _TEXTS)
+        at = _utc(timer["second"], "%Y-%m-%d %H:%M:%S")
+        table.add_row(at, timer["request"], *texts, str(timer["value_bytes"]))
+    return table
+
+
+_TEXTS = ("topic", "key", "timer_id")
+
+
+def _told(timer: Mapping[str, Any], name: str) -> bytes | None:
+    """Return the bytes of *name*, which `core.text.json_of` has told."""
+    if encoded := timer.get(f"{name}_base64"):
+        return base64.b64decode(encoded)
+    text = timer.get(name)
+    return None if text is None else argument_bytes(text)
 
 
 def capacity_table(needs: Iterable[Need]) -> Table:

@@ -16,6 +16,8 @@ The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
     rows           requests of one moment that are kept as one row
     callbacks      whether a topic takes a callback
     outcomes       what became of each record of a timer id
+    pending        which of the waiting timers are asked for, and their order
+    text           bytes of users in JSON
     memory_store   a partition's rows in memory
 
 The worker, `kafka-timers find`, the adapters, the lake, `kafka_timers.testing` and the simulation all import it.

@@ -80,6 +80,11 @@ def moment_of(key: bytes) -> int:
     return int(second * 1000 + millis)
 
 
+def row_of(key: bytes) -> int:
+    """Return the offset that orders the rows of one moment: that of the request, of a batch that of its last one."""
+    return int(_ROW.unpack_from(key)[2])
+
+
 def parts_of(key: bytes) -> tuple[int, int]:
     """Return the due in UNIX milliseconds that a request asked for, and its offset; a batch's is its last."""
     if is_late(key):

@@ -123,6 +123,7 @@ async def _until_asked_to_end(serving: Coroutine[Any, Any, int]) -> int:
 
 async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
     refuse_taken_port(settings.worker_port, "the worker (--worker-port)")
+    refuse_taken_port(settings.query_port, "questions to the worker (--query-port)")
     for replica in range(_OSCILLATORS):
         refuse_taken_port(settings.oscillator_port + replica, f"oscillator {replica} (--oscillator-port)")
     bootstrap = settings.bootstrap
@@ -201,6 +202,7 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
     worker = [
         *(*program, "worker", *common, "--data-dir", str(folder / "worker")),
         *("--port", str(settings.worker_port)),
+        *("--query-host", _HOST, "--query-port", str(settings.query_port)),
         # The variable tells with how many topics are made, and those that exist may have others.
         *("--partitions", "0"),
         *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
@@ -241,6 +243,7 @@ def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list
         "watch callbacks": [f"kafka-timers watch {CALLBACK_TOPIC}{where}"],
         "send a timer": [send.format("3s")],
         **(lake if settings.lake else {}),
+        "see what waits": [f"kafka-timers list{prefixed}"],
         "see how it goes": [f"kafka-timers status{prefixed}"],
         "metrics": [f"http://{_HOST}:{port}/metrics" for port in ports],
         "logs": [str(folder / "log")],

@@ -5,7 +5,6 @@ Pure. `kafka-timers … --json` prints these documents, so their names and value
 Bytes appear as text. Bytes that are not UTF-8 appear in base64, under their name with `_base64` appended.
 """
 
-import base64
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 from aiokafka import ConsumerRecord
 
 from kafka_timers.client.request import Answer, Timer
+from kafka_timers.core.text import json_of
 from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER
 from kafka_timers.operate.acls import Acl
 from kafka_timers.operate.capacity import Need
@@ -101,11 +101,11 @@ def callback_document(record: ConsumerRecord, now_s: float) -> Document:
         "offset": record.offset,
         "second": second,
         "lateness_ms": lateness_ms,
-        **_bytes("request", headers.get(REQUEST_HEADER)),
-        **_bytes("timer_id", headers.get(ID_HEADER)),
-        **_bytes("token", headers.get(TOKEN_HEADER)),
-        **_bytes("key", record.key),
-        **_bytes("value", record.value),
+        **json_of("request", headers.get(REQUEST_HEADER)),
+        **json_of("timer_id", headers.get(ID_HEADER)),
+        **json_of("token", headers.get(TOKEN_HEADER)),
+        **json_of("key", record.key),
+        **json_of("value", record.value),
     }
 
 
@@ -113,13 +113,6 @@ def row_document(row: Mapping[str, Any]) -> Document:
     """Return a *row* of a table of the lake as JSON; a value that JSON has no word for, such as a date, is text."""
     plain: Document = {}
     for name, value in row.items():
-        plain |= _bytes(name, value) if isinstance(value, bytearray | bytes) else {name: value}
+        plain |= json_of(name, value) if isinstance(value, bytearray | bytes) else {name: value}
     # Such values may also lie deeper, as a date within an array does.
     return dict(json.loads(json.dumps(plain, default=str)))
-
-
-def _bytes(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
-    try:
-        return {name: None if data is None else data.decode()}
-    except UnicodeDecodeError:
-        return {name + "_base64": base64.b64encode(data or b"").decode()}

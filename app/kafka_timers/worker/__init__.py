@@ -18,6 +18,11 @@ The live worker: joins ticks with requests and fires callbacks by the law of `co
     reader        a log → whoever follows its partitions, whole fetches at a time
     store         rows of one partition in one RocksDB
     stores        the stores of one worker
+    store_memory  memory and options that they share
+    damage        what RocksDB's errors say of a store
+    held          what one partition holds
+    questions     asks all partitions of this worker what they hold
+    query_server  the way to that over HTTP
     slices        rows of the store → record batches (pure but for the batch builder)
     prebuild      callbacks of the next seconds, built before their ticks
     targets       which callback topics may be written to, and what they take

@@ -13,8 +13,8 @@ from kafka_timers.broker.asking import PerhapsFencedError
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.versions import KnownFromError
 from kafka_timers.errors import KafkaTimersError
+from kafka_timers.worker.damage import is_damage, is_of_the_disk, is_own_lock
 from kafka_timers.worker.room import DiskFullError, is_full
-from kafka_timers.worker.store import is_damage, is_of_the_disk, is_own_lock
 
 
 class FencedError(Exception):

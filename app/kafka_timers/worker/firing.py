@@ -261,6 +261,8 @@ class Firing:
         seal.lateness_p99_ms = slice_.lateness_ms(0.99)
         seal.lateness_max_ms = slice_.lateness_ms(1)
         seal.worker = ports.name
+        if seal.format > 1:
+            seal.queries = ports.queries
         seal.partitions = ports.partitions
         for letter in await self._outbox.unsent():
             seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)

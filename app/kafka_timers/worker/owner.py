@@ -28,6 +28,7 @@ from kafka_timers.errors import TopicsError
 from kafka_timers.worker.faults import Fault, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
 from kafka_timers.worker.follower import Follower
+from kafka_timers.worker.held import Held
 from kafka_timers.worker.outbox import Outbox
 from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
 from kafka_timers.worker.ports import Sender
@@ -134,6 +135,11 @@ class Owner:
         firing = self._firing
         progress_s = firing.fired_at_s if self._serving and firing else self._follower.read_at_s
         return self._ports.clock.elapsed_s() - max(self._looked_at_s, progress_s)
+
+    @property
+    def held(self) -> Held | None:
+        """What this partition holds; None while its log has not been read."""
+        return Held(self._partition, self._follower.store) if self._serving else None
 
     def problem(self) -> str | None:
         """Return why this partition does not fire; None when it does."""

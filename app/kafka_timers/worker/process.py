@@ -38,12 +38,15 @@ from kafka_timers.errors import BrokerError, SettingsError, TopicsError, WorkerE
 from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
+from kafka_timers.worker.held import Held
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.owner import Owner
 from kafka_timers.worker.ports import Stores
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.worker.query_server import QueryServer
+from kafka_timers.worker.questions import Questions
 from kafka_timers.worker.reader import LogReader
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
@@ -88,6 +91,8 @@ class Worker:
         self._topics = Topics.of(settings.topic_prefix)
         self.metrics = WorkerMetrics()
         self.probes = Probes(settings.host, settings.port, self.metrics.registry, self._dead, self._unready)
+        self._queries = QueryServer(settings, lambda: self._questions)
+        self._questions: Questions | None = None
         self._owners: dict[int, Owner] = {}
         self._joined = False
         self._ticked_s: float | None = None
@@ -114,6 +119,8 @@ class Worker:
             stack.enter_context(_locked(Path(self._settings.data_dir)))
             await self.probes.start()
             stack.push_async_callback(self.probes.stop)
+            await self._queries.start()
+            stack.push_async_callback(self._queries.stop)
             cluster = await tried(partial(connected, self._settings.kafka, stack), stop, gives_up=False)
             if cluster is None:
                 return
@@ -123,6 +130,7 @@ class Worker:
                 return
             self.metrics.partitions.set(found.partitions)
             self._ports = ports = self._connect(cluster, topics, found, stack)
+            self._questions = Questions(self._held, found.partitions, ports.gate, self._clock)
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
             doors = self._doors(ports, found)
             chores = [
@@ -275,9 +283,13 @@ class Worker:
             metrics=self.metrics,
             clock=self._clock,
             name=self.probes.url or f"{socket.gethostname()}:{settings.data_dir}",
+            queries=self._queries.address,
             format=lambda: self._format,
             give_up=self._give_up,
         )
+
+    def _held(self) -> dict[int, Held]:
+        return {number: held for number, owner in self._owners.items() if (held := owner.held)}
 
     def _give_up(self, why: str) -> None:
         self._gave_up = self._gave_up or why

@@ -38,6 +38,7 @@ class Ports:
         metrics: of the worker.
         clock: tells how late callbacks are and how long nothing has happened; never what is due.
         name: of this worker in seals.
+        queries: the URL at which it answers questions; empty if it does not.
         format: returns the format of seals that every member of the group can read.
         give_up: ends the process, with a sentence.
     """
@@ -59,5 +60,6 @@ class Ports:
     metrics: WorkerMetrics
     clock: Clock
     name: str
+    queries: str
     format: Callable[[], int]
     give_up: Callable[[str], None]

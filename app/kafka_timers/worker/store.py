@@ -35,26 +35,15 @@ No write waits for the disk: rocksdict holds Python's lock meanwhile, so the who
 into memory or fails, and `is_behind` tells whoever feeds the store when to wait.
 """
 
-import shutil
 import struct
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakSet
 
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteBufferManager,
-    WriteOptions,
-)
+from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 
 from kafka_timers.core import rows as batches
 from kafka_timers.core.backlog import Count
@@ -64,6 +53,7 @@ from kafka_timers.core.versions import Answer, Version
 from kafka_timers.core.wire import ID_MEMORY_S
 from kafka_timers.errors import NewerFormatError
 from kafka_timers.worker.room import DiskFullError, Room
+from kafka_timers.worker.store_memory import StoreMemory
 
 _FORMAT = 4
 _HEAD = struct.Struct(">BQQQQB")
@@ -79,55 +69,10 @@ _MARKS, _IGNORED, _EXPIRING, _ANSWERS = b"b", b"i", b"p", b"r"
 _CANCELLED, _SUPERSEDED = b"c", b"m"
 _NUMBER, _IDS_NUMBER, _SIDE_NUMBER = first_key(0) + b"n", b"\xff", b"n"
 _ABOVE_ALL = b"\xff" * 8
-_OPTIONS = Path(__file__).with_name("rocksdb")
 # From how many full buffers, and tables that are not sorted in yet, a store is behind.
 _BUFFERS_MAX, _TABLES_MAX = 2, 36
-_NEVER = 1 << 30
-# A file that cannot be read is of no more use than one with other bytes: the log has all that it had.
-_DAMAGE = ("Corruption:", "No such file or directory", "Not implemented", "IO error: While pread")
 
-
-class StoreMemory:
-    """
-    What all stores of a process share: one block cache and one budget for what is not written to disk yet.
-
-    Memory then depends neither on the number of partitions nor on what is pending.
-    """
-
-    def __init__(self, cache_bytes: int = 32 << 20, write_buffer_bytes: int = 32 << 20) -> None:
-        self.cache = Cache(cache_bytes)
-        self.write_buffers = WriteBufferManager(write_buffer_bytes, False)
-
-    def options(self) -> Options:
-        """Return the options to open one store with."""
-        table = BlockBasedOptions()
-        table.set_block_cache(self.cache)
-        table.set_cache_index_and_filter_blocks(True)
-        table.set_block_size(16 << 10)
-        table.set_bloom_filter(10, block_based=False)
-        options, _ = Options.load_latest(str(_OPTIONS))
-        options.create_if_missing(True)
-        options.create_missing_column_families(True)
-        # Without RocksDB's own log the column families would come back as of different moments.
-        options.set_atomic_flush(True)
-        options.set_block_based_table_factory(table)
-        options.set_write_buffer_manager(self.write_buffers)
-        options.set_write_buffer_size(8 << 20)
-        # Where RocksDB would have a write wait until its disk has caught up; see `is_behind`.
-        options.set_max_write_buffer_number(_NEVER)
-        options.set_level_zero_slowdown_writes_trigger(_NEVER)
-        options.set_level_zero_stop_writes_trigger(_NEVER)
-        options.set_soft_pending_compaction_bytes_limit(0)
-        options.set_hard_pending_compaction_bytes_limit(0)
-        # What fires soon is compacted all the time, and with it every file that it overlaps: small files hold little of
-        # what is due later.
-        options.set_target_file_size_base(2 << 20)
-        options.set_compression_type(DBCompressionType.lz4())
-        options.set_max_background_jobs(2)
-        options.set_keep_log_file_num(2)
-        options.set_max_log_file_size(1 << 20)
-        options.set_max_open_files(64)
-        return options
+_T = TypeVar("_T")
 
 
 class TimerStore:
@@ -159,7 +104,7 @@ class TimerStore:
         unlogged.no_slowdown = True
         self._db.set_write_options(unlogged)
         # RocksDB keeps the folder locked while an iterator is left, whoever still holds it.
-        self._iterators: WeakSet[Generator[Row]] = WeakSet()
+        self._iterators: WeakSet[Generator[Any]] = WeakSet()
         # No row has a lower key; None when that has to be looked up. It is asked for every second of every partition.
         self._lowest: bytes | None = None
         number = self._db.get(_NUMBER)
@@ -206,6 +151,11 @@ class TimerStore:
         except DiskFullError:
             return False
         return not self._has_failed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be read; what was being read when it was closed may have ended early."""
+        return hasattr(self, "_db")
 
     @property
     def is_new(self) -> bool:
@@ -267,9 +217,17 @@ class TimerStore:
         rows = self._items(start, before)
         return batches.without(rows, (key for key, _ in self._marks(start, before))) if self._has_marks else rows
 
-    def kept_rows(self, before: bytes) -> Iterator[Row]:
-        """Yield all rows with a key below *before*, also of requests that were withdrawn."""
-        return self._items(_ROWS, before)
+    def keys(self, start: bytes, before: bytes) -> Iterator[bytes]:
+        """Yield the keys of all rows with *start* <= key < *before*, as they are now, also of withdrawn requests."""
+        return self._track(_walked_keys(*_sought(self._db, start, before)))
+
+    def withdrawn(self, start: bytes, before: bytes) -> Iterator[bytes]:
+        """Yield the keys of the requests that were withdrawn, from the moment of *start* on and below *before*."""
+        return (key for key, _ in self._marks(first_key(moment_of(start)), before)) if self._has_marks else iter(())
+
+    def kept_rows(self, before: bytes, start: bytes = _ROWS) -> Iterator[Row]:
+        """Yield all rows with *start* <= key < *before*, also of requests that were withdrawn."""
+        return self._items(start, before)
 
     def marks(self, before: bytes) -> dict[bytes, Mark]:
         """Return which requests with a key below *before* were withdrawn."""
@@ -283,6 +241,12 @@ class TimerStore:
     def versions(self, names: Sequence[bytes]) -> Iterator[Version | None]:
         """Yield what is known of each of *names*."""
         return (row and Version.unpack(row) for row in self._ids.get(list(names)) or ())
+
+    def named(self, prefix: bytes) -> Iterator[Version]:
+        """Yield what is known of the timer ids that begin with *prefix*, in the order of these."""
+        # No id begins with ff, which is not UTF-8.
+        known = self._track(_items(self._ids, prefix, prefix + _END))
+        return (Version.unpack(row) for _, row in known)
 
     @property
     def has_ids(self) -> bool:
@@ -329,7 +293,7 @@ class TimerStore:
     def _side_items(self, start: bytes, before: bytes) -> Generator[Row]:
         return self._track(_items(self._side, start, before))
 
-    def _track(self, iterator: Generator[Row]) -> Generator[Row]:
+    def _track(self, iterator: Generator[_T]) -> Generator[_T]:
         self._iterators.add(iterator)
         return iterator
 
@@ -451,16 +415,25 @@ class TimerStore:
 
 def _items(db: Rdict, start: bytes, before: bytes) -> Generator[Row]:
     """
-    Yield the rows with *start* <= key < *before*.
+    Yield the rows with *start* <= key < *before*, as they are at the call.
 
     Raises:
         Exception: the disk does not give all of them, or not as they were written.
     """
-    # The iterator does not keep the options alive; freed, they silently end it early. The local name does.
+    return _walked(*_sought(db, start, before))
+
+
+def _sought(db: Rdict, start: bytes, before: bytes) -> tuple[RdictIter, ReadOptions]:
+    """Return an iterator, which ends before *before*, and the options that it does not keep alive."""
     options = ReadOptions()
     options.set_iterate_upper_bound(before)
     rows = db.iter(options)
     rows.seek(start)
+    return rows, options
+
+
+def _walked(rows: RdictIter, options: ReadOptions) -> Generator[Row]:
+    # Once the options are freed the iterator silently ends early; the argument keeps them.
     # `db.items` takes a tenth less time, and ends in silence where a row cannot be read: all that lies behind it would
     # count as done, and be dropped.
     while rows.valid():
@@ -469,25 +442,13 @@ def _items(db: Rdict, start: bytes, before: bytes) -> Generator[Row]:
     rows.status()
 
 
+def _walked_keys(rows: RdictIter, options: ReadOptions) -> Generator[bytes]:
+    # See `_walked`. A value may be large, and is not copied here.
+    while rows.valid():
+        yield rows.key()
+        rows.next()
+    rows.status()
+
+
 def _expiring_key(second: int, offset: int) -> bytes:
     return _EXPIRING + row_key(second * 1000, offset)
-
-
-def is_damage(error: Exception) -> bool:
-    """Tell whether *error* says that the files of a store are damaged; RocksDB tells by its message alone."""
-    return any(sign in str(error) for sign in _DAMAGE)
-
-
-def is_of_the_disk(error: Exception) -> bool:
-    """Tell whether *error* is one of RocksDB about its files: no room, no right, damage, or a lock."""
-    return is_damage(error) or (type(error) is Exception and str(error).startswith("IO error: "))
-
-
-def is_own_lock(error: Exception) -> bool:
-    """Tell whether *error* says that this very process has the store open already."""
-    return "lock hold by current process" in str(error)
-
-
-def destroy(folder: Path) -> None:
-    """Remove the store in *folder*, whatever state it is in."""
-    shutil.rmtree(folder, ignore_errors=True)

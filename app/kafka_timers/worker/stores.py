@@ -5,8 +5,10 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from kafka_timers.worker.damage import destroy, is_damage
 from kafka_timers.worker.room import Room
-from kafka_timers.worker.store import StoreMemory, TimerStore, destroy, is_damage
+from kafka_timers.worker.store import TimerStore
+from kafka_timers.worker.store_memory import StoreMemory
 
 log = logging.getLogger(__name__)
 

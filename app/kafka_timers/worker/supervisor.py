@@ -46,10 +46,10 @@ def keep_member_id(folder: Path, member_id: str) -> None:
 
 
 def settings_of(settings: WorkerSettings, number: int) -> WorkerSettings:
-    """Return the settings of worker process *number*, from 0: a folder and a port of its own."""
+    """Return the settings of worker process *number*, from 0: a folder and ports of its own."""
     folder = str(Path(settings.data_dir) / f"process-{number}")
-    port = settings.port + number if settings.port else 0
-    return dataclasses.replace(settings, processes=1, data_dir=folder, port=port)
+    port, query_port = (first + number if first else 0 for first in (settings.port, settings.query_port))
+    return dataclasses.replace(settings, processes=1, data_dir=folder, port=port, query_port=query_port)
 
 
 async def run_all(settings: WorkerSettings, stop: asyncio.Event) -> int:

@@ -1,0 +1,192 @@
+"""
+`kafka-timers list`, `next` and `ahead`: which timers wait. They ask the workers that were started with --query-port.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from kafka_timers.cli.options import When, json_option, options_of
+from kafka_timers.cli.render import ahead_lines, pending_table, printable, unknown_lines
+from kafka_timers.cli.running import needs, wait_for
+from kafka_timers.clock import HostClock
+from kafka_timers.core.wire import SECOND_LIMIT
+from kafka_timers.settings import QuerySettings
+
+__all__ = ["COMMANDS"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_PAGE = 500
+_UNITS_S = {"second": 1, "minute": 60, "hour": 3_600}
+# How far `ahead` looks by default, in units.
+_BUCKETS = {"second": 60, "minute": 60, "hour": 24}
+
+
+def _filters(command: _Function) -> _Function:
+    """Give *command* the options that say which timers are meant."""
+    for option in reversed(
+        [
+            click.option("--topic", help="only those with this callback topic"),
+            click.option("--key", help="only those with this callback key"),
+            click.option("--timer-id", help="only the one with this timer id"),
+            click.option("--id-prefix", help="only those whose timer id begins so"),
+            click.option("--from", "start", type=When(), help="only what fires at this time or later"),
+            click.option("--to", "end", type=When(), help="only what fires before this time"),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def _wanted(given: dict[str, Any]) -> dict[str, object]:
+    """Take the options of `_filters` out of *given*, and return them as workers are asked for them."""
+    wanted = {name: given.pop(name) for name in ("topic", "key", "timer_id", "id_prefix")}
+    return wanted | {"from": _second(given.pop("start")), "to": _second(given.pop("end"))}
+
+
+def _second(when: datetime | int | None) -> int | None:
+    return int(when.timestamp()) if isinstance(when, datetime) else when
+
+
+@click.command("list")
+@options_of(QuerySettings)
+@_filters
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="at most so many")
+@click.option("--values", "with_values", is_flag=True, help="with --json: values and headers too")
+@json_option
+def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
+    """
+    Show timers that wait, in the order in which they fire.
+
+    Asks the workers, which have to be started with --query-port. A range of
+    time, a timer id and a prefix of few ids are found at once; for another
+    filter the workers look at all that they hold, a second and a half at a
+    time. Exits with 1 if a partition could not be asked, and names it.
+
+    With --json each timer is a line as soon as it is known.
+    """
+    wanted = _wanted(given)
+    with needs("cli"):
+        from kafka_timers.operate.pending import asking
+    shown: list[Mapping[str, Any]] = []
+    unknown: dict[int, str] = {}
+
+    async def show() -> bool:
+        left, after = limit, ""
+        async with asking(QuerySettings(**given)) as workers:
+            while left:
+                page = await workers.page(min(left, _PAGE), with_values=with_values, after=after or None, **wanted)
+                unknown.update(page.unknown)
+                for timer in page.timers:
+                    if as_json:
+                        click.echo(json.dumps(timer))
+                    else:
+                        shown.append(timer)
+                left, after = left - len(page.timers), page.after
+                if not after:
+                    break
+        return bool(after)
+
+    has_more = wait_for(show())
+    if not as_json:
+        if shown:
+            Console().print(pending_table(shown))
+        else:
+            click.echo("no such timer waits")
+        if has_more:
+            click.echo(f"and more: give a --limit above {limit}", err=True)
+    _end(unknown)
+
+
+@click.command("next")
+@options_of(QuerySettings)
+@_filters
+@json_option
+def next_(as_json: bool, **given: Any) -> None:
+    """
+    Show the timer that fires next.
+
+    See `kafka-timers list`. Exits with 4 if none waits.
+    """
+    wanted = _wanted(given)
+    with needs("cli"):
+        from kafka_timers.operate.pending import asking
+
+    async def first() -> tuple[dict[str, Any] | None, dict[int, str]]:
+        after = ""
+        async with asking(QuerySettings(**given)) as workers:
+            while True:
+                page = await workers.page(1, with_values=as_json, after=after or None, **wanted)
+                after = page.after
+                if page.timers or not after:
+                    return next(iter(page.timers), None), page.unknown
+
+    timer, unknown = wait_for(first())
+    if as_json:
+        click.echo(json.dumps(timer))
+    elif timer:
+        Console().print(pending_table([timer]))
+    else:
+        click.echo("no such timer waits")
+    _end(unknown)
+    sys.exit(0 if timer else 4)
+
+
+@click.command()
+@options_of(QuerySettings)
+@click.option(
+    "--unit", type=click.Choice(list(_UNITS_S)), default="minute", show_default=True, help="what a bar stands for"
+)
+@click.option("--from", "start", type=When(), help="first second that is shown  [default: now]")
+@click.option("--to", "end", type=When(), help="up to here  [default: a minute, an hour or a day later]")
+@json_option
+def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, as_json: bool, **given: Any) -> None:
+    """
+    Show how many timers wait, by second, minute or hour.
+
+    Asks the workers, which have to be started with --query-port. What is late
+    already counts as of the moment from which it may fire.
+    """
+    with needs("cli"):
+        from kafka_timers.operate.pending import asking
+    unit_s = _UNITS_S[unit]
+    from_s = _second(start)
+    from_s = int(HostClock().wall_s()) if from_s is None else from_s
+    from_s -= from_s % unit_s
+    to_s = _second(end)
+    to_s = min(from_s + _BUCKETS[unit] * unit_s if to_s is None else to_s, SECOND_LIMIT)
+    if to_s <= from_s:
+        raise click.UsageError("--to is to be later than --from")
+
+    async def ask() -> Any:
+        async with asking(QuerySettings(**given)) as workers:
+            return await workers.ahead(from_s, to_s, unit)
+
+    found = wait_for(ask())
+    if as_json:
+        counts = [{"second": second, "count": count} for second, count in found.counts.items()]
+        click.echo(json.dumps({"unit": unit, "from": from_s, "to": to_s, "cut": found.is_cut, "counts": counts}))
+    else:
+        width = Console().width
+        for line in ahead_lines(found.counts, timedelta(seconds=unit_s), width):
+            click.echo(line)
+        if found.is_cut:
+            click.echo("there was no time to count all of them: ask for a shorter time", err=True)
+    _end(found.unknown)
+
+
+def _end(unknown: Mapping[int, str]) -> None:
+    """Say of which partitions nothing is known, and exit with 1 if there are some."""
+    for line in unknown_lines(unknown):
+        click.secho(printable(line.encode()), fg="red", err=True)
+    if unknown:
+        sys.exit(1)
+
+
+COMMANDS = (list_, next_, ahead)

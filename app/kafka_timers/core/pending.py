@@ -1,0 +1,162 @@
+"""
+What is told of timers that wait: which are asked for, in which order they come, and where to go on.
+
+Timers come in the order in which they fire; at one moment by partition, then in the order of the log. A place in this
+order is told as text, `<milliseconds>.<partition>.<row>.<offset>`, so whoever goes on from it needs no state anywhere.
+
+Pure.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+from kafka_timers.core import rows as batches
+from kafka_timers.core.changes import Row
+from kafka_timers.core.keys import FIRST_MS, REFUSED_MS, first_key, is_batch, moment_of, parts_of, row_key, row_of
+from kafka_timers.core.text import json_of
+from kafka_timers.core.wire import SECOND_LIMIT, Request
+
+__all__ = ["END_MS", "Pending", "Place", "Wanted", "place_of_row", "waiting_in"]
+
+# No timer is due later.
+END_MS = SECOND_LIMIT * 1000
+
+
+class Place(NamedTuple):
+    """
+    Where a timer stands among all that wait.
+
+    Attributes:
+        moment_ms: UNIX milliseconds from which on it may fire.
+        partition: of `timer-request`.
+        row: the offset in the key of its row; of a batch that of its last request.
+        offset: of the request.
+    """
+
+    moment_ms: int
+    partition: int
+    row: int
+    offset: int
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """
+        Return the place that *text* tells.
+
+        Raises:
+            ValueError: it tells none.
+        """
+        if not re.fullmatch(r"[0-9]{1,14}(\.[0-9]{1,19}){3}", text):
+            raise ValueError(f"{text!r} is no place among timers: give the `next` of an answer")
+        return cls(*map(int, text.split(".")))
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+
+class Pending(NamedTuple):
+    """A timer that waits, due in UNIX millisecond `due_ms`; `place.moment_ms` is later than that if it came late."""
+
+    place: Place
+    due_ms: int
+    request: Request
+
+    def document(self, *, with_values: bool) -> dict[str, Any]:
+        """Return it as JSON, with value and headers only if asked for."""
+        request, place = self.request, self.place
+        told: dict[str, Any] = {
+            "place": str(place),
+            "request": f"{place.partition}:{place.offset}",
+            "second": self.due_ms // 1000,
+            "due_ms": self.due_ms,
+            **json_of("topic", request.callBackTopic),
+            **json_of("key", request.callBackKey or None),
+            **json_of("timer_id", request.timerId or None),
+            **json_of("token", request.token or None),
+            "value_bytes": len(request.callBack),
+        }
+        if with_values:
+            headers = [
+                {"name": each.key, **json_of("value", each.value if each.HasField("value") else None)}
+                for each in request.headers
+            ]
+            told |= {**json_of("value", request.callBack), "headers": headers}
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """
+    Which of the waiting timers are asked for: those for which all of this holds.
+
+    Attributes:
+        from_ms: they fire at this UNIX millisecond or later.
+        to_ms: they fire before this one.
+        topic: of the callback; empty is any.
+        key: of the callback; None is any.
+        timer_id: empty is any, and none.
+        id_prefix: what the timer id begins with; empty is any, and none.
+        after: they come behind this place; None is from the first one on.
+    """
+
+    from_ms: int = FIRST_MS
+    to_ms: int = END_MS
+    topic: bytes = b""
+    key: bytes | None = None
+    timer_id: bytes = b""
+    id_prefix: bytes = b""
+    after: Place | None = None
+
+    def bounds(self, partition: int) -> tuple[bytes, bytes]:
+        """Return the keys, the second one excluded, between which those of *partition* lie."""
+        start, after = first_key(max(self.from_ms, FIRST_MS)), self.after
+        if after is not None:
+            if after.partition == partition:
+                # The row itself may have more of them.
+                start = max(start, row_key(after.moment_ms, after.row))
+            else:
+                start = max(start, first_key(after.moment_ms + (partition < after.partition)))
+        return start, first_key(self.to_ms)
+
+    def takes(self, waiting: Pending) -> bool:
+        """Tell whether *waiting* is one of them."""
+        request, place = waiting.request, waiting.place
+        return (
+            self.from_ms <= place.moment_ms < self.to_ms
+            and (not self.topic or request.callBackTopic == self.topic)
+            and (self.key is None or request.callBackKey == self.key)
+            and (not self.timer_id or request.timerId == self.timer_id)
+            and (not self.id_prefix or request.timerId.startswith(self.id_prefix))
+            and (self.after is None or place > self.after)
+        )
+
+    @property
+    def words(self) -> tuple[bytes, ...]:
+        """Bytes that every row with such a timer has."""
+        return tuple(filter(None, (self.topic, self.key, self.timer_id, self.id_prefix)))
+
+
+def place_of_row(partition: int, key: bytes) -> Place:
+    """Return the lowest place that a timer in the row under *key* may have."""
+    return Place(moment_of(key), partition, row_of(key), 0)
+
+
+def waiting_in(partition: int, row: Row, wanted: Wanted) -> Iterator[Pending]:
+    """Yield the timers in *row* of *partition* that are *wanted*, in their order."""
+    key, value = row
+    due_ms, last = parts_of(key)
+    # What is refused waits for the next tick, and for no callback.
+    if due_ms == REFUSED_MS or not all(word in value for word in wanted.words):
+        return
+    moment_ms, number = moment_of(key), row_of(key)
+    if is_batch(key):
+        batch = batches.unpack(value)
+        found = zip(batch.requests, batch.offsets, strict=True)
+    else:
+        found = zip(batches.requests_in([value]), [last], strict=True)
+    for request, offset in found:
+        waiting = Pending(Place(moment_ms, partition, number, offset), due_ms, request)
+        if wanted.takes(waiting):
+            yield waiting

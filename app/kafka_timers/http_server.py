@@ -1,0 +1,69 @@
+"""A small HTTP server of one process: its address, its port, its end."""
+
+import errno
+import ssl
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from kafka_timers.errors import SettingsError
+
+__all__ = ["HttpServer"]
+
+
+class HttpServer:
+    """
+    Serves the routes that are added to `routes` before `start`.
+
+    Args:
+        host: address to listen on.
+        port: port to listen on; 0 serves nothing.
+        tls: what to serve HTTPS with; None serves HTTP.
+        middlewares: see what is asked first.
+
+    Attributes:
+        port: as given.
+        routes: what is served.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, middlewares: list[Middleware] | None = None
+    ) -> None:
+        self.port = port
+        self._host, self._tls = host, tls
+        self._app = web.Application(middlewares=middlewares or [])
+        self._runner: web.AppRunner | None = None
+        self.routes = self._app.router
+
+    @property
+    def url(self) -> str:
+        """Where it serves, such as `http://127.0.0.1:8080`; empty when it serves nothing."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http{'s' if self._tls else ''}://{host}:{self.port}" if self.port else ""
+
+    async def start(self) -> None:
+        """
+        Serve until `stop`.
+
+        Raises:
+            SettingsError: the address cannot be listened on, most often because the port is taken.
+        """
+        if not self.port:
+            return
+        # A caller that hangs on to its connection must not hold up the end of the process.
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=0.5)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self.port, ssl_context=self._tls).start()
+        except OSError as error:
+            await runner.cleanup()
+            if error.errno == errno.EADDRINUSE:
+                raise SettingsError(f"port {self.port} on {self._host} is taken; give another one") from error
+            raise SettingsError(f"cannot listen on {self._host} port {self.port}: {error.strerror}") from error
+        self._runner = runner
+
+    async def stop(self) -> None:
+        """Close the port; nothing happens when it is not open."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()

@@ -1,0 +1,229 @@
+"""
+Answers to questions about what this worker's partitions hold.
+
+Rows lie by the moment at which they fire, so a range of time costs no more than what is in it. Other questions look at
+every row. They do so for some milliseconds at a time, not while callbacks leave, and for a second and a half at most;
+an answer says when it was cut, and where to go on. Each is of one moment: what comes or fires meanwhile is not in it.
+"""
+
+import asyncio
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka_timers.clock import Clock
+from kafka_timers.core.changes import Row
+from kafka_timers.core.pending import Pending, Place, Wanted, place_of_row, waiting_in
+from kafka_timers.worker.held import Held
+from kafka_timers.worker.priority import PriorityGate
+
+__all__ = ["Counts", "Page", "Questions", "TooManyError"]
+
+_TURN_S = 0.002
+_LOOK_S = 1.5
+# Rows between two looks at the clock: a large batch takes some milliseconds by itself.
+_ROWS = 16
+_KEYS = 512
+_AT_ONCE, _WAITING_MAX = 2, 32
+# Of the values of one page.
+_BYTES_MAX = 8 << 20
+
+
+class TooManyError(Exception):
+    """More questions are asked than this worker has time for."""
+
+
+@dataclass(slots=True)
+class Page:
+    """
+    Timers that wait, in the order in which they fire.
+
+    Attributes:
+        timers: that were found.
+        after: behind which the rest comes; None when all were found.
+        is_cut: whether the time was over before all were found that there is room for.
+        unknown: partitions of which nothing is known here.
+    """
+
+    timers: list[Pending] = field(default_factory=list)
+    after: Place | None = None
+    is_cut: bool = False
+    unknown: list[int] = field(default_factory=list)
+
+    def document(self, *, with_values: bool) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "timers": [each.document(with_values=with_values) for each in self.timers],
+            "next": str(self.after) if self.after else None,
+            "cut": self.is_cut,
+            "unknown": self.unknown,
+        }
+
+
+@dataclass(slots=True)
+class Counts:
+    """
+    How many timers wait.
+
+    Attributes:
+        buckets: their number, by the UNIX second in which a bucket begins; buckets without any are left out.
+        is_cut: whether the time was over before all were counted.
+        unknown: partitions of which nothing is known here.
+    """
+
+    buckets: dict[int, int]
+    is_cut: bool
+    unknown: list[int]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        counts = [{"second": second, "count": count} for second, count in self.buckets.items()]
+        return {"counts": counts, "cut": self.is_cut, "unknown": self.unknown}
+
+
+class Questions:
+    """
+    Asks the partitions of one worker.
+
+    Args:
+        held: returns what can be asked for now, by partition.
+        partitions: of the service.
+        gate: tells when callbacks leave.
+        clock: tells how long an answer has taken.
+    """
+
+    def __init__(
+        self, held: Callable[[], Mapping[int, Held]], partitions: int, gate: PriorityGate, clock: Clock
+    ) -> None:
+        self._held = held
+        self._partitions = partitions
+        self._gate = gate
+        self._clock = clock
+        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+
+    async def page(self, wanted: Wanted, limit: int) -> Page:
+        """
+        Return the first *limit* timers that are *wanted*, or fewer.
+
+        Raises:
+            TooManyError: ask again later.
+        """
+        async with self._turn() as until_s:
+            held, page = self._held(), Page()
+            looked_up, rows = list[Pending](), list[_Rows]()
+            for number, each in held.items():
+                found = each.looked_up(wanted)
+                if found is None:
+                    rows.append(_Rows(number, each.rows(wanted)))
+                else:
+                    looked_up += found
+            # Either all of them are looked up, or those that are not come one by one.
+            await self._walk(page, wanted, limit, [each for each in rows if each.next()], until_s)
+            if looked_up:
+                page = _merged(page, looked_up, limit)
+            page.unknown = self._unknown(held)
+        return page
+
+    async def _walk(self, page: Page, wanted: Wanted, limit: int, rows: "list[_Rows]", until_s: float) -> None:
+        heapq.heapify(rows)
+        size, looked, turn_s = 0, 0, self._clock.elapsed_s()
+        while rows:
+            first = rows[0]
+            for waiting in waiting_in(first.partition, first.row, wanted):
+                if len(page.timers) == limit or size > _BYTES_MAX:
+                    page.after = page.timers[-1].place
+                    return
+                page.timers.append(waiting)
+                size += len(waiting.request.callBack)
+            # No request in a row lies behind the one that it is named by.
+            behind = first.place._replace(offset=first.place.row)
+            if first.next():
+                heapq.heapreplace(rows, first)
+            else:
+                heapq.heappop(rows)
+            looked += 1
+            if looked % _ROWS == 0 and (now_s := self._clock.elapsed_s()) - turn_s > _TURN_S and rows:
+                if now_s > until_s:
+                    page.after, page.is_cut = behind, True
+                    return
+                await self._leave_room()
+                turn_s = self._clock.elapsed_s()
+
+    async def counts(self, start_ms: int, end_ms: int, bucket_s: int) -> Counts:
+        """
+        Return how many timers wait from UNIX millisecond *start_ms* on and before *end_ms*, by buckets of *bucket_s*.
+
+        Raises:
+            TooManyError: ask again later.
+        """
+        async with self._turn() as until_s:
+            held, buckets, bucket_ms, is_cut = self._held(), Counter[int](), bucket_s * 1000, False
+            counting = [each.counts(start_ms, end_ms) for each in held.values()]
+            turn_s = self._clock.elapsed_s()
+            for counts in counting:
+                for looked, (moment_ms, count) in enumerate(counts):
+                    buckets[moment_ms // bucket_ms * bucket_s] += count
+                    if looked % _KEYS == 0 and (now_s := self._clock.elapsed_s()) - turn_s > _TURN_S:
+                        if now_s > until_s:
+                            is_cut = True
+                            break
+                        await self._leave_room()
+                        turn_s = self._clock.elapsed_s()
+            unknown = self._unknown(held)
+        return Counts({second: count for second, count in sorted(buckets.items()) if count > 0}, is_cut, unknown)
+
+    def _unknown(self, held: Mapping[int, Held]) -> list[int]:
+        """Return the partitions of which *held* did not tell all, now that they were asked."""
+        return [number for number in range(self._partitions) if number not in held or not held[number].is_open]
+
+    async def _leave_room(self) -> None:
+        await self._gate.over_soon()
+        await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def _turn(self) -> Any:
+        """Wait for a turn, and give the moment, by the monotonic clock, at which it is over."""
+        if self._waiting >= _WAITING_MAX:
+            raise TooManyError
+        self._waiting += 1
+        try:
+            async with self._free:
+                yield self._clock.elapsed_s() + _LOOK_S
+        finally:
+            self._waiting -= 1
+
+
+class _Rows:
+    """The rows of one partition that are not looked at yet; ordered by where the first one stands."""
+
+    def __init__(self, partition: int, rows: Iterator[Row]) -> None:
+        self.partition = partition
+        self._rows = rows
+        self.row: Row = (b"", b"")
+        self.place = Place(0, partition, 0, 0)
+
+    def next(self) -> bool:
+        """Take the next row; False when there is none."""
+        row = next(self._rows, None)
+        if row is None:
+            return False
+        self.row, self.place = row, place_of_row(self.partition, row[0])
+        return True
+
+    def __lt__(self, other: "_Rows") -> bool:
+        return self.place < other.place
+
+
+def _merged(page: Page, more: list[Pending], limit: int) -> Page:
+    """Return *page* with *more* timers, none of them behind where it was cut."""
+    after = page.after
+    timers = sorted([*page.timers, *more], key=lambda waiting: waiting.place)
+    if after is not None:
+        timers = [each for each in timers if each.place <= after]
+    if len(timers) > limit:
+        timers, after = timers[:limit], timers[limit - 1].place
+    return Page(timers, after, page.is_cut)
