@@ -221,6 +221,9 @@ def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
     return table
 
 
+_TEXTS = ("topic", "key", "timer_id")
+
+
 def pending_table(timers: Sequence[Mapping[str, Any]]) -> Table:
     """Return *timers* that wait, as workers tell them, as a table that fits 80 columns."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
@@ -236,9 +239,6 @@ def pending_table(timers: Sequence[Mapping[str, Any]]) -> Table:
         at = _utc(timer["second"], "%Y-%m-%d %H:%M:%S")
         table.add_row(at, timer["request"], *texts, str(timer["value_bytes"]))
     return table
-
-
-_TEXTS = ("topic", "key", "timer_id")
 
 
 def _told(timer: Mapping[str, Any], name: str) -> bytes | None:

@@ -9,7 +9,7 @@ an answer says when it was cut, and where to go on. Each is of one moment: what 
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -185,7 +185,7 @@ class Questions:
         await asyncio.sleep(0)
 
     @asynccontextmanager
-    async def _turn(self) -> Any:
+    async def _turn(self) -> AsyncIterator[float]:
         """Wait for a turn, and give the moment, by the monotonic clock, at which it is over."""
         if self._waiting >= _WAITING_MAX:
             raise TooManyError
