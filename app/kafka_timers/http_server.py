@@ -38,7 +38,11 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Where it serves, such as `http://127.0.0.1:8080`; empty when it serves nothing."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        return self.url_at(self._host)
+
+    def url_at(self, host: str) -> str:
+        """Return the same with *host*, a name or an address by which others reach it."""
+        host = f"[{host}]" if ":" in host else host
         return f"http{'s' if self._tls else ''}://{host}:{self.port}" if self.port else ""
 
     async def start(self) -> None:

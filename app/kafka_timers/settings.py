@@ -363,7 +363,7 @@ class WorkerSettings(KafkaSettings):
     def _validate_questions(self) -> None:
         if not self.query_port:
             return
-        if bool(self.query_key or self.query_client_ca) and not self.query_certificate:
+        if (self.query_key or self.query_client_ca) and not self.query_certificate:
             raise SettingsError("query_key and query_client_ca are for TLS: give query_certificate too")
         if not (self.query_token_file or self.query_client_ca or is_loopback(self.query_host)):
             raise SettingsError(

@@ -7,7 +7,6 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 import trustme
+from law_cases import Record
 
 from kafka_timers.clock import HostClock
 from kafka_timers.core.partition import Partition
@@ -36,16 +36,8 @@ from kafka_timers.worker.stores import StoreFolders
 
 PARTITIONS = 3
 BEGIN_S = 1_900_000_000
-
-
-@dataclass
-class Record:
-    """A record on the request log, appended long before it is due."""
-
-    offset: int
-    key: bytes
-    value: bytes
-    timestamp: int = 5_000
+# Long before anything is due.
+APPENDED_MS = 5_000
 
 
 class NoTopics:
@@ -86,7 +78,7 @@ class Service:
                 number = partition_of(future.timerId, PARTITIONS)
             read = records.setdefault(number, [])
             offset = self.followers[number].partition.position + len(read)
-            read.append(Record(offset, b"%d" % second, future.SerializeToString()))
+            read.append(Record(b"%d" % second, future.SerializeToString(), offset, APPENDED_MS))
             names.append(f"{number}:{offset}")
         for number, read in records.items():
             self.followers[number].ingest(read, read[-1].offset + 1)
@@ -227,7 +219,9 @@ async def test_what_was_cancelled_or_replaced_does_not_wait(service: Service) ->
 
 
 async def test_what_is_refused_waits_for_no_callback(service: Service) -> None:
-    service.followers[0].ingest([Record(0, b"never", Future(callBackTopic="callbacks").SerializeToString())], 1)
+    service.followers[0].ingest(
+        [Record(b"never", Future(callBackTopic="callbacks").SerializeToString(), 0, APPENDED_MS)], 1
+    )
     async with workers(service, (0, 1, 2)) as asked:
         assert named(await asked.page(10)) == []
         assert (await asked.ahead(0, 60, "second")).counts == {}

@@ -4,9 +4,9 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -15,15 +15,19 @@ from kafka_timers.cli.options import When, json_option, options_of
 from kafka_timers.cli.render import ahead_lines, pending_table, printable, unknown_lines
 from kafka_timers.cli.running import needs, wait_for
 from kafka_timers.clock import HostClock
+from kafka_timers.core.pending import UNITS_S
 from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.settings import QuerySettings
 
+if TYPE_CHECKING:
+    from kafka_timers.operate.pending import Workers
+
 __all__ = ["COMMANDS"]
 
+_Answer = TypeVar("_Answer")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _PAGE = 500
-_UNITS_S = {"second": 1, "minute": 60, "hour": 3_600}
 # How far `ahead` looks by default, in units.
 _BUCKETS = {"second": 60, "minute": 60, "hour": 24}
 
@@ -54,6 +58,18 @@ def _second(when: datetime | int | None) -> int | None:
     return int(when.timestamp()) if isinstance(when, datetime) else when
 
 
+def _asked(given: dict[str, Any], question: "Callable[[Workers], Awaitable[_Answer]]") -> _Answer:
+    """Return the answer to *question*, which is given the workers that the settings *given* lead to."""
+    with needs("cli"):
+        from kafka_timers.operate.pending import asking
+
+    async def ask() -> _Answer:
+        async with asking(QuerySettings(**given)) as workers:
+            return await question(workers)
+
+    return wait_for(ask())
+
+
 @click.command("list")
 @options_of(QuerySettings)
 @_filters
@@ -72,28 +88,25 @@ def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
     With --json each timer is a line as soon as it is known.
     """
     wanted = _wanted(given)
-    with needs("cli"):
-        from kafka_timers.operate.pending import asking
     shown: list[Mapping[str, Any]] = []
     unknown: dict[int, str] = {}
 
-    async def show() -> bool:
+    async def show(workers: "Workers") -> bool:
         left, after = limit, ""
-        async with asking(QuerySettings(**given)) as workers:
-            while left:
-                page = await workers.page(min(left, _PAGE), with_values=with_values, after=after or None, **wanted)
-                unknown.update(page.unknown)
-                for timer in page.timers:
-                    if as_json:
-                        click.echo(json.dumps(timer))
-                    else:
-                        shown.append(timer)
-                left, after = left - len(page.timers), page.after
-                if not after:
-                    break
+        while left:
+            page = await workers.page(min(left, _PAGE), with_values=with_values, after=after or None, **wanted)
+            unknown.update(page.unknown)
+            for timer in page.timers:
+                if as_json:
+                    click.echo(json.dumps(timer))
+                else:
+                    shown.append(timer)
+            left, after = left - len(page.timers), page.after
+            if not after:
+                break
         return bool(after)
 
-    has_more = wait_for(show())
+    has_more = _asked(given, show)
     if not as_json:
         if shown:
             Console().print(pending_table(shown))
@@ -115,19 +128,16 @@ def next_(as_json: bool, **given: Any) -> None:
     See `kafka-timers list`. Exits with 4 if none waits.
     """
     wanted = _wanted(given)
-    with needs("cli"):
-        from kafka_timers.operate.pending import asking
 
-    async def first() -> tuple[dict[str, Any] | None, dict[int, str]]:
+    async def first(workers: "Workers") -> tuple[dict[str, Any] | None, dict[int, str]]:
         after = ""
-        async with asking(QuerySettings(**given)) as workers:
-            while True:
-                page = await workers.page(1, with_values=as_json, after=after or None, **wanted)
-                after = page.after
-                if page.timers or not after:
-                    return next(iter(page.timers), None), page.unknown
+        while True:
+            page = await workers.page(1, with_values=as_json, after=after or None, **wanted)
+            after = page.after
+            if page.timers or not after:
+                return next(iter(page.timers), None), page.unknown
 
-    timer, unknown = wait_for(first())
+    timer, unknown = _asked(given, first)
     if as_json:
         click.echo(json.dumps(timer))
     elif timer:
@@ -141,7 +151,7 @@ def next_(as_json: bool, **given: Any) -> None:
 @click.command()
 @options_of(QuerySettings)
 @click.option(
-    "--unit", type=click.Choice(list(_UNITS_S)), default="minute", show_default=True, help="what a bar stands for"
+    "--unit", type=click.Choice(list(UNITS_S)), default="minute", show_default=True, help="what a bar stands for"
 )
 @click.option("--from", "start", type=When(), help="first second that is shown  [default: now]")
 @click.option("--to", "end", type=When(), help="up to here  [default: a minute, an hour or a day later]")
@@ -153,9 +163,7 @@ def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, a
     Asks the workers, which have to be started with --query-port. What is late
     already counts as of the moment from which it may fire.
     """
-    with needs("cli"):
-        from kafka_timers.operate.pending import asking
-    unit_s = _UNITS_S[unit]
+    unit_s = UNITS_S[unit]
     from_s = _second(start)
     from_s = int(HostClock().wall_s()) if from_s is None else from_s
     from_s -= from_s % unit_s
@@ -164,17 +172,12 @@ def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, a
     if to_s <= from_s:
         raise click.UsageError("--to is to be later than --from")
 
-    async def ask() -> Any:
-        async with asking(QuerySettings(**given)) as workers:
-            return await workers.ahead(from_s, to_s, unit)
-
-    found = wait_for(ask())
+    found = _asked(given, lambda workers: workers.ahead(from_s, to_s, unit))
     if as_json:
         counts = [{"second": second, "count": count} for second, count in found.counts.items()]
         click.echo(json.dumps({"unit": unit, "from": from_s, "to": to_s, "cut": found.is_cut, "counts": counts}))
     else:
-        width = Console().width
-        for line in ahead_lines(found.counts, timedelta(seconds=unit_s), width):
+        for line in ahead_lines(found.counts, unit_s, Console().width):
             click.echo(line)
         if found.is_cut:
             click.echo("there was no time to count all of them: ask for a shorter time", err=True)

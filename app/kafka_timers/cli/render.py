@@ -132,19 +132,19 @@ def _fitted(text: str, cells: int) -> str:
     return fitted.plain
 
 
-def ahead_lines(counts: Mapping[int, int], unit: timedelta, width: int) -> list[str]:
+def ahead_lines(counts: Mapping[int, int], unit_s: int, width: int) -> list[str]:
     """
     Return *counts* as lines of at most *width* cells, a bar each.
 
     Args:
         counts: by the UNIX second in which a bucket begins, ascending; those that are left out have none.
-        unit: length of a bucket.
+        unit_s: length of a bucket.
         width: of the terminal.
     """
     if not counts:
         return ["no timer waits"]
-    most, unit_s = max(counts.values()), int(unit.total_seconds())
-    digits = max(len(f"{most:,}"), len(f"{sum(counts.values()):,}"))
+    most, total = max(counts.values()), sum(counts.values())
+    digits = len(f"{total:,}")
     cells = max(width - 22 - digits, 8)
     lines, before = [], None
     for second, count in counts.items():
@@ -152,7 +152,7 @@ def ahead_lines(counts: Mapping[int, int], unit: timedelta, width: int) -> list[
             lines.append(f"{'':20} {'·':>{digits}}")
         lines.append(f"{_utc(second, '%Y-%m-%d %H:%M:%S'):20} {count:>{digits},} {_bar(count / most * cells)}")
         before = second
-    return [*lines, f"{'in all':20} {sum(counts.values()):>{digits},}"]
+    return [*lines, f"{'in all':20} {total:>{digits},}"]
 
 
 def _bar(cells: float) -> str:

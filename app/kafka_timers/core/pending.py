@@ -10,6 +10,7 @@ Pure.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from kafka_timers.core import rows as batches
@@ -18,10 +19,12 @@ from kafka_timers.core.keys import FIRST_MS, REFUSED_MS, first_key, is_batch, mo
 from kafka_timers.core.text import json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Request
 
-__all__ = ["END_MS", "Pending", "Place", "Wanted", "place_of_row", "waiting_in"]
+__all__ = ["END_MS", "UNITS_S", "Pending", "Place", "Wanted", "place_of_row", "waiting_in"]
 
 # No timer is due later.
 END_MS = SECOND_LIMIT * 1000
+# What timers are counted by.
+UNITS_S = {"second": 1, "minute": 60, "hour": 3_600}
 
 
 class Place(NamedTuple):
@@ -86,7 +89,7 @@ class Pending(NamedTuple):
         return told
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Wanted:
     """
     Which of the waiting timers are asked for: those for which all of this holds.
@@ -132,7 +135,7 @@ class Wanted:
             and (self.after is None or place > self.after)
         )
 
-    @property
+    @cached_property
     def words(self) -> tuple[bytes, ...]:
         """Bytes that every row with such a timer has."""
         return tuple(filter(None, (self.topic, self.key, self.timer_id, self.id_prefix)))

@@ -51,8 +51,11 @@ def start_of(
         # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
         local = None
     last = last_slice or complete or Sealed()
-    may_differ = local is not None and (_has_read_beyond(scan, local) or _has_refused_conditions(last, local))
-    if local is not None and may_differ and local.sealed_ms <= sealed_ms:
+    if (
+        local is not None
+        and local.sealed_ms <= sealed_ms
+        and (_has_read_beyond(scan, local) or _has_refused_conditions(last, local))
+    ):
         local = None
     is_first = format > 1 and not seals and (local is None or local.sealed_ms <= FIRST_MS)
     if is_first:

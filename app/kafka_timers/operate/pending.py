@@ -1,8 +1,8 @@
 """
 Ask the workers which timers wait. They are found by their seals, so whoever may read `timer-sealed` needs no addresses.
 
-Each worker tells of the partitions that it owns. What nobody tells of within two seconds is unknown, and is said to be;
-the rest is told all the same.
+Each worker tells of the partitions that it owns. What nobody tells of within 2.5 s is unknown, and is said to be; the
+rest is told all the same.
 """
 
 import asyncio

@@ -16,16 +16,15 @@ from pathlib import Path
 
 from aiohttp import web
 
-from kafka_timers.core.pending import END_MS, Place, Wanted
+from kafka_timers.core.pending import END_MS, UNITS_S, Place, Wanted
 from kafka_timers.errors import SettingsError
 from kafka_timers.http_server import HttpServer
 from kafka_timers.settings import WorkerSettings, is_loopback
 from kafka_timers.worker.questions import Questions, TooManyError
 
-__all__ = ["PAGE_MAX", "UNITS_S", "QueryServer"]
+__all__ = ["PAGE_MAX", "QueryServer"]
 
 PAGE_MAX = 1_000
-UNITS_S = {"second": 1, "minute": 60, "hour": 3_600}
 _BUCKETS_MAX = 100_000
 _TIMERS = frozenset(("from", "to", "topic", "key", "timer_id", "id_prefix", "after", "limit", "values"))
 _COUNTS = frozenset(("from", "to", "unit"))
@@ -58,11 +57,7 @@ class QueryServer(HttpServer):
     @property
     def address(self) -> str:
         """The URL at which others reach it; empty when it serves nothing."""
-        scheme, _, _ = self.url.partition(":")
-        if not self._address or not self.url:
-            return self.url
-        host = f"[{self._address}]" if ":" in self._address else self._address
-        return f"{scheme}://{host}:{self.port}"
+        return self.url_at(self._address) if self._address else self.url
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
