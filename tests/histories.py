@@ -78,10 +78,9 @@ class _History:
         some = self.random
         if not self.has_conditions or some.random() > 0.4:
             return {}
-        if not is_cancel and some.random() < 0.4:
-            return {"condition": Condition.IF_ABSENT}
+        is_absent = not is_cancel and some.random() < 0.4
         meant = {"ifRequest": f"0:{some.choice(list(self.requests))}"} if self.requests and some.random() < 0.5 else {}
-        return {"condition": Condition.IF_PENDING, **meant}
+        return {"condition": Condition.IF_ABSENT if is_absent else Condition.IF_PENDING, **meant}
 
     def _copy(self, of: int) -> None:
         some, (second, appended) = self.random, self.requests[of]

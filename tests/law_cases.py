@@ -232,6 +232,17 @@ CONDITIONS = [
         "CCI",
     ),
     Case(
+        "a request if absent may except the one that it follows, and no other",
+        [
+            request(1, 9, 15),
+            request(2, 14, 31, condition=ABSENT, ifRequest="0:1"),
+            request(3, 15, 32, condition=ABSENT, ifRequest="0:1"),
+            request(4, 16, 33, condition=ABSENT, ifRequest="0:1"),
+        ],
+        [seal(8, 0, 1, format=2), seal(15, 4, 9, format=2)],
+        "FIPI",
+    ),
+    Case(
         "a request if pending replaces the one that waits",
         [request(1, 9, 30), request(2, 10, 31, condition=PENDING)],
         [seal(8, 0, 1, format=2)],

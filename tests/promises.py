@@ -233,7 +233,8 @@ class Audit:
         holds = True
         if wish.condition == Condition.IF_ABSENT:
             hours_end_ms = before.wish.second * 1000 + self.terms.memory_s * 1000 if before else 0
-            holds = before is None or wish.appended_ms >= hours_end_ms
+            is_excepted = before is not None and wish.expected == of and wish.appended_ms >= before.wish.second * 1000
+            holds = before is None or wish.appended_ms >= hours_end_ms or is_excepted
         elif wish.condition == Condition.IF_PENDING:
             holds = withdraws and wish.expected in (None, of)
         was_doubtful = before is not None and before.is_doubtful

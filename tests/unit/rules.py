@@ -374,6 +374,16 @@ def _absent_when_done(holds: Any) -> Any:
     return changed
 
 
+def _excepts_what_waits(holds: Any) -> Any:
+    def changed(record: TimerRecord, before: Version | None, *more: Any) -> bool:
+        is_absent = record.condition == verdicts.Condition.IF_ABSENT and before is not None
+        if is_absent and before is not None and before.offset == record.expected:
+            return True
+        return bool(holds(record, before, *more))
+
+    return changed
+
+
 def _any_is_meant(holds: Any) -> Any:
     def changed(record: TimerRecord, *more: Any) -> bool:
         return bool(holds(record._replace(expected=None), *more))
@@ -458,6 +468,10 @@ CONDITION_RULES: dict[str, Rule] = {
     "replaced what is not read": Rule("what has replaced something long ago stands", _HasNeverReplaced),
     "absent for an hour": Rule(
         "an id is known for an hour after its second", patches=[(decisions, "_holds", _absent_when_done)]
+    ),
+    "excepted once it is due": Rule(
+        "IF_ABSENT counts the request that it names until its second",
+        patches=[(decisions, "_holds", _excepts_what_waits)],
     ),
     "the one that is meant": Rule(
         "IF_PENDING means the request that it names", patches=[(decisions, "_holds", _any_is_meant)]

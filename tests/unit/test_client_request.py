@@ -221,6 +221,8 @@ def test_request_without_a_condition_has_none_on_the_wire() -> None:
 
 def test_conditions_on_the_wire() -> None:
     assert only_if_absent(asked(timer_id="id")).condition == Condition.IF_ABSENT
+    excepting = only_if_absent(asked(timer_id="id"), "3:17")
+    assert (excepting.condition, expected_in(excepting, 3)) == (Condition.IF_ABSENT, 17)
     anyone = only_if_pending(cancel_of("id"), True, None)
     assert (anyone.condition, anyone.ifRequest) == (Condition.IF_PENDING, "")
     meant = only_if_pending(cancel_of("id"), True, "3:17")
@@ -233,6 +235,8 @@ def test_conditions_on_the_wire() -> None:
 def test_what_names_no_request_is_refused(request_: Any) -> None:
     with pytest.raises(RequestError, match=r"is not partition:offset: give what Timer\.request"):
         only_if_pending(cancel_of("id"), True, request_)
+    with pytest.raises(RequestError, match=r"is not partition:offset: give what Timer\.request"):
+        only_if_absent(asked(timer_id="id"), request_)
 
 
 def test_request_that_is_named_without_a_condition_is_refused() -> None:

@@ -148,6 +148,34 @@ def test_a_request_if_absent_stands_only_where_none_was_made_within_the_hour(
         assert decided.ignored == {AT: NEW_MS}
 
 
+@pytest.mark.parametrize(
+    ("before", "appended_ms", "holds"),
+    [
+        (None, EARLY_MS, True),
+        # While it could be withdrawn it counts.
+        (PENDING, DUE_MS - 1, False),
+        (PENDING, DUE_MS, True),
+        (Version(DUE_MS + 999, 3), DUE_MS, True),
+        (FIRED, 3_000, True),
+        (CANCELLED, DUE_MS - 1, False),
+        (CANCELLED, DUE_MS, True),
+        # Whoever asks knows the original's offset.
+        (COPY, DUE_MS, True),
+        (Version(DUE_MS, 4), DUE_MS, False),
+        (Version(DUE_MS, 4), OVER_MS, True),
+    ],
+)
+def test_a_request_if_absent_counts_all_but_the_one_that_it_names_once_that_is_due(
+    before: Version | None, appended_ms: int, holds: bool
+) -> None:
+    record = under(Condition.IF_ABSENT, appended_ms=appended_ms, expected=3)
+    decided = decide([record], {b"a": before}, judging())
+    [answer] = decided.answers
+    assert (answer.outcome, answer.version) == ((Reply.ACCEPTED, None) if holds else (Reply.IGNORED, before))
+    assert decided.withdrawn == []
+    assert decided.ignored == ({} if holds else {AT: NEW_MS})
+
+
 IF_PENDING_CASES = pytest.mark.parametrize(
     ("before", "appended_ms", "expected", "holds"),
     [

@@ -245,6 +245,7 @@ def judging(format: int = 2) -> Partition:
     "more",
     [
         {"condition": ABSENT},
+        {"condition": ABSENT, "ifRequest": "0:7"},
         {"condition": IF_PENDING},
         {"condition": IF_PENDING, "cancel": True},
         {"condition": IF_PENDING, "ifRequest": "0:7"},
@@ -267,7 +268,6 @@ def test_a_condition_is_judged_by_what_is_known_of_its_id(more: dict[str, object
         ({"condition": -1}, "condition-invalid"),
         # Nothing can be absent and cancelled.
         ({"condition": ABSENT, "cancel": True}, "condition-invalid"),
-        ({"condition": ABSENT, "ifRequest": "0:7"}, "condition-invalid"),
         ({"ifRequest": "0:7"}, "condition-invalid"),
         ({"ifRequest": "0:7", "cancel": True}, "condition-invalid"),
         ({"condition": ABSENT, "timerId": ""}, "id-missing"),

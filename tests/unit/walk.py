@@ -687,7 +687,7 @@ class Walk:
         condition, expected = 0, None
         if self.hits(self.conditional):
             condition = Condition.IF_PENDING if is_cancel or rng.random() < 0.5 else Condition.IF_ABSENT
-            if condition == Condition.IF_PENDING and rng.random() < 0.4:
+            if rng.random() < 0.4:
                 expected = self.between(0, len(log.records))
         self.request(
             0 if is_cancel else second,

@@ -242,9 +242,20 @@ def cancel_of(timer_id: str) -> Future:
     return Future(cancel=True, timerId=_checked_text("timer_id", timer_id))
 
 
-def only_if_absent(future: Future) -> Future:
-    """Return *future*, a request with a timer id, as one that means nothing if that id is known."""
+def only_if_absent(future: Future, request: str | None = None) -> Future:
+    """
+    Return *future*, a request with a timer id, as one that means nothing if that id is known.
+
+    Args:
+        future: has a timer id.
+        request: partition:offset of a request whose timer does not count once its second has begun; None for none.
+
+    Raises:
+        RequestError: *request* does not name a request.
+    """
     future.condition = Condition.IF_ABSENT
+    if request is not None:
+        future.ifRequest = _checked_request(request)
     return future
 
 
@@ -263,12 +274,7 @@ def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future
     if request is not None:
         if not wanted:
             raise RequestError("request names the pending timer that is meant: give if_pending=True with it")
-        if not isinstance(request, str) or not _request_matches(request):
-            raise RequestError(
-                f"request {request!r} is not partition:offset: give what Timer.request, Answer.request or the header "
-                f"{REQUEST_HEADER} says"
-            )
-        future.ifRequest = request
+        future.ifRequest = _checked_request(request)
     if wanted:
         future.condition = Condition.IF_PENDING
     return future
@@ -287,6 +293,15 @@ def check_home(future: Future, partitions: int) -> None:
             f"request {future.ifRequest} is not one of {future.timerId!r}: all requests of this timer id lie in "
             f"partition {home}"
         )
+
+
+def _checked_request(request: str) -> str:
+    if not isinstance(request, str) or not _request_matches(request):
+        raise RequestError(
+            f"request {request!r} is not partition:offset: give what Timer.request, Answer.request or the header "
+            f"{REQUEST_HEADER} says"
+        )
+    return request
 
 
 def _checked_text(what: str, given: str | bytes) -> str:

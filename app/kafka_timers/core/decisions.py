@@ -11,7 +11,8 @@ last request of the id before it, its version. `Partition.effect` says whether i
     it fires, or has fired          TOO_LATE            TOO_LATE, and it stands too
     one or the other, long ago      not answered again  not answered again, and it stands
 
-    IF_ABSENT                       none is known, or its hour is over: ACCEPTED, else IGNORED
+    IF_ABSENT                       none is known, its hour is over, or it is the one that was meant and its second has
+                                    begun: ACCEPTED, else IGNORED
     IF_PENDING                      it waits, and is the one that was meant: as above, else IGNORED
 """
 
@@ -176,7 +177,10 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
         return False
     if record.condition == Condition.IF_ABSENT:
         # By the append time, not by what is remembered: whoever reads the log again comes to the same end.
-        return before is None or not before.due_ms or record.appended_ms >= before.closes_ms + ID_MEMORY_MS
+        if before is None or not before.due_ms:
+            return True
+        memory_ms = 0 if before.offset == record.expected else ID_MEMORY_MS
+        return record.appended_ms >= before.closes_ms + memory_ms
     if before is None and partition.has_replaced(record.offset, record.appended_ms):
         return True
     is_meant = record.expected is None or (before is not None and before.offset == record.expected)

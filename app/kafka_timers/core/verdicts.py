@@ -131,7 +131,7 @@ def _condition_fault(future: Future, number: int) -> Reason | None:
         return Reason.ID_MISSING
     if future.HasField("copy") or (future.cancel and future.condition == Condition.IF_ABSENT):
         return Reason.CONDITION_INVALID
-    if future.ifRequest and (future.condition == Condition.IF_ABSENT or expected_in(future, number) is None):
+    if future.ifRequest and expected_in(future, number) is None:
         return Reason.CONDITION_INVALID
     return None
 

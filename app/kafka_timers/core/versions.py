@@ -141,7 +141,8 @@ class TimerRecord(NamedTuple):
         far: whether the request is left to the lake.
         original: set for a copy.
         condition: under which it means anything.
-        expected: offset of the only request that `IF_PENDING` means; None for any.
+        expected: offset of the request that the condition names: the only one that `IF_PENDING` means, or the one that
+            `IF_ABSENT` does not count once its second has begun.
     """
 
     timer_id: bytes

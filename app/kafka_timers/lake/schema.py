@@ -111,7 +111,7 @@ REQUESTS = Table(
         ("decided", LongType, True, "of a copy: all below this offset were known when it was decided"),
         ("decided_s", LongType, True, "of a copy: UNIX second of that decision"),
         ("condition", StringType, True, "IF_ABSENT or IF_PENDING: else it means nothing; null without one"),
-        ("expected", LongType, True, "with IF_PENDING: offset of the one request that is meant; null for any"),
+        ("expected", LongType, True, "offset of the request that the condition names; null without one"),
         ("value", BinaryType, True, "the record's value as it came; null of copies, whose original has it"),
         ("delay", StringType, False, "how long it waits, see above"),
         ("due", StringType, False, "when it is due, see above"),
