@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from kafka_timers.cli.options import delay_s_of, when_of
 from kafka_timers.cli.program import program
-from kafka_timers.cli.render import callback_line, printable
+from kafka_timers.cli.render import callback_lines, printable
 from kafka_timers.environment import env_name
 from kafka_timers.operate.documents import callback_document
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
@@ -265,7 +265,8 @@ def test_every_character_outside_of_what_prints_is_spelled_out() -> None:
 
 
 def test_a_line_of_watch_tells_second_lateness_key_and_value() -> None:
-    assert callback_line(record(b"order-7", b"hello"), 0.0, 80).split() == [
+    assert callback_lines(record(b"order-7", b"hello"), 0.0, 80)[0].split() == [
+        "2030-03-17",
         "17:46:40",
         "12",
         "ms",
@@ -277,7 +278,12 @@ def test_a_line_of_watch_tells_second_lateness_key_and_value() -> None:
 
 def test_a_line_of_watch_fits_the_terminal_and_holds_no_control_characters() -> None:
     for value in (b"x" * 500, "日本".encode() * 300, b"\x1b[2J\n" * 100):
-        line = callback_line(record(value * 2, value), 0.0, 80)
+        headers = (("timer-expiry", b"%d" % EXPIRY_S), ("trace", value))
+        line, told = callback_lines(record(value * 2, value, headers=headers), 0.0, 80)
+        assert told.isprintable()
+        assert told.strip().startswith("trace=")
+        assert len(told.encode("utf-8", "replace")) > 40
+        assert sum(2 if char in "日本" else 1 for char in told) <= 80
         assert line.isprintable()
         assert "…" in line
         assert len(line.encode("utf-8", "replace")) > 40
@@ -286,7 +292,32 @@ def test_a_line_of_watch_fits_the_terminal_and_holds_no_control_characters() -> 
 
 
 def test_a_callback_that_came_early_is_called_early() -> None:
-    assert "3 ms early" in callback_line(record(timestamp_ms=EXPIRY_S * 1000 - 3), 0.0, 80)
+    assert "3 ms early" in callback_lines(record(timestamp_ms=EXPIRY_S * 1000 - 3), 0.0, 80)[0]
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "told"),
+    [
+        (0, "0 ms late"),
+        (999, "999 ms late"),
+        (1_000, "1.0 s late"),
+        (59_900, "59.9 s late"),
+        (61_000, "1 m 1 s late"),
+        (3_599_999, "59 m 59 s late"),
+        (5 * 3_600_000 + 120_000, "5 h 2 m late"),
+        (86_400_000 * 2_518, "2,518 d late"),
+        (-90_000, "1 m 30 s early"),
+    ],
+)
+def test_lateness_is_told_in_units_that_people_read(late_ms: int, told: str) -> None:
+    assert told in callback_lines(record(timestamp_ms=EXPIRY_S * 1000 + late_ms), 0.0, 80)[0]
+
+
+def test_headers_are_told_below_the_callback() -> None:
+    headers = (("timer-expiry", b"%d" % EXPIRY_S), ("timer-request", b"3:17"), ("trace", None), ("from", b"\x1b\xff"))
+    _, told = callback_lines(record(headers=headers), 0.0, 200)
+    assert told.split() == ["timer-request=3:17", "trace=", r"from=\x1b\xff"]
+    assert len(callback_lines(record(headers=headers[:1]), 0.0, 80)) == 1
 
 
 def test_lateness_is_counted_to_the_arrival_when_the_record_has_no_time() -> None:
@@ -299,7 +330,7 @@ def test_lateness_is_counted_to_the_arrival_when_the_record_has_no_time() -> Non
 def test_a_record_that_is_no_callback_is_shown_without_lateness(headers: tuple[tuple[str, bytes | None], ...]) -> None:
     shown = callback_document(record(headers=headers), 0.0)
     assert (shown["second"], shown["lateness_ms"]) == (None, None)
-    assert "no timer" in callback_line(record(headers=headers), 0.0, 80)
+    assert "no timer" in callback_lines(record(headers=headers), 0.0, 80)[0]
 
 
 def test_a_record_as_json_keeps_bytes_that_are_not_text() -> None:
@@ -315,5 +346,6 @@ def test_a_record_as_json_keeps_bytes_that_are_not_text() -> None:
         "token": None,
         "key": None,
         "value_base64": "/wA=",
+        "headers": [{"name": "timer-expiry", "value": str(EXPIRY_S)}, {"name": "timer-request", "value": "3:17"}],
     }
     assert json.loads(json.dumps(shown)) == shown

@@ -22,9 +22,10 @@ INTRODUCTION = """\
 What `kafka-timers COMMAND --help` prints, at one glance; this page is made from it by `tests/unit/test_cli_docs.py`.
 
 Exit codes: 0 all is well, 1 something failed or is wrong (one line on the standard error says what), 2 wrong usage; of
-`cancel` and `move` also 3 too late, of these and `find` 4 no such timer is known, of `send`, `cancel` and `move` 5 a
-condition did not hold. With `--json` the standard output holds JSON and nothing else: one document, or for `watch` one
-per line. Keys and values that are not UTF-8 go to `key_base64` and `value_base64` there.
+`cancel` and `move` also 3 too late; of these, `find`, `next` and `fire-now` 4 no such timer is known; of `send`,
+`cancel`, `move`, `fire-now` and `redrive` 5 a condition did not hold. With `--json` the standard output holds JSON and
+nothing else: one document, or for `watch`, `list` and `rejected` one per line. Keys and values that are not UTF-8 go to
+`key_base64` and `value_base64` there.
 """
 
 

@@ -289,6 +289,8 @@ async def test_rejects_that_do_not_fit_are_cut_and_told_nevertheless() -> None:
     assert len(records) == 20
     assert all(request[1].startswith(record.value) and len(record.value) > 9_000 for record in records)
     assert max(len(data) for _, _, data in outbox.batches) <= 10_000
+    told = {(int(dict(record.headers)["timer-rejected-cut"] or b""), len(record.value)) for record in records}
+    assert told == {(len(request[1]) - size, size) for _, size in told}
 
 
 async def test_a_refused_record_is_told_with_the_key_and_value_that_it_had() -> None:

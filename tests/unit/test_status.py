@@ -64,6 +64,15 @@ def test_lateness_is_that_of_the_last_seal_that_fired() -> None:
     assert (row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms) == (8, 20, 31)
 
 
+def test_the_rate_is_that_of_the_last_ten_seconds_of_the_seals() -> None:
+    seals = [Sealed(first=number, last=number, fired=number) for number in range(80, 96)]
+    (row,) = status_of({0: seals}, 100.0)
+    assert row.fired_per_s == sum(range(86, 96)) / 10
+    # Of those that were read, which may be less.
+    (row,) = status_of({0: seals[-2:]}, 100.0)
+    assert row.fired_per_s == (94 + 95) / 2
+
+
 def test_partitions_come_in_the_order_of_their_numbers() -> None:
     assert [row.partition for row in status_of({10: [], 2: [], 0: []}, 0.0)] == [0, 2, 10]
 

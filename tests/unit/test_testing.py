@@ -306,6 +306,23 @@ async def test_create_is_ignored_until_an_hour_after_the_second_of_the_last_time
         assert (await timers.client.create(timer_id, 4_000, topic="reminders")).outcome is Outcome.ACCEPTED
 
 
+async def test_what_follows_a_callback_is_asked_for_once() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    first = await timers.client.create("id", 110, topic="reminders")
+    # Before its second it is no callback that anybody could have read.
+    early = await timers.client.create("id", 120, topic="reminders", request=first.asked)
+    assert (early.outcome, early.request) == (Outcome.IGNORED, first.asked)
+    clock.set(110)
+    [callback] = timers.take("reminders")
+    read = request_from(callback.headers)
+    second = await timers.client.create("id", 120, topic="reminders", request=read)
+    again = await timers.client.create("id", 120, topic="reminders", request=read)
+    assert (second.outcome, again.outcome, again.request) == (Outcome.ACCEPTED, Outcome.IGNORED, second.asked)
+    clock.set(130)
+    assert [request_from(each.headers) for each in timers.take("reminders")] == [second.asked]
+
+
 async def test_create_after_a_cancel_of_nothing_is_accepted() -> None:
     timers = InMemoryTimers(ManualClock(100.0))
     await timers.client.cancel("id")

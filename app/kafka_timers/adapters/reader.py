@@ -53,7 +53,7 @@ from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import Ready
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.sender import BATCH_BYTES, Filling
-from kafka_timers.worker.slices import Headers, reject_headers
+from kafka_timers.worker.slices import Headers, fitted, reject_headers
 from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
@@ -428,8 +428,9 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             # The headers hold most of the command.
             headers += own
             room -= own_bytes
-        key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
-        filling.add(outlet.rejected, record.partition % outlet.rejected_takes.partitions, now_ms, key, value, headers)
+        key, value, cut = fitted(key, value, room)
+        at = record.partition % outlet.rejected_takes.partitions
+        filling.add(outlet.rejected, at, now_ms, key, value, headers + cut)
 
 
 async def _refresh(cluster: Cluster) -> None:

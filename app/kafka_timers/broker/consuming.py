@@ -9,13 +9,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.internals import Consumer
+from kafka_timers.errors import BrokerError
+
+__all__ = ["consuming", "pages"]
 
 _SETTLE_S = 0.05
 _STOP_S = 2.0
+_STUCK_S = 10.0
 
 
 @asynccontextmanager
@@ -50,3 +54,37 @@ async def consuming(
             with suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_S):
                     await consumer.stop()
+
+
+async def pages(
+    consumer: AIOKafkaConsumer, where: TopicPartition, start: int, end: int
+) -> AsyncIterator[list[ConsumerRecord]]:
+    """
+    Yield the records of a partition from *start* on and before *end*, many at a time; *consumer* is assigned to it.
+
+    Raises:
+        BrokerError: nothing came for some 10 s.
+        aiokafka.errors.KafkaError: the broker refuses.
+    """
+    if start >= end:
+        # Assigned and let go at once, aiokafka's consumer fails.
+        return
+    consumer.assign([where])
+    consumer.seek(where, start)
+    position = start
+    while position < end:
+        found: list[ConsumerRecord] = []
+        try:
+            async with asyncio.timeout(_STUCK_S):
+                # The position, not the last record: it also passes markers and aborted records, which are never
+                # returned.
+                while (now := await consumer.position(where)) == position:
+                    for records in (await consumer.getmany(where, timeout_ms=50)).values():
+                        found += [record for record in records if record.offset < end]
+        except TimeoutError as error:
+            raise BrokerError(
+                f"{where.topic} partition {where.partition} could not be read up to offset {end}: for {_STUCK_S:g} s "
+                "nothing came. Is Kafka there?"
+            ) from error
+        yield found
+        position = now

@@ -14,7 +14,7 @@ import click
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.running import argument_bytes
-from kafka_timers.client.request import second_after
+from kafka_timers.client.request import second_after, second_at
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.environment import env_name
@@ -25,6 +25,7 @@ __all__ = [
     "Delay",
     "Principal",
     "When",
+    "Where",
     "callback_of",
     "callback_options",
     "condition_options",
@@ -33,6 +34,8 @@ __all__ = [
     "on_instance",
     "on_kafka",
     "options_of",
+    "second_given",
+    "second_of",
     "when_of",
 ]
 
@@ -72,6 +75,25 @@ class When(click.ParamType):
         """Return the point in time that *value* names."""
         try:
             return when_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Where(click.ParamType):
+    """What is to hold for timers, as topic=reminders; gives the name by which workers are asked, and the value."""
+
+    name = "name=value"
+    _NAMES = ("topic", "key", "timer-id", "id-prefix", "from", "to")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, object]:
+        """Return name and value."""
+        name, _, wanted = value.partition("=")
+        if name not in self._NAMES or not wanted:
+            self.fail(f"{value!r}: give one of {', '.join(self._NAMES)}, = and a value, as topic=reminders", param, ctx)
+        if name not in ("from", "to"):
+            return name.replace("-", "_"), wanted
+        try:
+            return name, second_of(when_of(wanted))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -132,6 +154,11 @@ def when_of(text: str) -> datetime | int:
     if when.tzinfo is None:
         raise ValueError(f"{text!r} has no zone: add Z for UTC, or an offset as +02:00")
     return when
+
+
+def second_of(when: datetime | int) -> int:
+    """Return *when* in UNIX seconds, a fraction cut off."""
+    return int(when.timestamp()) if isinstance(when, datetime) else when
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -232,6 +259,15 @@ def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], di
         raise click.UsageError("give either --in or --at")
     given["value"] = sys.stdin.buffer.read() if value == "-" else argument_bytes(value)
     return (lambda: second_after(delay_s, HostClock().wall_s()) if when is None else when), given
+
+
+def second_given(delay_s: int | None, when: datetime | int | None) -> int | None:
+    """Return the UNIX second that --in or --at names, counting from now; None if neither is given."""
+    if delay_s is not None and when is not None:
+        raise click.UsageError("give either --in or --at")
+    if delay_s is not None:
+        return second_after(delay_s, HostClock().wall_s())
+    return None if when is None else second_at(when)
 
 
 def condition_options(command: _Function) -> _Function:

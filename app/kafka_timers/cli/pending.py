@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from rich.console import Console
 
-from kafka_timers.cli.options import When, json_option, options_of
+from kafka_timers.cli.options import When, json_option, options_of, second_of
 from kafka_timers.cli.render import ahead_lines, pending_table, printable, unknown_lines
 from kafka_timers.cli.running import needs, wait_for
 from kafka_timers.clock import HostClock
@@ -22,12 +22,11 @@ from kafka_timers.settings import QuerySettings
 if TYPE_CHECKING:
     from kafka_timers.operate.pending import Workers
 
-__all__ = ["COMMANDS"]
+__all__ = ["PENDING", "asked", "say_unknown"]
 
 _Answer = TypeVar("_Answer")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_PAGE = 500
 # How far `ahead` looks by default, in units.
 _BUCKETS = {"second": 60, "minute": 60, "hour": 24}
 
@@ -51,14 +50,11 @@ def _filters(command: _Function) -> _Function:
 def _wanted(given: dict[str, Any]) -> dict[str, object]:
     """Take the options of `_filters` out of *given*, and return them as workers are asked for them."""
     wanted = {name: given.pop(name) for name in ("topic", "key", "timer_id", "id_prefix")}
-    return wanted | {"from": _second(given.pop("start")), "to": _second(given.pop("end"))}
+    times = {"from": given.pop("start"), "to": given.pop("end")}
+    return wanted | {name: second_of(when) for name, when in times.items() if when is not None}
 
 
-def _second(when: datetime | int | None) -> int | None:
-    return int(when.timestamp()) if isinstance(when, datetime) else when
-
-
-def _asked(given: dict[str, Any], question: "Callable[[Workers], Awaitable[_Answer]]") -> _Answer:
+def asked(given: Mapping[str, Any], question: "Callable[[Workers], Awaitable[_Answer]]") -> _Answer:
     """Return the answer to *question*, which is given the workers that the settings *given* lead to."""
     with needs("cli"):
         from kafka_timers.operate.pending import asking
@@ -92,21 +88,18 @@ def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
     unknown: dict[int, str] = {}
 
     async def show(workers: "Workers") -> bool:
-        left, after = limit, ""
-        while left:
-            page = await workers.page(min(left, _PAGE), with_values=with_values, after=after or None, **wanted)
+        has_more = False
+        async for page in workers.pages(limit, with_values=with_values, **wanted):
             unknown.update(page.unknown)
+            has_more = bool(page.after)
             for timer in page.timers:
                 if as_json:
                     click.echo(json.dumps(timer))
                 else:
                     shown.append(timer)
-            left, after = left - len(page.timers), page.after
-            if not after:
-                break
-        return bool(after)
+        return has_more
 
-    has_more = _asked(given, show)
+    has_more = asked(given, show)
     if not as_json:
         if shown:
             Console().print(pending_table(shown))
@@ -114,7 +107,7 @@ def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
             click.echo("no such timer waits")
         if has_more:
             click.echo(f"and more: give a --limit above {limit}", err=True)
-    _end(unknown)
+    say_unknown(unknown)
 
 
 @click.command("next")
@@ -137,14 +130,14 @@ def next_(as_json: bool, **given: Any) -> None:
             if page.timers or not after:
                 return next(iter(page.timers), None), page.unknown
 
-    timer, unknown = _asked(given, first)
+    timer, unknown = asked(given, first)
     if as_json:
         click.echo(json.dumps(timer))
     elif timer:
         Console().print(pending_table([timer]))
     else:
         click.echo("no such timer waits")
-    _end(unknown)
+    say_unknown(unknown)
     sys.exit(0 if timer else 4)
 
 
@@ -164,15 +157,13 @@ def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, a
     already counts as of the moment from which it may fire.
     """
     unit_s = UNITS_S[unit]
-    from_s = _second(start)
-    from_s = int(HostClock().wall_s()) if from_s is None else from_s
+    from_s = int(HostClock().wall_s()) if start is None else second_of(start)
     from_s -= from_s % unit_s
-    to_s = _second(end)
-    to_s = min(from_s + _BUCKETS[unit] * unit_s if to_s is None else to_s, SECOND_LIMIT)
+    to_s = min(from_s + _BUCKETS[unit] * unit_s if end is None else second_of(end), SECOND_LIMIT)
     if to_s <= from_s:
         raise click.UsageError("--to is to be later than --from")
 
-    found = _asked(given, lambda workers: workers.ahead(from_s, to_s, unit))
+    found = asked(given, lambda workers: workers.ahead(from_s, to_s, unit))
     if as_json:
         counts = [{"second": second, "count": count} for second, count in found.counts.items()]
         click.echo(json.dumps({"unit": unit, "from": from_s, "to": to_s, "cut": found.is_cut, "counts": counts}))
@@ -181,10 +172,10 @@ def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, a
             click.echo(line)
         if found.is_cut:
             click.echo("there was no time to count all of them: ask for a shorter time", err=True)
-    _end(found.unknown)
+    say_unknown(found.unknown)
 
 
-def _end(unknown: Mapping[int, str]) -> None:
+def say_unknown(unknown: Mapping[int, str]) -> None:
     """Say of which partitions nothing is known, and exit with 1 if there are some."""
     for line in unknown_lines(unknown):
         click.secho(printable(line.encode()), fg="red", err=True)
@@ -192,4 +183,4 @@ def _end(unknown: Mapping[int, str]) -> None:
         sys.exit(1)
 
 
-COMMANDS = (list_, next_, ahead)
+PENDING = (list_, next_, ahead)

@@ -5,13 +5,12 @@ Options of a process are the fields of its settings. A command imports what it r
 neither Faust nor RocksDB and a machine without them still has the other commands. docs/cli.md is made of the help.
 """
 
-import asyncio
 import json
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from aiokafka import ConsumerRecord
@@ -19,32 +18,29 @@ from rich.console import Console
 
 from kafka_timers import __version__
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.cli.asking import ASKING, EXIT_CODES
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.options import (
     Delay,
     Principal,
-    callback_of,
-    callback_options,
-    condition_options,
     json_option,
     on_instance,
     on_kafka,
     options_of,
 )
-from kafka_timers.cli.pending import COMMANDS
+from kafka_timers.cli.pending import PENDING
+from kafka_timers.cli.rejected import REJECTED
 from kafka_timers.cli.render import (
-    answer_line,
-    callback_line,
+    callback_lines,
     capacity_table,
     found_line,
     history_table,
-    second_text,
+    problem_lines,
     status_lines,
     status_table,
 )
 from kafka_timers.cli.running import log_to_stderr, needs, wait_for
-from kafka_timers.client.request import Answer, Timer
-from kafka_timers.client.timer_client import TimerClient
+from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.environment import env_name
 from kafka_timers.errors import KafkaTimersError
@@ -52,12 +48,10 @@ from kafka_timers.operate.acls import PROCESSES, acls_of
 from kafka_timers.operate.capacity import Load, needs_of
 from kafka_timers.operate.documents import (
     acls_document,
-    answer_document,
     callback_document,
     capacity_document,
     found_document,
     status_document,
-    timer_document,
 )
 from kafka_timers.operate.find import find as read_timers
 from kafka_timers.operate.health import problems_of
@@ -66,9 +60,6 @@ from kafka_timers.operate.watch import watching
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
 
 __all__ = ["main", "program"]
-
-# What `cancel`, `move` and `send --if-absent` exit with, by the outcome.
-_EXIT_CODES = {"CANCELLED": 0, "MOVED": 0, "ACCEPTED": 0, "TOO_LATE": 3, "UNKNOWN": 4, "IGNORED": 5}
 
 
 class _Program(click.Group):
@@ -192,120 +183,6 @@ def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool)
 
 
 @program.command()
-@on_instance
-@callback_options
-@click.option("--timer-id", help="your own name for the timer  [default: none]")
-@click.option("--if-absent", is_flag=True, help="with --timer-id: do nothing if that id is known")
-@json_option
-def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **given: Any) -> None:
-    """
-    Schedule one callback, by --in or by --at.
-
-    With --timer-id it takes the place of the pending timer of that id.
-
-    Add --if-absent, and the timer stands only if its id is not known: none is
-    pending, and an hour has passed since the second of the last one. Where it
-    does not, the command exits with 5, and nothing has changed. Repeat the
-    command if you are not sure that it was accepted.
-    """
-    when, callback = callback_of(given)
-    if if_absent and callback["timer_id"] is None:
-        raise click.UsageError("--if-absent is about the timers of an id: give --timer-id with it")
-
-    async def schedule() -> Timer | Answer:
-        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await (client.create if if_absent else client.at)(when=when(), **callback)
-
-    timer = wait_for(schedule())
-    if isinstance(timer, Answer):
-        _show_new(callback["timer_id"], timer, as_json)
-    if as_json:
-        click.echo(json.dumps(timer_document(timer)))
-    else:
-        click.echo(f"fires at {second_text(timer.second)}, request {timer.request}")
-
-
-@program.command()
-@click.argument("timer_id", metavar="ID")
-@on_instance
-@callback_options
-@condition_options
-@json_option
-def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
-    """
-    Replace the pending timer ID, by --in or by --at.
-
-    Nothing of it is kept: give topic, key, value and the rest anew. The new
-    timer stands in any case. Exits with 0 if the earlier one does not fire any
-    more, with 3 if it was too late for that, so that both fire, and with 4 if
-    no timer of this id is known. With 1 nothing is known of the earlier one,
-    and the line on the standard error says whether the new one stands.
-
-    With --if-pending the new timer stands only where it replaces a pending one.
-    Where it does not, the command exits with 5, and nothing has changed.
-    """
-    when, callback = callback_of(given)
-
-    async def ask() -> Answer:
-        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            return await client.move(timer_id, when(), **callback)
-
-    _show_new(timer_id, wait_for(ask()), as_json)
-
-
-def _show_new(timer_id: str, answer: Answer, as_json: bool) -> NoReturn:
-    """Show the *answer* to a request, and exit with its code."""
-    if as_json:
-        click.echo(json.dumps(answer_document(timer_id, answer)))
-    else:
-        new = "" if answer.outcome == "IGNORED" else f"; the new request is {answer.asked}"
-        click.echo(answer_line(timer_id, answer) + new)
-    sys.exit(_EXIT_CODES[answer.outcome])
-
-
-@program.command()
-@click.argument("timer_ids", metavar="ID...", nargs=-1, required=True)
-@on_instance
-@condition_options
-@json_option
-def cancel(timer_ids: Sequence[str], kafka: Kafka, topic_prefix: str, as_json: bool, **condition: Any) -> None:
-    """
-    Take back the pending timers with these IDs.
-
-    Exits with 0 if none of them fires any more, with 3 if it is too late for
-    one, so that it fires or has fired, with 4 if one is not known: never seen,
-    or its second more than an hour ago. With --if-pending it exits with 0 if
-    it has taken all of them back itself, and with 5 if one was not pending. Of
-    several codes it is the highest, but 1 if an answer is missing; the standard
-    error says which.
-    """
-    if condition["request"] is not None and len(timer_ids) > 1:
-        raise click.UsageError("--request is the request of one timer: give one ID with it")
-
-    async def ask() -> list[Answer | BaseException]:
-        async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            calls = [client.cancel(timer_id, **condition) for timer_id in timer_ids]
-            return await asyncio.gather(*calls, return_exceptions=True)
-
-    answers = wait_for(ask())
-    shown, codes = [], []
-    for timer_id, answer in zip(timer_ids, answers, strict=True):
-        if isinstance(answer, KafkaTimersError):
-            click.secho(f"Error: {answer}", fg="red", err=True)
-            shown.append({"timer_id": timer_id, "error": str(answer)})
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            codes.append(_EXIT_CODES[answer.outcome])
-            shown.append(answer_document(timer_id, answer))
-            if not as_json:
-                click.echo(answer_line(timer_id, answer))
-    if as_json:
-        click.echo(json.dumps(shown))
-    sys.exit(max(codes) if len(codes) == len(answers) else 1)
-
-
-@program.command()
 @click.argument("timer_id", metavar="ID")
 @on_instance
 @json_option
@@ -328,7 +205,7 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
         if found.outcomes:
             Console().print(history_table(found.partition, found.outcomes))
         click.echo(found_line(timer_id, found))
-    sys.exit(0 if found.outcomes else _EXIT_CODES["UNKNOWN"])
+    sys.exit(0 if found.outcomes else EXIT_CODES[Outcome.UNKNOWN])
 
 
 @program.command()
@@ -341,8 +218,8 @@ def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_
     """
     Show callbacks on TOPIC as they come.
 
-    Each with its second (UTC), its lateness, key and value; what would not
-    print is spelled out. Reads committed records only, as receivers should.
+    Each with its second (UTC), its lateness, key and value, and below them its
+    headers; what would not print is spelled out. Reads committed records only, as receivers should.
     Lateness goes by the record's timestamp: on a topic that does not have the
     broker's time (LogAppendTime) that is when the worker built the callback.
     """
@@ -350,7 +227,7 @@ def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_
     def shown(record: ConsumerRecord, now_s: float) -> str:
         if as_json:
             return json.dumps(callback_document(record, now_s))
-        return callback_line(record, now_s, Console().width)
+        return "\n".join(callback_lines(record, now_s, Console().width))
 
     async def show() -> None:
         clock, left = HostClock(), count
@@ -382,13 +259,16 @@ def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, sea
     found = wait_for(
         read_status(kafka, topic_prefix, group, HostClock(), allowed_topics=allowed_topics, seal_every_s=seal_every_s)
     )
+    problems = problems_of(found)
     if as_json:
         click.echo(json.dumps(status_document(found)))
     else:
-        Console().print(status_table(found.partitions))
         for line in status_lines(found):
             click.echo(line)
-    sys.exit(1 if problems_of(found) else 0)
+        Console().print("", status_table(found.partitions), "", sep="\n")
+        for line in problem_lines(problems):
+            click.secho(line, fg="red" if problems else "green")
+    sys.exit(1 if problems else 0)
 
 
 @program.command()
@@ -441,7 +321,7 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
 
 
 program.add_command(lake)
-for command in COMMANDS:
+for command in (*ASKING, *PENDING, *REJECTED):
     program.add_command(command)
 
 

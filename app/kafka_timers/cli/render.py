@@ -2,7 +2,6 @@
 Tables and lines for people at a terminal. `operate.documents` has the same for programs, as JSON.
 """
 
-import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,24 +12,29 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from kafka_timers.broker.odd_batches import shown
 from kafka_timers.cli.running import argument_bytes
 from kafka_timers.client.request import Answer
 from kafka_timers.core.outcomes import Outcome
-from kafka_timers.core.wire import SECOND_LIMIT
+from kafka_timers.core.rejected import Rejected
+from kafka_timers.core.text import bytes_in
+from kafka_timers.core.wire import EXPIRY_HEADER, SECOND_LIMIT
 from kafka_timers.operate.capacity import Need
 from kafka_timers.operate.find import Found
-from kafka_timers.operate.health import PartitionStatus, Refused, ServiceStatus, problems_of
+from kafka_timers.operate.health import PartitionStatus, Refused, ServiceStatus
 from kafka_timers.operate.watch import lateness_of
 
 __all__ = [
     "ahead_lines",
     "answer_line",
-    "callback_line",
+    "callback_lines",
     "capacity_table",
     "found_line",
     "history_table",
     "pending_table",
     "printable",
+    "problem_lines",
+    "rejected_lines",
     "rows_table",
     "second_text",
     "status_lines",
@@ -85,12 +89,15 @@ def found_line(timer_id: str, found: Found) -> str:
 
 
 def status_lines(status: ServiceStatus) -> list[str]:
-    """Return what `status_table` does not show: ticks, workers, refused requests, doors, and at last what is wrong."""
-    ages_s = [row.tick_age_s for row in status.partitions if row.tick_age_s is not None]
-    names = sorted({row.ticked_by for row in status.partitions if row.ticked_by})
+    """Return how the service stands as a whole: firing, ticks, workers, refused requests, doors."""
+    rows = status.partitions
+    ages_s = [row.tick_age_s for row in rows if row.tick_age_s is not None]
+    names = sorted({row.ticked_by for row in rows if row.ticked_by})
     by = f", by oscillator {', '.join(names)}" if names else ""
-    problems = problems_of(status)
+    rate = sum(row.fired_per_s or 0 for row in rows)
     lines = [
+        f"sealed        {_sealed([row.second for row in rows])}",
+        f"firing        {rate:,.0f} a second; {sum(row.pending or 0 for row in rows):,} wait",
         f"last tick     {f'{min(ages_s):.1f} s ago{by}' if ages_s else 'none'}",
         *(
             f"{'' if number else 'workers':14}{worker.url} on {worker.host}: partitions "
@@ -102,10 +109,23 @@ def status_lines(status: ServiceStatus) -> list[str]:
             f"door {door.door}: {door.lag} records of {door.topic} not read yet; read by {door.readers} workers"
             for door in status.doors
         ),
-        *(["", f"{len(problems)} wrong:"] if problems else []),
-        *(f"  - {problem}" for problem in problems),
     ]
     return [printable(line.encode()) for line in lines]
+
+
+def _sealed(seconds: Sequence[int | None]) -> str:
+    known = [second for second in seconds if second is not None]
+    if not known:
+        return "nothing yet"
+    missing = len(seconds) - len(known)
+    told = f"up to {_utc(min(known), '%Y-%m-%d %H:%M:%S')} UTC"
+    return f"{told}; {missing} of {len(seconds)} partitions not yet" if missing else told
+
+
+def problem_lines(problems: Sequence[str]) -> list[str]:
+    """Return *problems* as lines; one that says so if there is none."""
+    told = [f"{len(problems)} wrong:", *(f"  - {problem}" for problem in problems)] if problems else ["all is well"]
+    return [printable(line.encode()) for line in told]
 
 
 def _refused(found: Refused | None) -> str:
@@ -115,21 +135,61 @@ def _refused(found: Refused | None) -> str:
     return f"in the last hour {reasons}{'' if found.is_all else ' and more'}; the last one {found.last}"
 
 
-def callback_line(record: ConsumerRecord, now_s: float, width: int) -> str:
-    """Return *record* as a line of at most *width* cells, showing second, lateness, key and value."""
+def callback_lines(record: ConsumerRecord, now_s: float, width: int) -> list[str]:
+    """
+    Return *record* as lines of at most *width* cells: second, lateness, key and value; then its headers.
+
+    The second is not shown again as a header. Headers that there are not make no line.
+    """
     second, lateness_ms = lateness_of(record, now_s)
     if second is None or lateness_ms is None:
-        head = f"{'no timer':8} {'-':>13} "
+        head = f"{'no timer':19} {'-':>15} "
     else:
         word = "late" if lateness_ms >= 0 else "early"
-        head = f"{_utc(second, '%H:%M:%S')} {f'{abs(lateness_ms)} ms {word}':>13} "
-    return head + _fitted(printable(record.key), 16) + " " + _fitted(printable(record.value), max(10, width - 40))
+        head = f"{_utc(second, '%Y-%m-%d %H:%M:%S'):19} {f'{_span(abs(lateness_ms))} {word}':>15} "
+    told = [(shown(name).encode(), value or b"") for name, value in record.headers if name != EXPIRY_HEADER]
+    headers = " ".join(printable(name + b"=" + value) for name, value in told)
+    line = head + _fitted(printable(record.key), 16) + " " + _fitted(printable(record.value), max(10, width - 53))
+    return [line, *([f"{'':36}{_fitted(headers, max(20, width - 36)).rstrip()}"] if headers else [])]
+
+
+def _span(ms: int) -> str:
+    """Return *ms* as people say it, in at most 10 characters up to some thousand years."""
+    if ms < 1_000:
+        return f"{ms} ms"
+    if ms < 60_000:
+        return f"{ms / 1_000:.1f} s"
+    minutes, hours, days = ms // 60_000, ms // 3_600_000, ms // 86_400_000
+    if hours < 1:
+        return f"{minutes} m {ms // 1_000 % 60} s"
+    return f"{hours} h {minutes % 60} m" if days < 1 else f"{days:,} d"
 
 
 def _fitted(text: str, cells: int) -> str:
     fitted = Text(text)
     fitted.truncate(cells, overflow="ellipsis", pad=True)
     return fitted.plain
+
+
+def rejected_lines(rejected: Rejected) -> list[str]:
+    """Return what was refused: when, its place, why and which request; then what it asks for, or what it is."""
+    at = _utc(rejected.at_ms // 1000, "%Y-%m-%d %H:%M:%S")
+    why = (rejected.reason or "no reason is told") + (f" by door {rejected.door}" if rejected.door else "")
+    lines = [f"{at} {rejected.place:>8}  {why}; {rejected.topic} {rejected.request}"]
+    if rejected.words:
+        lines.append(f"{'':30}{rejected.words}")
+    future = rejected.future
+    if future is None:
+        lines.append(f"{'':30}key {printable(rejected.key)}, value {printable(rejected.value)}")
+    elif future.cancel:
+        lines.append(f"{'':30}cancel of {future.timerId}")
+    else:
+        due = printable(rejected.key) if rejected.second is None else _utc(rejected.second, "%Y-%m-%d %H:%M:%S")
+        key = f", key {future.callBackKey}" if future.callBackKey else ""
+        timer_id = f", id {future.timerId}" if future.timerId else ""
+        lines.append(f"{'':30}{due} to {future.callBackTopic or 'no topic'}{key}{timer_id}")
+    # A value may have a megabyte.
+    return [_fitted(printable(line.encode()), 500).rstrip() for line in lines]
 
 
 def ahead_lines(counts: Mapping[int, int], unit_s: int, width: int) -> list[str]:
@@ -235,18 +295,10 @@ def pending_table(timers: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("bytes", justify="right", no_wrap=True)
     for timer in timers:
         # As Text, or a topic could be taken for markup.
-        texts = (Text("-" if (data := _told(timer, name)) is None else printable(data)) for name in _TEXTS)
+        texts = (Text("-" if (data := bytes_in(timer, name)) is None else printable(data)) for name in _TEXTS)
         at = _utc(timer["second"], "%Y-%m-%d %H:%M:%S")
         table.add_row(at, timer["request"], *texts, str(timer["value_bytes"]))
     return table
-
-
-def _told(timer: Mapping[str, Any], name: str) -> bytes | None:
-    """Return the bytes of *name*, which `core.text.json_of` has told."""
-    if encoded := timer.get(f"{name}_base64"):
-        return base64.b64decode(encoded)
-    text = timer.get(name)
-    return None if text is None else argument_bytes(text)
 
 
 def capacity_table(needs: Iterable[Need]) -> Table:

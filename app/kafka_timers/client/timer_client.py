@@ -206,6 +206,7 @@ class TimerClient:
         token: str | None = None,
         millis: int = 0,
         headers: Headers = (),
+        request: str | None = None,
         timeout_s: float = 10.0,
     ) -> Answer:
         """
@@ -217,6 +218,8 @@ class TimerClient:
         Args:
             timer_id: your own name for the timer.
             when: as in `at`, and so are the others.
+            request: a request of this id (partition:offset) whose timer does not count once its second has begun: the
+                one whose callback you have read, to ask for the next one once.
             timeout_s: longest wait for the answer, once the broker has accepted the request.
 
         Returns:
@@ -236,7 +239,7 @@ class TimerClient:
         callback = Callback(topic, key, value, timer_id, token, millis, headers)
         second = second_at(when)
         future = future_of(callback, self._reserved)
-        return await self._answer(only_if_absent(future), second, timeout_s)
+        return await self.ask(only_if_absent(future, request), second, timeout_s)
 
     async def cancel(
         self, timer_id: str, *, if_pending: bool = False, request: str | None = None, timeout_s: float = 10.0
@@ -263,7 +266,7 @@ class TimerClient:
             TopicsError: the reply topic does not exist.
         """
         future = only_if_pending(cancel_of(timer_id), if_pending, request)
-        return await self._answer(future, None, timeout_s)
+        return await self.ask(future, None, timeout_s)
 
     async def move(
         self,
@@ -308,10 +311,24 @@ class TimerClient:
         callback = Callback(topic, key, value, timer_id, token, millis, headers)
         second = second_at(when)
         future = future_of(callback, self._reserved)
-        return await self._answer(only_if_pending(future, if_pending, request), second, timeout_s)
+        return await self.ask(only_if_pending(future, if_pending, request), second, timeout_s)
 
-    async def _answer(self, future: Future, second: int | None, timeout_s: float) -> Answer:
-        """Publish a move or a create for *second*, or a cancel, and return its answer."""
+    async def ask(self, future: Future, second: int | None, timeout_s: float = 10.0) -> Answer:
+        """
+        Publish *future* as it is, and return what the service says to it: for tools that pass on requests of others.
+
+        Args:
+            future: has a timer id; its `replyTopic` is set to that of this client.
+            second: UNIX second in which it fires; None for a cancel.
+            timeout_s: longest wait for the answer, once the broker has accepted the request.
+
+        Raises:
+            RequestError: *future* has no timer id; or as in `cancel`.
+            PublishError: the broker did not accept the request; after a time limit it still may.
+            AnswerError: the request was accepted, and no answer came.
+            BrokerError: the reply topic cannot be read.
+            TopicsError: the reply topic does not exist.
+        """
         if not future.timerId:
             raise RequestError("timer_id is None, and the answer is about a timer with an id: give a str")
         if future.ifRequest:

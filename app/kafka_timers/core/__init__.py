@@ -17,6 +17,7 @@ The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
     callbacks      whether a topic takes a callback
     outcomes       what became of each record of a timer id
     pending        which of the waiting timers are asked for, and their order
+    rejected       what is told of a refused request, and how it is asked for once more
     text           bytes of users in JSON
     memory_store   a partition's rows in memory
 

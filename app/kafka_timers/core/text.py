@@ -5,8 +5,10 @@ Pure.
 """
 
 import base64
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["json_of"]
+__all__ = ["bytes_in", "json_of"]
 
 
 def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
@@ -15,3 +17,11 @@ def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
         return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:
         return {name + "_base64": base64.b64encode(data or b"").decode()}
+
+
+def bytes_in(document: Mapping[str, Any], name: str) -> bytes | None:
+    """Return the bytes of *name*, which `json_of` has told in *document*."""
+    if encoded := document.get(f"{name}_base64"):
+        return base64.b64decode(encoded)
+    text = document.get(name)
+    return None if text is None else text.encode("utf-8", "surrogateescape")

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiokafka import ConsumerRecord
 
+from kafka_timers.broker.odd_batches import shown
 from kafka_timers.client.request import Answer, Timer
 from kafka_timers.core.text import json_of
 from kafka_timers.core.wire import ID_HEADER, REQUEST_HEADER, TOKEN_HEADER
@@ -106,6 +107,7 @@ def callback_document(record: ConsumerRecord, now_s: float) -> Document:
         **json_of("token", headers.get(TOKEN_HEADER)),
         **json_of("key", record.key),
         **json_of("value", record.value),
+        "headers": [{"name": shown(name), **json_of("value", value)} for name, value in record.headers],
     }
 
 

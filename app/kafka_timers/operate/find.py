@@ -2,8 +2,7 @@
 Read what the topics have of one timer id; `core.outcomes` tells what became of each record.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -11,20 +10,18 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.consuming import consuming, pages
 from kafka_timers.broker.seals import last_seals, seals_in
 from kafka_timers.broker.topics import answering, counts
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import Sealed, Topics, end_ms_of, is_complete, latest, number_in, rejection_in
+from kafka_timers.core.wire import Future, Sealed, Topics, end_ms_of, is_complete, latest, number_in, rejection_in
 from kafka_timers.errors import BrokerError
 
 __all__ = ["Found", "find"]
 
 # Large, since the log may hold millions of records: a fetch costs a round trip.
 _FETCH_BYTES = 16 << 20
-
-_STUCK_S = 10.0
 
 # A seal that covers a moment follows it within some seconds, unless no worker was there.
 _SEALS_MAX = 256
@@ -40,7 +37,8 @@ class Found:
         start: offset from which on it was read: no timer below waits in a worker.
         end: offset below which it was read.
         seal: the last complete one of the partition, read before the log; None when nothing has been sealed.
-        outcomes: its records and what became of each, in the order of the log.
+        outcomes: its records and what became of each, in the order of the log; a copy from the lake is its original.
+        records: as they lie there.
     """
 
     partition: int
@@ -48,6 +46,19 @@ class Found:
     end: int
     seal: Sealed | None
     outcomes: list[Outcome]
+    records: Sequence[ConsumerRecord] = ()
+
+    @property
+    def waiting(self) -> tuple[str, Future] | None:
+        """The timer that is pending or parked: partition:offset of its request, and what that asks for."""
+        last = next((each for each in reversed(self.outcomes) if each.state in (State.PENDING, State.PARKED)), None)
+        if last is None:
+            return None
+        futures = {record.offset: Future.FromString(record.value) for record in self.records}
+        copies = (each for each in futures.values() if each.HasField("copy") and each.copy.offset == last.offset)
+        future = futures.get(last.offset) or next(copies)
+        future.ClearField("copy")
+        return f"{self.partition}:{last.offset}", future
 
 
 async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
@@ -82,8 +93,7 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
         if seal and not seal.horizon_s:
             start = max(start, seal.restore_from)
         try:
-            # Assigned and let go at once, aiokafka's consumer fails.
-            records = await _read(consumer, where, start, end, timer_id) if start < end else []
+            records = await _read(consumer, where, start, end, timer_id)
             dues_ms = uncertain(records, partition, len(tails))
             sealing = TopicPartition(topics.sealed, partition)
             seals = [*await _seals_over(consumer, sealing, dues_ms), *tail]
@@ -91,39 +101,18 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
             if any(each.state is State.FIRED for each in outcomes):
                 rejected = await _rejected(kafka, consumer, topics, prefix, partition, outcomes)
                 outcomes = with_rejected(outcomes, rejected)
-        except TimeoutError as error:
-            raise BrokerError(
-                f"{where.topic} partition {partition} could not be read up to offset {end}: for {_STUCK_S:g} s nothing "
-                "came. Is Kafka there?"
-            ) from error
         except KafkaError as error:
             raise BrokerError(f"{where.topic} partition {partition} could not be read: {error}") from error
-    return Found(partition, start, end, seal, outcomes)
+    return Found(partition, start, end, seal, outcomes, records)
 
 
 async def _read(
     consumer: AIOKafkaConsumer, where: TopicPartition, start: int, end: int, timer_id: str
 ) -> list[ConsumerRecord]:
     found: list[ConsumerRecord] = []
-    async for records in _pages(consumer, where, start, end):
+    async for records in pages(consumer, where, start, end):
         found += records_of(records, timer_id)
     return found
-
-
-async def _pages(
-    consumer: AIOKafkaConsumer, where: TopicPartition, start: int, end: int
-) -> AsyncIterator[list[ConsumerRecord]]:
-    """Yield the records from *start* on and before *end*, many at a time."""
-    consumer.assign([where])
-    consumer.seek(where, start)
-    position = start
-    while position < end:
-        async with asyncio.timeout(_STUCK_S):
-            # The position, not the last record: it also passes markers and aborted records, which are never returned.
-            while (now := await consumer.position(where)) == position:
-                for records in (await consumer.getmany(where, timeout_ms=50)).values():
-                    yield [record for record in records if record.offset < end]
-        position = now
 
 
 async def _seals_over(consumer: AIOKafkaConsumer, where: TopicPartition, dues_ms: Iterable[int]) -> list[Sealed]:
@@ -134,7 +123,7 @@ async def _seals_over(consumer: AIOKafkaConsumer, where: TopicPartition, dues_ms
         at = (await consumer.offsets_for_times({where: due_ms}))[where]
         if at is None:
             continue
-        async for records in _pages(consumer, where, at.offset, min(end, at.offset + _SEALS_MAX)):
+        async for records in pages(consumer, where, at.offset, min(end, at.offset + _SEALS_MAX)):
             found |= seals_in(records, where.topic, where.partition)
             if any(is_complete(seal) and end_ms_of(seal) > due_ms for seal in found.values()):
                 break
@@ -160,7 +149,7 @@ async def _rejected(
         return {}
     found: dict[int, str] = {}
     end = (await consumer.end_offsets([where]))[where]
-    async for records in _pages(consumer, where, at.offset, end):
+    async for records in pages(consumer, where, at.offset, end):
         for record in records:
             told = rejection_in(record.headers)
             offset = number_in(told.get("offset"))

@@ -41,6 +41,8 @@ class PartitionStatus:
     """For how long requests have waited behind somebody's open transaction, in seconds; 0 where none do."""
     unread_s: float = 0.0
     """Age of the first request that was accepted before the last sealed second and not read for it; 0 without one."""
+    fired_per_s: float | None = None
+    """Callbacks per second, in the last ten seconds that the seals read tell of."""
 
 
 @dataclass(frozen=True, slots=True)

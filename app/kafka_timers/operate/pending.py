@@ -26,6 +26,7 @@ from kafka_timers.settings import QuerySettings
 __all__ = ["Ahead", "Page", "Workers", "asking"]
 
 _CONNECT_S, _ANSWER_S = 1.0, 2.5
+_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,20 @@ class Workers:
             timers = timers[:limit]
             after = _place_of(timers[-1])
         return Page(timers, str(after) if after else "", any(answer["cut"] for answer in told.answers), told.unknown)
+
+    async def pages(self, limit: int, *, with_values: bool = False, **wanted: object) -> AsyncIterator[Page]:
+        """
+        Yield the first *limit* timers that wait, page by page; otherwise as `page`.
+
+        What waits behind them is told by `Page.after` of the last page.
+        """
+        after = ""
+        while limit:
+            page = await self.page(min(limit, _PAGE), with_values=with_values, after=after or None, **wanted)
+            yield page
+            limit, after = limit - len(page.timers), page.after
+            if not after:
+                return
 
     async def ahead(self, from_s: int, to_s: int, unit: str) -> Ahead:
         """

@@ -42,6 +42,7 @@ _RETRY_S = 0.2
 _LOOK_AGAIN_S = 3.0
 _REFUSED_WITHIN_S = 3_600
 _REFUSED_MAX = 10_000
+_RATE_S = 10
 
 _T = TypeVar("_T")
 
@@ -286,8 +287,19 @@ def _partition_status(partition: int, seals: Sequence[Sealed], now_s: float) -> 
         second=complete.last if complete else None,
         lag_s=max(0, int(now_s) - complete.last) if complete else None,
         pending=last.pending if last else None,
+        fired_per_s=_rate(seals),
         lateness_p50_ms=fired.lateness_p50_ms if fired else None,
         lateness_p99_ms=fired.lateness_p99_ms if fired else None,
         lateness_max_ms=fired.lateness_max_ms if fired else None,
         owner=last.worker or None if last else None,
     )
+
+
+def _rate(seals: Sequence[Sealed]) -> float | None:
+    """Return how many callbacks *seals* tell of per second, in their last ten seconds; None without a seal."""
+    if not seals:
+        return None
+    end = max(seal.last for seal in seals)
+    near = [seal for seal in seals if seal.last > end - _RATE_S]
+    # The tail may begin later.
+    return sum(seal.fired for seal in near) / min(_RATE_S, end + 1 - min(seal.first for seal in near))

@@ -452,9 +452,9 @@ class Slice:
         # A topic that takes less than `timer-request` gets what fits.
         room, at = to.target.batch_bytes_max - 2 * OVERHEAD_BYTES, number % to.target.partitions
         for headers, (_, key, value) in zip(reject_headers(reason, source, number, offsets), records, strict=True):
-            key, value = key and key[:room], value and value[: max(room - len(key or b""), 0)]
+            key, value, cut = fitted(key, value, room)
             size = len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES
-            self._append(to, at, size, key, value, headers + said)
+            self._append(to, at, size, key, value, headers + said + cut)
 
     def _now_ms(self) -> int:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
@@ -468,6 +468,13 @@ def reject_headers(reason: str, topic: str, partition: int, offsets: Iterable[in
         (REJECT_PREFIX + "partition", b"%d" % partition),
     ]
     return ([*alike, (REJECT_PREFIX + "offset", b"%d" % offset)] for offset in offsets)
+
+
+def fitted(key: bytes | None, value: bytes | None, room: int) -> tuple[bytes | None, bytes | None, Headers]:
+    """Return what fits into *room* bytes of a refused record, and what `timer-rejected` tells if that is not all."""
+    kept = key and key[:room], value and value[: max(room - len(key or b""), 0)]
+    left_out = sum(len(whole or b"") - len(part or b"") for whole, part in zip((key, value), kept, strict=True))
+    return *kept, [(REJECT_PREFIX + "cut", b"%d" % left_out)] if left_out else []
 
 
 def _tombstone_of(request: Request, to: _Accumulator) -> int:

@@ -1,0 +1,209 @@
+"""
+`kafka-timers rejected` and `redrive`: what was refused and why, and sending it again.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import click
+
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.seals import last_seals
+from kafka_timers.cli.asking import answers_to, show_answers
+from kafka_timers.cli.options import Delay, When, json_option, on_instance, second_given
+from kafka_timers.cli.render import printable, rejected_lines
+from kafka_timers.cli.running import wait_for
+from kafka_timers.client.request import Answer
+from kafka_timers.client.timer_client import TimerClient
+from kafka_timers.clock import HostClock
+from kafka_timers.core.rejected import Again, Rejected
+from kafka_timers.core.wire import Topics
+from kafka_timers.errors import KafkaTimersError, RequestError
+from kafka_timers.operate.rejected import RejectedLog, Which, reading_rejected
+
+__all__ = ["REJECTED"]
+
+_SHOWN = 10
+
+
+def _filters(command: Any) -> Any:
+    """Give *command* the options that say which refused requests are meant; it takes them as `which` and `since_s`."""
+    for option in reversed(
+        [
+            click.option("--reason", "reasons", multiple=True, help="only those with this reason; repeatable"),
+            click.option("--topic", default="", help="only those for this callback topic"),
+            click.option("--timer-id", default="", help="only those with this timer id"),
+            click.option("--since", "since_s", type=Delay(), help="only those of this time, as 1h  [default: all]"),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@on_instance
+@_filters
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="the last so many")
+@click.option("--follow", is_flag=True, help="go on with what is refused from now on, until Ctrl-C")
+@json_option
+def rejected(
+    kafka: Kafka, topic_prefix: str, since_s: int | None, limit: int, follow: bool, as_json: bool, **which: Any
+) -> None:
+    """
+    Show what was refused, and why; the last one comes last.
+
+    Each with its place on `timer-rejected`, the reason, its request, and what
+    it asks for. docs/wire.md tells what the reasons mean, and docs/migrate.md
+    those of doors. `kafka-timers redrive` sends them again.
+
+    With --json each is a line of its own.
+    """
+    wanted = _which(which)
+
+    def show(each: Rejected) -> None:
+        if as_json:
+            click.echo(json.dumps(each.document()))
+        else:
+            for line in rejected_lines(each):
+                click.echo(line)
+
+    async def read() -> None:
+        async with reading_rejected(kafka, topic_prefix) as log:
+            found, count = await _last(log, wanted, since_s, limit)
+            if count > len(found):
+                click.echo(f"{count - len(found):,} earlier ones are left out: give a --limit above {limit}", err=True)
+            for each in found:
+                show(each)
+            if not found and not as_json:
+                click.echo("nothing was refused", err=True)
+            if follow:
+                async for each in log.after():
+                    if wanted.takes(each):
+                        show(each)
+
+    # Ctrl-C is how --follow ends.
+    with suppress(KeyboardInterrupt):
+        wait_for(read())
+
+
+@click.command()
+@click.argument("places", metavar="[PLACE]...", nargs=-1)
+@on_instance
+@_filters
+@click.option("--in", "delay_s", type=Delay(), help="let them fire after this time  [default: when they ask, or now]")
+@click.option("--at", "when", type=When(), help="let them fire at this time")
+@click.option("--limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="at most so many")
+@click.option("--dry-run", is_flag=True, help="show what would be sent, and send nothing")
+@click.option("--yes", is_flag=True, help="do not ask")
+@json_option
+def redrive(
+    places: Sequence[str],
+    kafka: Kafka,
+    topic_prefix: str,
+    since_s: int | None,
+    delay_s: int | None,
+    when: datetime | int | None,
+    limit: int,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **which: Any,
+) -> None:
+    """
+    Send refused requests again, once the reason is gone.
+
+    Those at these PLACEs, as `kafka-timers rejected` tells them, or those that
+    the filters take. Shows them, and asks you. What is past fires at once.
+
+    Each stands once: a second redrive of it is ignored, as is one whose timer
+    id has a later timer, while the id is known, which is until an hour after
+    its second. A request without a timer id gets one, rejected-PLACE. Exits
+    with 0 if all of them stand, with 5 if one was ignored, and with 1 if one
+    cannot be sent again; the standard error says why.
+    """
+    wanted = _which(which)
+    if bool(places) == bool(since_s is not None or wanted != Which()):
+        raise click.UsageError("give PLACEs, or say which with --reason, --topic, --timer-id or --since")
+    second = second_given(delay_s, when)
+    found, partitions = wait_for(_chosen(kafka, topic_prefix, places, wanted, since_s, limit))
+    now_s = int(HostClock().wall_s())
+    again, not_again = dict[str, Again](), list[str]()
+    for each in found:
+        try:
+            again[each.place] = each.again(Topics.of(topic_prefix).requests, partitions, now_s, second)
+        except RequestError as error:
+            not_again.append(str(error))
+
+    _preview([each for each in found if each.place in again], not_again)
+    if again and not dry_run:
+        if not yes:
+            click.confirm(f"send {len(again):,} requests again?", abort=True, err=True)
+        answers = wait_for(_sent(kafka, topic_prefix, list(again.values())))
+        code = show_answers([each.future.timerId for each in again.values()], answers, as_json=as_json)
+    else:
+        code = 0
+        if as_json:
+            click.echo(json.dumps([each.document() for each in found if each.place in again]))
+    sys.exit(1 if not_again or not found else code)
+
+
+def _which(given: dict[str, Any]) -> Which:
+    return Which(given["reasons"], given["topic"], given["timer_id"])
+
+
+async def _last(log: RejectedLog, which: Which, since_s: int | None, limit: int) -> tuple[list[Rejected], int]:
+    """Return the last *limit* of those that are meant, in the order of their refusal, and how many there are."""
+    found: list[Rejected] = []
+    count = 0
+    async for each in log.before(0 if since_s is None else int((HostClock().wall_s() - since_s) * 1000)):
+        if which.takes(each):
+            found.append(each)
+            count += 1
+        if len(found) > 2 * limit:
+            found = sorted(found, key=_age)[-limit:]
+    return sorted(found, key=_age)[-limit:], count
+
+
+def _age(rejected: Rejected) -> int:
+    return rejected.at_ms
+
+
+async def _chosen(
+    kafka: Kafka, prefix: str, places: Sequence[str], which: Which, since_s: int | None, limit: int
+) -> tuple[list[Rejected], int]:
+    """Return what is to be sent again, and how many partitions of requests are served."""
+    partitions = len(await last_seals(kafka, prefix))
+    async with reading_rejected(kafka, prefix) as log:
+        if places:
+            return [await log.at(place) for place in dict.fromkeys(places)], partitions
+        found, count = await _last(log, which, since_s, limit)
+    if count > len(found):
+        raise KafkaTimersError(f"{count:,} match, so none was sent: narrow it, or give --limit")
+    return found, partitions
+
+
+def _preview(found: Sequence[Rejected], not_again: Sequence[str]) -> None:
+    for each in found[:_SHOWN]:
+        for line in rejected_lines(each):
+            click.echo(line, err=True)
+    if len(found) > _SHOWN:
+        reasons = Counter(each.reason for each in found).most_common()
+        of_all = ", ".join(f"{count:,} {reason}" for reason, count in reasons)
+        click.echo(printable(f"and {len(found) - _SHOWN:,} more; of all {of_all}".encode()), err=True)
+    for why in not_again:
+        click.secho(printable(why.encode()), fg="red", err=True)
+    if not found and not not_again:
+        click.echo("nothing of that kind was refused", err=True)
+
+
+async def _sent(kafka: Kafka, prefix: str, requests: Sequence[Again]) -> list[Answer | KafkaTimersError]:
+    async with TimerClient(kafka, topic_prefix=prefix, timeout_s=10.0) as client:
+        return await answers_to([client.ask(each.future, each.second) for each in requests])
+
+
+REJECTED = (rejected, redrive)

@@ -1,0 +1,188 @@
+"""
+What a record on `timer-rejected` tells of a refused request, and how it is asked for once more.
+
+Pure.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from kafka_timers.core.routing import partition_of
+from kafka_timers.core.text import json_of
+from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.wire import SECOND_LIMIT, Condition, Future, future_from, number_in, rejection_in
+from kafka_timers.errors import RequestError, WireError
+
+__all__ = ["Again", "Rejected"]
+
+_KEYS = (Reason.KEY_MISSING, Reason.KEY_NOT_A_SECOND, Reason.KEY_IN_MILLISECONDS)
+_CONTENTS = (
+    Reason.VALUE_MISSING,
+    Reason.VALUE_NOT_A_FUTURE,
+    Reason.MILLIS_OUT_OF_RANGE,
+    Reason.ID_MISSING,
+    Reason.CONDITION_INVALID,
+    Reason.COPY_INVALID,
+    Reason.TOPIC_MISSING,
+)
+
+
+class _Record(Protocol):
+    """What is used of a record that was read from `timer-rejected`."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+
+
+class Again(NamedTuple):
+    """A request that asks once more for what was refused: under a timer id, and on the condition IF_ABSENT."""
+
+    second: int
+    future: Future
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """
+    A refused request.
+
+    Attributes:
+        place: partition:offset on `timer-rejected`.
+        at_ms: UNIX milliseconds at which it was put there.
+        reason: why; see docs/wire.md, and docs/migrate.md for what came through a door.
+        words: what the broker has said; empty if nothing.
+        door: through which it came; empty for a request on `timer-request`.
+        topic: that it was read from.
+        request: partition:offset there.
+        cut: how many bytes of key and value were left out.
+        key: of the record.
+        value: of the record.
+        future: what it asks for; None where its value is no Future.
+    """
+
+    place: str
+    at_ms: int
+    reason: str
+    words: str
+    door: str
+    topic: str
+    request: str
+    cut: int
+    key: bytes | None
+    value: bytes | None
+    future: Future | None
+
+    @classmethod
+    def of(cls, record: _Record) -> "Rejected":
+        """Return what *record* tells."""
+        told = rejection_in(record.headers)
+        texts = {name: content.decode(errors="replace") for name, content in told.items()}
+        future = None
+        if "door" not in told and record.value:
+            with suppress(WireError):
+                future = future_from(record.value)
+        return cls(
+            f"{record.partition}:{record.offset}",
+            record.timestamp,
+            texts.get("reason", ""),
+            texts.get("words", ""),
+            texts.get("door", ""),
+            texts.get("topic", ""),
+            f"{texts.get('partition', '?')}:{texts.get('offset', '?')}",
+            number_in(told.get("cut")) or 0,
+            record.key,
+            record.value,
+            future,
+        )
+
+    @property
+    def second(self) -> int | None:
+        """The UNIX second that its key names; None where it names none."""
+        second = number_in(self.key)
+        return second if second and second < SECOND_LIMIT else None
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON: what it asks for, and key and value of the record where that cannot be told."""
+        told: dict[str, Any] = {
+            "place": self.place,
+            "at_ms": self.at_ms,
+            "reason": self.reason,
+            "words": self.words,
+            "door": self.door,
+            "source": self.topic,
+            "request": self.request,
+            "cut": self.cut,
+            "second": self.second,
+        }
+        if self.future is None or self.second is None:
+            told |= json_of("record_key", self.key)
+        if self.future is None:
+            return told | json_of("record_value", self.value)
+        future = self.future
+        return told | {
+            "cancel": future.cancel,
+            "topic": future.callBackTopic,
+            "key": future.callBackKey or None,
+            "timer_id": future.timerId or None,
+            "token": future.token or None,
+            **json_of("value", future.callBack),
+            "headers": [
+                {"name": each.key, **json_of("value", each.value if each.HasField("value") else None)}
+                for each in future.headers
+            ],
+        }
+
+    def again(self, requests: str, partitions: int, now_s: int, second: int | None = None) -> Again:
+        """
+        Return the request that asks for it once more.
+
+        It stands once: a request without a timer id gets one that is made of its place. One that has an id stands
+        unless a later one is known under it.
+
+        Args:
+            requests: name of `timer-request`.
+            partitions: how many of it are served.
+            now_s: UNIX second; what was due before is asked for at this one.
+            second: UNIX second to ask for instead of its own.
+
+        Raises:
+            RequestError: it cannot be; the text says why.
+        """
+        if why := self._why_not(requests, second):
+            raise RequestError(f"{self.place} cannot be sent again: {why}")
+        future = Future()
+        future.CopyFrom(self.future or Future())
+        # A copy is made by the lake alone; what was to come back from there is asked for by its name.
+        future.ClearField("copy")
+        future.ClearField("ifRequest")
+        future.condition = Condition.IF_ABSENT
+        if not future.timerId:
+            future.timerId = f"rejected-{self.place}"
+        elif self.request.partition(":")[0] == str(partition_of(future.timerId, partitions)):
+            # It is known by its id for an hour itself, if it was refused in its second.
+            future.ifRequest = self.request
+        return Again(second or max(self.second or 0, now_s), future)
+
+    def _why_not(self, requests: str, second: int | None) -> str:
+        """Return why it cannot be sent again, as the end of a sentence; empty if it can be."""
+        if self.door:
+            return f"it came through the door {self.door}: publish it on {self.topic} again"
+        if self.topic != requests:
+            return f"it was read from {self.topic or 'a topic that is not told'}, and requests lie on {requests}"
+        if self.cut:
+            return f"{self.cut} bytes of it are missing here: the whole lies on {self.topic} at {self.request}"
+        if self.reason in _CONTENTS or self.future is None:
+            return f"what it asks for is wrong itself ({self.reason}): publish it anew, corrected"
+        if self.future.cancel:
+            return "it is a cancel: use kafka-timers cancel"
+        if self.future.condition == Condition.IF_PENDING:
+            return "it was to stand only where it replaces a pending timer: use kafka-timers move"
+        if second is None and (self.second is None or self.reason in _KEYS):
+            return f"its key names no second ({self.reason}): give one, with --in or --at"
+        return ""

@@ -1,0 +1,201 @@
+"""The commands that act on what waits and on what was refused, on a real worker: each thing happens once."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service import LIMIT_S, Service, take
+
+from kafka_timers import request_from
+from kafka_timers.core.wire import Future, Header
+from kafka_timers.dev.broker import free_port
+
+
+class Live:
+    """A service that ticks and answers questions; tests use timer ids and topics of their own."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def run(self, *arguments: str) -> tuple[int | None, str, str]:
+        """Return exit code, standard output and standard error of a command about this service."""
+        where = ("--bootstrap", self.service.bootstrap, "--topic-prefix", self.service.prefix)
+        command = [sys.executable, "-m", "kafka_timers", *arguments, *where]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, env=os.environ | {"COLUMNS": "200"}
+        )
+        async with asyncio.timeout(LIMIT_S):
+            output, errors = await process.communicate()
+        return process.returncode, output.decode(), errors.decode()
+
+    async def told(self, *arguments: str, code: int = 0) -> Any:
+        """Return what a command prints as JSON."""
+        ended_with, output, errors = await self.run(*arguments, "--json")
+        assert ended_with == code, (ended_with, output, errors)
+        return json.loads(output)
+
+    async def rejected(self, topic: str, count: int) -> list[dict[str, Any]]:
+        """Return what `rejected` tells of requests for *topic*, once there are so many."""
+        end_s = time.monotonic() + LIMIT_S
+        while True:
+            code, output, _ = await self.run("rejected", "--topic", topic, "--json")
+            found = [json.loads(line) for line in output.splitlines()]
+            if code == 0 and len(found) >= count:
+                return found
+            assert time.monotonic() < end_s, found
+            await asyncio.sleep(0.2)
+
+    async def fired(self, topic: str, count: int) -> list[str]:
+        """Return the requests whose callbacks are on *topic*, once *count* are there and more seconds are sealed."""
+        async with self.service.reading(topic) as consumer:
+            records = await take(consumer, count, LIMIT_S)
+            await self.until_sealed_again()
+            records += await take(consumer, 1, 0.5)
+        return sorted(request_from(record.headers) or "" for record in records)
+
+    async def until_sealed_again(self) -> None:
+        """Wait until all that was asked for before this call, for a second that has begun, has fired."""
+        second = int(time.time()) + 2
+        await asyncio.sleep(second - time.time())
+        await self.service.until_sealed(second)
+
+
+@pytest.fixture(scope="module")
+async def live(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live]:
+    prefix = f"acting-{time.time_ns()}-"
+    folder: Path = tmp_path_factory.mktemp("acting")
+    async with Service(bootstrap, prefix, folder) as service:
+        await service.start("oscillator")
+        worker = await service.start("worker", "--seal-every-s", "1", "--query-port", str(free_port()))
+        await worker.until("/readyz", lambda status, _: status == 200)
+        yield Live(service)
+
+
+async def test_what_was_refused_is_shown_and_sent_again_once_the_reason_is_gone(live: Live) -> None:
+    """A second redrive of the same is ignored, with an id and without one."""
+    service = live.service
+    topic, due = service.prefix + "later", int(time.time()) + 1
+    asked = [
+        await service.request(
+            due, Future(callBackTopic=topic, callBackKey="k", callBack=b"v", timerId="lost", token="t")
+        ),
+        await service.request(due, Future(callBackTopic=topic, callBackKey="k", callBack=b"v"), 1),
+    ]
+    found = await live.rejected(topic, 2)
+    assert sorted(each["request"] for each in found) == sorted(asked)
+    assert {(each["reason"], each["second"], each["value"]) for each in found} == {("topic-unknown", due, "v")}
+    places = {each["timer_id"]: each["place"] for each in found}
+
+    # Nobody says yes.
+    code, output, errors = await live.run("redrive", "--topic", topic)
+    assert (code, output.strip()) == (1, "")
+    assert all(each in errors for each in [*places.values(), "topic-unknown", "id lost", "send 2 requests again?"])
+    # And as long as the reason is there, it is refused again, as a request of its own.
+    await live.told("redrive", places[None], "--yes")
+    again = next(each for each in await live.rejected(topic, 3) if each["place"] not in places.values())
+    assert (again["reason"], again["timer_id"]) == ("topic-unknown", f"rejected-{places[None]}")
+
+    await service.create_topic(topic)
+    [lost] = await live.told("redrive", places["lost"], "--yes")
+    [once] = await live.told("redrive", again["place"], "--yes")
+    assert (lost["outcome"], once["outcome"]) == ("ACCEPTED", "ACCEPTED")
+    assert await live.fired(topic, 2) == sorted([lost["asked"], once["asked"]])
+    ignored = await live.told("redrive", *places.values(), again["place"], "--yes", code=5)
+    assert [each["outcome"] for each in ignored] == ["IGNORED"] * 3
+    assert {each["request"] for each in ignored} == {lost["asked"], once["asked"]}
+    assert await live.fired(topic, 2) == sorted([lost["asked"], once["asked"]])
+
+
+async def test_what_is_wrong_itself_is_not_sent_again(live: Live) -> None:
+    await live.service.request("soon", Future(callBackTopic=live.service.prefix + "wrong", callBack=b"v"), 0)
+    [found] = await live.rejected(live.service.prefix + "wrong", 1)
+    assert found["reason"] == "key-not-a-second"
+    code, output, errors = await live.run("redrive", found["place"], "--yes")
+    assert (code, output) == (1, "")
+    assert "its key names no second (key-not-a-second): give one, with --in or --at" in errors
+    code, _, errors = await live.run("redrive", "0:999999", "--yes")
+    assert (code, "nothing lies at 0:999999" in errors) == (1, True)
+
+
+async def test_rejected_follows_what_is_refused_from_now_on(live: Live) -> None:
+    topic = live.service.prefix + "followed"
+    where = ("--bootstrap", live.service.bootstrap, "--topic-prefix", live.service.prefix)
+    command = [sys.executable, "-m", "kafka_timers", "rejected", "--topic", topic, "--follow", *where]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with asyncio.timeout(LIMIT_S):
+            assert await process.stderr.readline() == b"nothing was refused\n"
+            request = await live.service.request(
+                int(time.time()) - 5, Future(callBackTopic=topic, callBackKey="\x1b[31m")
+            )
+            lines = [(await process.stdout.readline()).decode() for _ in range(2)]
+    finally:
+        process.kill()
+        await process.communicate()
+    assert "topic-unknown" in lines[0]
+    assert lines[0].endswith(f"; {live.service.topics.requests} {request}\n")
+    assert lines[1].endswith(f" to {topic}, key \\x1b[31m\n")
+
+
+async def test_cancel_where_takes_back_what_matches_and_nothing_else(live: Live) -> None:
+    due = int(time.time()) + 3_600
+    service = live.service
+    for name in ("cust-7-a", "cust-7-b", "cust-8-a"):
+        await service.request(due, Future(callBackTopic=service.callbacks, callBackKey="many", timerId=name))
+    await service.request(due, Future(callBackTopic=service.callbacks, callBackKey="many"), 2)
+    await live.until_sealed_again()
+
+    code, _, errors = await live.run("cancel", "--where", "key=many", "--dry-run")
+    assert code == 0
+    assert "4 timers match" in errors
+    assert "1 of them have no timer id, so they cannot be cancelled" in errors
+    code, _, errors = await live.run("cancel", "--where", "key=many", "--limit", "2", "--yes")
+    assert (code, "more than 2 timers match, so none was cancelled" in errors) == (1, True)
+    code, output, errors = await live.run("cancel", "--where", "id-prefix=cust-7-")
+    assert (code, output.strip(), "cancel 2 timers?" in errors) == (1, "", True)
+    assert len(await waiting(live)) == 4
+
+    done = await live.told("cancel", "--where", "id-prefix=cust-7-", "--where", "key=many", "--yes")
+    assert sorted((each["timer_id"], each["outcome"]) for each in done) == [
+        ("cust-7-a", "CANCELLED"),
+        ("cust-7-b", "CANCELLED"),
+    ]
+    assert sorted(await waiting(live), key=str) == [None, "cust-8-a"]
+    code, _, errors = await live.run("cancel", "--where", "id-prefix=cust-7-", "--yes")
+    assert (code, "0 timers match" in errors) == (4, True)
+
+
+async def waiting(live: Live) -> list[str | None]:
+    """Return the ids of the timers that wait with the key `many`."""
+    await live.until_sealed_again()
+    code, output, errors = await live.run("list", "--key", "many", "--json")
+    assert code == 0, errors
+    return [json.loads(line)["timer_id"] for line in output.splitlines()]
+
+
+async def test_fire_now_lets_a_timer_fire_as_it_was_asked_for_and_once(live: Live) -> None:
+    service = live.service
+    topic, due = service.prefix + "now", int(time.time()) + 3_600
+    await service.create_topic(topic)
+    headers = [Header(key="trace", value=b"\xff")]
+    asked = Future(
+        callBackTopic=topic, callBackKey="k", callBack=b"\xff\x00", timerId="soon", token="t", headers=headers
+    )
+    request = await service.request(due, asked)
+    answer = await live.told("fire-now", "soon")
+    assert (answer["outcome"], answer["request"]) == ("MOVED", request)
+    assert await live.fired(topic, 1) == [answer["asked"]]
+    [record] = await service.read(topic, 1)
+    told = dict(record.headers)
+    assert (record.key, record.value, told["timer-token"], told["trace"]) == (b"k", b"\xff\x00", b"t", b"\xff")
+    code, _, errors = await live.run("fire-now", "soon")
+    assert (code, "no timer of this id waits" in errors) == (4, True)

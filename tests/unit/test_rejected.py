@@ -1,0 +1,158 @@
+"""What is told of a refused request, and how it is asked for once more."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kafka_timers.core.rejected import Rejected
+from kafka_timers.core.routing import partition_of
+from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.wire import Condition, Copy, Future, Header
+from kafka_timers.errors import RequestError
+
+NOW_S = 2_000
+HOME = partition_of("id", 8)
+
+
+@dataclass
+class Record:
+    """A record as it is read from `timer-rejected`."""
+
+    key: bytes | None = b"1000"
+    value: bytes | None = b""
+    partition: int = 3
+    offset: int = 17
+    timestamp: int = 1_000_500
+    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+
+
+def told(reason: str, **more: object) -> list[tuple[str, bytes | None]]:
+    told = {"reason": reason, "topic": "timer-request", "partition": HOME, "offset": 5} | more
+    return [(f"timer-rejected-{name}", str(value).encode()) for name, value in told.items()]
+
+
+def refused(
+    reason: str = "topic-unknown", key: bytes | None = b"1000", more: dict[str, object] | None = None, **asked: Any
+) -> Rejected:
+    """Return a request that was refused."""
+    future = Future(**({"callBackTopic": "calls", "callBackKey": "k", "callBack": b"v", "timerId": "id"} | asked))
+    return Rejected.of(Record(key, future.SerializeToString(), headers=told(reason, **(more or {}))))
+
+
+def test_a_refused_request_is_told_with_place_reason_and_what_it_asks_for() -> None:
+    headers = [Header(key="trace", value=b"\xff"), Header(key="none")]
+    document = refused(more={"words": "no leader"}, token="t", headers=headers).document()
+    assert document == {
+        "place": "3:17",
+        "at_ms": 1_000_500,
+        "reason": "topic-unknown",
+        "words": "no leader",
+        "door": "",
+        "source": "timer-request",
+        "request": f"{HOME}:5",
+        "cut": 0,
+        "second": 1000,
+        "cancel": False,
+        "topic": "calls",
+        "key": "k",
+        "timer_id": "id",
+        "token": "t",
+        "value": "v",
+        "headers": [{"name": "trace", "value_base64": "/w=="}, {"name": "none", "value": None}],
+    }
+
+
+@pytest.mark.parametrize("value", [None, b"", b"\xff\xff", b"\x0a"])
+def test_what_is_no_request_is_told_by_its_bytes(value: bytes | None) -> None:
+    document = Rejected.of(Record(b"soon", value, headers=told("value-not-a-future"))).document()
+    assert (document["record_key"], document["second"], "topic" in document) == ("soon", None, False)
+    shown = {None: None, b"": "", b"\x0a": "\n"}
+    assert document.get("record_value_base64", "//8=") == "//8="
+    assert document.get("record_value") == shown.get(value)
+
+
+def test_a_record_that_tells_nothing_is_shown_all_the_same() -> None:
+    odd = Rejected.of(Record(None, None, headers=[("other", None)]))
+    assert (odd.reason, odd.topic, odd.request, odd.future) == ("", "", "?:?", None)
+    with pytest.raises(RequestError, match="it was read from a topic that is not told"):
+        odd.again("timer-request", 8, NOW_S)
+
+
+def test_a_request_with_an_id_is_asked_for_again_unless_a_later_one_is_known() -> None:
+    """It is known by its id itself, for an hour, if it was refused in its second."""
+    second, future = refused(token="t", tombstoneTopic="schedules", replyTopic="mine").again("timer-request", 8, NOW_S)
+    assert second == NOW_S
+    assert (future.timerId, future.condition, future.ifRequest) == ("id", Condition.IF_ABSENT, f"{HOME}:5")
+    assert (future.callBackTopic, future.callBack, future.token, future.tombstoneTopic) == (
+        "calls",
+        b"v",
+        "t",
+        "schedules",
+    )
+
+
+def test_one_that_lay_elsewhere_is_not_known_by_its_id() -> None:
+    elsewhere = {"partition": (HOME + 1) % 8}
+    _, future = refused("id-in-foreign-partition", more=elsewhere).again("timer-request", 8, NOW_S)
+    assert (future.timerId, future.condition, future.ifRequest) == ("id", Condition.IF_ABSENT, "")
+
+
+def test_a_request_without_an_id_gets_one_of_its_place() -> None:
+    _, future = refused(timerId="").again("timer-request", 8, NOW_S)
+    assert (future.timerId, future.condition, future.ifRequest) == ("rejected-3:17", Condition.IF_ABSENT, "")
+
+
+def test_what_is_still_to_come_keeps_its_second_and_what_was_a_copy_is_none() -> None:
+    second, future = refused(key=b"3000", copy=Copy(offset=5, decidedOffset=9)).again("timer-request", 8, NOW_S)
+    assert (second, future.HasField("copy"), future.ifRequest) == (3000, False, f"{HOME}:5")
+
+
+@pytest.mark.parametrize("reason", ["key-missing", "key-not-a-second", "key-in-milliseconds"])
+def test_one_whose_key_names_no_second_needs_one(reason: str) -> None:
+    wrong = refused(reason, key=b"1900000000000" if "milli" in reason else None)
+    with pytest.raises(RequestError, match=r"3:17 cannot be sent again: its key names no second .*: give one"):
+        wrong.again("timer-request", 8, NOW_S)
+    assert wrong.again("timer-request", 8, NOW_S, 2_500).second == 2_500
+
+
+@pytest.mark.parametrize(
+    ("reason", "more", "asked", "why"),
+    [
+        (
+            "etf1-epoch",
+            {"door": "etf1", "topic": "schedules"},
+            {},
+            "the door etf1: publish it on schedules again",
+        ),
+        (
+            "topic-unknown",
+            {"topic": "eu.timer-request"},
+            {},
+            "from eu.timer-request, and requests lie on timer-request",
+        ),
+        ("too-large", {"cut": 7}, {}, f"7 bytes of it are missing here: the whole lies on timer-request at {HOME}:5"),
+        ("condition-invalid", {}, {}, "is wrong itself .condition-invalid.: publish it anew"),
+        ("topic-missing", {}, {"callBackTopic": ""}, "publish it anew"),
+        ("condition-unsupported", {}, {"cancel": True}, "use kafka-timers cancel"),
+        ("condition-unsupported", {}, {"condition": Condition.IF_PENDING}, "use kafka-timers move"),
+    ],
+)
+def test_one_that_cannot_be_sent_again_says_why(
+    reason: str, more: dict[str, object], asked: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(RequestError, match=why):
+        refused(reason, more=more, **asked).again("timer-request", 8, NOW_S)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_of_every_reason_it_is_known_whether_the_request_can_be_sent_again(reason: Reason) -> None:
+    """A new one is to be thought of: whether what it refuses can ever be taken."""
+    contents = ["value-", "millis-", "id-missing", "condition-invalid", "copy-", "topic-missing"]
+    is_wrong_itself = any(reason.startswith(each) for each in contents)
+    try:
+        refused(reason).again("timer-request", 8, NOW_S, 2_500)
+    except RequestError:
+        assert is_wrong_itself
+    else:
+        assert not is_wrong_itself
