@@ -7,9 +7,11 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 from stand_ins import DUE_MS, ROOMY, SECOND, Known, slice_to
 
+from kafka_timers.core.callbacks import Target
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import batch_key, first_key, row_key
 from kafka_timers.core.rows import framed, pack
+from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Future
 from kafka_timers.worker.prebuild import ByteBudget, Prebuilt, PrebuiltSeconds, behind
 from kafka_timers.worker.slices import Slice
@@ -206,6 +208,26 @@ async def test_a_tick_that_covers_two_seconds_gets_the_first_one_and_reads_the_r
     ahead = await two_seconds(store, budget)
     built, _, is_last = ahead.next_slice(START, first_key(DUE_MS + 2_000), store.rows) or (None, (), None)
     assert (offsets(built), is_last, ahead.requests, budget.bytes) == ([0], True, 0, BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("then", "is_used"), [({"callbacks": Reason.TOPIC_UNKNOWN}, True), ({"callbacks": ROOMY}, False), ({}, False)]
+)
+async def test_what_was_rejected_for_a_topic_that_has_been_made_since_is_judged_anew(
+    then: dict[str, Target | Reason], is_used: bool
+) -> None:
+    """As it is where nobody knows any more whether the topic is there."""
+    known, budget = Known(callbacks=Reason.TOPIC_UNKNOWN), ByteBudget(BUDGET)
+    store, ahead = Store(row(0), row(1), row(2)), PrebuiltSeconds()
+    ready = Prebuilt(lambda: slice_to(known, rows_max=2), store.rows(START, END), START, END, budget)
+    while await ready.more():
+        pass
+    ahead.add(ready)
+    known.verdicts = then
+    built = ahead.next_slice(START, END, store.rows)
+    assert (built is not None) == is_used
+    assert budget.bytes == (BUDGET - len(REQUEST) if is_used else BUDGET)
+    assert ahead.requests == is_used
 
 
 async def test_a_second_of_which_something_was_withdrawn_is_to_be_made_ready_anew() -> None:

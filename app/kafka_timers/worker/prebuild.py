@@ -183,11 +183,11 @@ class PrebuiltSeconds:
 
         Returns:
             The slice, the rows that came into its range later, and whether none is ready of the rows behind it; None
-            when no slice is what has to be fired next.
+            when no slice is what has to be fired next: callback topics are judged in the request's second.
         """
         prebuilt = self._seconds[0] if self._seconds else None
         built = prebuilt.take(start, end, rows) if prebuilt else None
-        if prebuilt is None or built is None:
+        if prebuilt is None or built is None or built.is_outdated:
             self._drop(end)
             return None
         missed, is_last = prebuilt.missed(built, rows, start), not prebuilt.slices

@@ -123,6 +123,7 @@ class Slice:
         self._not_before_ms = not_before_s * 1000
         self._accumulators: dict[bytes, _Accumulator] = {}
         self._full: list[Ready] = []
+        self._gone: dict[str, Reason] = {}
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -132,6 +133,11 @@ class Slice:
     def is_full(self) -> bool:
         """Whether nothing more may be added."""
         return len(self) >= self._rows_max or self.bytes >= self._bytes_max
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether requests were rejected for a topic of which that is no longer known: it may have been made since."""
+        return any(self._targets.verdicts.get(name) is not reason for name, reason in self._gone.items())
 
     @property
     def fired(self) -> dict[str, int]:
@@ -346,7 +352,7 @@ class Slice:
         for name, topic in new.items():
             verdict = known[name]
             if isinstance(verdict, Reason):
-                refused[topic] = verdict
+                refused[topic] = self._gone[name] = verdict
             else:
                 self._accumulators[topic] = _accumulator_to(name, verdict)
         return refused
