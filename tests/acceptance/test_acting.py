@@ -103,8 +103,9 @@ async def test_what_was_refused_is_shown_and_sent_again_once_the_reason_is_gone(
     assert (again["reason"], again["timer_id"]) == ("topic-unknown", f"rejected-{places[None]}")
 
     await service.create_topic(topic)
-    [lost] = await live.told("redrive", places["lost"], "--yes")
-    [once] = await live.told("redrive", again["place"], "--yes")
+    # Workers believe for 5 s that a topic is missing.
+    [lost] = await live.told("redrive", places["lost"], "--yes", "--in", "6s")
+    [once] = await live.told("redrive", again["place"], "--yes", "--in", "6s")
     assert (lost["outcome"], once["outcome"]) == ("ACCEPTED", "ACCEPTED")
     assert await live.fired(topic, 2) == sorted([lost["asked"], once["asked"]])
     ignored = await live.told("redrive", *places.values(), again["place"], "--yes", code=5)

@@ -83,8 +83,10 @@ def by_request(service: Service, records: list[ConsumerRecord]) -> dict[str, Bad
         at = headers.pop("timer-rejected-partition") + ":" + headers.pop("timer-rejected-offset")
         assert at not in told
         told[at] = reason, _, _ = (headers.pop("timer-rejected-reason"), record.key, record.value)
-        words = headers.pop("timer-rejected-words", "")
+        words, cut = headers.pop("timer-rejected-words", ""), headers.pop("timer-rejected-cut", "")
         assert not headers
+        # Of all else `timer-rejected` takes the whole.
+        assert bool(cut) == (len(record.value or b"") > 1_000_000)
         # Where the broker has refused, its own words are told.
         assert bool(words) == (reason == "topic-refused")
     return told
@@ -158,10 +160,13 @@ async def test_the_largest_request_that_kafka_takes_stops_no_other(service: Serv
     request = await service.request(second, future, partition=0)
     await service.requests(second, ["good"], partition=0)
     await service.until_sealed(second)
-    [(at, (reason, key, value))] = by_request(service, await rejected(service, 1)).items()
+    records = await rejected(service, 1)
+    [(at, (reason, key, value))] = by_request(service, records).items()
     assert (at, reason, key) == (request, "too-large", b"%d" % second)
     assert value
-    assert future.SerializeToString().startswith(value)
+    whole = future.SerializeToString()
+    assert whole.startswith(value)
+    assert dict(records[0].headers)["timer-rejected-cut"] == b"%d" % (len(whole) - len(value))
     assert await service.callback_names(["good"]) == ["good"]
 
 
