@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from aiokafka import ConsumerRecord
 
 from kafka_timers.client.answers import AnswerReader
+from kafka_timers.client.producer import RecordHeaders
 from kafka_timers.client.request import Answer
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.core import rows as batches
@@ -230,7 +231,7 @@ class _InMemoryClient(TimerClient):
     async def start(self) -> None:
         """Nothing to connect to."""
 
-    async def _publish(self, key: bytes, value: bytes, name: str) -> tuple[int, int]:
+    async def _publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
         return 0, self._timers._accept(key, value)
 
     async def _reading(self) -> AnswerReader:

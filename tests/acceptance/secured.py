@@ -32,7 +32,7 @@ from service import Process, Service
 from kafka_timers.cli.program import program
 from kafka_timers.dev.broker import EmbeddedKafka, free_port
 
-USERS = ("oscillator", "worker", "topics", "client", "observer", "lake")
+USERS = ("oscillator", "worker", "topics", "client", "observer", "console", "lake")
 
 # Process, operation and what for, as `kafka-timers acls` tells them.
 Right = tuple[str, str, str]

@@ -12,14 +12,17 @@ from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from subprocess import check_call
+from typing import Any
 from urllib.parse import parse_qs
 
+import aiohttp
 import pytest
 import test_live_path
 import trustme
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 from secured import Right, SecuredKafka, SecuredService, token_for
+from service import LIMIT_S
 
 from kafka_timers import BrokerError, TimerClient
 from kafka_timers.broker import topics
@@ -27,6 +30,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.program import program
 from kafka_timers.core.wire import Future
 from kafka_timers.dev import jars, java
+from kafka_timers.dev.broker import free_port
 from kafka_timers.lake import tables
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.live import look, publish
@@ -115,6 +119,37 @@ async def test_whoever_asks_and_whoever_fires_may_log_in_in_any_way(
     assert callback.value == b"fires"
     if way == "token endpoint":
         assert token_endpoint[1][0]["scope"] == ["timers"]
+
+
+async def test_the_console_needs_no_more_than_its_rights(service: SecuredService) -> None:
+    await service.start("oscillator")
+    worker = await service.worker("--query-port", str(free_port()), "--seal-every-s", "1")
+    await worker.until("/readyz", lambda status, _: status == 200)
+    console = await service.start("console", "--writable", "--group", service.prefix + "workers")
+    await console.until("/livez", lambda status, _: status == 200)
+    url, lost = f"http://127.0.0.1:{console.port}/v1", service.prefix + "callbacks-lost"
+    await service.request(int(time.time()), Future(callBackTopic=lost, callBack=b"v", timerId="lost"))
+
+    async with aiohttp.ClientSession() as session:
+
+        async def ask(method: str, path: str, body: object = None, status: int = 200) -> Any:
+            async with session.request(method, url + path, json=body) as response:
+                said = json.loads(await response.read())
+                assert response.status == status, said
+                return said
+
+        made = {"timerId": "t-1", "after": 3600, "topic": service.callbacks}
+        await ask("POST", "/timers", made, 201)
+        assert (await ask("PATCH", "/timers/t-1", {"value": "v"}))["outcome"] == "MOVED"
+        assert (await ask("GET", "/timers/t-1"))["state"] == "pending"
+        await service.until_sealed(int(time.time()))
+        assert [each["timerId"] for each in (await ask("GET", "/timers"))["timers"]] == ["t-1"]
+        assert (await ask("DELETE", "/timers/t-1"))["outcome"] == "CANCELLED"
+        end_s, found = time.monotonic() + LIMIT_S, []
+        while not found and time.monotonic() < end_s:
+            found = (await ask("GET", "/rejected"))["rejected"]
+        assert (await ask("POST", f"/rejected/{found[0]['place']}/redrive", {}))["outcome"] == "ACCEPTED"
+        assert (await ask("GET", "/status"))["workers"]
 
 
 async def test_a_topic_that_the_worker_may_not_write_to_is_refused_and_stops_nothing(service: SecuredService) -> None:

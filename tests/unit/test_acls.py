@@ -60,4 +60,5 @@ def test_nobody_may_more_than_read_what_others_write() -> None:
         ("orders-", "worker"),
         ("timer-request", "lake"),
         ("timer-request", "client"),
+        ("timer-request", "console"),
     }

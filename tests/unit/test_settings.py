@@ -9,11 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from kafka_timers.cli.program import program
+from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings, bounds_of
 
-Settings = type[DevSettings] | type[LakeSettings] | type[OscillatorSettings] | type[WorkerSettings]
+Settings = (
+    type[DevSettings] | type[LakeSettings] | type[OscillatorSettings] | type[WorkerSettings] | type[ConsoleSettings]
+)
 
 # Each class with the command that makes settings of it.
 COMMANDS: dict[Settings, list[str]] = {
@@ -21,6 +24,7 @@ COMMANDS: dict[Settings, list[str]] = {
     LakeSettings: ["lake", "optimize"],
     OscillatorSettings: ["oscillator"],
     WorkerSettings: ["worker"],
+    ConsoleSettings: ["console"],
 }
 EACH = pytest.mark.parametrize("settings", COMMANDS)
 

@@ -284,7 +284,7 @@ def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> N
         if found.waiting is None:
             click.echo(found_line(timer_id, found), err=True)
             return None
-        request, future = found.waiting
+        request, _, future = found.waiting
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
             soon = second_after(0, HostClock().wall_s())
             return await client.ask(only_if_pending(future, True, request), soon)

@@ -14,9 +14,8 @@ import click
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.running import argument_bytes
-from kafka_timers.client.request import second_after, second_at
+from kafka_timers.client.request import second_after, second_at, when_of
 from kafka_timers.clock import HostClock
-from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.environment import env_name
 from kafka_timers.operate.acls import PROCESSES
 from kafka_timers.settings import WorkerSettings, bounds_of, objection
@@ -134,26 +133,6 @@ def delay_s_of(text: str) -> int:
     if parts is None:
         raise ValueError(f"{text!r} is not a duration: give days, hours, minutes, seconds, as 3s, 5m, 1h30m or 2d")
     return sum(int(part or 0) * unit_s for part, unit_s in zip(parts.groups(), _UNITS_S.values(), strict=True))
-
-
-def when_of(text: str) -> datetime | int:
-    """
-    Return the point in time that *text* names: an aware datetime from ISO 8601, or UNIX seconds from digits.
-
-    Raises:
-        ValueError: *text* is neither, has no zone, or counts milliseconds.
-    """
-    if re.fullmatch("[0-9]+", text):
-        if len(text) > 12 or int(text) >= SECOND_LIMIT:
-            raise ValueError(f"{text} is too large for UNIX seconds: are these milliseconds?")
-        return int(text)
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is neither ISO 8601, as 2030-01-31T12:00:00Z, nor UNIX seconds") from error
-    if when.tzinfo is None:
-        raise ValueError(f"{text!r} has no zone: add Z for UTC, or an offset as +02:00")
-    return when
 
 
 def second_of(when: datetime | int) -> int:

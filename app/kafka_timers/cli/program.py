@@ -42,6 +42,7 @@ from kafka_timers.cli.render import (
 from kafka_timers.cli.running import log_to_stderr, needs, wait_for
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
+from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.environment import env_name
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.acls import PROCESSES, acls_of
@@ -120,6 +121,22 @@ def oscillator(**given: Any) -> None:
     with needs("oscillator"):
         from kafka_timers_oscillator.main import run
     settings = OscillatorSettings(**given)
+    log_to_stderr(settings.log_level)
+    sys.exit(run(settings))
+
+
+@program.command()
+@options_of(ConsoleSettings)
+def console(**given: Any) -> None:
+    """
+    Serve timers over HTTP: ask, look, move, cancel, redrive.
+
+    /openapi.json tells how. Without --token-file and --user-header it serves
+    this host alone, and changes nothing unless it is --writable.
+    """
+    with needs("console"):
+        from kafka_timers.console.run import run
+    settings = ConsoleSettings(**given)
     log_to_stderr(settings.log_level)
     sys.exit(run(settings))
 

@@ -24,7 +24,7 @@ from kafka_timers.clock import HostClock
 from kafka_timers.core.rejected import Again, Rejected
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import KafkaTimersError, RequestError
-from kafka_timers.operate.rejected import RejectedLog, Which, reading_rejected
+from kafka_timers.operate.rejected import Which, reading_rejected
 
 __all__ = ["REJECTED"]
 
@@ -74,7 +74,7 @@ def rejected(
 
     async def read() -> None:
         async with reading_rejected(kafka, topic_prefix) as log:
-            found, count = await _last(log, wanted, since_s, limit)
+            found, count = await log.last(wanted, _from_ms(since_s), limit)
             if count > len(found):
                 click.echo(f"{count - len(found):,} earlier ones are left out: give a --limit above {limit}", err=True)
             for each in found:
@@ -156,21 +156,8 @@ def _which(given: dict[str, Any]) -> Which:
     return Which(given["reasons"], given["topic"], given["timer_id"])
 
 
-async def _last(log: RejectedLog, which: Which, since_s: int | None, limit: int) -> tuple[list[Rejected], int]:
-    """Return the last *limit* of those that are meant, in the order of their refusal, and how many there are."""
-    found: list[Rejected] = []
-    count = 0
-    async for each in log.before(0 if since_s is None else int((HostClock().wall_s() - since_s) * 1000)):
-        if which.takes(each):
-            found.append(each)
-            count += 1
-        if len(found) > 2 * limit:
-            found = sorted(found, key=_age)[-limit:]
-    return sorted(found, key=_age)[-limit:], count
-
-
-def _age(rejected: Rejected) -> int:
-    return rejected.at_ms
+def _from_ms(since_s: int | None) -> int:
+    return 0 if since_s is None else int((HostClock().wall_s() - since_s) * 1000)
 
 
 async def _chosen(
@@ -181,7 +168,7 @@ async def _chosen(
     async with reading_rejected(kafka, prefix) as log:
         if places:
             return [await log.at(place) for place in dict.fromkeys(places)], partitions
-        found, count = await _last(log, which, since_s, limit)
+        found, count = await log.last(which, _from_ms(since_s), limit)
     if count > len(found):
         raise KafkaTimersError(f"{count:,} match, so none was sent: narrow it, or give --limit")
     return found, partitions

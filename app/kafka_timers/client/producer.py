@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -34,7 +35,7 @@ from kafka_timers.broker.topics import answering
 from kafka_timers.core.wire import Topics, partitions_in
 from kafka_timers.errors import BrokerError, PublishError, RequestError, TopicsError
 
-__all__ = ["PartitionAccumulator", "RenewableProducer", "partition_count", "served_count"]
+__all__ = ["PartitionAccumulator", "RecordHeaders", "RenewableProducer", "partition_count", "served_count"]
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 _BATCH_BYTES = 64 << 10
 
 _TOPIC_WAIT_S = 5.0
+
+RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 
 async def partition_count(producer: AIOKafkaProducer, topic: str) -> int:
@@ -225,13 +228,13 @@ class PartitionAccumulator:
         self._topic = topic
         self._partition = partition
         self._timeout_s = timeout_s
-        self._waiting: deque[tuple[bytes, bytes, asyncio.Future[int]]] = deque()
+        self._waiting: deque[tuple[bytes, bytes, RecordHeaders, asyncio.Future[int]]] = deque()
         self._sending: asyncio.Task[None] | None = None
 
-    def append(self, key: bytes, value: bytes) -> asyncio.Future[int]:
+    def append(self, key: bytes, value: bytes, headers: RecordHeaders = ()) -> asyncio.Future[int]:
         """Return a future of the record's offset; if it is cancelled before its batch is built, nothing is sent."""
         offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._waiting.append((key, value, offset))
+        self._waiting.append((key, value, headers, offset))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send())
         return offset
@@ -254,7 +257,7 @@ class PartitionAccumulator:
                 is_away = isinstance(error, TimeoutError | KafkaTimeoutError)
                 if is_away:
                     # The broker is away: requests behind this batch would only wait as long again.
-                    offsets += [offset for _, _, offset in self._waiting]
+                    offsets += [offset for _, _, _, offset in self._waiting]
                     self._waiting.clear()
                 for offset in offsets:
                     if not offset.done():
@@ -270,9 +273,12 @@ class PartitionAccumulator:
     def _next_batch(self, producer: AIOKafkaProducer) -> tuple[BatchBuilder, list[asyncio.Future[int]]]:
         waiting, batch, offsets = self._waiting, producer.create_batch(), []
         while waiting:
-            key, value, offset = waiting[0]
+            key, value, headers, offset = waiting[0]
             # The first record is taken whatever its size, so one that is too large fails alone.
-            if not offset.done() and batch.append(key=key, value=value, timestamp=None) is None:
+            fits = (
+                offset.done() or batch.append(key=key, value=value, timestamp=None, headers=list(headers)) is not None
+            )
+            if not fits:
                 break
             waiting.popleft()
             if not offset.done():

@@ -30,6 +30,7 @@ __all__ = [
     "only_if_pending",
     "second_after",
     "second_at",
+    "when_of",
 ]
 
 Headers = Iterable[tuple[str, bytes | None]]
@@ -196,6 +197,26 @@ def second_after(delay: timedelta | float, now_s: float) -> int:
     if not 0 <= delay_s < SECOND_LIMIT:
         raise WhenError(f"a delay of {delay!r} is not possible: give 0 or more seconds, or a moment to at()")
     return second_at(now_s + delay_s)
+
+
+def when_of(text: str) -> datetime | int:
+    """
+    Return the point in time that *text* names: an aware datetime from ISO 8601, or UNIX seconds from digits.
+
+    Raises:
+        ValueError: *text* is neither, has no zone, or counts milliseconds.
+    """
+    if re.fullmatch("[0-9]+", text):
+        if len(text) > 12 or int(text) >= SECOND_LIMIT:
+            raise ValueError(f"{text} is too large for UNIX seconds: are these milliseconds?")
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is neither ISO 8601, as 2030-01-31T12:00:00Z, nor UNIX seconds") from error
+    if when.tzinfo is None:
+        raise ValueError(f"{text!r} has no zone: add Z for UTC, or an offset as +02:00")
+    return when
 
 
 def future_of(callback: Callback, reserved: Collection[str]) -> Future:

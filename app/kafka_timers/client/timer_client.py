@@ -16,7 +16,13 @@ from aiokafka import AIOKafkaProducer
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.client.answers import AnswerReader
-from kafka_timers.client.producer import PartitionAccumulator, RenewableProducer, partition_count, served_count
+from kafka_timers.client.producer import (
+    PartitionAccumulator,
+    RecordHeaders,
+    RenewableProducer,
+    partition_count,
+    served_count,
+)
 from kafka_timers.client.request import (
     Answer,
     Callback,
@@ -33,7 +39,7 @@ from kafka_timers.client.request import (
 )
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import Future, Topics
+from kafka_timers.core.wire import ASKED_BY_HEADER, Future, Topics
 from kafka_timers.errors import PublishError, RequestError
 
 __all__ = ["Answer", "Outcome", "Timer", "TimerClient"]
@@ -313,7 +319,7 @@ class TimerClient:
         future = future_of(callback, self._reserved)
         return await self.ask(only_if_pending(future, if_pending, request), second, timeout_s)
 
-    async def ask(self, future: Future, second: int | None, timeout_s: float = 10.0) -> Answer:
+    async def ask(self, future: Future, second: int | None, timeout_s: float = 10.0, *, asked_by: str = "") -> Answer:
         """
         Publish *future* as it is, and return what the service says to it: for tools that pass on requests of others.
 
@@ -321,6 +327,7 @@ class TimerClient:
             future: has a timer id; its `replyTopic` is set to that of this client.
             second: UNIX second in which it fires; None for a cancel.
             timeout_s: longest wait for the answer, once the broker has accepted the request.
+            asked_by: who asks, for those who read `timer-request`: the record's header `timer-asked-by`, if any.
 
         Raises:
             RequestError: *future* has no timer id; or as in `cancel`.
@@ -337,7 +344,8 @@ class TimerClient:
         answers = await self._reading()
         # The key of a cancel is not read by the worker: it is what Kafka's own partitioners find the partition by.
         key = future.timerId.encode() if second is None else b"%d" % second
-        publishing = self._publish(key, future.SerializeToString(), future.timerId)
+        headers = [(ASKED_BY_HEADER, asked_by.encode())] if asked_by else []
+        publishing = self._publish(key, future.SerializeToString(), future.timerId, headers)
         return await answers.answer(future, publishing, timeout_s)
 
     async def _reading(self) -> AnswerReader:
@@ -361,11 +369,11 @@ class TimerClient:
         partition, offset = await self._publish(b"%d" % second, future.SerializeToString(), name)
         return Timer(second, partition, offset, callback.timer_id, callback.token)
 
-    async def _publish(self, key: bytes, value: bytes, name: str) -> tuple[int, int]:
+    async def _publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
         """Return partition and offset of the record; *name* chooses the partition, an empty one takes them by turns."""
         count = self._partitions()
         partition = partition_of(name, count) if name else next(self._turns) % count
-        return partition, await self._accumulators[partition].append(key, value)
+        return partition, await self._accumulators[partition].append(key, value, headers)
 
     def _partitions(self) -> int:
         """

@@ -19,12 +19,14 @@ from kafka_timers.core.keys import FIRST_MS, REFUSED_MS, first_key, is_batch, mo
 from kafka_timers.core.text import json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Request
 
-__all__ = ["END_MS", "UNITS_S", "Pending", "Place", "Wanted", "place_of_row", "waiting_in"]
+__all__ = ["END_MS", "PLACE_PATTERN", "UNITS_S", "Pending", "Place", "Wanted", "place_of_row", "waiting_in"]
 
 # No timer is due later.
 END_MS = SECOND_LIMIT * 1000
 # What timers are counted by.
 UNITS_S = {"second": 1, "minute": 60, "hour": 3_600}
+# What the text of a `Place` is like.
+PLACE_PATTERN = r"^[0-9]{1,14}(\.[0-9]{1,19}){3}$"
 
 
 class Place(NamedTuple):
@@ -51,7 +53,7 @@ class Place(NamedTuple):
         Raises:
             ValueError: it tells none.
         """
-        if not re.fullmatch(r"[0-9]{1,14}(\.[0-9]{1,19}){3}", text):
+        if not re.fullmatch(PLACE_PATTERN, text):
             raise ValueError(f"{text!r} is no place among timers: give the `next` of an answer")
         return cls(*map(int, text.split(".")))
 

@@ -18,6 +18,7 @@ from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 __all__ = [
+    "ASKED_BY_HEADER",
     "COPY_STALE_S",
     "EXPIRY_HEADER",
     "FORMAT",
@@ -115,6 +116,8 @@ TOKEN_HEADER = "timer-token"  # noqa: S105  # a header's name, no secret
 ID_HEADER = "timer-id"
 EXPIRY_HEADER = "timer-expiry"
 REQUEST_HEADER = "timer-request"
+# On `timer-request`: who has asked, where somebody asks for others.
+ASKED_BY_HEADER = "timer-asked-by"
 # The headers that the service itself sets on every callback.
 SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
 # What the names of the headers on `timer-rejected` begin with that tell of the refusal.

@@ -20,7 +20,8 @@ PROCESSES = {
     "lake": "kafka-timers lake …",
     "topics": "kafka-timers topics create",
     "client": "services that ask for timers, and kafka-timers send, cancel, move",
-    "observer": "kafka-timers status, find, topics check",
+    "observer": "kafka-timers status, find, list, rejected, topics check",
+    "console": "kafka-timers console, redrive, fire-now",
 }
 
 _READ, _WRITE, _CREATE, _CONFIGS = "Read", "Write", "Create", "DescribeConfigs"
@@ -118,7 +119,10 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     for name in astuple(topics):
         allow("topics", name, "making the topics", _CREATE, "Describe")
         allow("observer", name, "looking on", _READ, _CONFIGS)
-    allow("observer", group, "doors' lag", "Describe", of="group", is_prefix=True)
+        allow("console", name, "looking on", _READ, _CONFIGS)
+    allow("console", topics.requests, "asking for timers", _WRITE)
+    for process in ("observer", "console"):
+        allow(process, group, "doors' lag", "Describe", of="group", is_prefix=True)
 
     allow("client", topics.requests, "requests", _WRITE)
     allow("client", topics.sealed, "how many partitions are served", _READ)

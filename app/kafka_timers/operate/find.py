@@ -15,10 +15,20 @@ from kafka_timers.broker.seals import last_seals, seals_in
 from kafka_timers.broker.topics import answering, counts
 from kafka_timers.core.outcomes import Outcome, State, outcomes_of, records_of, uncertain, with_rejected
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import Future, Sealed, Topics, end_ms_of, is_complete, latest, number_in, rejection_in
-from kafka_timers.errors import BrokerError
+from kafka_timers.core.wire import (
+    Future,
+    Sealed,
+    Topics,
+    end_ms_of,
+    future_from,
+    is_complete,
+    latest,
+    number_in,
+    rejection_in,
+)
+from kafka_timers.errors import BrokerError, WireError
 
-__all__ = ["Found", "find"]
+__all__ = ["Found", "find", "request_at"]
 
 # Large, since the log may hold millions of records: a fetch costs a round trip.
 _FETCH_BYTES = 16 << 20
@@ -49,16 +59,20 @@ class Found:
     records: Sequence[ConsumerRecord] = ()
 
     @property
-    def waiting(self) -> tuple[str, Future] | None:
-        """The timer that is pending or parked: partition:offset of its request, and what that asks for."""
+    def waiting(self) -> tuple[str, int, Future] | None:
+        """The timer that is pending or parked: partition:offset of its request, its UNIX second, what it asks for."""
         last = next((each for each in reversed(self.outcomes) if each.state in (State.PENDING, State.PARKED)), None)
-        if last is None:
+        if last is None or last.second is None:
             return None
+        return f"{self.partition}:{last.offset}", last.second, self.request_of(last)
+
+    def request_of(self, outcome: Outcome) -> Future:
+        """Return what the record of *outcome* asks for."""
         futures = {record.offset: Future.FromString(record.value) for record in self.records}
-        copies = (each for each in futures.values() if each.HasField("copy") and each.copy.offset == last.offset)
-        future = futures.get(last.offset) or next(copies)
+        copies = (each for each in futures.values() if each.HasField("copy") and each.copy.offset == outcome.offset)
+        future = futures.get(outcome.offset) or next(copies)
         future.ClearField("copy")
-        return f"{self.partition}:{last.offset}", future
+        return future
 
 
 async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
@@ -104,6 +118,30 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
         except KafkaError as error:
             raise BrokerError(f"{where.topic} partition {partition} could not be read: {error}") from error
     return Found(partition, start, end, seal, outcomes, records)
+
+
+async def request_at(kafka: Kafka, prefix: str, request: str) -> Future | None:
+    """
+    Return what the *request*, partition:offset on `timer-request`, asks for; None if it does not lie there any more.
+
+    Raises:
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    number, offset = map(int, request.split(":"))
+    where = TopicPartition(Topics.of(prefix).requests, number)
+    async with AsyncExitStack() as opened:
+        async with answering(kafka):
+            consumer = await opened.enter_async_context(consuming(kafka, fetch_max_wait_ms=50))
+            start = (await consumer.beginning_offsets([where]))[where]
+        if offset < start:
+            return None
+        try:
+            async for records in pages(consumer, where, offset, offset + 1):
+                for record in records:
+                    return future_from(record.value or b"")
+        except (KafkaError, WireError) as error:
+            raise BrokerError(f"{where.topic} partition {number} offset {offset} could not be read: {error}") from error
+    return None
 
 
 async def _read(

@@ -23,7 +23,7 @@ from kafka_timers.core.wire import age_of
 from kafka_timers.errors import QueryError, SettingsError
 from kafka_timers.settings import QuerySettings
 
-__all__ = ["Ahead", "Page", "Workers", "asking"]
+__all__ = ["Ahead", "Page", "Workers", "addresses_of", "asking"]
 
 _CONNECT_S, _ANSWER_S = 1.0, 2.5
 _PAGE = 500
@@ -76,12 +76,15 @@ class Workers:
 
     Args:
         session: to ask them with.
-        addresses: where the owner of each partition answers; empty where it does not.
+        addresses: see `addresses_of`.
+
+    Attributes:
+        addresses: as given, or as they were last put here.
     """
 
     def __init__(self, session: aiohttp.ClientSession, addresses: Mapping[int, str]) -> None:
         self._session = session
-        self._addresses = addresses
+        self.addresses = addresses
 
     async def page(self, limit: int, *, with_values: bool = False, **wanted: object) -> Page:
         """
@@ -96,7 +99,7 @@ class Workers:
             QueryError: a worker does not take the question, or wants to see another token.
         """
         timer_id = wanted.get("timer_id")
-        numbers = [partition_of(str(timer_id), len(self._addresses))] if timer_id else self._addresses
+        numbers = [partition_of(str(timer_id), len(self.addresses))] if timer_id else self.addresses
         told = await self._ask(numbers, "/v1/timers", limit=limit, values=int(with_values), **wanted)
         timers = sorted((each for answer in told.answers for each in answer["timers"]), key=_place_of)
         # What one worker has not told yet may come before what another has.
@@ -135,7 +138,7 @@ class Workers:
         Raises:
             QueryError: as `page`.
         """
-        told = await self._ask(self._addresses, "/v1/counts", **{"from": from_s, "to": to_s, "unit": unit})
+        told = await self._ask(self.addresses, "/v1/counts", **{"from": from_s, "to": to_s, "unit": unit})
         counts = Counter[int]()
         for answer in told.answers:
             counts.update({each["second"]: each["count"] for each in answer["counts"]})
@@ -144,19 +147,19 @@ class Workers:
     async def _ask(self, numbers: Iterable[int], path: str, **given: object) -> _Told:
         """Ask each worker of the partitions *numbers* once."""
         numbers = sorted(numbers)
-        asked = sorted({url for number in numbers if (url := self._addresses[number])})
+        asked = sorted({url for number in numbers if (url := self.addresses[number])})
         params = {name: str(value) for name, value in given.items() if value is not None}
         replies = await asyncio.gather(*(self._ask_one(url + path, params) for url in asked))
         by_url = dict(zip(asked, replies, strict=True))
         unknown = {}
         for number in numbers:
-            reply = by_url.get(self._addresses[number])
+            reply = by_url.get(self.addresses[number])
             if reply is None:
                 unknown[number] = "its worker answers no questions, or none has it: give workers --query-port"
             elif isinstance(reply, str):
                 unknown[number] = reply
             elif number in reply["unknown"]:
-                unknown[number] = f"{self._addresses[number]} has it no more, or not yet"
+                unknown[number] = f"{self.addresses[number]} has it no more, or not yet"
         return _Told([reply for reply in replies if not isinstance(reply, str)], unknown)
 
     async def _ask_one(self, url: str, params: Mapping[str, str]) -> dict[str, Any] | str:
@@ -193,9 +196,20 @@ async def asking(settings: QuerySettings) -> AsyncIterator[Workers]:
     connector = aiohttp.TCPConnector(ssl=_context(settings))
     limit = aiohttp.ClientTimeout(total=_ANSWER_S, connect=_CONNECT_S)
     async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=limit) as session:
-        tails = await last_seals(settings.kafka, settings.topic_prefix)
-        last = {number: max(tail, key=age_of, default=None) for number, tail in tails.items()}
-        yield Workers(session, {number: seal.queries if seal else "" for number, seal in last.items()})
+        yield Workers(session, await addresses_of(settings))
+
+
+async def addresses_of(settings: QuerySettings) -> dict[int, str]:
+    """
+    Return where the owner of each partition answers, as the last seals tell it; empty where it does not.
+
+    Raises:
+        TopicsError: `timer-sealed` does not exist.
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    tails = await last_seals(settings.kafka, settings.topic_prefix)
+    last = {number: max(tail, key=age_of, default=None) for number, tail in tails.items()}
+    return {number: seal.queries if seal else "" for number, seal in last.items()}
 
 
 def _token(file: str) -> str:

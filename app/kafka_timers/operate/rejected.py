@@ -79,6 +79,28 @@ class RejectedLog:
                     for record in records:
                         yield Rejected.of(record)
 
+    async def last(self, which: Which, from_ms: int, limit: int) -> tuple[list[Rejected], int]:
+        """
+        Return the last *limit* that are meant, in the order of their refusal, and how many there are in all.
+
+        Args:
+            which: are meant.
+            from_ms: and were refused since this UNIX millisecond.
+            limit: at most.
+
+        Raises:
+            BrokerError: it cannot be read.
+        """
+        found: list[Rejected] = []
+        count = 0
+        async for each in self.before(from_ms):
+            if which.takes(each):
+                found.append(each)
+                count += 1
+            if len(found) > 2 * limit:
+                found = sorted(found, key=_age)[-limit:]
+        return sorted(found, key=_age)[-limit:], count
+
     async def after(self) -> AsyncIterator[Rejected]:
         """
         Yield what is refused from now on, without end.
@@ -137,6 +159,10 @@ async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedL
             consumer = await opened.enter_async_context(consuming(kafka, auto_offset_reset="earliest"))
             starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         yield RejectedLog(consumer, {where: (starts[where], ends[where]) for where in places})
+
+
+def _age(rejected: Rejected) -> int:
+    return rejected.at_ms
 
 
 @contextmanager

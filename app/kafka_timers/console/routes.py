@@ -1,0 +1,381 @@
+"""
+Which address does what, and what an error is answered.
+"""
+
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from kafka_timers import __version__
+from kafka_timers.client.request import Outcome, when_of
+from kafka_timers.console.access import Caller, Role, problem
+from kafka_timers.console.models import (
+    AheadOut,
+    AnswerOut,
+    Change,
+    HistoryOut,
+    PageOut,
+    Problem,
+    RejectedOut,
+    RejectedPage,
+    When,
+    Wish,
+    answer_out,
+    history_out,
+    page_out,
+    unknown_out,
+)
+from kafka_timers.console.service import Service, TopicForbiddenError
+from kafka_timers.core.outcomes import State
+from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
+from kafka_timers.core.rejected import Rejected
+from kafka_timers.core.wire import SECOND_LIMIT, Future
+from kafka_timers.errors import AnswerError, KafkaTimersError, PublishError, QueryError, RequestError, WhenError
+from kafka_timers.operate.documents import status_document
+from kafka_timers.operate.find import Found
+from kafka_timers.operate.rejected import Which
+
+__all__ = ["app_of"]
+
+_BUCKETS_MAX = 10_000
+_PAGE_MAX = 1_000
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"description": what, "content": {"application/problem+json": {"schema": Problem.model_json_schema()}}}
+    for status, what in {
+        400: "It cannot be read.",
+        401: "A token is needed.",
+        403: "This caller, page or topic may not.",
+        413: "It is too large.",
+        422: "It is not what can be asked for.",
+        502: "Kafka or a worker refuses.",
+        503: "Kafka is not there, or topics are missing.",
+        504: "It was accepted, and no answer came.",
+    }.items()
+}
+_MISSING: dict[int | str, dict[str, Any]] = {404: _PROBLEMS[400] | {"description": "No such timer is known."}}
+_CONFLICT: dict[int | str, dict[str, Any]] = {
+    409: _PROBLEMS[400] | {"description": "It is too late, or another one is known."}
+}
+
+_Instant = Annotated[str | None, Query(description="RFC 3339 with a zone, or UNIX seconds")]
+
+
+class _ProblemError(Exception):
+    """What is to be answered."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+
+
+def app_of(service: Service) -> FastAPI:
+    """Return the application that serves *service*; who may do what is decided before it, by `access`."""
+
+    @asynccontextmanager
+    async def living(_app: FastAPI) -> AsyncIterator[None]:
+        async with service:
+            yield
+
+    app = FastAPI(
+        title="kafka-timers",
+        version=__version__,
+        description="Durable timers on Kafka. Ask for a callback, look at what waits, move it, take it back.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=living,
+        responses=_PROBLEMS,
+    )
+    app.state.service = service
+    routes: list[tuple[str, str, Callable[..., Any], Any, int, dict[int | str, dict[str, Any]]]] = [
+        ("POST", "/v1/timers", create_timer, AnswerOut, 201, _CONFLICT),
+        ("GET", "/v1/timers", list_timers, PageOut, 200, {}),
+        ("GET", "/v1/timers/{timer_id:path}", show_timer, HistoryOut, 200, _MISSING),
+        ("PUT", "/v1/timers/{timer_id:path}", set_timer, AnswerOut, 200, {}),
+        ("PATCH", "/v1/timers/{timer_id:path}", move_timer, AnswerOut, 200, _MISSING | _CONFLICT),
+        ("DELETE", "/v1/timers/{timer_id:path}", cancel_timer, AnswerOut, 200, _MISSING | _CONFLICT),
+        ("GET", "/v1/ahead", count_ahead, AheadOut, 200, {}),
+        ("GET", "/v1/rejected", list_rejected, RejectedPage, 200, {}),
+        ("POST", "/v1/rejected/{place}/redrive", redrive, AnswerOut, 200, _CONFLICT),
+        ("GET", "/v1/status", show_status, None, 200, {}),
+    ]
+    for method, path, does, model, status, more in routes:
+        app.add_api_route(path, does, methods=[method], response_model=model, status_code=status, responses=more)
+    app.add_api_route("/livez", lambda: Response("ok"), include_in_schema=False)
+    app.add_exception_handler(HTTPException, _not_served)
+    app.add_exception_handler(RequestValidationError, _not_understood)
+    app.add_exception_handler(KafkaTimersError, _failed)
+    app.add_exception_handler(_ProblemError, _told)
+    return app
+
+
+# --- who and what ----------------------------------------------------------------------------------------------------
+
+
+def _service(request: Request) -> Service:
+    found: Service = request.app.state.service
+    return found
+
+
+def _operator(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    if caller.role < Role.OPERATE:
+        raise _ProblemError(403, f"{caller.name} may look, and change nothing")
+    return caller
+
+
+_Asked = Annotated[Service, Depends(_service)]
+_Operator = Annotated[Caller, Depends(_operator)]
+_Id = Annotated[str, Path(min_length=1, max_length=4_096)]
+_TopicFilter = Annotated[str | None, Query(description="only those with this callback topic")]
+_KeyFilter = Annotated[str | None, Query(description="only those with this callback key")]
+
+
+# --- timers ----------------------------------------------------------------------------------------------------------
+
+
+async def create_timer(
+    wish: Wish,
+    service: _Asked,
+    caller: _Operator,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=4_096)] = None,
+) -> AnswerOut:
+    """
+    Ask for a timer, unless its id is known already.
+
+    An Idempotency-Key becomes the timer id. A request that is repeated with the same key is answered 200, with the
+    timer that the first one has made, also after that has fired, for an hour.
+    """
+    if idempotency_key and wish.timer_id not in (None, idempotency_key):
+        raise _ProblemError(422, "timerId and Idempotency-Key are two names for one thing: give one, or the same twice")
+    timer_id = wish.timer_id or idempotency_key or str(uuid.uuid4())
+    future, second = _future(Future(timerId=timer_id), wish, service), _second(wish, service)
+    answer = await service.create(future, second or 0, caller)
+    if answer.outcome is Outcome.IGNORED:
+        if idempotency_key:
+            response.status_code = 200
+            return answer_out(timer_id, answer, service.clock.wall_s())
+        raise _ProblemError(
+            409,
+            f"a timer is known as {timer_id!r}: request {answer.request}. Change it with PATCH, or set another with "
+            "PUT; an id is known until an hour after its timer's second",
+        )
+    response.headers["Location"] = f"/v1/timers/{quote(timer_id, safe='')}"
+    return answer_out(timer_id, answer, service.clock.wall_s(), second)
+
+
+async def list_timers(
+    service: _Asked,
+    topic: _TopicFilter = None,
+    key: _KeyFilter = None,
+    prefix: Annotated[str | None, Query(description="only those whose id begins so")] = None,
+    from_: Annotated[str | None, Query(alias="from", description="only what fires at this time or later")] = None,
+    to: Annotated[str | None, Query(description="only what fires before this time")] = None,
+    cursor: Annotated[str | None, Query(pattern=PLACE_PATTERN, description="`cursor` of the page before")] = None,
+    limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
+    values: Annotated[bool, Query(description="tell values and headers too")] = False,
+) -> PageOut:
+    """List timers that wait, in the order in which they fire."""
+    workers = await service.workers()
+    wanted = {"topic": topic, "key": key, "id_prefix": prefix, "after": cursor}
+    times = {"from": _instant(from_), "to": _instant(to)}
+    return page_out(await workers.page(limit, with_values=values, **wanted, **times))
+
+
+async def show_timer(timer_id: _Id, service: _Asked) -> HistoryOut:
+    """Show what became of a timer."""
+    found = await service.found(timer_id)
+    shown = history_out(timer_id, found)
+    if shown is None:
+        raise _ProblemError(404, _not_known(timer_id, found))
+    return shown
+
+
+async def set_timer(timer_id: _Id, wish: Wish, service: _Asked, caller: _Operator) -> AnswerOut:
+    """Ask for a timer; it takes the place of the one that waits under its id. If that fires already, both do."""
+    if wish.timer_id not in (None, timer_id):
+        raise _ProblemError(422, "timerId is another one than the address has")
+    second = _second(wish, service) or 0
+    answer = await service.set(_future(Future(timerId=timer_id), wish, service), second, caller)
+    return answer_out(timer_id, answer, service.clock.wall_s(), second)
+
+
+async def move_timer(timer_id: _Id, change: Change, service: _Asked, caller: _Operator) -> AnswerOut:
+    """Change a timer that waits: its time, or what it sends; what is left out stays. Otherwise nothing happens."""
+    second = _second(change, service)
+    waiting = await service.pending(timer_id)
+    if waiting is None:
+        raise await _gone(timer_id, service)
+    request, second_before, future = waiting
+    answer = await service.move(_future(future, change, service), second or second_before, caller, request)
+    if answer.outcome is not Outcome.MOVED:
+        raise _ProblemError(409, f"{timer_id!r} was moved, cancelled or fired meanwhile: nothing has changed")
+    return answer_out(timer_id, answer, service.clock.wall_s(), second or second_before)
+
+
+async def cancel_timer(
+    timer_id: _Id,
+    service: _Asked,
+    caller: _Operator,
+    request: Annotated[str | None, Query(description="only the timer of this request, partition:offset")] = None,
+) -> AnswerOut:
+    """Take a timer back."""
+    answer = await service.cancel(timer_id, caller, request)
+    if answer.outcome is Outcome.UNKNOWN:
+        raise _ProblemError(404, f"no timer is known as {timer_id!r}: there was none, or it was due over an hour ago")
+    if answer.outcome is Outcome.TOO_LATE:
+        raise _ProblemError(409, f"{timer_id!r} fires or has fired: request {answer.request}")
+    if answer.outcome is Outcome.IGNORED:
+        raise _ProblemError(409, f"request {request} waits no more under {timer_id!r}; known is {answer.request}")
+    return answer_out(timer_id, answer, service.clock.wall_s())
+
+
+async def count_ahead(
+    service: _Asked,
+    unit: Annotated[str, Query(pattern="^(second|minute|hour)$")] = "minute",
+    from_: Annotated[str | None, Query(alias="from", description="now, if left out")] = None,
+    to: Annotated[str | None, Query(description="60 units later, if left out")] = None,
+) -> AheadOut:
+    """Count how many timers wait, by second, minute or hour."""
+    unit_s = UNITS_S[unit]
+    start, end = _instant(from_), _instant(to)
+    start = int(service.clock.wall_s()) if start is None else start
+    start -= start % unit_s
+    end = min(start + 60 * unit_s if end is None else end, SECOND_LIMIT)
+    if not start < end <= start + _BUCKETS_MAX * unit_s:
+        raise _ProblemError(422, f"`to` is to be later than `from`, by {_BUCKETS_MAX} {unit}s at most")
+    found = await (await service.workers()).ahead(start, end, unit)
+    counts = [{"second": second, "count": count} for second, count in found.counts.items()]
+    return AheadOut.model_validate(
+        {"unit": unit, "counts": counts, "cut": found.is_cut, "unknown": unknown_out(found.unknown)}
+    )
+
+
+# --- what was refused ------------------------------------------------------------------------------------------------
+
+
+async def list_rejected(
+    service: _Asked,
+    reason: Annotated[list[str] | None, Query(description="only those with one of these")] = None,
+    topic: _TopicFilter = None,
+    timer_id: Annotated[str | None, Query(alias="timerId")] = None,
+    since: _Instant = None,
+    limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
+) -> RejectedPage:
+    """List what was refused, the last one last."""
+    which = Which(tuple(reason or ()), topic or "", timer_id or "")
+    async with service.rejected() as log:
+        found, count = await log.last(which, (_instant(since) or 0) * 1000, limit)
+    return RejectedPage(rejected=[RejectedOut.of(each) for each in found], left_out=count - len(found))
+
+
+async def redrive(
+    place: Annotated[str, Path(description="partition:offset on timer-rejected")],
+    when: When,
+    service: _Asked,
+    caller: _Operator,
+) -> AnswerOut:
+    """Send a refused request again, once; at its own second, or at once if that is past."""
+    async with service.rejected() as log:
+        refused: Rejected = await log.at(place)
+    workers = await service.workers()
+    now_s = int(service.clock.wall_s())
+    again = refused.again(service.topics.requests, len(workers.addresses), now_s, _second(when, service))
+    answer = await service.redrive(again, caller)
+    if answer.outcome is Outcome.IGNORED:
+        raise _ProblemError(
+            409, f"{place} was sent again already, or its id has a later timer: request {answer.request}"
+        )
+    return answer_out(again.future.timerId, answer, service.clock.wall_s(), again.second)
+
+
+async def show_status(service: _Asked) -> dict[str, Any]:
+    """Show how the service stands, and what is wrong; as `kafka-timers status --json`."""
+    return status_document(await service.status())
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _future(future: Future, change: Change, service: Service) -> Future:
+    change.applied_to(future, service.reserved)
+    return future
+
+
+def _second(when: When, service: Service) -> int | None:
+    try:
+        return when.second(service.clock.wall_s())
+    except ValueError as error:
+        raise _ProblemError(422, str(error)) from error
+
+
+def _instant(text: str | None) -> int | None:
+    if not text:
+        return None
+    try:
+        when = when_of(text)
+        return when if isinstance(when, int) else max(int(when.timestamp()), 0)
+    except ValueError as error:
+        raise _ProblemError(422, str(error)) from error
+
+
+async def _gone(timer_id: str, service: Service) -> _ProblemError:
+    """Return why no timer waits under *timer_id*."""
+    found = await service.found(timer_id)
+    if found.outcomes and found.outcomes[-1].state in (State.FIRED, State.TOO_LATE):
+        return _ProblemError(409, f"{timer_id!r} fires or has fired: nothing has changed")
+    return _ProblemError(404, _not_known(timer_id, found))
+
+
+def _not_known(timer_id: str, found: Found) -> str:
+    return f"no timer is known as {timer_id!r} in partition {found.partition}, from offset {found.start} to {found.end}"
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def _response(status: int, detail: str) -> JSONResponse:
+    code, body = problem(status, detail)
+    return JSONResponse(body, code, media_type="application/problem+json")
+
+
+async def _told(_request: Request, error: Exception) -> JSONResponse:
+    return _response(error.status if isinstance(error, _ProblemError) else 500, str(error))
+
+
+async def _not_served(_request: Request, error: Exception) -> JSONResponse:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    said = {404: "there is no such address: /openapi.json has all of them", 405: "this address does not do that"}
+    return _response(status, said.get(status, str(getattr(error, "detail", error))))
+
+
+async def _not_understood(_request: Request, error: Exception) -> JSONResponse:
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    # Where it is and what it should be; not what was given, which may be long or secret.
+    said = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}" for each in found[:5])
+    return _response(422, said[:1_000].encode(errors="replace").decode())
+
+
+async def _failed(_request: Request, error: Exception) -> JSONResponse:
+    match error:
+        case TopicForbiddenError():
+            status = 403
+        case RequestError() | WhenError():
+            status = 422
+        case AnswerError():
+            status = 504
+        case QueryError():
+            status = 502
+        case PublishError():
+            status = 503 if error.retriable else 502
+        case _:
+            status = 503
+    return _response(status, str(error).encode(errors="replace").decode())

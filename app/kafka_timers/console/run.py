@@ -1,0 +1,76 @@
+"""
+The process `kafka-timers console`.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from kafka_timers.clock import HostClock
+from kafka_timers.console.access import Access
+from kafka_timers.console.routes import app_of
+from kafka_timers.console.service import Service
+from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.errors import SettingsError
+
+__all__ = ["run"]
+
+log = logging.getLogger(__name__)
+
+_END_S = 3
+
+
+def run(settings: ConsoleSettings) -> int:
+    """
+    Serve until SIGTERM or SIGINT, and return the exit code.
+
+    Raises:
+        SettingsError: a file cannot be read, or the address cannot be listened on.
+    """
+    app = Access(app_of(Service(settings, HostClock())), settings)
+    config = uvicorn.Config(
+        app,
+        # httptools takes any number of headers.
+        http="h11",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=_END_S,
+        ssl_certfile=settings.certificate or None,
+        ssl_keyfile=settings.key or settings.certificate or None,
+        host=settings.host,
+        port=settings.port,
+    )
+    try:
+        listening = config.bind_socket()
+    except (OSError, SystemExit) as error:
+        raise SettingsError(f"{settings.host}:{settings.port} cannot be listened on: {error}") from error
+    url = f"http{'s' if settings.certificate else ''}://{settings.host}:{settings.port}"
+    log.info("serving %s", url)
+    with listening:
+        asyncio.run(_serve(_Server(config), listening))
+    return 0
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `_serve`: uvicorn would raise them again at the end, and so end with another exit code."""
+        yield
+
+
+async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
+    def end() -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end)
+    await server.serve([listening])

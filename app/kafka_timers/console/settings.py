@@ -1,0 +1,66 @@
+"""
+What can be set of the console.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_timers.errors import SettingsError
+from kafka_timers.settings import QuerySettings, WorkerSettings, is_loopback, setting
+
+__all__ = ["ConsoleSettings"]
+
+_PORT_MAX = 65_535
+
+
+def _as_workers_have(name: str) -> Any:
+    """Return the setting *name* of workers."""
+    field = next(field for field in dataclasses.fields(WorkerSettings) if field.name == name)
+    return dataclasses.field(default=field.default, metadata=field.metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleSettings(QuerySettings):
+    """Settings of the console."""
+
+    group: str = _as_workers_have("group")
+    allowed_topics: str = _as_workers_have("allowed_topics")
+    seal_every_s: int = _as_workers_have("seal_every_s")
+    host: str = setting("127.0.0.1", "address to serve on", if_empty="give an address of this host")
+    port: int = setting(8074, "port to serve on", least=1, most=_PORT_MAX)
+    certificate: str = setting("", "PEM file to serve HTTPS with, the chain of certificates included")
+    key: str = setting("", "PEM file of its key; empty is the same file")
+    writable: bool = setting(False, "let those who need no token ask for timers and change them, not only look")
+    token_file: str = setting(
+        "", "file of those who may come, a line each: `read` or `operate`, a token, and who has it"
+    )
+    user_header: str = setting("", "header in which a proxy tells who comes; needs proxy")
+    proxy: str = setting("", "address of that proxy; what others put in the header counts for nothing")
+    operators: str = setting("", "users of that header who may change timers, comma separated", is_list=True)
+    allowed_hosts: str = setting(
+        "", "names by which this is reached, beside the address and localhost; comma separated", is_list=True
+    )
+    log_level: str = _as_workers_have("log_level")
+
+    def validate(self) -> None:
+        """
+        Check fields against each other.
+
+        Raises:
+            SettingsError: names the clash.
+        """
+        super().validate()
+        if bool(self.user_header) != bool(self.proxy):
+            raise SettingsError("user_header and proxy belong together: give both, or none")
+        if self.operators and not self.user_header:
+            raise SettingsError("operators are users whom a proxy tells: give user_header and proxy")
+        if self.writable and (self.token_file or self.user_header):
+            raise SettingsError("writable is for those who need no token: who comes with one may do what its line says")
+        if self.key and not self.certificate:
+            raise SettingsError("key is for TLS: give certificate too")
+        if not (self.token_file or self.user_header or is_loopback(self.host)):
+            raise SettingsError(
+                f"host {self.host} can be reached from other hosts: give token_file, or user_header and proxy, so that "
+                "not everybody may come"
+            )

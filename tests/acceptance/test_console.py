@@ -1,0 +1,306 @@
+"""Timers over HTTP, on a real worker and a real Kafka, as a service without a Kafka client has them."""
+
+import asyncio
+import base64
+import io
+import json
+import sys
+import time
+from asyncio.subprocess import PIPE, STDOUT
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from service import LIMIT_S, Process, Service, take
+
+from kafka_timers import request_from
+from kafka_timers.core.wire import Future
+from kafka_timers.dev.broker import free_port
+
+READ, OPERATE = "read-0123456789abcdef", "operate-0123456789abcdef"
+ANSWERED = (200, 201)
+
+
+class Console:
+    """A console that is asked, and the service behind it; tests use timer ids and topics of their own."""
+
+    def __init__(self, service: Service, process: Process, session: aiohttp.ClientSession) -> None:
+        self.service = service
+        self.process = process
+        self.session = session
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.process.port}"
+
+    async def ask(
+        self, method: str, path: str, body: object = None, *, token: str | None = OPERATE, **headers: str
+    ) -> tuple[int, Any]:
+        """Return status and JSON of an answer."""
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        async with self.session.request(method, self.url + path, json=body, headers=headers) as response:
+            if response.status not in ANSWERED:
+                assert response.content_type == "application/problem+json"
+            return response.status, json.loads(await response.read())
+
+    async def fired(self, topic: str, count: int) -> list[Any]:
+        """Return the callbacks on *topic*, once *count* are there and more seconds are sealed."""
+        async with self.service.reading(topic) as consumer:
+            records = await take(consumer, count, LIMIT_S)
+            second = int(time.time()) + 2
+            await asyncio.sleep(second - time.time())
+            await self.service.until_sealed(second)
+            return records + await take(consumer, 1, 0.5)
+
+    async def topic(self, name: str) -> str:
+        """Make a topic for callbacks, and return its name."""
+        await self.service.create_topic(self.service.prefix + name)
+        return self.service.prefix + name
+
+
+@pytest.fixture(scope="module")
+async def console(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Console]:
+    prefix = f"console-{time.time_ns()}-"
+    folder: Path = tmp_path_factory.mktemp("console")
+    (folder / "tokens").write_text(f"# who may come\nread {READ} the dashboard\n\noperate {OPERATE} billing\n")
+    async with Service(bootstrap, prefix, folder) as service, aiohttp.ClientSession() as session:
+        await service.start("oscillator")
+        worker = await service.start("worker", "--seal-every-s", "1", "--query-port", str(free_port()))
+        await worker.until("/readyz", lambda status, _: status == 200)
+        options = ("--token-file", str(folder / "tokens"), "--allowed-topics", prefix + "*")
+        started = await service.start("console", *options, "--group", prefix + "workers")
+        await started.until("/livez", lambda status, _: status == 200)
+        yield Console(service, started, session)
+
+
+async def test_a_timer_is_asked_for_seen_moved_and_fires(console: Console) -> None:
+    topic, due = await console.topic("once"), int(time.time()) + 3_600
+    headers = [{"name": "trace", "valueBase64": "/w=="}, {"name": "none"}]
+    asked = {"at": due, "topic": topic, "key": "k", "value": "v", "timerId": "a/b", "token": "t", "headers": headers}
+    status, made = await console.ask("POST", "/v1/timers", asked)
+    assert (status, made["outcome"], made["state"], made["second"]) == (201, "ACCEPTED", "pending", due)
+    status, seen = await console.ask("GET", "/v1/timers/a%2Fb", token=READ)
+    assert (status, seen["state"], seen["request"], seen["value"], seen["token"]) == (
+        200,
+        "pending",
+        made["request"],
+        "v",
+        "t",
+    )
+    assert seen["headers"][0] == {"name": "trace", "value": None, "valueBase64": "/w=="}
+
+    await console.service.until_sealed(int(time.time()))
+    status, page = await console.ask("GET", f"/v1/timers?topic={topic}&values=true", token=READ)
+    [listed] = page["timers"]
+    assert (listed["timerId"], listed["key"], listed["value"], listed["second"]) == ("a/b", "k", "v", due)
+    assert (page["cursor"], page["unknown"]) == (None, [])
+    status, ahead = await console.ask("GET", f"/v1/ahead?unit=hour&from={due - 7200}&to={due + 7200}", token=READ)
+    assert sum(each["count"] for each in ahead["counts"]) >= 1
+
+    status, moved = await console.ask("PATCH", "/v1/timers/a%2Fb", {"after": 0, "valueBase64": "AP8="})
+    assert (status, moved["outcome"], moved["state"]) == (200, "MOVED", "pending")
+    [callback] = await console.fired(topic, 1)
+    told = dict(callback.headers)
+    assert request_from(callback.headers) == moved["request"]
+    assert (callback.key, callback.value, told["timer-token"], told["trace"], told["none"]) == (
+        b"k",
+        b"\x00\xff",
+        b"t",
+        b"\xff",
+        None,
+    )
+    status, seen = await console.ask("GET", "/v1/timers/a%2Fb")
+    assert (seen["state"], [each["state"] for each in seen["history"]]) == ("fired", ["moved", "fired"])
+    status, late = await console.ask("PATCH", "/v1/timers/a%2Fb", {"after": 60})
+    assert (status, "fires or has fired" in late["detail"]) == (409, True)
+    status, late = await console.ask("DELETE", "/v1/timers/a%2Fb")
+    assert (status, "fires or has fired" in late["detail"]) == (409, True)
+
+
+async def test_who_repeats_a_request_gets_no_second_timer_even_after_it_has_fired(console: Console) -> None:
+    topic = await console.topic("idempotent")
+    asked = {"after": 0, "topic": topic, "valueBase64": base64.b64encode(b"v").decode()}
+    status, first = await console.ask("POST", "/v1/timers", asked, Idempotency_Key="order-7")
+    assert (status, first["timerId"], first["outcome"]) == (201, "order-7", "ACCEPTED")
+    assert len(await console.fired(topic, 1)) == 1
+    status, again = await console.ask("POST", "/v1/timers", asked, Idempotency_Key="order-7")
+    assert (status, again["outcome"], again["request"], again["state"]) == (200, "IGNORED", first["request"], "fired")
+    assert len(await console.fired(topic, 1)) == 1
+    status, told = await console.ask("POST", "/v1/timers", asked | {"timerId": "order-7"})
+    assert (status, first["request"] in told["detail"]) == (409, True)
+    status, _ = await console.ask("POST", "/v1/timers", asked | {"timerId": "order-8"}, Idempotency_Key="order-7")
+    assert status == 422
+
+
+async def test_a_timer_is_taken_back_and_set_anew(console: Console) -> None:
+    topic = await console.topic("anew")
+    asked = {"after": 3_600, "topic": topic}
+    _, made = await console.ask("POST", "/v1/timers", asked | {"timerId": "anew"})
+    other = f"{made['request']}9"
+    assert (await console.ask("DELETE", f"/v1/timers/anew?request={other}"))[0] == 409
+    status, gone = await console.ask("DELETE", f"/v1/timers/anew?request={made['request']}")
+    assert (status, gone["outcome"], gone["state"]) == (200, "CANCELLED", "cancelled")
+    assert (await console.ask("PATCH", "/v1/timers/anew", {"after": 5}))[0] == 404
+    assert (await console.ask("POST", "/v1/timers", asked | {"timerId": "anew"}))[0] == 409
+    status, made = await console.ask("PUT", "/v1/timers/anew", {"after": 0, "topic": topic})
+    assert (status, made["state"]) == (200, "pending")
+    assert [request_from(each.headers) for each in await console.fired(topic, 1)] == [made["request"]]
+    assert (await console.ask("DELETE", "/v1/timers/nobody"))[0] == 404
+    assert (await console.ask("GET", "/v1/timers/nobody"))[0] == 404
+
+
+async def test_who_has_asked_is_told_on_the_record(console: Console) -> None:
+    status, made = await console.ask(
+        "POST", "/v1/timers", {"after": 3_600, "topic": console.service.callbacks, "timerId": "mine"}
+    )
+    assert status == 201
+    partition, offset = map(int, made["request"].split(":"))
+    async with console.service.reading(console.service.topics.requests) as consumer:
+        records = await take(consumer, 10_000, 2)
+    [record] = [each for each in records if (each.partition, each.offset) == (partition, offset)]
+    assert dict(record.headers) == {"timer-asked-by": b"billing"}
+    assert "create of timer 'mine' by 'billing': ACCEPTED" in console.process.child.log.read_text()
+
+
+async def test_what_was_refused_is_listed_and_sent_again(console: Console) -> None:
+    topic, service = console.service.prefix + "missing", console.service
+    await service.request(int(time.time()), Future(callBackTopic=topic, callBack=b"v", timerId="refused"))
+    end_s, found = time.monotonic() + LIMIT_S, []
+    while not found and time.monotonic() < end_s:
+        status, page = await console.ask("GET", f"/v1/rejected?topic={topic}", token=READ)
+        assert status == 200
+        found = page["rejected"]
+    [refused] = found
+    assert (refused["reason"], refused["timerId"], refused["value"]) == ("topic-unknown", "refused", "v")
+    await service.create_topic(topic)
+    place = f"/v1/rejected/{refused['place']}/redrive"
+    # Workers believe for 5 s that a topic is missing.
+    status, again = await console.ask("POST", place, {"after": 6})
+    assert (status, again["outcome"]) == (200, "ACCEPTED")
+    assert [request_from(each.headers) for each in await console.fired(topic, 1)] == [again["request"]]
+    status, told = await console.ask("POST", place, {})
+    assert (status, again["request"] in told["detail"]) == (409, True)
+    assert (await console.ask("POST", "/v1/rejected/0:999999/redrive", {}))[0] == 422
+
+
+async def test_who_may_do_what(console: Console) -> None:
+    asked = {"after": 3_600, "topic": console.service.callbacks, "timerId": "nobodys"}
+    for token, status in ((None, 401), ("operate", 401), (READ, 403)):
+        assert (await console.ask("POST", "/v1/timers", asked, token=token))[0] == status
+        assert (await console.ask("DELETE", "/v1/timers/nobodys", token=token))[0] == status
+    assert (await console.ask("GET", "/v1/status", token=None))[0] == 401
+    assert (await console.ask("GET", "/openapi.json", token=None))[0] == 401
+    assert (await console.ask("GET", "/v1/status", token=READ))[0] == 200
+    # Of another origin, whatever it brings along.
+    for origin in ("http://elsewhere", f"http://127.0.0.1:{console.process.port + 1}", "null"):
+        assert (await console.ask("POST", "/v1/timers", asked, Origin=origin))[0] == 403
+    assert (await console.ask("POST", "/v1/timers", asked, Sec_Fetch_Site="cross-site"))[0] == 403
+    assert (await console.ask("GET", "/v1/status", Host="elsewhere"))[0] == 403
+    # And no topic but the allowed ones.
+    status, told = await console.ask("POST", "/v1/timers", asked | {"topic": "other"})
+    assert (status, "topic other is none of the allowed ones" in told["detail"]) == (403, True)
+    status, told = await console.ask("POST", "/v1/timers", asked | {"topic": console.service.topics.requests})
+    assert status == 422
+    assert (await console.ask("GET", "/v1/timers/nobodys"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "topic: Field required"),
+        ({"topic": "t"}, "give `at` or `after`"),
+        ({"topic": "t", "at": 5, "after": 5}, "not both"),
+        ({"topic": "t", "at": "tomorrow"}, "neither ISO 8601"),
+        ({"topic": "t", "at": "2030-01-31T12:00:00"}, "has no zone"),
+        ({"topic": "t", "at": 1_900_000_000_000}, "looks like milliseconds"),
+        ({"topic": "t", "after": -1}, "after"),
+        ({"topic": "no topic", "after": 1}, "is not the name of a Kafka topic"),
+        ({"topic": "t", "after": 1, "value": "v", "valueBase64": "dg=="}, "not both"),
+        ({"topic": "t", "after": 1, "valueBase64": "?"}, "is not in base64"),
+        ({"topic": "t", "after": 1, "headers": [{"name": "timer-id", "value": "x"}]}, "is set by the timer service"),
+        ({"topic": "t", "after": 1, "unknown": 1}, "unknown: Extra inputs are not permitted"),
+        ({"topic": "t", "after": 1, "key": "\ud800"}, "key"),
+    ],
+)
+async def test_what_cannot_be_asked_for_is_refused_with_a_sentence(
+    console: Console, body: dict[str, Any], told: str
+) -> None:
+    status, problem = await console.ask("POST", "/v1/timers", body)
+    assert (status, problem["status"]) == (422, 422)
+    assert told in problem["detail"]
+
+
+async def test_a_body_or_headers_that_are_too_much_are_refused(console: Console) -> None:
+    authorized = {"Authorization": f"Bearer {OPERATE}", "Content-Type": "application/json"}
+    url = console.url + "/v1/timers"
+    for data in (b"x" * (10 << 20), b'{"topic": "\xff"}', b"{", b"[1"):
+        async with console.session.post(url, data=io.BytesIO(data), headers=authorized) as response:
+            said = await response.json(content_type="application/problem+json")
+        assert response.status == (413 if len(data) > 1_000 else response.status)
+        assert (400 <= response.status < 500, said["status"]) == (True, response.status)
+
+    # By pieces, without a length.
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 100_000
+
+    async with console.session.post(url, data=pieces(), headers=authorized) as response:
+        assert response.status == 413
+    many = {f"x-{number}": "v" for number in range(10_000)}
+    async with console.session.get(console.url + "/v1/status", headers=authorized | many) as response:
+        # Of these uvicorn itself refuses more than 64 KiB that come at once, with another code.
+        assert response.status in (400, 431)
+    assert (await console.ask("GET", "/v1/status"))[0] == 200
+
+
+async def test_it_needs_no_document_but_its_own(console: Console) -> None:
+    from openapi_spec_validator import validate
+
+    status, document = await console.ask("GET", "/openapi.json")
+    assert status == 200
+    validate(document)
+    assert set(document["paths"]) == {
+        "/v1/timers",
+        "/v1/timers/{timer_id}",
+        "/v1/ahead",
+        "/v1/rejected",
+        "/v1/rejected/{place}/redrive",
+        "/v1/status",
+    }
+
+
+async def test_whatever_is_asked_it_answers_as_its_document_says(console: Console) -> None:
+    await asked_by_schemathesis(console, "--phases", "fuzzing", "--max-examples", "10")
+
+
+@pytest.mark.chaos
+async def test_whatever_is_asked_at_length_it_answers_as_its_document_says(console: Console) -> None:
+    await asked_by_schemathesis(console, "--max-examples", "100")
+
+
+async def asked_by_schemathesis(console: Console, *options: str) -> None:
+    """Send requests that the document allows, and others that it does not, some of them as answers have led to."""
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    command = [str(Path(sys.executable).parent / "schemathesis"), "run", f"{console.url}/openapi.json", "--no-color"]
+    options = ("-H", f"Authorization: Bearer {OPERATE}", "--checks", checks, "--seed", "1", *options)
+    process = await asyncio.create_subprocess_exec(
+        *command, *options, stdout=PIPE, stderr=STDOUT, cwd=console.process.data_dir.parent
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode()[-8_000:]
+
+
+async def test_it_ends_when_it_is_asked_to(console: Console) -> None:
+    other = await console.service.start("console")
+    await other.until("/livez", lambda status, _: status == 200)
+    async with console.session.post(f"http://127.0.0.1:{other.port}/v1/timers", json={}) as response:
+        assert response.status == 403  # it is not --writable
+    async with console.session.get(f"http://127.0.0.1:{other.port}/v1/status") as response:
+        assert response.status == 200
+    await other.child.stop(LIMIT_S)
+    assert other.child.returncode == 0, other.child.last_words()
