@@ -441,6 +441,7 @@ class DevSettings(KafkaSettings):
     query_port: int = setting(
         8073, "port at which the worker answers questions about waiting timers", least=1, most=_PORT_MAX
     )
+    console_port: int = setting(8074, "port of the console, where a browser shows all of it", least=1, most=_PORT_MAX)
     lake: bool = setting(False, "leave timers that are due later than in a minute to a lake, kept in the folder")
 
     def validate(self) -> None:
@@ -461,6 +462,7 @@ class DevSettings(KafkaSettings):
         ports = {
             "worker_port": self.worker_port,
             "query_port": self.query_port,
+            "console_port": self.console_port,
             "oscillator_port": self.oscillator_port,
             "oscillator_port + 1": self.oscillator_port + 1,
         }

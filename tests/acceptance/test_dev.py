@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from devs import PROGRAM, Dev, dev, dev_ports
 
@@ -49,7 +50,9 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
             json.loads, (await said_by(*first.hints["see what waits"][1:], "--json", "--values")).splitlines()
         )
         assert (listed["request"], listed["value"]) == (waits["request"], "while you were away")
-        assert len(first.children) == 4
+        assert len(first.children) == 5
+        async with aiohttp.ClientSession() as session, session.get(first.hints["look and try"][0]) as page:
+            assert (page.status, "<title>kafka-timers</title>" in await page.text()) == (200, True)
         said = await first.end()
         assert "the next start goes on from here" in said
         assert first.process.returncode == 0
@@ -88,7 +91,7 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
         callback = json.loads(said)
         assert (callback["value"], callback["request"]) == ("hello", sent["request"])
         assert callback["lateness_ms"] >= 0
-        assert len(running.children) == 5
+        assert len(running.children) == 6
         await running.end()
         assert running.process.returncode == 0
         assert_gone(running)
@@ -100,7 +103,7 @@ async def test_timers_fire_on_three_brokers_when_one_is_killed_and_after_all_wer
     ports = dev_ports(brokers=3)
     async with dev(tmp_path, ports, "--brokers", "3") as first:
         send, watch = (first.hints[name][1:] for name in ("send a timer", "watch callbacks"))
-        assert len(first.children) == 6
+        assert len(first.children) == 7
         [victim] = [pid for pid in first.children if "broker-1/server.properties" in command_of(pid)]
         os.kill(victim, signal.SIGKILL)
         assert (await seen_after(send, watch, seconds=2))["value"] == "hello"

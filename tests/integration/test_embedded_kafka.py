@@ -173,6 +173,7 @@ async def start_dev(bootstrap: str, prefix: str, folder: Path, worker: str = WOR
         "worker_port": port,
         "oscillator_port": port + 1,
         "query_port": free_port(),
+        "console_port": free_port(),
     }
     commands = {
         name: [sys.executable, "-c", code, name, str(port + number), str(folder / "ends")]

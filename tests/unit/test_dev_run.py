@@ -72,19 +72,21 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("prefix", ["", "mine-"])
 def test_the_command_line_takes_the_commands_of_all_processes(prefix: str, tmp_path: Path) -> None:
     started = commands(DevSettings(topic_prefix=prefix), "127.0.0.1:9092", tmp_path)
-    assert list(started) == ["oscillator-0", "oscillator-1", "worker"]
+    assert list(started) == ["oscillator-0", "oscillator-1", "worker", "console"]
     given = {}
     for name, (_python, _m, _package, command, *arguments) in started.items():
         given[name] = program.commands[command].make_context(command, arguments).params
         assert given[name]["topic_prefix"] == prefix
     assert [given[f"oscillator-{replica}"]["replica"] for replica in range(2)] == [0, 1]
     assert given["worker"]["data_dir"] == str(tmp_path / "worker")
-    assert len({of_one["port"] for of_one in given.values()}) == 3
+    assert len({of_one["port"] for of_one in given.values()}) == 4
+    # Whoever tries it may change things, and nobody reaches it from elsewhere.
+    assert (given["console"]["host"], given["console"]["writable"]) == ("127.0.0.1", True)
 
 
 def test_the_lake_gets_a_process_and_a_horizon_that_fit_each_other(tmp_path: Path) -> None:
     started = commands(DevSettings(lake=True, topic_prefix="mine-"), "127.0.0.1:9092", tmp_path)
-    assert list(started) == ["oscillator-0", "oscillator-1", "worker", "lake"]
+    assert list(started) == ["oscillator-0", "oscillator-1", "worker", "console", "lake"]
     worker = program.commands["worker"].make_context("worker", started["worker"][4:]).params
     group, command, *arguments = started["lake"][3:]
     assert (group, command) == ("lake", "promote")

@@ -6,6 +6,7 @@
     models     bodies of requests and answers, with the units and bounds that the OpenAPI document tells
     service    does what is asked: through the client, the workers and the topics
     routes     which address does what, and what an error is answered
+    pages      what lies in static/: the pages that a browser shows
     run        the process
 
 FastAPI makes the OpenAPI document of the same models that check the bodies, so the two cannot differ; uvicorn serves

@@ -24,6 +24,7 @@ from kafka_timers.operate.pending import Page
 __all__ = [
     "AheadOut",
     "AnswerOut",
+    "CallerOut",
     "Change",
     "HeaderIn",
     "HistoryOut",
@@ -232,6 +233,13 @@ class AheadOut(_Model):
     counts: list[CountOut]
     cut: Annotated[bool, Field(description="whether there was no time to count all of them")]
     unknown: list[Unknown]
+
+
+class CallerOut(_Model):
+    """Who asks."""
+
+    name: str
+    role: Annotated[str, Field(description="read or operate")]
 
 
 class AnswerOut(_Model):

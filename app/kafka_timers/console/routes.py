@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from kafka_timers import __version__
@@ -19,6 +19,7 @@ from kafka_timers.console.access import Caller, Role, problem
 from kafka_timers.console.models import (
     AheadOut,
     AnswerOut,
+    CallerOut,
     Change,
     HistoryOut,
     PageOut,
@@ -32,7 +33,8 @@ from kafka_timers.console.models import (
     page_out,
     unknown_out,
 )
-from kafka_timers.console.service import Service, TopicForbiddenError
+from kafka_timers.console.pages import PAGES
+from kafka_timers.console.service import Service, TooManyError, TopicForbiddenError
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
 from kafka_timers.core.rejected import Rejected
@@ -105,10 +107,17 @@ def app_of(service: Service) -> FastAPI:
         ("GET", "/v1/rejected", list_rejected, RejectedPage, 200, {}),
         ("POST", "/v1/rejected/{place}/redrive", redrive, AnswerOut, 200, _CONFLICT),
         ("GET", "/v1/status", show_status, None, 200, {}),
+        ("GET", "/v1/me", show_caller, CallerOut, 200, {}),
     ]
     for method, path, does, model, status, more in routes:
         app.add_api_route(path, does, methods=[method], response_model=model, status_code=status, responses=more)
-    app.add_api_route("/livez", lambda: Response("ok"), include_in_schema=False)
+    stream: dict[int | str, dict[str, Any]] = {
+        200: {"description": "Server-sent events.", "content": {"text/event-stream": {}}}
+    }
+    app.add_api_route("/v1/events", follow, response_class=Response, responses=stream)
+    app.add_api_route("/livez", _is_alive, include_in_schema=False)
+    app.add_api_route("/", _page, include_in_schema=False)
+    app.add_api_route("/static/{name}", _page, include_in_schema=False)
     app.add_exception_handler(HTTPException, _not_served)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(KafkaTimersError, _failed)
@@ -302,6 +311,30 @@ async def show_status(service: _Asked) -> dict[str, Any]:
     return status_document(await service.status())
 
 
+async def show_caller(request: Request) -> CallerOut:
+    """Show who asks, and what they may do."""
+    caller: Caller = request.state.caller
+    return CallerOut(name=caller.name, role=caller.role.name.lower())
+
+
+async def follow(
+    service: _Asked, topic: Annotated[str, Query(min_length=1, description="callback topic")]
+) -> StreamingResponse:
+    """Follow a callback topic: an event for each callback that comes, as `kafka-timers watch --json` has it."""
+    return StreamingResponse(await service.callbacks(topic), media_type="text/event-stream")
+
+
+async def _is_alive() -> Response:
+    return Response("ok")
+
+
+async def _page(name: str = "index.html") -> Response:
+    if name not in PAGES:
+        raise HTTPException(404)
+    content, kind = PAGES[name]
+    return Response(content, media_type=kind)
+
+
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +401,8 @@ async def _failed(_request: Request, error: Exception) -> JSONResponse:
     match error:
         case TopicForbiddenError():
             status = 403
+        case TooManyError():
+            status = 503
         case RequestError() | WhenError():
             status = 422
         case AnswerError():

@@ -5,9 +5,12 @@ Everything is opened when it is first needed, so a console that starts before it
 """
 
 import asyncio
+import json
 import logging
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import astuple
+from itertools import chain
 from types import TracebackType
 from typing import Self
 
@@ -20,22 +23,31 @@ from kafka_timers.core.callbacks import topics_in
 from kafka_timers.core.rejected import Again
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.errors import KafkaTimersError
+from kafka_timers.operate.documents import callback_document
 from kafka_timers.operate.find import Found, find, request_at
 from kafka_timers.operate.health import ServiceStatus
 from kafka_timers.operate.pending import Page, Workers, addresses_of, asking
 from kafka_timers.operate.rejected import RejectedLog, reading_rejected
 from kafka_timers.operate.status import read_status
+from kafka_timers.operate.watch import watching
 
-__all__ = ["Service", "TopicForbiddenError"]
+__all__ = ["Service", "TooManyError", "TopicForbiddenError"]
 
 log = logging.getLogger(__name__)
 
 # For so long it is believed where the workers answer; then they are looked up beside the next question.
 _FRESH_S = 2.0
+_FOLLOWERS_MAX = 20
+# Whoever has gone is noticed, and proxies keep the connection.
+_ALIVE_S = 5.0
 
 
 class TopicForbiddenError(KafkaTimersError):
     """A callback topic is none that workers may write to."""
+
+
+class TooManyError(KafkaTimersError):
+    """As many follow callbacks as may at once."""
 
 
 class Service:
@@ -64,6 +76,7 @@ class Service:
         self._workers: Workers | None = None
         self._looking: asyncio.Task[None] | None = None
         self._looked_at_s = 0.0
+        self._followers = 0
 
     async def __aenter__(self) -> Self:
         """Open nothing yet."""
@@ -156,10 +169,15 @@ class Service:
         return await self._ask(again.future, again.second, caller, "redrive")
 
     def _check(self, future: Future) -> None:
-        if not self._allowed.match(future.callBackTopic):
+        self._check_topic(future.callBackTopic)
+        if future.tombstoneTopic:
+            self._check_topic(future.tombstoneTopic)
+
+    def _check_topic(self, topic: str) -> None:
+        if topic in self.reserved or not self._allowed.match(topic):
             raise TopicForbiddenError(
-                f"topic {future.callBackTopic} is none of the allowed ones ({self._settings.allowed_topics}), so "
-                "workers would refuse the callback"
+                f"topic {topic} is none of the allowed ones ({self._settings.allowed_topics}), so workers write no "
+                "callbacks there"
             )
 
     async def _ask(self, future: Future, second: int | None, caller: Caller, what: str) -> Answer:
@@ -178,6 +196,44 @@ class Service:
     def rejected(self) -> AbstractAsyncContextManager[RejectedLog]:
         """Open the topic of refused requests, see `operate.rejected`."""
         return reading_rejected(self._settings.kafka, self._settings.topic_prefix)
+
+    async def callbacks(self, topic: str) -> AsyncIterator[str]:
+        """
+        Return server-sent events, one for each callback that comes on *topic* from now on, as JSON.
+
+        Raises:
+            TopicForbiddenError: workers may not write to it.
+            TooManyError: too many follow one already.
+            TopicsError: it does not exist.
+            BrokerError: no broker answers.
+        """
+        self._check_topic(topic)
+        if self._followers >= _FOLLOWERS_MAX:
+            raise TooManyError(f"{_FOLLOWERS_MAX} follow callbacks already: close one of these pages")
+        opened = AsyncExitStack()
+        self._followers += 1
+        opened.callback(self._unfollow)
+        try:
+            consumer = await opened.enter_async_context(watching(self._settings.kafka, topic, from_beginning=False))
+        except BaseException:
+            await opened.aclose()
+            raise
+
+        async def events() -> AsyncIterator[str]:
+            async with opened:
+                yield ": follows\n\n"
+                while True:
+                    fetched = await consumer.getmany(timeout_ms=int(_ALIVE_S * 1000), max_records=100)
+                    records = list(chain.from_iterable(fetched.values()))
+                    for record in records:
+                        yield f"data: {json.dumps(callback_document(record, self.clock.wall_s()))}\n\n"
+                    if not records:
+                        yield ": nothing yet\n\n"
+
+        return events()
+
+    def _unfollow(self) -> None:
+        self._followers -= 1
 
     async def status(self) -> ServiceStatus:
         """Return how the service stands, see `operate.status`."""

@@ -1,6 +1,6 @@
 """
-Everything on this machine, for `kafka-timers dev`: a Kafka of one broker or of three, two oscillators and one worker,
-until Ctrl-C; with a lake, its landing and its promotion too.
+Everything on this machine, for `kafka-timers dev`: a Kafka of one broker or of three, two oscillators, one worker and a
+console, until Ctrl-C; with a lake, its landing and its promotion too.
 
 All of them are processes of their own, started and stopped as an operator would, with a log each.
 """
@@ -124,6 +124,7 @@ async def _until_asked_to_end(serving: Coroutine[Any, Any, int]) -> int:
 async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
     refuse_taken_port(settings.worker_port, "the worker (--worker-port)")
     refuse_taken_port(settings.query_port, "questions to the worker (--query-port)")
+    refuse_taken_port(settings.console_port, "the console (--console-port)")
     for replica in range(_OSCILLATORS):
         refuse_taken_port(settings.oscillator_port + replica, f"oscillator {replica} (--oscillator-port)")
     bootstrap = settings.bootstrap
@@ -207,13 +208,15 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
         *("--partitions", "0"),
         *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
     ]
+    # Of this host alone, so whoever is here may try what it does.
+    console = [*program, "console", *common, "--port", str(settings.console_port), "--writable"]
     where = [*instance, *_lake(folder), "--master", "local[2]"]
     # Lands as well: two Sparks that start side by side take twice as long, and twice the memory.
     lake = [
         *(*program, "lake", "promote", "--land", *where),
         *("--every-s", str(_EVERY_S), "--bucket-s", str(_BUCKET_S)),
     ]
-    return {**oscillators, "worker": worker} | ({"lake": lake} if settings.lake else {})
+    return {**oscillators, "worker": worker, "console": console} | ({"lake": lake} if settings.lake else {})
 
 
 def _instance(settings: DevSettings, bootstrap: str) -> list[str]:
@@ -240,6 +243,7 @@ def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list
         "ask the lake": [f"{query} {shlex.join(_lake(folder))}{prefixed}"],
     }
     return {
+        "look and try": [f"http://{_HOST}:{settings.console_port}"],
         "watch callbacks": [f"kafka-timers watch {CALLBACK_TOPIC}{where}"],
         "send a timer": [send.format("3s")],
         **(lake if settings.lake else {}),

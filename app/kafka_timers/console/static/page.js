@@ -1,0 +1,112 @@
+// What screens share: elements without markup in texts, questions to the API, times, and the dialog before an action.
+
+/** An element; texts become text, never markup. Attributes that begin with "on" are listeners. */
+export function el(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (typeof value === "boolean") made.toggleAttribute(key, value);
+    else if (value !== null && value !== undefined) made.setAttribute(key, value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export const link = (text, ...path) => el("a", { href: "#/" + path.map(encodeURIComponent).join("/") }, text);
+
+export class Refused extends Error {
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
+}
+
+const LIMIT_MS = 15_000;
+const token = { get: () => sessionStorage.getItem("token"), set: (value) => sessionStorage.setItem("token", value) };
+
+/** Asks the API, as `fetch` does; raises `Refused` with the sentence that it answers. */
+export async function send(method, path, body, signal = AbortSignal.timeout(LIMIT_MS)) {
+  const headers = { Accept: "application/json" };
+  if (token.get()) headers.Authorization = "Bearer " + token.get();
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let response;
+  try {
+    response = await fetch("v1/" + path, { method, headers, body: body && JSON.stringify(body), signal });
+  } catch (error) {
+    throw new Refused(0, error.name === "TimeoutError" ? "no answer in time" : "the console does not answer");
+  }
+  if (response.status === 401) {
+    const given = await ask({ title: "A token is needed", text: "As in the console's --token-file.", input: "Token", yes: "Go on" });
+    if (given === null) throw new Refused(401, "a token is needed");
+    token.set(given);
+    return send(method, path, body);
+  }
+  if (!response.ok) {
+    const problem = await response.json().catch(() => ({}));
+    throw new Refused(response.status, problem.detail || `answered ${response.status}`);
+  }
+  return response;
+}
+
+export const get = async (path, parameters = {}) => {
+  const given = Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const query = new URLSearchParams(given).toString();
+  return (await send("GET", path + (query && "?" + query))).json();
+};
+
+export const act = async (method, path, body) => (await send(method, path, body)).json();
+
+/** Asks before an action; null if it is to be left, otherwise what was typed, or "". */
+export function ask({ title, text = "", cli = "", input = "", value = "", yes }) {
+  const dialog = document.getElementById("ask");
+  const field = document.getElementById("ask-input");
+  document.getElementById("ask-title").textContent = title;
+  document.getElementById("ask-text").textContent = text;
+  document.getElementById("ask-cli").textContent = cli;
+  document.getElementById("ask-cli").hidden = !cli;
+  document.getElementById("ask-label").hidden = !input;
+  document.querySelector("#ask-label span").textContent = input;
+  document.getElementById("ask-yes").textContent = yes;
+  field.value = value;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((done) => {
+    dialog.addEventListener("close", () => done(dialog.returnValue === "yes" ? field.value : null), { once: true });
+  });
+}
+
+export const at = (second) => (second === null || second === undefined ? "–" : new Date(second * 1000).toISOString().replace("T", " ").replace(".000Z", " UTC"));
+
+/** A time from now on, as people say it: "in 3 min", "2 h ago". */
+export function fromNow(second) {
+  const delta = Math.round(second - Date.now() / 1000);
+  const size = Math.abs(delta);
+  const [amount, unit] = size < 100 ? [size, "s"] : size < 6_000 ? [Math.round(size / 60), "min"] : size < 172_800 ? [Math.round(size / 3600), "h"] : [Math.round(size / 86_400), "d"];
+  return delta < 0 ? `${amount} ${unit} ago` : `in ${amount} ${unit}`;
+}
+
+export const number = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
+
+/** A word of a command line, as a shell takes it. */
+export const quoted = (text) => (/^[\w.:/@+-]+$/.test(text) ? text : "'" + text.replaceAll("'", `'"'"'`) + "'");
+
+/** The bytes of a value, which JSON has as text or in base64. */
+export function bytesOf(told) {
+  if (told.valueBase64) return Uint8Array.from(atob(told.valueBase64), (each) => each.charCodeAt(0));
+  return new TextEncoder().encode(told.value ?? "");
+}
+
+export const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join(" ");
+
+export function table(heads, rows) {
+  const cell = (tag, content, index) => el(tag, { class: heads[index].number ? "number" : null, scope: tag === "th" ? "col" : null }, content);
+  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Table" },
+    el("table", {},
+      el("thead", {}, el("tr", {}, heads.map((head, index) => cell("th", head.name, index)))),
+      el("tbody", {}, rows.map((row) => el("tr", {}, row.map((content, index) => cell("td", content, index)))))));
+}
+
+export const unknown = (partitions) =>
+  partitions.length ? el("p", { class: "bad" }, `Unknown: ${partitions.map((each) => `partition ${each.partition} (${each.why})`).join("; ")}`) : null;
+
+export const failure = (error) => el("p", { class: "bad", role: "alert" }, error.message);

@@ -1,0 +1,116 @@
+// Search among the timers that wait, and all of one.
+
+import { act, ask, at, bytesOf, el, failure, fromNow, get, hex, link, number, quoted, table, unknown } from "./page.js";
+
+const HEADS = [{ name: "fires" }, { name: "timer id" }, { name: "topic" }, { name: "key" }, { name: "request" }, { name: "bytes", number: true }];
+
+const row = (each) => [
+  el("span", {}, at(each.second), " ", el("span", { class: "soft" }, fromNow(each.second))),
+  each.timerId ? link(each.timerId, "timer", each.timerId) : el("span", { class: "soft" }, "none"),
+  each.topic, each.key ?? "–", each.request, number(each.valueBytes),
+];
+
+/** What a text in the search box may mean: a time, or an id, a prefix, a key, a topic. */
+function meanings(text) {
+  const time = /^\d{4}-\d\d-\d\d/.test(text) ? Date.parse(text.length === 10 ? text + "T00:00:00Z" : text) / 1000 : /^\d{9,11}$/.test(text) ? Number(text) : NaN;
+  if (!Number.isNaN(time)) return [["that fire from then on", { from: String(Math.floor(time)) }]];
+  return [["whose id begins so", { prefix: text }], ["with this key", { key: text }], ["with this topic", { topic: text }]];
+}
+
+export async function timers({ place, query, signal }) {
+  const text = query.get("q") ?? "";
+  const box = el("input", { name: "q", type: "search", class: "long", value: text, "aria-label": "Search" });
+  const shown = el("div", { "aria-live": "polite" });
+  place.append(el("h2", {}, "Timers"),
+    el("form", { class: "row", onsubmit: (event) => { event.preventDefault(); location.hash = `#/timers?q=${encodeURIComponent(box.value)}`; } },
+      el("label", {}, "id, beginning of ids, key, topic or time", box), el("button", { class: "act" }, "Search")),
+    shown);
+  const range = { from: query.get("from"), to: query.get("to") };
+  const wanted = text ? meanings(text) : [[range.from ? `from ${at(Number(range.from))} on` : "that fire next", range]];
+  const parts = wanted.map(async ([what, filter]) => {
+    const part = el("section", {}, el("h3", {}, `Timers ${what}`), el("p", { class: "soft" }, "Looking …"));
+    shown.append(part);
+    await list(part, what, filter, signal);
+  });
+  if (text) {
+    shown.prepend(el("p", {}, link(`Look for the id ${text}, also among those that have fired`, "timer", text)));
+  }
+  await Promise.all(parts);
+}
+
+async function list(part, what, filter, signal, cursor = null, before = []) {
+  try {
+    const page = await get("timers", { ...filter, cursor, limit: 50 });
+    if (signal.aborted) return;
+    const rows = [...before, ...page.timers.map(row)];
+    const more = page.cursor ? el("button", { onclick: () => list(part, what, filter, signal, page.cursor, rows) }, page.cut ? "Look further" : "Show more") : null;
+    part.replaceChildren(...[
+      el("h3", {}, `Timers ${what}`),
+      rows.length ? table(HEADS, rows) : el("p", { class: "soft" }, "None."),
+      page.cut ? el("p", { class: "bad" }, "There was no time to look at all of them yet.") : null,
+      unknown(page.unknown), more].filter(Boolean));
+  } catch (error) {
+    part.replaceChildren(el("h3", {}, `Timers ${what}`), failure(error));
+  }
+}
+
+function values(told) {
+  const bytes = bytesOf(told);
+  const pretty = () => { try { return JSON.stringify(JSON.parse(told.value), null, 2); } catch { return null; } };
+  const forms = { text: told.value, JSON: told.value ? pretty() : null, hex: hex(bytes) };
+  const box = el("pre", { tabindex: "0" });
+  const choose = (name) => { box.textContent = forms[name]; };
+  choose(forms.JSON ? "JSON" : forms.text === null || forms.text === undefined ? "hex" : "text");
+  const buttons = Object.keys(forms).filter((name) => forms[name] !== null && forms[name] !== undefined).map((name) => el("button", { type: "button", onclick: () => choose(name) }, name));
+  return el("div", {}, el("div", { class: "buttons" }, buttons), box);
+}
+
+export async function timer(screen) {
+  const { place, rest, signal, mayAct } = screen;
+  const id = rest[0] ?? "";
+  place.replaceChildren(el("h2", {}, id), el("p", { class: "soft" }, "Looking …"));
+  const told = await get(`timers/${encodeURIComponent(id)}`);
+  if (signal.aborted) return;
+  const waits = told.state === "pending" || told.state === "parked";
+  const said = el("p", { role: "status" });
+  const after = async (what, done) => {
+    if (what === null) return;
+    try {
+      await done(what);
+      await timer(screen);
+    } catch (error) {
+      said.replaceChildren(failure(error));
+    }
+  };
+  const path = `timers/${encodeURIComponent(id)}`;
+  const name = quoted(id);
+  const cancel = async () => after(
+    await ask({ title: "Take it back?", text: `${id} would not fire.`, cli: `kafka-timers cancel ${name} --if-pending --request ${told.request}`, yes: "Take it back" }),
+    () => act("DELETE", `${path}?request=${told.request}`));
+  const fire = async () => after(
+    await ask({ title: "Fire it now?", text: `${id} would fire in the next second, and not at ${told.at}.`, cli: `kafka-timers fire-now ${name}`, yes: "Fire it" }),
+    () => act("PATCH", path, { after: 0 }));
+  const move = async () => after(
+    await ask({ title: "Move it", text: "RFC 3339 with a zone, or UNIX seconds. All else stays as it is.", cli: `kafka-timers move ${name} --at … --topic ${quoted(told.topic)} --if-pending --request ${told.request}`, input: "New time", value: told.at, yes: "Move it" }),
+    (when) => act("PATCH", path, { at: when }));
+  const again = async () => after(
+    await ask({ title: "Ask for it again?", text: "The same callback, in five seconds.", cli: `kafka-timers send --in 5s --timer-id ${name} --topic ${quoted(told.topic)} …`, yes: "Ask again" }),
+    () => act("PUT", path, { after: 5, topic: told.topic, key: told.key, token: told.token, headers: told.headers, ...(told.valueBase64 ? { valueBase64: told.valueBase64 } : { value: told.value ?? "" }) }));
+  const buttons = waits
+    ? [["Take back", cancel], ["Move", move], ["Fire now", fire]]
+    : [["Ask again", again]];
+  place.replaceChildren(
+    el("h2", {}, id),
+    el("p", { class: `state${told.state === "refused" ? " bad" : ""}` }, `${told.state}; ${waits ? "fires" : "was for"} ${at(told.second)}, ${told.second === null ? "" : fromNow(told.second)}`),
+    el("div", { class: "buttons" }, mayAct ? buttons.map(([text, does]) => el("button", { onclick: does }, text)) : el("span", { class: "soft" }, "You may look only.")),
+    said,
+    el("h3", {}, "Callback"),
+    table([{ name: "topic" }, { name: "key" }, { name: "token" }, { name: "request" }], [[told.topic, told.key ?? "–", told.token ?? "–", told.request]]),
+    ...(told.headers.length ? [table([{ name: "header" }, { name: "value" }], told.headers.map((each) => [each.name, each.value ?? (each.valueBase64 ? hex(bytesOf(each)) : "null")]))] : []),
+    el("h3", {}, "Value"), values(told),
+    el("h3", {}, "Its life"),
+    el("ol", { class: "life" }, told.history.map((each) => el("li", {},
+      el("strong", {}, each.cancel ? "taken back" : "asked for"), ` at ${each.appended.replace("T", " ").replace("Z", " UTC")}, request ${each.request}`,
+      el("br"), each.cancel ? `the cancel: ${each.state}` : `for ${at(each.second)}: ${each.state}${each.reason ? `, ${each.reason}` : ""}`))),
+    el("p", {}, el("code", {}, `kafka-timers find ${name}`)));
+}

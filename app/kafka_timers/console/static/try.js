@@ -1,0 +1,72 @@
+// Ask for a timer, and see its callback come.
+
+import { act, el, failure, link, quoted, send } from "./page.js";
+
+const SHOWN = 50;
+
+export async function trial({ place, signal, mayAct }) {
+  const field = (name, value, more = {}) => el("input", { name, value, required: true, ...more });
+  const fields = { topic: field("topic", "callbacks"), after: field("after", "3", { type: "number", min: "0", step: "any" }), key: field("key", "order-7", { required: false }), value: field("value", "pay now", { required: false }), timerId: field("timerId", "", { required: false }) };
+  const labels = { topic: "callback topic", after: "after, seconds", key: "key", value: "value", timerId: "timer id; one is made if empty" };
+  const said = el("p", { role: "status" });
+  const cli = el("pre");
+  const callbacks = el("ol", { class: "life", "aria-live": "polite" });
+  const watched = el("p", { class: "soft" }, "Send one, and its topic is watched.");
+  let watching = null;
+
+  const tell = () => {
+    const id = fields.timerId.value ? ` --timer-id ${quoted(fields.timerId.value)}` : "";
+    cli.textContent = `kafka-timers send --in ${fields.after.value}s --topic ${quoted(fields.topic.value)} --key ${quoted(fields.key.value)} --value ${quoted(fields.value.value)}${id}`;
+  };
+  const submit = async (event) => {
+    event.preventDefault();
+    said.replaceChildren("Asking …");
+    const body = { topic: fields.topic.value, after: Number(fields.after.value), value: fields.value.value };
+    if (fields.key.value) body.key = fields.key.value;
+    if (fields.timerId.value) body.timerId = fields.timerId.value;
+    try {
+      if (watching !== body.topic) {
+        watching = body.topic;
+        await watch(body.topic, callbacks, watched, signal);
+      }
+      const made = await act("POST", "timers", body);
+      said.replaceChildren("It fires at ", made.at.replace("T", " ").replace("Z", " UTC"), ": ", link(made.timerId, "timer", made.timerId));
+    } catch (error) {
+      said.replaceChildren(failure(error));
+    }
+  };
+  place.append(el("h2", {}, "Try"), el("div", { class: "columns" },
+    el("section", {}, el("h3", {}, "Ask for a timer"),
+      el("form", { class: "row", onsubmit: submit, oninput: tell }, Object.entries(fields).map(([name, each]) => el("label", {}, labels[name], each)),
+        el("button", { class: "act", disabled: !mayAct }, "Send")),
+      said, cli, mayAct ? null : el("p", { class: "soft" }, "You may look only.")),
+    el("section", {}, el("h3", {}, "Callbacks as they come"), watched, callbacks)));
+  tell();
+}
+
+/** Shows what comes on *topic* from now on; returns once it is watched. */
+async function watch(topic, list, told, signal) {
+  list.replaceChildren();
+  const response = await send("GET", `events?topic=${encodeURIComponent(topic)}`, undefined, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  told.textContent = `watching ${topic}`;
+  (async () => {
+    let rest = "";
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      const events = (rest + value).split("\n\n");
+      rest = events.pop();
+      for (const event of events) {
+        const data = event.split("\n").find((line) => line.startsWith("data: "));
+        if (data) list.prepend(shown(JSON.parse(data.slice(6))));
+        while (list.children.length > SHOWN) list.lastChild.remove();
+      }
+    }
+    told.textContent = `${topic} is watched no more`;
+  })().catch(() => { told.textContent = `${topic} is watched no more`; });
+}
+
+const shown = (callback) => el("li", {},
+  el("strong", {}, callback.key ?? callback.key_base64 ?? "no key"), " ", el("span", {}, callback.value ?? callback.value_base64 ?? "null"),
+  el("br"), el("span", { class: "soft" }, callback.lateness_ms === null ? "no timer" : `${callback.lateness_ms} ms late, request ${callback.request}`));

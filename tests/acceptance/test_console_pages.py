@@ -1,0 +1,259 @@
+"""The console's pages in a real browser, on a real worker and a real Kafka, as a person uses them."""
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service as Driver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+from service import LIMIT_S, Process, Service
+
+from kafka_timers.core.wire import Future
+from kafka_timers.dev.broker import free_port
+
+EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
+SCREENS = ("now", "ahead", "timers", "refused", "partitions", "try", "api")
+
+_T = TypeVar("_T")
+
+
+class Pages:
+    """A browser on the console of a service."""
+
+    def __init__(self, service: Service, console: Process, browser: webdriver.Chrome) -> None:
+        self.service = service
+        self.console = console
+        self.browser = browser
+
+    @property
+    def url(self) -> str:
+        """Where the console is."""
+        return f"http://127.0.0.1:{self.console.port}/"
+
+    async def open(self, screen: str) -> None:
+        """Open a screen anew."""
+        await asyncio.to_thread(self.browser.get, "about:blank")
+        await asyncio.to_thread(self.browser.get, f"{self.url}#/{screen}")
+
+    async def until(self, found: Callable[[], _T]) -> _T:
+        """Return what is *found* once it is something."""
+        wait = WebDriverWait(self.browser, LIMIT_S, ignored_exceptions=(Exception,))
+        return await asyncio.to_thread(wait.until, lambda _: found())
+
+    async def until_shown(self, text: str) -> None:
+        """Wait until the main part of the page shows *text*."""
+        try:
+            await self.until(lambda: text in self.main)
+        except Exception as error:
+            raise AssertionError(f"{text!r} is not shown, but {self.main!r}") from error
+
+    @property
+    def main(self) -> str:
+        """What the main part of the page shows."""
+        return self.browser.find_element(By.ID, "main").text
+
+    async def press(self, text: str) -> None:
+        """Press the button that says *text*."""
+        await self.until(lambda: self._pressed(text))
+
+    def _pressed(self, text: str) -> bool:
+        for button in self.browser.find_elements(By.XPATH, f"//button[normalize-space()='{text}']"):
+            if button.is_displayed():
+                button.click()
+                return True
+        return False
+
+    async def confirm(self) -> None:
+        """Say yes in the dialog before an action."""
+        await self.until(lambda: self.browser.find_element(By.ID, "ask").get_attribute("open"))
+        self.browser.find_element(By.ID, "ask-yes").click()
+
+    async def fill(self, name: str, text: str) -> None:
+        """Put *text* into a field."""
+        field = await self.until(lambda: self.browser.find_element(By.NAME, name))
+        field.clear()
+        field.send_keys(text)
+
+    def complaints(self) -> list[Any]:
+        """Return what the browser has complained of since the last call."""
+        return [entry for entry in self.browser.get_log("browser") if entry["level"] != "INFO"]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """Debian's chromium, or a skip that says how to get it."""
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("no chromium here: apt-get install chromium chromium-driver")
+    options = Options()
+    options.binary_location = chromium
+    flags = ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync")
+    more = ("disable-background-networking", "disable-component-update", "disable-dev-shm-usage")
+    folder = tmp_path_factory.mktemp("browser")
+    for flag in (*flags, *more, f"user-data-dir={folder}", "window-size=1100,900"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=Driver(driver))
+    yield started
+    started.quit()
+
+
+@pytest.fixture(scope="module")
+async def pages(
+    bootstrap: str, browser: webdriver.Chrome, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Pages]:
+    prefix = f"pages-{time.time_ns()}-"
+    folder: Path = tmp_path_factory.mktemp("pages")
+    async with Service(bootstrap, prefix, folder) as service:
+        await service.start("oscillator")
+        worker = await service.start("worker", "--seal-every-s", "1", "--query-port", str(free_port()))
+        await worker.until("/readyz", lambda status, _: status == 200)
+        console = await service.start("console", "--writable", "--group", prefix + "workers")
+        await console.until("/livez", lambda status, _: status == 200)
+        yield Pages(service, console, browser)
+
+
+def picture(pages: Pages, name: str) -> None:
+    """Keep a picture of the page where somebody wants to see it."""
+    if folder := os.environ.get("CONSOLE_PICTURES"):
+        pages.browser.save_screenshot(f"{folder}/{name}.png")
+
+
+async def test_a_newcomer_sends_a_timer_and_sees_it_fire(pages: Pages) -> None:
+    await pages.open("now")
+    await pages.until_shown("It fires: every partition is sealed up to")
+    picture(pages, "now")
+    await pages.open("try")
+    await pages.fill("topic", pages.service.callbacks)
+    await pages.fill("after", "2")
+    await pages.fill("value", EVIL)
+    await pages.fill("timerId", "first")
+    await pages.press("Send")
+    await pages.until_shown("It fires at")
+    await pages.until_shown(EVIL)
+    await pages.until_shown("ms late, request")
+    picture(pages, "try")
+    pages.browser.find_element(By.LINK_TEXT, "first").click()
+    await pages.until_shown("Its life")
+    await pages.open("timer/first")
+    await pages.until_shown("fired; was for")
+    picture(pages, "timer")
+
+
+async def test_a_timer_is_found_and_taken_back_and_does_not_fire(pages: Pages) -> None:
+    due = int(time.time()) + 3_600
+    topic = pages.service.prefix + "never"
+    await pages.service.create_topic(topic)
+    for name in ("cust-7/a", "cust-7/b", EVIL):
+        await pages.service.request(due, Future(callBackTopic=topic, callBack=b'{"a": 1}', timerId=name))
+    await pages.service.until_sealed(int(time.time()))
+    await pages.open("timers")
+    await pages.fill("q", "cust-7/")
+    pages.browser.find_element(By.NAME, "q").send_keys(Keys.ENTER)
+    await pages.until_shown("Timers whose id begins so")
+    await pages.until_shown("cust-7/b")
+    assert EVIL not in pages.main
+    picture(pages, "timers")
+    pages.browser.find_element(By.LINK_TEXT, "cust-7/a").click()
+    await pages.until_shown("pending; fires")
+    await pages.press("Move")
+    field = await pages.until(lambda: pages.browser.find_element(By.ID, "ask-input"))
+    field.clear()
+    field.send_keys(str(due + 60))
+    await pages.confirm()
+    await pages.until_shown("moved")
+    await pages.press("Take back")
+    assert "kafka-timers cancel cust-7/a --if-pending --request" in pages.browser.find_element(By.ID, "ask-cli").text
+    assert not pages.browser.find_element(By.ID, "ask-input").is_displayed()
+    picture(pages, "cancel")
+    await pages.confirm()
+    await pages.until_shown("cancelled; was for")
+    # The one whose id is markup is text everywhere.
+    await pages.open("timers?q=" + topic)
+    await pages.until_shown(EVIL)
+    await pages.open("ahead?unit=hour")
+    await pages.until_shown("timers wait in")
+    picture(pages, "ahead")
+    assert pages.browser.title == "kafka-timers"
+
+
+async def test_fire_now_and_ask_again(pages: Pages) -> None:
+    topic, due = pages.service.callbacks, int(time.time()) + 3_600
+    await pages.service.request(due, Future(callBackTopic=topic, callBack=b"v", timerId="soon"))
+    await pages.open("timer/soon")
+    await pages.press("Fire now")
+    await pages.confirm()
+    await pages.until_shown("moved")
+    await pages.service.until_sealed(int(time.time()) + 2)
+    await pages.open("timer/soon")
+    await pages.until_shown("fired; was for")
+    await pages.press("Ask again")
+    await pages.confirm()
+    await pages.until_shown("pending; fires")
+
+
+async def test_what_was_refused_is_sent_again_once(pages: Pages) -> None:
+    topic = pages.service.prefix + "missing"
+    await pages.service.request(int(time.time()), Future(callBackTopic=topic, callBack=b"v", timerId="refused"))
+    await pages.service.until_sealed(int(time.time()) + 1)
+    await pages.open(f"refused?topic={topic}")
+    await pages.until_shown("topic-unknown")
+    picture(pages, "refused")
+    for said in ("was sent again, as request", "or its id has a later timer"):
+        await pages.press("Send again")
+        await pages.confirm()
+        await pages.until_shown(said)
+
+
+async def test_it_shows_what_the_service_lacks(pages: Pages) -> None:
+    await pages.open("partitions")
+    await pages.until_shown("sealed up to")
+    await pages.until(lambda: len(pages.browser.find_elements(By.CSS_SELECTOR, "tbody tr")) == 4)
+    picture(pages, "partitions")
+    await pages.open("timer/nobody")
+    await pages.until_shown("no timer is known as 'nobody'")
+
+
+@pytest.mark.parametrize("width", [1100, 360])
+async def test_no_screen_complains_overflows_or_asks_another_host(pages: Pages, width: int) -> None:
+    browser = pages.browser
+    pages.complaints()
+    browser.get_log("performance")
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    )
+    for screen in SCREENS:
+        await pages.open(screen)
+        await pages.until(lambda: browser.find_element(By.CSS_SELECTOR, "main h2"))
+        await asyncio.sleep(0.3)
+        picture(pages, f"{screen}-{width}")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width, screen
+        assert browser.find_elements(By.CSS_SELECTOR, "nav a[aria-current=page]"), screen
+    assert pages.complaints() == []
+    asked = [entry["message"] for entry in browser.get_log("performance") if "requestWillBeSent" in entry["message"]]
+    urls = {part.split('"')[0] for message in asked for part in message.split('"url":"')[1:]}
+    assert urls
+    assert {url for url in urls if not url.startswith((pages.url, "about:", "data:"))} == set()
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+async def test_it_can_be_used_by_keyboard_alone(pages: Pages) -> None:
+    await pages.open("now")
+    await pages.until_shown("Now")
+    body = pages.browser.find_element(By.TAG_NAME, "body")
+    for _ in range(4):
+        body.send_keys(Keys.TAB)
+        body = pages.browser.switch_to.active_element
+    assert body.text == "Timers"
+    body.send_keys(Keys.ENTER)
+    await pages.until_shown("that fire next")
+    assert pages.browser.switch_to.active_element.get_attribute("id") == "main"
