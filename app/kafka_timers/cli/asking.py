@@ -188,8 +188,10 @@ def cancel(
         waiting, unknown = _matching(given, dict(where), limit)
         named = [timer for timer in waiting if bytes_in(timer, "timer_id")]
         if dry_run or not yes or not named:
-            _preview(waiting, len(named), as_json=as_json)
+            _preview(waiting, len(named))
         if not named or dry_run:
+            if as_json:
+                click.echo(json.dumps(waiting))
             say_unknown(unknown)
             sys.exit(0 if named else EXIT_CODES[Outcome.UNKNOWN])
         if not yes:
@@ -225,10 +227,8 @@ def _matching(
     return waiting, unknown
 
 
-def _preview(waiting: Sequence[Mapping[str, Any]], named: int, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(list(waiting)))
-        return
+def _preview(waiting: Sequence[Mapping[str, Any]], named: int) -> None:
+    """Tell people which timers match, beside what programs read."""
     if waiting:
         Console(stderr=True).print(pending_table(waiting[:_SHOWN]))
     more = len(waiting) - _SHOWN

@@ -3,8 +3,8 @@
 import { at, el, failure, get, number, unknown } from "./page.js";
 
 const UNITS = { second: 1, minute: 60, hour: 3_600 };
-// What a worker of one core was measured to fire in a second.
-const HOT_PER_S = 50_000;
+// What one worker was measured to fire second after second on two cores, see docs/performance.md.
+const HOT_PER_S = 80_000;
 
 export async function ahead({ place, query, signal }) {
   const unit = query.get("unit") in UNITS ? query.get("unit") : "minute";
@@ -19,7 +19,7 @@ export async function ahead({ place, query, signal }) {
     const most = Math.max(1, ...found.counts.map((each) => each.count));
     const total = found.counts.reduce((sum, each) => sum + each.count, 0);
     const rows = found.counts.map(({ second, count }) => {
-      const isHot = count / length > HOT_PER_S || (length === 1 && count > HOT_PER_S);
+      const isHot = count / length > HOT_PER_S;
       const takes = isHot ? ` takes ${Math.ceil(count / HOT_PER_S)} s` : "";
       return el("li", { class: isHot ? "hot" : null },
         el("a", { href: `#/timers?from=${second}&to=${second + length}` }, at(second).replace(" UTC", "")),
