@@ -32,6 +32,7 @@ __all__ = [
     "QuerySettings",
     "WorkerSettings",
     "bounds_of",
+    "host_in",
     "is_loopback",
     "objection",
     "setting",
@@ -123,6 +124,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def host_in(address: str) -> str:
+    """Return the host of `host:port`, or of `[host]:port` as one with colons is written."""
+    return address[1:].partition("]")[0] if address.startswith("[") else address.partition(":")[0]
 
 
 def _flag(text: str) -> bool:

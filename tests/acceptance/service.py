@@ -150,6 +150,12 @@ class Service:
         await self.until_serving(process)
         return process
 
+    async def firing(self, *options: str) -> Process:
+        """Start a worker that seals each second, and wait until it fires; ticks have to come."""
+        worker = await self.start("worker", "--seal-every-s", "1", *options)
+        await worker.until("/readyz", lambda status, _: status == 200)
+        return worker
+
     async def until_serving(self, process: Process) -> None:
         """Wait until a worker has nothing to complain of but that no tick comes."""
         await process.until("/readyz", lambda status, body: status == 200 or body.startswith("no tick"))

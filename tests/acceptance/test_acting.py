@@ -73,8 +73,7 @@ async def live(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     folder: Path = tmp_path_factory.mktemp("acting")
     async with Service(bootstrap, prefix, folder) as service:
         await service.start("oscillator")
-        worker = await service.start("worker", "--seal-every-s", "1", "--query-port", str(free_port()))
-        await worker.until("/readyz", lambda status, _: status == 200)
+        await service.firing("--query-port", str(free_port()))
         yield Live(service)
 
 

@@ -25,7 +25,7 @@ class Live:
         self.worker.child.kill()
         await self.worker.child.wait()
         shutil.rmtree(self.worker.data_dir)
-        self.worker = await serving(self.service)
+        self.worker = await self.service.firing()
 
     async def fired(self, timer_id: str, until_s: float) -> list[str]:
         """Return the requests of *timer_id* that have fired, once the second *until_s* has been sealed."""
@@ -50,14 +50,7 @@ async def live(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Asyn
     folder: Path = tmp_path_factory.mktemp("conditions")
     async with Service(bootstrap, prefix, folder) as service, TimerClient(bootstrap, topic_prefix=prefix) as client:
         await service.start("oscillator")
-        yield Live(service, await serving(service), client)
-
-
-async def serving(service: Service) -> Process:
-    """Start a worker that seals each second, and wait until it fires."""
-    worker = await service.start("worker", "--seal-every-s", "1")
-    await worker.until("/readyz", lambda status, _: status == 200)
-    return worker
+        yield Live(service, await service.firing(), client)
 
 
 async def until(second: float) -> None:

@@ -70,8 +70,7 @@ async def console(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> A
     (folder / "tokens").write_text(f"# who may come\nread {READ} the dashboard\n\noperate {OPERATE} billing\n")
     async with Service(bootstrap, prefix, folder) as service, aiohttp.ClientSession() as session:
         await service.start("oscillator")
-        worker = await service.start("worker", "--seal-every-s", "1", "--query-port", str(free_port()))
-        await worker.until("/readyz", lambda status, _: status == 200)
+        await service.firing("--query-port", str(free_port()))
         options = ("--token-file", str(folder / "tokens"), "--allowed-topics", prefix + "*")
         started = await service.start("console", *options, "--group", prefix + "workers")
         await started.until("/livez", lambda status, _: status == 200)

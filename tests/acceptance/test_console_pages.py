@@ -115,8 +115,7 @@ async def pages(
     folder: Path = tmp_path_factory.mktemp("pages")
     async with Service(bootstrap, prefix, folder) as service:
         await service.start("oscillator")
-        worker = await service.start("worker", "--seal-every-s", "1", "--query-port", str(free_port()))
-        await worker.until("/readyz", lambda status, _: status == 200)
+        await service.firing("--query-port", str(free_port()))
         console = await service.start("console", "--writable", "--group", prefix + "workers")
         await console.until("/livez", lambda status, _: status == 200)
         yield Pages(service, console, browser)

@@ -18,7 +18,7 @@ from typing import Any
 from kafka_timers.console.pages import PAGES
 from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import is_loopback
+from kafka_timers.settings import host_in, is_loopback
 
 __all__ = ["BODY_BYTES_MAX", "Access", "Caller", "Role", "problem"]
 
@@ -30,13 +30,16 @@ _TOKEN_LENGTH = 16
 # Pages hold nothing themselves: what they show they ask for.
 _OPEN_PATHS = frozenset(("/livez", "/", *(f"/static/{name}" for name in PAGES)))
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-}
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-store"),
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        b"img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    ),
+]
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -123,7 +126,7 @@ class Access:
     def _refused(self, scope: _Scope, headers: Mapping[bytes, bytes]) -> tuple[int, dict[str, Any]] | None:
         """Return what a request is refused with, whoever comes."""
         address = headers.get(b"host", b"").decode("latin-1").lower()
-        host = address[1:].partition("]")[0] if address.startswith("[") else address.partition(":")[0]
+        host = host_in(address)
         if host not in self._hosts and not is_loopback(host):
             return problem(403, f"{host!r} is no name of this: give it with --allowed-hosts")
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
@@ -212,8 +215,7 @@ def _guarded(send: _Send) -> _Send:
     async def sent(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             own = {name for name, _ in message.get("headers", ())}
-            more = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-            message["headers"] = [*message.get("headers", ()), *(each for each in more if each[0] not in own)]
+            message["headers"] = [*message.get("headers", ()), *(each for each in _HEADERS if each[0] not in own)]
         await send(message)
 
     return sent

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from kafka_timers.client.request import Answer, Callback, Outcome, future_of, second_after, second_at, when_of
 from kafka_timers.core.rejected import Rejected
-from kafka_timers.core.text import bytes_in, json_of
+from kafka_timers.core.text import bytes_in, headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future
 from kafka_timers.errors import RequestError
 from kafka_timers.operate.find import Found
@@ -360,14 +360,10 @@ def unknown_out(unknown: Mapping[int, str]) -> list[Unknown]:
 
 def history_out(timer_id: str, found: Found) -> HistoryOut | None:
     """Return what was *found* of *timer_id*; None if it has no request."""
-    asked = [(outcome, found.request_of(outcome)) for outcome in found.outcomes if not outcome.cancel]
-    if not asked:
+    last = next((outcome for outcome in reversed(found.outcomes) if not outcome.cancel), None)
+    if last is None:
         return None
-    last, future = asked[-1]
-    headers = [
-        {"name": each.key, **json_of("value", each.value if each.HasField("value") else None)}
-        for each in future.headers
-    ]
+    future = found.request_of(last)
     shown = {
         "timer_id": timer_id,
         "state": last.state,
@@ -378,7 +374,7 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
         "key": future.callBackKey or None,
         "token": future.token or None,
         **json_of("value", future.callBack),
-        "headers": headers,
+        "headers": headers_of(future.headers),
         "history": [
             RecordOut(
                 request=f"{found.partition}:{each.offset}",

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self
 from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import FIRST_MS, REFUSED_MS, first_key, is_batch, moment_of, parts_of, row_key, row_of
-from kafka_timers.core.text import json_of
+from kafka_timers.core.text import headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Request
 
 __all__ = ["END_MS", "PLACE_PATTERN", "UNITS_S", "Pending", "Place", "Wanted", "place_of_row", "waiting_in"]
@@ -83,11 +83,7 @@ class Pending(NamedTuple):
             "value_bytes": len(request.callBack),
         }
         if with_values:
-            headers = [
-                {"name": each.key, **json_of("value", each.value if each.HasField("value") else None)}
-                for each in request.headers
-            ]
-            told |= {**json_of("value", request.callBack), "headers": headers}
+            told |= {**json_of("value", request.callBack), "headers": headers_of(request.headers)}
         return told
 
 

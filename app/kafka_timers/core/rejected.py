@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.text import json_of
+from kafka_timers.core.text import headers_of, json_of
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import SECOND_LIMIT, Condition, Future, future_from, number_in, rejection_in
 from kafka_timers.errors import RequestError, WireError
@@ -132,10 +132,7 @@ class Rejected:
             "timer_id": future.timerId or None,
             "token": future.token or None,
             **json_of("value", future.callBack),
-            "headers": [
-                {"name": each.key, **json_of("value", each.value if each.HasField("value") else None)}
-                for each in future.headers
-            ],
+            "headers": headers_of(future.headers),
         }
 
     def again(self, requests: str, partitions: int, now_s: int, second: int | None = None) -> Again:

@@ -5,10 +5,10 @@ Pure.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["bytes_in", "json_of"]
+__all__ = ["bytes_in", "headers_of", "json_of"]
 
 
 def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
@@ -17,6 +17,11 @@ def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
         return {name: None if data is None else data.decode()}
     except UnicodeDecodeError:
         return {name + "_base64": base64.b64encode(data or b"").decode()}
+
+
+def headers_of(headers: Iterable[Any]) -> list[dict[str, str | None]]:
+    """Return *headers* of a request's message, each with its name and its value; null where there is none."""
+    return [{"name": each.key, **json_of("value", each.value if each.HasField("value") else None)} for each in headers]
 
 
 def bytes_in(document: Mapping[str, Any], name: str) -> bytes | None:

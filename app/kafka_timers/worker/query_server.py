@@ -19,7 +19,7 @@ from aiohttp import web
 from kafka_timers.core.pending import END_MS, UNITS_S, Place, Wanted
 from kafka_timers.errors import SettingsError
 from kafka_timers.http_server import HttpServer
-from kafka_timers.settings import WorkerSettings, is_loopback
+from kafka_timers.settings import WorkerSettings, host_in, is_loopback
 from kafka_timers.worker.questions import Questions, TooManyError
 
 __all__ = ["PAGE_MAX", "QueryServer"]
@@ -70,7 +70,7 @@ class QueryServer(HttpServer):
                 refusal = _refusal(401, "a token is needed: give --query-token-file")
                 refusal.headers["WWW-Authenticate"] = "Bearer"
                 return refusal
-        elif self._is_open and not is_loopback(_host_in(request.host)):
+        elif self._is_open and not is_loopback(host_in(request.host)):
             # A page may have its own name lead to this host.
             return _refusal(403, "without a token this is for localhost alone")
         try:
@@ -186,11 +186,6 @@ def _context(settings: WorkerSettings) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise SettingsError(f"the certificates to answer questions with cannot be read: {error}") from error
     return context
-
-
-def _host_in(address: str) -> str:
-    """Return the host of `host:port`, or of `[host]:port` as one with colons is written."""
-    return address[1:].partition("]")[0] if address.startswith("[") else address.partition(":")[0]
 
 
 def _refusal(status: int, why: str) -> web.Response:
