@@ -28,7 +28,7 @@ BODY_BYTES_MAX = 2 << 20
 _HEADERS_MAX = 200
 _TOKEN_LENGTH = 16
 # Pages hold nothing themselves: what they show they ask for.
-_OPEN_PATHS = frozenset(("/livez", "/", *(f"/static/{name}" for name in PAGES)))
+_OPEN_PATHS = frozenset(("/livez", "/liveness", "/", *(f"/static/{name}" for name in PAGES)))
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),

@@ -3,9 +3,10 @@ Which address does what, and what an error is answered.
 """
 
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from functools import wraps
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
 
 from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
@@ -16,36 +17,51 @@ from starlette.exceptions import HTTPException
 from kafka_timers import __version__
 from kafka_timers.client.request import Outcome, when_of
 from kafka_timers.console.access import Caller, Role, problem
-from kafka_timers.console.models import (
+from kafka_timers.console.answers import (
     AheadOut,
     AnswerOut,
     CallerOut,
-    Change,
     HistoryOut,
     PageOut,
     Problem,
     RejectedOut,
     RejectedPage,
-    When,
-    Wish,
+    RequestOut,
+    TopicsOut,
     answer_out,
     history_out,
     page_out,
+    request_out,
+    topics_out,
     unknown_out,
+    waiting_out,
 )
+from kafka_timers.console.etf1 import info_of, schedules_of
+from kafka_timers.console.models import Change, When, Wish
 from kafka_timers.console.pages import PAGES
-from kafka_timers.console.service import Service, TooManyError, TopicForbiddenError
+from kafka_timers.console.service import Service, TopicForbiddenError
+from kafka_timers.console.sharing import BusyError, LateError, within
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
 from kafka_timers.core.rejected import Rejected
-from kafka_timers.core.wire import SECOND_LIMIT, Future
-from kafka_timers.errors import AnswerError, KafkaTimersError, PublishError, QueryError, RequestError, WhenError
+from kafka_timers.core.wire import SECOND_LIMIT, Future, future_from
+from kafka_timers.errors import (
+    AnswerError,
+    KafkaTimersError,
+    PublishError,
+    QueryError,
+    RequestError,
+    WhenError,
+    WireError,
+)
 from kafka_timers.operate.documents import status_document
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.rejected import Which
 
 __all__ = ["app_of"]
 
+# No page waits for longer; what has a limit of its own says more.
+_LIMIT_S = 2.9
 _BUCKETS_MAX = 10_000
 _PAGE_MAX = 1_000
 
@@ -66,6 +82,8 @@ _MISSING: dict[int | str, dict[str, Any]] = {404: _PROBLEMS[400] | {"description
 _CONFLICT: dict[int | str, dict[str, Any]] = {
     409: _PROBLEMS[400] | {"description": "It is too late, or another one is known."}
 }
+
+_T = TypeVar("_T")
 
 _Instant = Annotated[str | None, Query(description="RFC 3339 with a zone, or UNIX seconds")]
 
@@ -103,19 +121,25 @@ def app_of(service: Service) -> FastAPI:
         ("PUT", "/v1/timers/{timer_id:path}", set_timer, AnswerOut, 200, {}),
         ("PATCH", "/v1/timers/{timer_id:path}", move_timer, AnswerOut, 200, _MISSING | _CONFLICT),
         ("DELETE", "/v1/timers/{timer_id:path}", cancel_timer, AnswerOut, 200, _MISSING | _CONFLICT),
+        ("GET", "/v1/requests/{place}", show_request, RequestOut, 200, _MISSING),
         ("GET", "/v1/ahead", count_ahead, AheadOut, 200, {}),
         ("GET", "/v1/rejected", list_rejected, RejectedPage, 200, {}),
         ("POST", "/v1/rejected/{place}/redrive", redrive, AnswerOut, 200, _CONFLICT),
+        ("GET", "/v1/topics", list_topics, TopicsOut, 200, {}),
         ("GET", "/v1/status", show_status, None, 200, {}),
         ("GET", "/v1/me", show_caller, CallerOut, 200, {}),
     ]
     for method, path, does, model, status, more in routes:
-        app.add_api_route(path, does, methods=[method], response_model=model, status_code=status, responses=more)
+        answers = _in_time(does) if method == "GET" else does
+        app.add_api_route(path, answers, methods=[method], response_model=model, status_code=status, responses=more)
     stream: dict[int | str, dict[str, Any]] = {
         200: {"description": "Server-sent events.", "content": {"text/event-stream": {}}}
     }
-    app.add_api_route("/v1/events", follow, response_class=Response, responses=stream)
-    app.add_api_route("/livez", _is_alive, include_in_schema=False)
+    app.add_api_route("/v1/events", _in_time(follow), response_class=Response, responses=stream)
+    for path, shows in (("/info", _show_info), ("/schedules", _show_schedules)):
+        app.add_api_route(path, _in_time(shows), include_in_schema=False)
+    for path in ("/livez", "/liveness"):
+        app.add_api_route(path, _is_alive, include_in_schema=False)
     app.add_api_route("/", _page, include_in_schema=False)
     app.add_api_route("/static/{name}", _page, include_in_schema=False)
     app.add_exception_handler(HTTPException, _not_served)
@@ -123,6 +147,16 @@ def app_of(service: Service) -> FastAPI:
     app.add_exception_handler(KafkaTimersError, _failed)
     app.add_exception_handler(_ProblemError, _told)
     return app
+
+
+def _in_time(does: Callable[..., Coroutine[Any, Any, _T]]) -> Callable[..., Coroutine[Any, Any, _T]]:
+    """Return a route that does what *does* does, or says in time that it does not."""
+
+    @wraps(does)
+    async def answer(*args: Any, **given: Any) -> _T:
+        return await within(does(*args, **given), "Kafka or its log", _LIMIT_S)
+
+    return answer
 
 
 # --- who and what ----------------------------------------------------------------------------------------------------
@@ -199,9 +233,15 @@ async def list_timers(
     return page_out(await workers.page(limit, with_values=values, **wanted, **times))
 
 
-async def show_timer(timer_id: _Id, service: _Asked) -> HistoryOut:
-    """Show what became of a timer."""
-    found = await service.found(timer_id)
+async def show_timer(
+    timer_id: _Id,
+    service: _Asked,
+    history: Annotated[bool, Query(description="also tell what its id has had before; takes a look at the log")] = True,
+) -> HistoryOut:
+    """Show what became of a timer. One that waits is told at once, `complete` or not; the rest when the log is read."""
+    found = await service.timer(timer_id, with_history=history)
+    if not isinstance(found, Found):
+        return waiting_out(timer_id, found)
     shown = history_out(timer_id, found)
     if shown is None:
         raise _ProblemError(404, _not_known(timer_id, found))
@@ -221,8 +261,8 @@ async def move_timer(timer_id: _Id, change: Change, service: _Asked, caller: _Op
     """Change a timer that waits: its time, or what it sends; what is left out stays. Otherwise nothing happens."""
     second = _second(change, service)
     waiting = await service.pending(timer_id)
-    if waiting is None:
-        raise await _gone(timer_id, service)
+    if isinstance(waiting, Found):
+        raise _gone(timer_id, waiting)
     request, second_before, future = waiting
     answer = await service.move(_future(future, change, service), second or second_before, caller, request)
     if answer.outcome is not Outcome.MOVED:
@@ -245,6 +285,24 @@ async def cancel_timer(
     if answer.outcome is Outcome.IGNORED:
         raise _ProblemError(409, f"request {request} waits no more under {timer_id!r}; known is {answer.request}")
     return answer_out(timer_id, answer, service.clock.wall_s())
+
+
+async def show_request(
+    place: Annotated[str, Path(pattern=r"^[0-9]{1,9}:[0-9]{1,18}$", description="partition:offset on timer-request")],
+    service: _Asked,
+) -> RequestOut:
+    """Show what a request asks for, and whether its timer waits."""
+    found = await service.request(place)
+    if found is None:
+        raise _ProblemError(404, f"no request lies at {place} on {service.topics.requests}, or none that was committed")
+    record, waits = found
+    future = future_from(record.value or b"", topic=record.topic, partition=record.partition, offset=record.offset)
+    return request_out(record, future, waits)
+
+
+async def list_topics(service: _Asked) -> TopicsOut:
+    """List the callback topics of the timers that fire next, and of what was refused within an hour."""
+    return topics_out(await service.callback_topics())
 
 
 async def count_ahead(
@@ -307,8 +365,9 @@ async def redrive(
 
 
 async def show_status(service: _Asked) -> dict[str, Any]:
-    """Show how the service stands, and what is wrong; as `kafka-timers status --json`."""
-    return status_document(await service.status())
+    """Show how the service stood at `asked_at_s`, and what is wrong; as `kafka-timers status --json`."""
+    status, at_s = await service.status()
+    return status_document(status) | {"asked_at_s": round(at_s, 3)}
 
 
 async def show_caller(request: Request) -> CallerOut:
@@ -322,6 +381,14 @@ async def follow(
 ) -> StreamingResponse:
     """Follow a callback topic: an event for each callback that comes, as `kafka-timers watch --json` has it."""
     return StreamingResponse(await service.callbacks(topic), media_type="text/event-stream")
+
+
+async def _show_info(request: Request, service: _Asked) -> dict[str, Any]:
+    return await info_of(service, request.headers.get("host", ""))
+
+
+async def _show_schedules(service: _Asked) -> list[dict[str, Any]]:
+    return await schedules_of(service)
 
 
 async def _is_alive() -> Response:
@@ -360,9 +427,8 @@ def _instant(text: str | None) -> int | None:
         raise _ProblemError(422, str(error)) from error
 
 
-async def _gone(timer_id: str, service: Service) -> _ProblemError:
+def _gone(timer_id: str, found: Found) -> _ProblemError:
     """Return why no timer waits under *timer_id*."""
-    found = await service.found(timer_id)
     if found.outcomes and found.outcomes[-1].state in (State.FIRED, State.TOO_LATE):
         return _ProblemError(409, f"{timer_id!r} fires or has fired: nothing has changed")
     return _ProblemError(404, _not_known(timer_id, found))
@@ -401,7 +467,9 @@ async def _failed(_request: Request, error: Exception) -> JSONResponse:
     match error:
         case TopicForbiddenError():
             status = 403
-        case TooManyError():
+        case WireError():
+            status = 422
+        case BusyError() | LateError():
             status = 503
         case RequestError() | WhenError():
             status = 422

@@ -7,31 +7,38 @@ Everything is opened when it is first needed, so a console that starts before it
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from itertools import chain
+from operator import attrgetter
 from types import TracebackType
-from typing import Self
+from typing import Any, NamedTuple, Self, cast
 
+from aiokafka import ConsumerRecord
+
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.topics import answering, counted
 from kafka_timers.client.request import Answer, only_if_absent, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import Clock
 from kafka_timers.console.access import Caller
 from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.console.sharing import ANSWER_S, BusyError, LateError, Shared
 from kafka_timers.core.callbacks import topics_in
 from kafka_timers.core.rejected import Again
-from kafka_timers.core.wire import Future, Topics
+from kafka_timers.core.text import bytes_in
+from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, number_in
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.documents import callback_document
-from kafka_timers.operate.find import Found, find, request_at
+from kafka_timers.operate.find import Found, find, record_at, request_at
 from kafka_timers.operate.health import ServiceStatus
-from kafka_timers.operate.pending import Page, Workers, addresses_of, asking
-from kafka_timers.operate.rejected import RejectedLog, reading_rejected
+from kafka_timers.operate.pending import Page, Told, Workers, addresses_of, asking
+from kafka_timers.operate.rejected import RejectedLog, Which, reading_rejected
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
 
-__all__ = ["Service", "TooManyError", "TopicForbiddenError"]
+__all__ = ["Service", "TopicForbiddenError"]
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +47,63 @@ _FRESH_S = 2.0
 _FOLLOWERS_MAX = 20
 # Whoever has gone is noticed, and proxies keep the connection.
 _ALIVE_S = 5.0
+# A status that takes longer to read than somebody waits is told once it is there, if it is not older; Kafka's limit is
+# 10 s, and then the status says what was silent.
+_STALE_S = 15.0
+# Topics are told of so many timers that fire next, and of so many that were refused within an hour.
+_NEXT, _REFUSED_WITHIN_S = 1_000, 3_600
+# Of a topic, in Kafka; a longer name is in no question to it.
+_NAME_LENGTH = 249
+# A timer is changed by its request; for that a log may be read, and whoever changes one waits longer than a reader.
+_READING_S = 20.0
 
 
 class TopicForbiddenError(KafkaTimersError):
     """A callback topic is none that workers may write to."""
 
 
-class TooManyError(KafkaTimersError):
-    """As many follow callbacks as may at once."""
+class Waiting(NamedTuple):
+    """A timer that waits: partition:offset of its request, its UNIX second, and what it asks for."""
+
+    request: str
+    second: int
+    future: Future
+
+
+@dataclass(slots=True)
+class CallbackTopic:
+    """
+    A topic that timers ask for.
+
+    Attributes:
+        name: of the topic, as requests have it.
+        is_allowed: whether workers may write to it, as far as the console is told.
+        partitions: None if it does not exist, or this console's Kafka user may not know of it.
+        coming: timers among those that fire next.
+        next_second: UNIX second of the first of them.
+        refused: requests for it among the last that were refused.
+    """
+
+    name: str
+    is_allowed: bool
+    partitions: int | None = None
+    coming: int = 0
+    next_second: int | None = None
+    refused: int = 0
+
+
+class CallbackTopics(NamedTuple):
+    """Topics by name, and the timers that fire next, from which they were taken."""
+
+    topics: list[CallbackTopic]
+    page: Page
+
+
+class ReadStatus(NamedTuple):
+    """How the service stood at a UNIX time."""
+
+    status: ServiceStatus
+    at_s: float
 
 
 class Service:
@@ -57,25 +113,30 @@ class Service:
     Args:
         settings: of the console.
         clock: what `after` counts from.
+        answer_s: for how long somebody waits for what is read of a log.
 
     Attributes:
         clock: as given.
+        bootstrap: brokers, as given.
         topics: names of the service's own topics.
         reserved: the same, as a set: they get no callbacks.
     """
 
-    def __init__(self, settings: ConsoleSettings, clock: Clock) -> None:
+    def __init__(self, settings: ConsoleSettings, clock: Clock, answer_s: float = ANSWER_S) -> None:
         self._settings = settings
         self.clock = clock
+        self.bootstrap = settings.bootstrap
         self.topics = Topics.of(settings.topic_prefix)
         self.reserved = frozenset(astuple(self.topics))
         self._allowed = topics_in(settings.allowed_topics)
         self._opened = AsyncExitStack()
-        self._opening, self._starting = asyncio.Lock(), asyncio.Lock()
+        self._shared = Shared(answer_s)
+        self._starting = asyncio.Lock()
         self._client: TimerClient | None = None
         self._workers: Workers | None = None
         self._looking: asyncio.Task[None] | None = None
         self._looked_at_s = 0.0
+        self._status: ReadStatus | None = None
         self._followers = 0
 
     async def __aenter__(self) -> Self:
@@ -86,6 +147,7 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close what was opened."""
+        await self._shared.close()
         if self._looking:
             self._looking.cancel()
         await self._opened.aclose()
@@ -100,15 +162,19 @@ class Service:
             SettingsError: the token or a certificate to ask them with cannot be read.
             TopicsError: `timer-sealed` does not exist.
             BrokerError: no broker answers.
+            LateError: where they are is not known yet.
         """
-        async with self._opening:
-            if self._workers is None:
-                self._workers = await self._opened.enter_async_context(asking(self._settings))
-                self._looked_at_s = self.clock.elapsed_s()
+        if self._workers is None:
+            await self._shared.told("workers", self._open_workers, "where the workers answer")
+        workers = cast(Workers, self._workers)
         is_old = self.clock.elapsed_s() > self._looked_at_s + _FRESH_S
         if is_old and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look(self._workers))
-        return self._workers
+            self._looking = asyncio.create_task(self._look(workers))
+        return workers
+
+    async def _open_workers(self) -> None:
+        self._workers = await self._opened.enter_async_context(asking(self._settings))
+        self._looked_at_s = self.clock.elapsed_s()
 
     async def _look(self, workers: Workers) -> None:
         try:
@@ -117,29 +183,106 @@ class Service:
         except KafkaTimersError as error:
             log.warning("where the workers answer cannot be read, and is believed to be as before: %s", error)
 
-    async def waiting(self, timer_id: str) -> Page:
-        """Return the timer that waits under *timer_id*, if one does, as `Workers.page` tells it."""
-        return await (await self.workers()).page(1, with_values=True, timer_id=timer_id)
-
-    async def found(self, timer_id: str) -> Found:
-        """Return what became of the timers of *timer_id*, see `operate.find`."""
-        return await find(self._settings.kafka, self._settings.topic_prefix, timer_id)
-
-    async def pending(self, timer_id: str) -> tuple[str, int, Future] | None:
+    async def timer(self, timer_id: str, *, with_history: bool) -> Found | Told:
         """
-        Return the request of the timer that waits under *timer_id*, its UNIX second, and what it asks for; None if none
-        does.
+        Return what became of the timers of *timer_id*; what a worker tells of the one that waits, if the log cannot be
+        read in time, or if that is enough.
+
+        Raises:
+            LateError: no worker tells of it, and the log is still being read.
+            BrokerError, TopicsError: it cannot be read.
+        """
+        if not with_history and (told := await self._waiting(timer_id)):
+            return told
+        waiting = asyncio.create_task(self._waiting(timer_id))
+        try:
+            return await self._found(timer_id)
+        except LateError:
+            if waiting.done() and waiting.exception() is None and (told := waiting.result()):
+                return told
+            raise
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    async def pending(self, timer_id: str) -> Waiting | Found:
+        """
+        Return the timer that waits under *timer_id*; if none does, what became of those that did.
 
         A worker tells the request at once; where none tells, the request log is read.
+
+        Raises:
+            LateError: the log is still being read.
+            BrokerError, TopicsError: it cannot be read.
         """
-        page = await self.waiting(timer_id)
-        if page.timers:
-            request = page.timers[0]["request"]
-            future = await request_at(self._settings.kafka, self._settings.topic_prefix, request)
+        if told := await self._waiting(timer_id):
+            future = await request_at(self._settings.kafka, self._settings.topic_prefix, told["request"])
             if future is not None:
                 future.ClearField("copy")
-                return request, page.timers[0]["second"], future
-        return (await self.found(timer_id)).waiting
+                return Waiting(told["request"], told["second"], future)
+        found = await self._found(timer_id, _READING_S)
+        return Waiting(*found.waiting) if found.waiting else found
+
+    async def request(self, place: str) -> tuple[ConsumerRecord, bool | None] | None:
+        """
+        Return the record of the request at *place*, partition:offset, and whether its timer waits; None for "no worker
+        tells". None without a record.
+
+        Raises:
+            BrokerError, TopicsError: it cannot be read.
+        """
+        workers = await self.workers()
+        if int(place.partition(":")[0]) not in workers.addresses:
+            return None
+        record = await record_at(self._settings.kafka, self._settings.topic_prefix, place)
+        if record is None:
+            return None
+        second = number_in(record.key)
+        return record, await workers.waits(place, second) if second and second < SECOND_LIMIT else False
+
+    async def callback_topics(self) -> CallbackTopics:
+        """
+        Return the callback topics of the timers that fire next, and of what was refused within an hour.
+
+        Raises:
+            BrokerError, TopicsError: a topic cannot be read.
+        """
+        page = await (await self.workers()).page(_NEXT)
+        since_ms = int(self.clock.wall_s() - _REFUSED_WITHIN_S) * 1000
+        async with self.rejected() as log:
+            refused, _ = await log.last(Which(), since_ms, _NEXT)
+        found: dict[str, CallbackTopic] = {}
+
+        def of(name: str) -> CallbackTopic:
+            is_allowed = name not in self.reserved and bool(self._allowed.match(name))
+            return found.setdefault(name, CallbackTopic(name, is_allowed))
+
+        for told in page.timers:
+            topic = of((bytes_in(told, "topic") or b"").decode(errors="replace"))
+            topic.coming += 1
+            topic.next_second = told["second"] if topic.next_second is None else topic.next_second
+        for each in refused:
+            if each.future is not None and each.future.callBackTopic:
+                of(each.future.callBackTopic).refused += 1
+        kafka = self._settings.kafka
+        asked = [name for name, topic in found.items() if topic.is_allowed and len(name) <= _NAME_LENGTH]
+        async with answering(kafka), Cluster.open(kafka) as cluster:
+            for name, count in (await counted(cluster, asked)).items():
+                found[name].partitions = count
+        return CallbackTopics(sorted(found.values(), key=attrgetter("name")), page)
+
+    async def _waiting(self, timer_id: str) -> Told | None:
+        """Return what a worker tells of the timer that waits under *timer_id*, if it knows one."""
+        page = await (await self.workers()).page(1, with_values=True, timer_id=timer_id)
+        return page.timers[0] if page.timers else None
+
+    async def _found(self, timer_id: str, limit_s: float | None = None) -> Found:
+        """Return what became of the timers of *timer_id*, see `operate.find`."""
+
+        def ask() -> Coroutine[Any, Any, Found]:
+            return find(self._settings.kafka, self._settings.topic_prefix, timer_id)
+
+        return await self._shared.told(("find", timer_id), ask, f"what became of {timer_id!r}", limit_s)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -203,13 +346,13 @@ class Service:
 
         Raises:
             TopicForbiddenError: workers may not write to it.
-            TooManyError: too many follow one already.
+            BusyError: too many follow one already.
             TopicsError: it does not exist.
             BrokerError: no broker answers.
         """
         self._check_topic(topic)
         if self._followers >= _FOLLOWERS_MAX:
-            raise TooManyError(f"{_FOLLOWERS_MAX} follow callbacks already: close one of these pages")
+            raise BusyError(f"{_FOLLOWERS_MAX} follow callbacks already: close one of these pages")
         opened = AsyncExitStack()
         self._followers += 1
         opened.callback(self._unfollow)
@@ -235,10 +378,24 @@ class Service:
     def _unfollow(self) -> None:
         self._followers -= 1
 
-    async def status(self) -> ServiceStatus:
-        """Return how the service stands, see `operate.status`."""
+    async def status(self) -> ReadStatus:
+        """
+        Return how the service stands, see `operate.status`. If Kafka takes longer than somebody waits, it is what was
+        read before.
+
+        Raises:
+            LateError: nothing was read before, or that is too old.
+        """
+        try:
+            self._status = await self._shared.told("status", self._read_status, "how the service stands")
+        except LateError:
+            if self._status is None or self.clock.wall_s() > self._status.at_s + _STALE_S:
+                raise
+        return self._status
+
+    async def _read_status(self) -> ReadStatus:
         settings = self._settings
-        return await read_status(
+        status = await read_status(
             settings.kafka,
             settings.topic_prefix,
             settings.group,
@@ -246,3 +403,4 @@ class Service:
             allowed_topics=settings.allowed_topics,
             seal_every_s=settings.seal_every_s,
         )
+        return ReadStatus(status, self.clock.wall_s())

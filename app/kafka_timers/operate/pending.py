@@ -23,10 +23,15 @@ from kafka_timers.core.wire import age_of
 from kafka_timers.errors import QueryError, SettingsError
 from kafka_timers.settings import QuerySettings
 
-__all__ = ["Ahead", "Page", "Workers", "addresses_of", "asking"]
+__all__ = ["Ahead", "Page", "Told", "Workers", "addresses_of", "asking"]
 
 _CONNECT_S, _ANSWER_S = 1.0, 2.5
 _PAGE = 500
+# As many as a worker tells at once, and more than lie in a batch.
+_BATCH_MAX = 1_000
+
+# What a worker tells of a timer that waits, or answers: JSON, see `core.pending.Pending.document`.
+Told = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Page:
         unknown: why nothing is known of a partition, by its number.
     """
 
-    timers: list[dict[str, Any]]
+    timers: list[Told]
     after: str
     is_cut: bool
     unknown: dict[int, str]
@@ -63,10 +68,10 @@ class Ahead:
     unknown: dict[int, str]
 
 
-class _Told(NamedTuple):
+class _Replies(NamedTuple):
     """The answers of workers, and why nothing is known of a partition."""
 
-    answers: list[dict[str, Any]]
+    answers: list[Told]
     unknown: dict[int, str]
 
 
@@ -144,7 +149,27 @@ class Workers:
             counts.update({each["second"]: each["count"] for each in answer["counts"]})
         return Ahead(dict(sorted(counts.items())), any(answer["cut"] for answer in told.answers), told.unknown)
 
-    async def _ask(self, numbers: Iterable[int], path: str, **given: object) -> _Told:
+    async def waits(self, request: str, second: int) -> bool | None:
+        """
+        Tell whether the timer of *request*, partition:offset, waits; None if no worker tells.
+
+        Args:
+            request: on `timer-request`.
+            second: UNIX second that it is for.
+
+        Raises:
+            QueryError: as `page`.
+        """
+        partition, offset = map(int, request.split(":"))
+        # It comes first behind this place, or within the batch that does.
+        before = str(Place(second * 1000, partition, offset - 1, 0)) if offset else None
+        given = {"from": second, "to": second + 1, "after": before, "limit": _BATCH_MAX}
+        told = await self._ask([partition], "/v1/timers", values=0, **given)
+        if told.unknown:
+            return None
+        return any(each["request"] == request for answer in told.answers for each in answer["timers"])
+
+    async def _ask(self, numbers: Iterable[int], path: str, **given: object) -> _Replies:
         """Ask each worker of the partitions *numbers* once."""
         numbers = sorted(numbers)
         asked = sorted({url for number in numbers if (url := self.addresses[number])})
@@ -160,9 +185,9 @@ class Workers:
                 unknown[number] = reply
             elif number in reply["unknown"]:
                 unknown[number] = f"{self.addresses[number]} has it no more, or not yet"
-        return _Told([reply for reply in replies if not isinstance(reply, str)], unknown)
+        return _Replies([reply for reply in replies if not isinstance(reply, str)], unknown)
 
-    async def _ask_one(self, url: str, params: Mapping[str, str]) -> dict[str, Any] | str:
+    async def _ask_one(self, url: str, params: Mapping[str, str]) -> Told | str:
         """Return what a worker answers, or why it does not."""
         try:
             async with self._session.get(url, params=params) as response:

@@ -79,6 +79,7 @@ export const at = (second) => (second === null || second === undefined ? "–" :
 
 /** A time from now on, as people say it: "in 3 min", "2 h ago". */
 export function fromNow(second) {
+  if (second === null || second === undefined) return "";
   const delta = Math.round(second - Date.now() / 1000);
   const size = Math.abs(delta);
   const [amount, unit] = size < 100 ? [size, "s"] : size < 6_000 ? [Math.round(size / 60), "min"] : size < 172_800 ? [Math.round(size / 3600), "h"] : [Math.round(size / 86_400), "d"];

@@ -10,8 +10,11 @@ const row = (each) => [
   each.topic, each.key ?? "–", each.request, number(each.valueBytes),
 ];
 
-/** What a text in the search box may mean: a time, or an id, a prefix, a key, a topic. */
+const isRequest = (text) => /^\d{1,9}:\d{1,18}$/.test(text);
+
+/** What a text in the search box may mean: a request, a time, or an id, a prefix, a key, a topic. */
 function meanings(text) {
+  if (isRequest(text)) return [];
   const time = /^\d{4}-\d\d-\d\d/.test(text) ? Date.parse(text.length === 10 ? text + "T00:00:00Z" : text) / 1000 : /^\d{9,11}$/.test(text) ? Number(text) : NaN;
   if (!Number.isNaN(time)) return [["that fire from then on", { from: String(Math.floor(time)) }]];
   return [["whose id begins so", { prefix: text }], ["with this key", { key: text }], ["with this topic", { topic: text }]];
@@ -23,7 +26,7 @@ export async function timers({ place, query, signal }) {
   const shown = el("div", { "aria-live": "polite" });
   place.append(el("h2", {}, "Timers"),
     el("form", { class: "row", onsubmit: (event) => { event.preventDefault(); location.hash = `#/timers?q=${encodeURIComponent(box.value)}`; } },
-      el("label", {}, "id, beginning of ids, key, topic or time", box), el("button", { class: "act" }, "Search")),
+      el("label", {}, "id, beginning of ids, key, topic, partition:offset or time", box), el("button", { class: "act" }, "Search")),
     shown);
   const range = { from: query.get("from"), to: query.get("to") };
   const wanted = text ? meanings(text) : [[range.from ? `from ${at(Number(range.from))} on` : "that fire next", range]];
@@ -32,10 +35,28 @@ export async function timers({ place, query, signal }) {
     shown.append(part);
     await list(part, what, filter, signal);
   });
-  if (text) {
+  if (isRequest(text)) parts.push(request(shown, text, signal));
+  else if (text) {
     shown.prepend(el("p", {}, link(`Look for the id ${text}, also among those that have fired`, "timer", text)));
   }
   await Promise.all(parts);
+}
+
+async function request(place, at_, signal) {
+  const part = el("section", {}, el("h3", {}, `Request ${at_}`), el("p", { class: "soft" }, "Looking …"));
+  place.append(part);
+  try {
+    const told = await get(`requests/${at_}`);
+    if (signal.aborted) return;
+    const waits = told.waits === null ? "no worker tells whether it waits" : told.waits ? "waits" : "waits no more";
+    part.replaceChildren(
+      el("h3", {}, `Request ${at_}`),
+      el("p", { class: "state" }, told.cancel ? `A cancel, of ${told.appended}` : `Asked for at ${told.appended}, for ${at(told.second)}: it ${waits}`),
+      table(HEADS, [row({ ...told, valueBytes: bytesOf(told).length })]),
+      ...(told.cancel ? [] : [el("h3", {}, "Value"), values(told)]));
+  } catch (error) {
+    part.replaceChildren(el("h3", {}, `Request ${at_}`), failure(error));
+  }
 }
 
 async function list(part, what, filter, signal, cursor = null, before = []) {
@@ -66,11 +87,35 @@ function values(told) {
 }
 
 export async function timer(screen) {
-  const { place, rest, signal, mayAct } = screen;
+  const { place, rest, signal } = screen;
   const id = rest[0] ?? "";
   place.replaceChildren(el("h2", {}, id), el("p", { class: "soft" }, "Looking …"));
-  const told = await get(`timers/${encodeURIComponent(id)}`);
-  if (signal.aborted) return;
+  try {
+    const told = await get(`timers/${encodeURIComponent(id)}`);
+    if (signal.aborted) return;
+    draw(screen, id, told);
+    if (!told.complete) await readOn(screen, id);
+  } catch (error) {
+    if (signal.aborted) return;
+    const again = error.status === 503 ? el("button", { onclick: () => timer(screen) }, "Look again") : "";
+    place.replaceChildren(el("h2", {}, id), failure(error), again);
+  }
+}
+
+/** Asks again until the log is read, which takes long when it is long. */
+async function readOn(screen, id) {
+  while (!screen.signal.aborted) {
+    const told = await get(`timers/${encodeURIComponent(id)}`);
+    if (screen.signal.aborted) return;
+    if (told.complete) {
+      draw(screen, id, told);
+      return;
+    }
+  }
+}
+
+function draw(screen, id, told) {
+  const { place, mayAct } = screen;
   const waits = told.state === "pending" || told.state === "parked";
   const said = el("p", { role: "status" });
   const after = async (what, done) => {
@@ -101,7 +146,7 @@ export async function timer(screen) {
     : [["Ask again", again]];
   place.replaceChildren(
     el("h2", {}, id),
-    el("p", { class: `state${told.state === "refused" ? " bad" : ""}` }, `${told.state}; ${waits ? "fires" : "was for"} ${at(told.second)}, ${told.second === null ? "" : fromNow(told.second)}`),
+    el("p", { class: `state${told.state === "refused" ? " bad" : ""}` }, `${told.state}; ${waits ? "fires" : "was for"} ${at(told.second)}, ${fromNow(told.second)}`),
     el("div", { class: "buttons" }, mayAct ? buttons.map(([text, does]) => el("button", { onclick: does }, text)) : el("span", { class: "soft" }, "You may look only.")),
     said,
     el("h3", {}, "Callback"),
@@ -109,6 +154,7 @@ export async function timer(screen) {
     ...(told.headers.length ? [table([{ name: "header" }, { name: "value" }], told.headers.map((each) => [each.name, each.value ?? (each.valueBase64 ? hex(bytesOf(each)) : "null")]))] : []),
     el("h3", {}, "Value"), values(told),
     el("h3", {}, "Its life"),
+    told.complete ? "" : el("p", { class: "soft" }, "The log is still being read …"),
     el("ol", { class: "life" }, told.history.map((each) => el("li", {},
       el("strong", {}, each.cancel ? "taken back" : "asked for"), ` at ${each.appended.replace("T", " ").replace("Z", " UTC")}, request ${each.request}`,
       el("br"), each.cancel ? `the cancel: ${each.state}` : `for ${at(each.second)}: ${each.state}${each.reason ? `, ${each.reason}` : ""}`))),

@@ -1,0 +1,365 @@
+"""
+Bodies of answers. Names are those of JSON; times are UNIX seconds, or RFC 3339 where that is said.
+
+FastAPI makes the OpenAPI document of these models.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self
+
+from aiokafka import ConsumerRecord
+from pydantic import BaseModel, Field
+
+from kafka_timers.client.request import Answer, Outcome
+from kafka_timers.console.models import Model
+from kafka_timers.console.service import CallbackTopics
+from kafka_timers.core.outcomes import State
+from kafka_timers.core.rejected import Rejected
+from kafka_timers.core.text import bytes_in, headers_of, json_of
+from kafka_timers.core.wire import SECOND_LIMIT, Future, number_in
+from kafka_timers.operate.find import Found
+from kafka_timers.operate.pending import Page, Told
+
+__all__ = [
+    "AheadOut",
+    "AnswerOut",
+    "CallerOut",
+    "HistoryOut",
+    "PageOut",
+    "Problem",
+    "RejectedOut",
+    "RejectedPage",
+    "RequestOut",
+    "TopicsOut",
+    "answer_out",
+    "history_out",
+    "page_out",
+    "request_out",
+    "topics_out",
+    "unknown_out",
+    "waiting_out",
+]
+
+
+class Problem(BaseModel):
+    """What went wrong (RFC 9457)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+
+
+class HeaderOut(Model):
+    """A header of a callback: its value as text, or in base64 if it is not UTF-8."""
+
+    name: str
+    value: str | None = None
+    value_base64: str | None = None
+
+
+class TimerOut(Model):
+    """A timer that waits."""
+
+    place: Annotated[str, Field(description="where it stands in the order; `cursor` goes on behind one")]
+    request: Annotated[str, Field(description="partition:offset of its request, as its callback tells it")]
+    second: int
+    at: Annotated[str, Field(description="the same in RFC 3339")]
+    topic: str
+    key: str | None
+    timer_id: str | None
+    token: str | None
+    value_bytes: int
+    value: str | None = None
+    value_base64: str | None = None
+    headers: list[HeaderOut] | None = None
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Self:
+        """Return what a worker has *told*."""
+        texts = {name: _text(bytes_in(told, name)) for name in ("topic", "key", "timer_id", "token")}
+        values = {name: told.get(name) for name in ("value", "value_base64", "headers")}
+        same = {name: told[name] for name in ("place", "request", "second", "value_bytes")}
+        return cls.model_validate(same | texts | values | {"at": at(told["second"])})
+
+
+class Unknown(Model):
+    """A partition of which nothing is known, and why."""
+
+    partition: int
+    why: str
+
+
+class PageOut(Model):
+    """Timers that wait, in the order in which they fire."""
+
+    timers: list[TimerOut]
+    cursor: Annotated[str | None, Field(description="give it to go on; null at the end")]
+    cut: Annotated[bool, Field(description="whether there was no time to look at all of them")]
+    unknown: list[Unknown]
+
+
+class CountOut(Model):
+    """How many timers wait in a second, a minute or an hour that begins in a UNIX second."""
+
+    second: int
+    count: int
+
+
+class AheadOut(Model):
+    """How many timers wait; buckets without any are left out."""
+
+    unit: str
+    counts: list[CountOut]
+    cut: Annotated[bool, Field(description="whether there was no time to count all of them")]
+    unknown: list[Unknown]
+
+
+class CallerOut(Model):
+    """Who asks."""
+
+    name: str
+    role: Annotated[str, Field(description="read or operate")]
+
+
+class AnswerOut(Model):
+    """What the service says to a request."""
+
+    timer_id: str
+    outcome: Annotated[str, Field(description="ACCEPTED, MOVED, CANCELLED, TOO_LATE, UNKNOWN or IGNORED")]
+    state: Annotated[str, Field(description="of the timer: pending, cancelled or fired")]
+    request: Annotated[str | None, Field(description="partition:offset of the request of the timer that is meant")]
+    second: int | None
+    at: Annotated[str | None, Field(description="the same in RFC 3339")]
+
+
+class RecordOut(Model):
+    """A record of a timer id, and what became of it."""
+
+    request: str
+    appended: str
+    second: int | None
+    cancel: bool
+    topic: str
+    key: str | None
+    state: str
+    reason: str
+
+
+class HistoryOut(Model):
+    """A timer: what it is now, and all that its id has had as far as the log has it."""
+
+    timer_id: str
+    state: Annotated[str, Field(description="pending, parked, fired, refused, cancelled or moved")]
+    request: str
+    second: int | None
+    at: str | None
+    topic: str
+    key: str | None
+    token: str | None
+    value: str | None = None
+    value_base64: str | None = None
+    headers: list[HeaderOut]
+    history: list[RecordOut]
+    complete: Annotated[
+        bool, Field(description="whether the log was read; if not, `history` is empty: ask again, or leave it")
+    ] = True
+
+
+class RequestOut(Model):
+    """A request, as it lies on `timer-request`."""
+
+    request: str
+    appended: str
+    second: int | None
+    at: str | None
+    cancel: bool
+    waits: Annotated[bool | None, Field(description="whether its timer waits; null if no worker tells")]
+    topic: str
+    key: str | None
+    timer_id: str | None
+    token: str | None
+    value: str | None = None
+    value_base64: str | None = None
+    headers: list[HeaderOut]
+
+
+class TopicOut(Model):
+    """A topic that timers ask for."""
+
+    name: str
+    is_allowed: Annotated[bool, Field(description="whether workers may write to it, as the console is told")]
+    partitions: Annotated[int | None, Field(description="null if it does not exist, or the console may not look")]
+    coming: Annotated[int, Field(description="timers for it, among those that fire next")]
+    next_second: Annotated[int | None, Field(description="when the first of them fires")]
+    refused: Annotated[int, Field(description="requests for it, among the last 1,000 refused within an hour")]
+
+
+class TopicsOut(Model):
+    """Topics of the timers that fire next, and of what was refused within an hour."""
+
+    topics: list[TopicOut]
+    looked_at: Annotated[int, Field(description="timers from which they were taken")]
+    more: Annotated[bool, Field(description="whether more timers wait behind those")]
+    unknown: list[Unknown]
+
+
+class RejectedOut(Model):
+    """A refused request."""
+
+    place: Annotated[str, Field(description="partition:offset on timer-rejected")]
+    at: str
+    reason: str
+    words: str
+    door: str
+    source: str
+    request: str
+    cut: int
+    second: int | None
+    cancel: bool = False
+    topic: str | None = None
+    key: str | None = None
+    timer_id: str | None = None
+    token: str | None = None
+    value: str | None = None
+    value_base64: str | None = None
+    record_key: str | None = None
+    record_key_base64: str | None = None
+    record_value: str | None = None
+    record_value_base64: str | None = None
+    headers: list[HeaderOut] | None = None
+
+    @classmethod
+    def of(cls, rejected: Rejected) -> Self:
+        """Return what *rejected* tells."""
+        told = rejected.document()
+        return cls.model_validate(told | {"at": at(told.pop("at_ms") // 1000)})
+
+
+class RejectedPage(Model):
+    """Refused requests, the last one last."""
+
+    rejected: list[RejectedOut]
+    left_out: Annotated[int, Field(description="earlier ones that match")]
+
+
+def answer_out(timer_id: str, answer: Answer, now_s: float, second: int | None = None) -> AnswerOut:
+    """
+    Return *answer* to a request about *timer_id*.
+
+    Args:
+        timer_id: that it is about.
+        answer: to the request.
+        now_s: UNIX time; what was due before is taken for fired.
+        second: UNIX second of the new timer that the request has asked for, if it has.
+    """
+    is_new = second is not None and answer.outcome not in (Outcome.CANCELLED, Outcome.IGNORED)
+    meant = second if is_new else answer.second
+    state = "pending" if is_new or (meant or 0) > now_s else "fired"
+    if answer.outcome is Outcome.CANCELLED:
+        state = "cancelled"
+    return AnswerOut(
+        timer_id=timer_id,
+        outcome=answer.outcome,
+        state=state,
+        request=answer.asked if is_new else answer.request,
+        second=meant,
+        at=None if meant is None else at(meant),
+    )
+
+
+def page_out(page: Page) -> PageOut:
+    """Return *page* of timers that wait."""
+    timers = [TimerOut.of(each) for each in page.timers]
+    return PageOut(timers=timers, cursor=page.after or None, cut=page.is_cut, unknown=unknown_out(page.unknown))
+
+
+def unknown_out(unknown: Mapping[int, str]) -> list[Unknown]:
+    """Return why nothing is known of partitions, by their numbers."""
+    return [Unknown(partition=partition, why=why) for partition, why in unknown.items()]
+
+
+def history_out(timer_id: str, found: Found) -> HistoryOut | None:
+    """Return what was *found* of *timer_id*; None if it has no request."""
+    last = next((outcome for outcome in reversed(found.outcomes) if not outcome.cancel), None)
+    if last is None:
+        return None
+    future = found.request_of(last)
+    shown = {
+        "timer_id": timer_id,
+        "state": last.state,
+        "request": f"{found.partition}:{last.offset}",
+        "second": last.second,
+        "at": None if last.second is None else at(last.second),
+        **_callback(future),
+        "history": [
+            RecordOut(
+                request=f"{found.partition}:{each.offset}",
+                appended=at(each.appended_ms // 1000),
+                second=each.second,
+                cancel=each.cancel,
+                topic=each.topic,
+                key=each.key or None,
+                state=each.state,
+                reason=each.reason,
+            )
+            for each in found.outcomes
+        ],
+    }
+    return HistoryOut.model_validate(shown)
+
+
+def request_out(record: ConsumerRecord, future: Future, waits: bool | None) -> RequestOut:
+    """Return the request *future* of *record*."""
+    second = number_in(record.key)
+    shown = {
+        "request": f"{record.partition}:{record.offset}",
+        "appended": at(record.timestamp // 1000),
+        "second": second,
+        "at": None if second is None else at(second),
+        "cancel": future.cancel,
+        "waits": waits,
+        "timer_id": future.timerId or None,
+        **_callback(future),
+    }
+    return RequestOut.model_validate(shown)
+
+
+def topics_out(found: CallbackTopics) -> TopicsOut:
+    """Return what was *found* of callback topics."""
+    page = found.page
+    topics = [TopicOut.model_validate(asdict(each)) for each in found.topics]
+    return TopicsOut(
+        topics=topics, looked_at=len(page.timers), more=bool(page.after), unknown=unknown_out(page.unknown)
+    )
+
+
+def waiting_out(timer_id: str, told: Told) -> HistoryOut:
+    """Return what a worker has *told* of the timer that waits under *timer_id*."""
+    timer = TimerOut.of(told)
+    same = timer.model_dump(include={"request", "second", "at", "topic", "key", "token", "value", "value_base64"})
+    headers = timer.headers or []
+    return HistoryOut(timer_id=timer_id, state=State.PENDING, headers=headers, history=[], complete=False, **same)
+
+
+def at(second: int) -> str:
+    """Return the UNIX *second* in RFC 3339; as it is where no calendar has it."""
+    if not 0 <= second < SECOND_LIMIT:
+        return str(second)
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")
+
+
+def _callback(future: Future) -> dict[str, Any]:
+    return {
+        "topic": future.callBackTopic,
+        "key": future.callBackKey or None,
+        "token": future.token or None,
+        **json_of("value", future.callBack),
+        "headers": headers_of(future.headers),
+    }

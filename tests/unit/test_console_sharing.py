@@ -1,0 +1,116 @@
+"""Questions that take long, of which each is asked once and nobody waits long; and what is told meanwhile."""
+
+import asyncio
+
+import pytest
+
+import kafka_timers.console.service as of_service
+from kafka_timers.clock import HostClock
+from kafka_timers.console.service import Service
+from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.console.sharing import BusyError, LateError, Shared, within
+from kafka_timers.operate.health import ServiceStatus
+from kafka_timers.testing import ManualClock
+
+SOON_S = 0.01
+
+
+class Question:
+    """A question that is answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer = asyncio.get_running_loop().create_future()
+
+    async def __call__(self, *_: object, **__: object) -> object:
+        self.asked += 1
+        answer = await self.answer
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_a_question_is_asked_once_and_all_who_wait_get_its_answer() -> None:
+    shared, question = Shared(), Question()
+    waiting = [asyncio.create_task(shared.told("it", question, "it")) for _ in range(5)]
+    await asyncio.sleep(0)
+    question.answer.set_result(7)
+    assert await asyncio.gather(*waiting) == [7] * 5
+    assert question.asked == 1
+    # And what was answered is not kept.
+    assert await shared.told("it", question, "it") == 7
+    assert question.asked == 2
+
+
+async def test_whoever_waits_too_long_is_told_so_and_gets_the_answer_next_time() -> None:
+    shared, question = Shared(), Question()
+    for _ in range(3):
+        with pytest.raises(LateError, match=r"it: no answer within 0.01 s. It is still being looked for"):
+            await shared.told("it", question, "it", SOON_S)
+    next_time = asyncio.create_task(shared.told("it", question, "it"))
+    await asyncio.sleep(0)
+    question.answer.set_result(7)
+    assert (await next_time, question.asked) == (7, 1)
+
+
+async def test_what_a_question_raises_is_raised_to_who_waits_and_the_next_one_asks_anew() -> None:
+    shared, question = Shared(), Question()
+    question.answer.set_result(ValueError("no"))
+    with pytest.raises(ValueError, match="no"):
+        await shared.told("it", question, "it")
+    with pytest.raises(ValueError, match="no"):
+        await shared.told("it", question, "it")
+    assert question.asked == 2
+
+
+async def test_who_goes_away_takes_the_question_from_nobody() -> None:
+    shared, question = Shared(), Question()
+    gone, stays = (asyncio.create_task(shared.told("it", question, "it")) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await asyncio.sleep(0)
+    question.answer.set_result(7)
+    assert await stays == 7
+
+
+async def test_no_more_than_some_questions_are_under_way() -> None:
+    shared, question = Shared(), Question()
+    for number in range(16):
+        with pytest.raises(LateError):
+            await shared.told(number, question, "it", 0)
+    with pytest.raises(BusyError, match="17th: 16 questions that take long are under way"):
+        await shared.told("another", question, "17th")
+    with pytest.raises(LateError):
+        await shared.told(0, question, "it", 0)
+    await shared.close()
+    assert question.answer.cancelled()
+
+
+async def test_what_is_given_up_is_told() -> None:
+    with pytest.raises(LateError, match=r"it: no answer within 0.01 s, and it was given up"):
+        await within(asyncio.Event().wait(), "it", SOON_S)
+
+
+async def test_while_kafka_is_silent_the_status_is_what_it_was_and_then_it_is_told_to_be_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, silent = Question(), Question()
+    status = ServiceStatus("workers", "timer-request", [])
+    first.answer.set_result(status)
+    monkeypatch.setattr(of_service, "read_status", first)
+    clock = ManualClock(1_000.0)
+    async with Service(ConsoleSettings(), clock, SOON_S) as service:
+        assert await service.status() == (status, 1_000.0)
+        monkeypatch.setattr(of_service, "read_status", silent)
+        await clock.advance(10)
+        assert await service.status() == (status, 1_000.0)
+        await clock.advance(10)
+        with pytest.raises(LateError, match="how the service stands: no answer within"):
+            await service.status()
+        silent.answer.set_result(status)
+        assert await service.status() == (status, 1_020.0)
+
+
+async def test_a_service_that_was_asked_nothing_ends() -> None:
+    async with Service(ConsoleSettings(), HostClock()):
+        pass
