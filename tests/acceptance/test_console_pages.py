@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from axe_core_python.selenium import Axe
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service as Driver
@@ -21,7 +22,7 @@ from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import free_port
 
 EVIL = "<script>document.title='evil'</script><img src=x onerror=\"document.title='evil'\">"
-SCREENS = ("now", "ahead", "timers", "refused", "partitions", "try", "api")
+SCREENS = ("now", "ahead", "timers", "refused", "topics", "partitions", "try", "api")
 
 _T = TypeVar("_T")
 
@@ -83,6 +84,11 @@ class Pages:
         field.clear()
         field.send_keys(text)
 
+    async def picture(self, name: str) -> None:
+        """Keep a picture of the page where somebody wants to see it."""
+        if folder := os.environ.get("CONSOLE_PICTURES"):
+            await asyncio.to_thread(self.browser.save_screenshot, f"{folder}/{name}.png")
+
     def complaints(self) -> list[Any]:
         """Return what the browser has complained of since the last call."""
         return [entry for entry in self.browser.get_log("browser") if entry["level"] != "INFO"]
@@ -121,16 +127,20 @@ async def pages(
         yield Pages(service, console, browser)
 
 
-def picture(pages: Pages, name: str) -> None:
-    """Keep a picture of the page where somebody wants to see it."""
-    if folder := os.environ.get("CONSOLE_PICTURES"):
-        pages.browser.save_screenshot(f"{folder}/{name}.png")
+def serious(browser: webdriver.Chrome) -> list[tuple[str, list[str]]]:
+    """Return what keeps somebody from using the page, by the rules of axe, and where."""
+    found = Axe().run(browser)["violations"]
+    return [
+        (each["id"], [node["html"] for node in each["nodes"]])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]
 
 
 async def test_a_newcomer_sends_a_timer_and_sees_it_fire(pages: Pages) -> None:
     await pages.open("now")
     await pages.until_shown("It fires: every partition is sealed up to")
-    picture(pages, "now")
+    await pages.picture("now")
     await pages.open("try")
     await pages.fill("topic", pages.service.callbacks)
     await pages.fill("after", "2")
@@ -140,12 +150,12 @@ async def test_a_newcomer_sends_a_timer_and_sees_it_fire(pages: Pages) -> None:
     await pages.until_shown("It fires at")
     await pages.until_shown(EVIL)
     await pages.until_shown("ms late, request")
-    picture(pages, "try")
+    await pages.picture("try")
     pages.browser.find_element(By.LINK_TEXT, "first").click()
     await pages.until_shown("Its life")
     await pages.open("timer/first")
     await pages.until_shown("fired; was for")
-    picture(pages, "timer")
+    await pages.picture("timer")
 
 
 async def test_a_timer_is_found_and_taken_back_and_does_not_fire(pages: Pages) -> None:
@@ -161,7 +171,7 @@ async def test_a_timer_is_found_and_taken_back_and_does_not_fire(pages: Pages) -
     await pages.until_shown("Timers whose id begins so")
     await pages.until_shown("cust-7/b")
     assert EVIL not in pages.main
-    picture(pages, "timers")
+    await pages.picture("timers")
     pages.browser.find_element(By.LINK_TEXT, "cust-7/a").click()
     await pages.until_shown("pending; fires")
     await pages.press("Move")
@@ -173,7 +183,7 @@ async def test_a_timer_is_found_and_taken_back_and_does_not_fire(pages: Pages) -
     await pages.press("Take back")
     assert "kafka-timers cancel cust-7/a --if-pending --request" in pages.browser.find_element(By.ID, "ask-cli").text
     assert not pages.browser.find_element(By.ID, "ask-input").is_displayed()
-    picture(pages, "cancel")
+    await pages.picture("cancel")
     await pages.confirm()
     await pages.until_shown("cancelled; was for")
     # The one whose id is markup is text everywhere.
@@ -181,7 +191,6 @@ async def test_a_timer_is_found_and_taken_back_and_does_not_fire(pages: Pages) -
     await pages.until_shown(EVIL)
     await pages.open("ahead?unit=hour")
     await pages.until_shown("timers wait in")
-    picture(pages, "ahead")
     assert pages.browser.title == "kafka-timers"
 
 
@@ -206,7 +215,7 @@ async def test_what_was_refused_is_sent_again_once(pages: Pages) -> None:
     await pages.service.until_sealed(int(time.time()) + 1)
     await pages.open(f"refused?topic={topic}")
     await pages.until_shown("topic-unknown")
-    picture(pages, "refused")
+    await pages.picture("refused")
     for said in ("was sent again, as request", "or its id has a later timer"):
         await pages.press("Send again")
         await pages.confirm()
@@ -217,12 +226,55 @@ async def test_it_shows_what_the_service_lacks(pages: Pages) -> None:
     await pages.open("partitions")
     await pages.until_shown("sealed up to")
     await pages.until(lambda: len(pages.browser.find_elements(By.CSS_SELECTOR, "tbody tr")) == 4)
-    picture(pages, "partitions")
+    await pages.picture("partitions")
     await pages.open("timer/nobody")
     await pages.until_shown("no timer is known as 'nobody'")
 
 
 @pytest.mark.parametrize("width", [1100, 360])
+async def test_ahead_shows_when_most_fire_and_leads_there(pages: Pages) -> None:
+    service, begin = pages.service, int(time.time()) // 3_600 * 3_600 + 7_200
+    topic = service.prefix + "map"
+    await service.create_topic(topic)
+    for number, second in enumerate((*[begin] * 8, begin + 60, begin + 3_600)):
+        await service.request(second, Future(callBackTopic=topic, callBack=b"v", timerId=f"map-{number}"))
+    await service.until_sealed(int(time.time()))
+    await pages.open("ahead")
+    await pages.until_shown("minutes of the day to come, an hour in each row")
+    cells = pages.browser.find_elements(By.CSS_SELECTOR, ".heat td[data-second]")
+    told = {int(cell.get_attribute("data-second") or 0): cell for cell in cells}
+    assert {begin, begin + 60, begin + 3_600} <= set(told)
+    assert (told[begin].get_attribute("title") or "").endswith("UTC: 8")
+    most, less = (told[second].get_attribute("class") or "" for second in (begin, begin + 60))
+    assert "shade5" == most > less > "shade0"
+    await pages.picture("ahead")
+    told[begin].click()
+    await pages.until_shown("map-7")
+    assert "map-8" not in pages.main
+    await pages.open("ahead?unit=second")
+    await pages.until_shown("of the hour to come, a minute in each row")
+
+
+async def test_a_request_is_found_by_its_place_and_its_topic_is_shown(pages: Pages) -> None:
+    service, topic = pages.service, pages.service.prefix + "placed"
+    await service.create_topic(topic)
+    due = int(time.time()) + 1_800
+    place = await service.request(due, Future(callBackTopic=topic, callBack=b'{"without": "an id"}'))
+    await service.request(due, Future(callBackTopic=service.prefix + "nowhere", timerId="nowhere"))
+    await service.until_sealed(int(time.time()))
+    await pages.open("timers")
+    await pages.fill("q", place)
+    pages.browser.find_element(By.NAME, "q").send_keys(Keys.ENTER)
+    await pages.until_shown("UTC: it waits")
+    assert '"without": "an id"' in pages.main
+    await pages.open("topics")
+    await pages.until_shown(topic)
+    lines = {line.split(" ")[0]: line for line in pages.main.splitlines()}
+    assert lines[topic].startswith(f"{topic} 4 1 ")
+    assert lines[service.prefix + "nowhere"].endswith("does not exist, or this console may not look at it")
+    await pages.picture("topics")
+
+
 async def test_no_screen_complains_overflows_or_asks_another_host(pages: Pages, width: int) -> None:
     browser = pages.browser
     pages.complaints()
@@ -234,7 +286,8 @@ async def test_no_screen_complains_overflows_or_asks_another_host(pages: Pages, 
         await pages.open(screen)
         await pages.until(lambda: browser.find_element(By.CSS_SELECTOR, "main h2"))
         await asyncio.sleep(0.3)
-        picture(pages, f"{screen}-{width}")
+        await pages.picture(f"{screen}-{width}")
+        assert width == 360 or serious(browser) == [], screen
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width, screen
         assert browser.find_elements(By.CSS_SELECTOR, "nav a[aria-current=page]"), screen
     assert pages.complaints() == []

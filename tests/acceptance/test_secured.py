@@ -150,6 +150,11 @@ async def test_the_console_needs_no_more_than_its_rights(service: SecuredService
             found = (await ask("GET", "/rejected"))["rejected"]
         assert (await ask("POST", f"/rejected/{found[0]['place']}/redrive", {}))["outcome"] == "ACCEPTED"
         assert (await ask("GET", "/status"))["workers"]
+        assert (await ask("GET", "/requests/0:0"))["request"] == "0:0"
+        told = {each["name"]: each["partitions"] for each in (await ask("GET", "/topics"))["topics"]}
+        assert told == {service.callbacks: 4, lost: None}
+        async with session.get(f"{url}/events?topic={service.callbacks}") as response:
+            assert (response.status, await response.content.readline()) == (200, b": follows\n")
 
 
 async def test_a_topic_that_the_worker_may_not_write_to_is_refused_and_stops_nothing(service: SecuredService) -> None:

@@ -121,6 +121,8 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("observer", name, "looking on", _READ, _CONFIGS)
         allow("console", name, "looking on", _READ, _CONFIGS)
     allow("console", topics.requests, "asking for timers", _WRITE)
+    for name, is_prefix in map(_pattern, callbacks.split(",")):
+        allow("console", name, "which there are, and callbacks as they come", _READ, is_prefix=is_prefix)
     for process in ("observer", "console"):
         allow(process, group, "doors' lag", "Describe", of="group", is_prefix=True)
 
