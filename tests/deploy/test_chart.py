@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from kafka_timers.broker.connection import PROPERTIES, Kafka
+from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.environment import env_name
 from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 
@@ -56,7 +57,7 @@ def pods(scenario: str) -> Iterator[tuple[str, Manifest]]:
         spec, name = each.get("spec", {}), each["metadata"]["name"]
         if each["kind"] == "CronJob":
             spec = spec["jobTemplate"]["spec"]
-        if each["kind"] in ("StatefulSet", "Job", "CronJob"):
+        if each["kind"] in ("StatefulSet", "Deployment", "Job", "CronJob"):
             yield name, spec["template"]
 
 
@@ -88,6 +89,18 @@ def test_helm_and_kubernetes_have_nothing_to_say(scenario: str) -> None:
         (["--set", "kafka.bootstrap=k:1", "--set", "worker.settings.slice_row=5"], "slice_row"),
         (["--set", "kafka.bootstrap=k:1", "--set", "worker.setings.slice_rows=5"], "setings"),
         (["--set", "kafka.bootstrap=k:1", "--set", "lake.enabled=true"], "lake.path is needed"),
+        (
+            ["--set", "kafka.bootstrap=k:1", "--set", "worker.queries.enabled=true"],
+            "worker.queries.tokenSecret is needed",
+        ),
+        (["--set", "kafka.bootstrap=k:1", "--set", "console.enabled=true"], "worker.queries.enabled is needed"),
+        (
+            [
+                "--set",
+                "kafka.bootstrap=k:1,worker.queries.enabled=true,worker.queries.tokenSecret=s,console.enabled=true",
+            ],
+            "console.tokensSecret is needed",
+        ),
         (["--set", "kafka.bootstrap=k:1", "--set", r"worker.kafka.config.sasl\.password=p"], "sasl.password"),
     ],
 )
@@ -99,13 +112,30 @@ def test_wrong_values_are_named(given: list[str], words: str) -> None:
 
 def test_settings_are_the_options_of_the_processes() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
-    # The chart has no values for them yet: they need the address of each pod, and a mounted secret.
+    # `worker.queries` has what they need: the address of each pod, and a mounted Secret.
     queries = {field.name for field in dataclasses.fields(WorkerSettings) if field.name.startswith("query_")}
     known = {
         "oscillator": (OscillatorSettings, {*KAFKA, "replica", "host", "port"}),
         "worker": (
             WorkerSettings,
             {*KAFKA, "group", "data_dir", "host", "port", "processes", *queries},
+        ),
+        # Topics and seals are as workers have them, and TLS is an Ingress's.
+        "console": (
+            ConsoleSettings,
+            {
+                *KAFKA,
+                *queries,
+                "query_ca",
+                "group",
+                "allowed_topics",
+                "seal_every_s",
+                "host",
+                "port",
+                "writable",
+                "token_file",
+            }
+            | {"certificate", "key"},
         ),
     }
     for part, (settings, given) in known.items():
@@ -118,7 +148,7 @@ def test_settings_are_the_options_of_the_processes() -> None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_each_variable_is_an_option_of_its_process(scenario: str) -> None:
-    of_process = {"oscillator": OscillatorSettings, "worker": WorkerSettings}
+    of_process = {"oscillator": OscillatorSettings, "worker": WorkerSettings, "console": ConsoleSettings}
     for _, pod in pods(scenario):
         part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
         fields = dataclasses.fields(of_process.get(part, LakeSettings))
@@ -191,6 +221,7 @@ def test_selectors_find_their_pods(scenario: str) -> None:
             "PodDisruptionBudget": lambda spec: spec["selector"]["matchLabels"],
             "NetworkPolicy": lambda spec: spec["podSelector"]["matchLabels"],
             "StatefulSet": lambda spec: spec["selector"]["matchLabels"],
+            "Deployment": lambda spec: spec["selector"]["matchLabels"],
         }.get(each["kind"])
         if wanted and each["metadata"]["name"] != "timers-kafka-timers-lake":
             assert any(wanted(each["spec"]).items() <= found.items() for found in labels), each["metadata"]["name"]
@@ -237,6 +268,51 @@ def test_nothing_but_names_and_brokers_is_reached() -> None:
     assert [each["port"] for each in brokers["ports"]] == [9093]
     assert brokers["to"]
     assert policy["ingress"][0]["from"]
+
+
+# --- the console -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", ["console-values.yaml", "secured-values.yaml"])
+def test_the_console_starts_with_what_it_is_given_and_finds_the_workers(scenario: str) -> None:
+    console = one(scenario, "Deployment", "timers-kafka-timers-console")["spec"]["template"]
+    worker = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
+    [container] = console["spec"]["containers"]
+    env = {name: value for name, value in env_of(console).items() if value is not None}
+    # Its own parser takes them, with the check of one against the other.
+    told = {
+        field.name: env[env_name(field.name)]
+        for field in dataclasses.fields(ConsoleSettings)
+        if env_name(field.name) in env
+    }
+    settings = ConsoleSettings(**(told | {"host": "0.0.0.0", "seal_every_s": int(told.get("seal_every_s", 5))}))
+    settings.validate()
+    of_worker = env_of(worker)
+    for name in ("allowed_topics", "group", "query_token_file", "topic_prefix"):
+        assert env[env_name(name)] == of_worker[env_name(name)], name
+    mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each.get("secret", {}).get("secretName") for each in console["spec"]["volumes"]}
+    assert volumes[mounted["/etc/kafka-timers/queries"]] == "timers-queries"
+    probe = container["livenessProbe"]["httpGet"]
+    assert (probe["path"], probe["httpHeaders"]) == ("/livez", [{"name": "Host", "value": "localhost"}])
+
+
+def test_the_console_is_known_by_its_names_and_reached_by_those_who_may() -> None:
+    scenario, name = "console-values.yaml", "timers-kafka-timers-console"
+    env = env_of(one(scenario, "Deployment", name)["spec"]["template"])
+    assert env[env_name("allowed_hosts")] == f"{name},{name}.orders,{name}.orders.svc,timers.example.com"
+    assert env[env_name("token_file")] == "/etc/kafka-timers/console/tokens"
+    own = one(scenario, "NetworkPolicy", name)["spec"]
+    [let_in], [asks] = own["ingress"], own["egress"]
+    assert [each["port"] for each in let_in["ports"]] == [8074]
+    assert let_in["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "ingress"}
+    assert asks["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "worker"
+    [told] = one(scenario, "NetworkPolicy", "timers-kafka-timers-queries")["spec"]["ingress"]
+    assert [each["port"] for each in told["ports"]] == [8081]
+    parts = [each["podSelector"]["matchLabels"] for each in told["from"]]
+    assert parts[0] == {"app": "lists"}
+    assert parts[1]["app.kubernetes.io/component"] == "console"
+    assert "ingress" not in one("secured-values.yaml", "NetworkPolicy", name)["spec"]
 
 
 # --- what watches it -------------------------------------------------------------------------------------------------
