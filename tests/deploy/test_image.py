@@ -38,10 +38,10 @@ def test_the_oscillators_image_has_little_in_it(tmp_path: Path) -> None:
 
 
 def test_the_workers_image_has_all_but_spark(tmp_path: Path) -> None:
-    names = installed(tmp_path / "made", "worker,oscillator")
+    names = installed(tmp_path / "made", "worker,oscillator,console")
     assert {"faust-streaming", "rocksdict"} <= names
     assert not {"pip", "pyspark", "pytest"} & names
-    for command in ("worker", "oscillator", "topics", "status"):
+    for command in ("worker", "oscillator", "console", "topics", "status"):
         subprocess.run(
             [tmp_path / "made" / "bin" / "kafka-timers", command, "--help"], check=True, stdout=subprocess.DEVNULL
         )
