@@ -1,6 +1,7 @@
 """The console's pages in a real browser, on a real worker and a real Kafka, as a person uses them."""
 
 import asyncio
+import json
 import os
 import shutil
 import time
@@ -296,6 +297,48 @@ async def test_no_screen_complains_overflows_or_asks_another_host(pages: Pages, 
     assert urls
     assert {url for url in urls if not url.startswith((pages.url, "about:", "data:"))} == set()
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.chaos
+async def test_among_a_million_timers_one_is_found_and_taken_back(pages: Pages) -> None:
+    """A hundred thousand of them wait within the day to come."""
+    service, begin, count = pages.service, int(time.time()) + 300, 1_000_000
+    topic = service.prefix + "many"
+    await service.create_topic(topic)
+    await service.request_many((begin + number * 864 // 1_000, many(number, topic)) for number in range(count))
+    await pages.console.until("/v1/status", lambda _, body: waiting_in(body) >= count, 600)
+    await pages.open("timers")
+    await pages.fill("q", "many-077777")
+    pages.browser.find_element(By.NAME, "q").send_keys(Keys.ENTER)
+    await pages.until_shown("many-0777779")
+    assert "many-0777769" not in pages.main
+    pages.browser.find_element(By.LINK_TEXT, "many-0777777").click()
+    await pages.until_shown("pending; fires")
+    # What its id has had is read from a log of 250,000 records.
+    await pages.until_shown("asked for at")
+    await pages.press("Take back")
+    await pages.confirm()
+    await pages.until_shown("cancelled; was for")
+    await service.until_sealed(int(time.time()))
+    await pages.open("timers?q=many-077777")
+    await pages.until_shown("many-0777779")
+    assert "many-0777777" not in pages.main.replace("the id many-077777", "")
+    await pages.open("timers?q=nobody")
+    await pages.until(lambda: pages.main.count("There was no time to look at all of them yet.") == 2)
+    for unit in ("second", "minute"):
+        await pages.open(f"ahead?unit={unit}")
+        await pages.until_shown("timers wait in")
+        await pages.picture(f"ahead-million-{unit}")
+
+
+def many(number: int, topic: str) -> Future:
+    """Return the request of one of many timers."""
+    return Future(callBackTopic=topic, callBackKey=f"k-{number}", callBack=b"v" * 100, timerId=f"many-{number:07}")
+
+
+def waiting_in(status: str) -> int:
+    """Return how many timers wait, by the *status* of the service."""
+    return sum(row["pending"] or 0 for row in json.loads(status).get("partitions", ()))
 
 
 async def test_it_can_be_used_by_keyboard_alone(pages: Pages) -> None:
