@@ -196,10 +196,10 @@ async def test_a_request_is_shown_by_its_place_also_one_without_an_id(console: C
     others = [await service.request(due, Future(callBackTopic=topic, callBack=b"%d" % each), 1) for each in range(20)]
     soon = await service.request(int(time.time()) + 1, Future(callBackTopic=topic, timerId="soon"))
     await service.until_sealed(int(time.time()) + 2)
-    for place in (waits, others[0], others[-1]):
+    for place, name, value in ((waits, "valueBase64", "/w=="), (others[0], "value", "0"), (others[-1], "value", "19")):
         status, shown = await console.ask("GET", f"/v1/requests/{place}", token=READ)
         assert (status, shown["waits"], shown["second"], shown["timerId"]) == (200, True, due, None)
-        assert shown["valueBase64" if place == waits else "value"] == ("/w==" if place == waits else shown["value"])
+        assert shown[name] == value
     status, shown = await console.ask("GET", f"/v1/requests/{soon}", token=READ)
     assert (status, shown["waits"], shown["timerId"], shown["topic"]) == (200, False, "soon", topic)
     for nothing, status in (("0:999999", 404), ("77:0", 404), ("0:x", 422), ("0", 422)):
@@ -273,22 +273,25 @@ async def test_what_a_worker_has_that_does_not_answer_is_unknown_and_the_rest_is
     topic = await console.topic("halves")
     for number in range(40):
         await service.request(due, Future(callBackTopic=topic, timerId=f"half-{number}"))
-    other = await service.start("worker", "--seal-every-s", "1", "--query-port", str(free_port()))
+    # Frozen it keeps its partitions for the time of this test.
+    options = ("--seal-every-s", "1", "--session-timeout-s", "45", "--query-port", str(free_port()))
+    other = await service.start("worker", *options)
     try:
         await other.until("/readyz", lambda status, _: status == 200)
         await _until_two_answer(console, topic)
         other.child.pause()
-        status, page = await console.ask("GET", f"/v1/timers?topic={topic}", token=READ)
+        paths = (f"/v1/timers?topic={topic}", "/v1/ahead?unit=hour", "/v1/topics", "/schedules")
+        paths += tuple(f"/v1/timers/half-{number}" for number in range(8))
+        answers = await asyncio.gather(*(console.ask("GET", path, token=READ) for path in paths))
+        (status, page), *others, schedules = answers[:4]
         unknown = {each["partition"] for each in page["unknown"]}
         assert (status, 0 < len(unknown) < 4, 0 < len(page["timers"]) < 40) == (200, True, True)
         assert all("does not answer within" in each["why"] for each in page["unknown"])
-        for path in ("/v1/ahead?unit=hour", "/v1/topics"):
-            status, told = await console.ask("GET", path, token=READ)
+        for status, told in others:
             assert (status, {each["partition"] for each in told["unknown"]}) == (200, unknown)
+        assert schedules[0] == 502
         # Each timer is told all the same: what no worker tells, the log does.
-        for number in range(8):
-            assert (await console.ask("GET", f"/v1/timers/half-{number}", token=READ))[1]["state"] == "pending"
-        assert (await console.ask("GET", "/schedules", token=READ))[0] == 502
+        assert [(status, told["state"]) for status, told in answers[4:]] == [(200, "pending")] * 8
     finally:
         other.child.resume()
         await other.child.stop(LIMIT_S)
@@ -324,7 +327,8 @@ async def test_while_kafka_is_silent_each_answer_says_so_in_time(console: Consol
         for path in ("timers", "timers/x", "ahead", "topics", "rejected", "status", "requests/0:0", "events?topic=t"):
             async with console.session.get(url + path) as response:
                 told = await response.json(content_type="application/problem+json")
-            assert (response.status, "no answer within" in told["detail"]) == (503, True), told
+            assert response.status == 503
+            assert any(words in told["detail"] for words in ("no answer within", "no Kafka answers at")), told
         await started.child.stop(LIMIT_S)
         assert started.child.returncode == 0, started.child.last_words()
     finally:
@@ -340,7 +344,7 @@ async def test_who_may_do_what(console: Console) -> None:
         assert (await console.ask("DELETE", "/v1/timers/nobodys", token=token))[0] == status
     assert (await console.ask("GET", "/v1/status", token=None))[0] == 401
     assert (await console.ask("GET", "/openapi.json", token=None))[0] == 401
-    assert (await console.ask("GET", "/v1/status", token=READ))[0] == 200
+    assert (await console.ask("GET", "/v1/me", token=READ))[0] == 200
     # Of another origin, whatever it brings along.
     for origin in ("http://elsewhere", f"http://127.0.0.1:{console.process.port + 1}", "null"):
         assert (await console.ask("POST", "/v1/timers", asked, Origin=origin))[0] == 403
@@ -400,7 +404,7 @@ async def test_a_body_or_headers_that_are_too_much_are_refused(console: Console)
     async with console.session.get(console.url + "/v1/status", headers=authorized | many) as response:
         # Of these uvicorn itself refuses more than 64 KiB that come at once, with another code.
         assert response.status in (400, 431)
-    assert (await console.ask("GET", "/v1/status"))[0] == 200
+    assert (await console.ask("GET", "/v1/me"))[0] == 200
 
 
 async def test_it_needs_no_document_but_its_own(console: Console) -> None:
@@ -453,7 +457,6 @@ async def test_it_ends_when_it_is_asked_to(console: Console) -> None:
     await other.until("/livez", lambda status, _: status == 200)
     async with console.session.post(f"http://127.0.0.1:{other.port}/v1/timers", json={}) as response:
         assert response.status == 403  # it is not --writable
-    async with console.session.get(f"http://127.0.0.1:{other.port}/v1/status") as response:
-        assert response.status == 200
+    await other.until("/v1/status", lambda status, _: status == 200)
     await other.child.stop(LIMIT_S)
     assert other.child.returncode == 0, other.child.last_words()

@@ -150,7 +150,9 @@ async def test_the_console_needs_no_more_than_its_rights(service: SecuredService
             found = (await ask("GET", "/rejected"))["rejected"]
         assert (await ask("POST", f"/rejected/{found[0]['place']}/redrive", {}))["outcome"] == "ACCEPTED"
         assert (await ask("GET", "/status"))["workers"]
-        assert (await ask("GET", "/requests/0:0"))["request"] == "0:0"
+        again = await ask("POST", "/timers", made | {"timerId": "t-2"}, 201)
+        assert (await ask("GET", f"/requests/{again['request']}"))["timerId"] == "t-2"
+        await service.until_sealed(int(time.time()))
         told = {each["name"]: each["partitions"] for each in (await ask("GET", "/topics"))["topics"]}
         assert told == {service.callbacks: 4, lost: None}
         async with session.get(f"{url}/events?topic={service.callbacks}") as response:

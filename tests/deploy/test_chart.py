@@ -300,10 +300,13 @@ def test_the_console_starts_with_what_it_is_given_and_finds_the_workers(scenario
 def test_the_console_is_known_by_its_names_and_reached_by_those_who_may() -> None:
     scenario, name = "console-values.yaml", "timers-kafka-timers-console"
     env = env_of(one(scenario, "Deployment", name)["spec"]["template"])
-    assert env[env_name("allowed_hosts")] == f"{name},{name}.orders,{name}.orders.svc,timers.example.com"
+    assert (
+        env[env_name("allowed_hosts")]
+        == f"{name},{name}.orders,{name}.orders.svc,{name}.orders.svc.cluster.local,timers.example.com"
+    )
     assert env[env_name("token_file")] == "/etc/kafka-timers/console/tokens"
-    own = one(scenario, "NetworkPolicy", name)["spec"]
-    [let_in], [asks] = own["ingress"], own["egress"]
+    policy = one(scenario, "NetworkPolicy", name)["spec"]
+    [let_in], [asks] = policy["ingress"], policy["egress"]
     assert [each["port"] for each in let_in["ports"]] == [8074]
     assert let_in["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "ingress"}
     assert asks["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "worker"

@@ -53,6 +53,28 @@ async def test_whoever_waits_too_long_is_told_so_and_gets_the_answer_next_time()
     assert (await next_time, question.asked) == (7, 1)
 
 
+async def test_an_answer_that_comes_when_nobody_waits_is_told_to_the_next_one_who_asks() -> None:
+    shared, question = Shared(), Question()
+    with pytest.raises(LateError):
+        await shared.told("it", question, "it", 0)
+    question.answer.set_result(7)
+    await asyncio.sleep(SOON_S)
+    assert (await shared.told("it", question, "it"), question.asked) == (7, 1)
+    assert (await shared.told("it", question, "it"), question.asked) == (7, 2)
+
+
+async def test_who_asks_after_a_change_gets_no_answer_to_a_question_of_before() -> None:
+    shared, before, after = Shared(), Question(), Question()
+    waits = asyncio.create_task(shared.told("it", before, "it"))
+    await asyncio.sleep(0)
+    shared.forget("it")
+    after.answer.set_result("after")
+    assert await shared.told("it", after, "it") == "after"
+    before.answer.set_result("before")
+    assert await waits == "before"
+    shared.forget("it")
+
+
 async def test_what_a_question_raises_is_raised_to_who_waits_and_the_next_one_asks_anew() -> None:
     shared, question = Shared(), Question()
     question.answer.set_result(ValueError("no"))

@@ -40,7 +40,7 @@ from kafka_timers.console.etf1 import info_of, schedules_of
 from kafka_timers.console.models import Change, When, Wish
 from kafka_timers.console.pages import PAGES
 from kafka_timers.console.service import Service, TopicForbiddenError
-from kafka_timers.console.sharing import BusyError, LateError, within
+from kafka_timers.console.sharing import within
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
 from kafka_timers.core.rejected import Rejected
@@ -52,7 +52,6 @@ from kafka_timers.errors import (
     QueryError,
     RequestError,
     WhenError,
-    WireError,
 )
 from kafka_timers.operate.documents import status_document
 from kafka_timers.operate.find import Found
@@ -74,7 +73,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         413: "It is too large.",
         422: "It is not what can be asked for.",
         502: "Kafka or a worker refuses.",
-        503: "Kafka is not there, or topics are missing.",
+        503: "Kafka is not there, topics are missing, or there is no answer yet: ask again.",
         504: "It was accepted, and no answer came.",
     }.items()
 }
@@ -339,8 +338,7 @@ async def list_rejected(
 ) -> RejectedPage:
     """List what was refused, the last one last."""
     which = Which(tuple(reason or ()), topic or "", timer_id or "")
-    async with service.rejected() as log:
-        found, count = await log.last(which, (_instant(since) or 0) * 1000, limit)
+    found, count = await service.last_refused(which, (_instant(since) or 0) * 1000, limit)
     return RejectedPage(rejected=[RejectedOut.of(each) for each in found], left_out=count - len(found))
 
 
@@ -365,9 +363,9 @@ async def redrive(
 
 
 async def show_status(service: _Asked) -> dict[str, Any]:
-    """Show how the service stood at `asked_at_s`, and what is wrong; as `kafka-timers status --json`."""
+    """Show how the service stood `age_s` seconds ago, and what is wrong; as `kafka-timers status --json`."""
     status, at_s = await service.status()
-    return status_document(status) | {"asked_at_s": round(at_s, 3)}
+    return status_document(status) | {"age_s": round(max(service.clock.wall_s() - at_s, 0), 3)}
 
 
 async def show_caller(request: Request) -> CallerOut:
@@ -467,10 +465,6 @@ async def _failed(_request: Request, error: Exception) -> JSONResponse:
     match error:
         case TopicForbiddenError():
             status = 403
-        case WireError():
-            status = 422
-        case BusyError() | LateError():
-            status = 503
         case RequestError() | WhenError():
             status = 422
         case AnswerError():

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self, cast
 from aiokafka import ConsumerRecord
 
 from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.seals import last_seals
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.client.request import Answer, only_if_absent, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
@@ -26,10 +27,10 @@ from kafka_timers.console.access import Caller
 from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.console.sharing import ANSWER_S, BusyError, LateError, Shared
 from kafka_timers.core.callbacks import topics_in
-from kafka_timers.core.rejected import Again
+from kafka_timers.core.rejected import Again, Rejected
 from kafka_timers.core.text import bytes_in
-from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, number_in
-from kafka_timers.errors import KafkaTimersError
+from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, is_far, latest, number_in
+from kafka_timers.errors import BrokerError, KafkaTimersError, TopicsError
 from kafka_timers.operate.documents import callback_document
 from kafka_timers.operate.find import Found, find, record_at, request_at
 from kafka_timers.operate.health import ServiceStatus
@@ -55,7 +56,7 @@ _NEXT, _REFUSED_WITHIN_S = 1_000, 3_600
 # Of a topic, in Kafka; a longer name is in no question to it.
 _NAME_LENGTH = 249
 # A timer is changed by its request; for that a log may be read, and whoever changes one waits longer than a reader.
-_READING_S = 20.0
+_READING_S = 5.0
 
 
 class TopicForbiddenError(KafkaTimersError):
@@ -130,7 +131,9 @@ class Service:
         self.reserved = frozenset(astuple(self.topics))
         self._allowed = topics_in(settings.allowed_topics)
         self._opened = AsyncExitStack()
-        self._shared = Shared(answer_s)
+        self._answer_s = answer_s
+        # Those of which there are two or three, and those that read a log, of which there are as many as come.
+        self._looks, self._reads = Shared(answer_s), Shared(answer_s)
         self._starting = asyncio.Lock()
         self._client: TimerClient | None = None
         self._workers: Workers | None = None
@@ -147,7 +150,8 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close what was opened."""
-        await self._shared.close()
+        await self._looks.close()
+        await self._reads.close()
         if self._looking:
             self._looking.cancel()
         await self._opened.aclose()
@@ -165,7 +169,7 @@ class Service:
             LateError: where they are is not known yet.
         """
         if self._workers is None:
-            await self._shared.told("workers", self._open_workers, "where the workers answer")
+            await self._looks.told("workers", self._open_workers, "where the workers answer")
         workers = cast(Workers, self._workers)
         is_old = self.clock.elapsed_s() > self._looked_at_s + _FRESH_S
         if is_old and (self._looking is None or self._looking.done()):
@@ -192,13 +196,13 @@ class Service:
             LateError: no worker tells of it, and the log is still being read.
             BrokerError, TopicsError: it cannot be read.
         """
-        if not with_history and (told := await self._waiting(timer_id)):
-            return told
         waiting = asyncio.create_task(self._waiting(timer_id))
         try:
+            if not with_history and (told := await _result_of(waiting, self._answer_s / 2)):
+                return told
             return await self._found(timer_id)
-        except LateError:
-            if waiting.done() and waiting.exception() is None and (told := waiting.result()):
+        except (LateError, BusyError, BrokerError):
+            if told := await _result_of(waiting, self._answer_s):
                 return told
             raise
         finally:
@@ -215,7 +219,7 @@ class Service:
             LateError: the log is still being read.
             BrokerError, TopicsError: it cannot be read.
         """
-        if told := await self._waiting(timer_id):
+        if (told := await self._waiting(timer_id)) is not None:
             future = await request_at(self._settings.kafka, self._settings.topic_prefix, told["request"])
             if future is not None:
                 future.ClearField("copy")
@@ -225,32 +229,41 @@ class Service:
 
     async def request(self, place: str) -> tuple[ConsumerRecord, bool | None] | None:
         """
-        Return the record of the request at *place*, partition:offset, and whether its timer waits; None for "no worker
-        tells". None without a record.
+        Return the record of the request at *place*, partition:offset, and whether its timer waits; None where no worker
+        tells, or it may lie in the lake. None without a record.
 
         Raises:
             BrokerError, TopicsError: it cannot be read.
         """
-        workers = await self.workers()
-        if int(place.partition(":")[0]) not in workers.addresses:
+        settings, workers, number = self._settings, await self.workers(), int(place.partition(":")[0])
+        if number not in workers.addresses:
             return None
-        record = await record_at(self._settings.kafka, self._settings.topic_prefix, place)
+        record = await record_at(settings.kafka, settings.topic_prefix, place)
         if record is None:
             return None
         second = number_in(record.key)
-        return record, await workers.waits(place, second) if second and second < SECOND_LIMIT else False
+        if not second or second >= SECOND_LIMIT:
+            return record, False
+        waits = await workers.waits(place, second)
+        if waits is False and second > self.clock.wall_s():
+            seal = latest((await last_seals(settings.kafka, settings.topic_prefix))[number])
+            if seal and is_far(second, record.timestamp // 1000, seal.horizon_s):
+                return record, None
+        return record, waits
 
     async def callback_topics(self) -> CallbackTopics:
         """
         Return the callback topics of the timers that fire next, and of what was refused within an hour.
 
         Raises:
+            LateError: they are still being looked for.
             BrokerError, TopicsError: a topic cannot be read.
         """
-        page = await (await self.workers()).page(_NEXT)
-        since_ms = int(self.clock.wall_s() - _REFUSED_WITHIN_S) * 1000
-        async with self.rejected() as log:
-            refused, _ = await log.last(Which(), since_ms, _NEXT)
+        return await self._reads.told("topics", self._callback_topics, "which topics get callbacks")
+
+    async def _callback_topics(self) -> CallbackTopics:
+        workers, since_ms = await self.workers(), int(self.clock.wall_s() - _REFUSED_WITHIN_S) * 1000
+        page, (refused, _) = await asyncio.gather(workers.page(_NEXT), self._last_refused(Which(), since_ms, _NEXT))
         found: dict[str, CallbackTopic] = {}
 
         def of(name: str) -> CallbackTopic:
@@ -282,7 +295,7 @@ class Service:
         def ask() -> Coroutine[Any, Any, Found]:
             return find(self._settings.kafka, self._settings.topic_prefix, timer_id)
 
-        return await self._shared.told(("find", timer_id), ask, f"what became of {timer_id!r}", limit_s)
+        return await self._reads.told(("find", timer_id), ask, f"what became of {timer_id!r}", limit_s)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -329,6 +342,8 @@ class Service:
                 client = TimerClient(self._settings.kafka, topic_prefix=self._settings.topic_prefix, timeout_s=10.0)
                 self._client = await self._opened.enter_async_context(client)
         answer = await self._client.ask(future, second, asked_by=caller.name)
+        # What is being read of the log may end before this.
+        self._reads.forget(("find", future.timerId))
         log.info(
             "%s of timer %r by %r: %s, request %s", what, future.timerId, caller.name, answer.outcome, answer.asked
         )
@@ -339,6 +354,24 @@ class Service:
     def rejected(self) -> AbstractAsyncContextManager[RejectedLog]:
         """Open the topic of refused requests, see `operate.rejected`."""
         return reading_rejected(self._settings.kafka, self._settings.topic_prefix)
+
+    async def last_refused(self, which: Which, since_ms: int, limit: int) -> tuple[list[Rejected], int]:
+        """
+        Return what was refused last, see `RejectedLog.last`.
+
+        Raises:
+            LateError: the topic is still being read.
+            BrokerError, TopicsError: it cannot be read.
+        """
+
+        def ask() -> Coroutine[Any, Any, tuple[list[Rejected], int]]:
+            return self._last_refused(which, since_ms, limit)
+
+        return await self._reads.told(("refused", which, since_ms, limit), ask, "what was refused")
+
+    async def _last_refused(self, which: Which, since_ms: int, limit: int) -> tuple[list[Rejected], int]:
+        async with self.rejected() as log:
+            return await log.last(which, since_ms, limit)
 
     async def callbacks(self, topic: str) -> AsyncIterator[str]:
         """
@@ -353,11 +386,15 @@ class Service:
         self._check_topic(topic)
         if self._followers >= _FOLLOWERS_MAX:
             raise BusyError(f"{_FOLLOWERS_MAX} follow callbacks already: close one of these pages")
+        kafka = self._settings.kafka
+        async with answering(kafka), Cluster.open(kafka) as cluster:
+            if topic not in await counted(cluster, [topic]):
+                raise TopicsError(f"topic {topic} does not exist, or this user may not look at it: create it first")
         opened = AsyncExitStack()
         self._followers += 1
         opened.callback(self._unfollow)
         try:
-            consumer = await opened.enter_async_context(watching(self._settings.kafka, topic, from_beginning=False))
+            consumer = await opened.enter_async_context(watching(kafka, topic, from_beginning=False))
         except BaseException:
             await opened.aclose()
             raise
@@ -387,7 +424,7 @@ class Service:
             LateError: nothing was read before, or that is too old.
         """
         try:
-            self._status = await self._shared.told("status", self._read_status, "how the service stands")
+            return await self._looks.told("status", self._read_status, "how the service stands")
         except LateError:
             if self._status is None or self.clock.wall_s() > self._status.at_s + _STALE_S:
                 raise
@@ -403,4 +440,11 @@ class Service:
             allowed_topics=settings.allowed_topics,
             seal_every_s=settings.seal_every_s,
         )
-        return ReadStatus(status, self.clock.wall_s())
+        self._status = ReadStatus(status, self.clock.wall_s())
+        return self._status
+
+
+async def _result_of(task: asyncio.Task[Told | None], limit_s: float) -> Told | None:
+    """Return what *task* finds within *limit_s*; None if it fails or is not done."""
+    await asyncio.wait({task}, timeout=limit_s)
+    return task.result() if task.done() and task.exception() is None else None

@@ -1,22 +1,23 @@
 """
 Questions that may take long: each is asked once, however many wait for its answer, and nobody waits long.
 
-Whoever has waited for too long is told so, and the question goes on: when it is asked again, the answer is nearer.
+Whoever has waited for too long is told so, and the question goes on: who asks again gets the answer once it is there.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kafka_timers.errors import KafkaTimersError
 
-__all__ = ["ANSWER_S", "BusyError", "LateError", "Shared"]
+__all__ = ["ANSWER_S", "BusyError", "LateError", "Shared", "within"]
 
 # What a person still takes for an answer at once; a page is to have one within 3 s.
 ANSWER_S = 2.5
 
-# Each may hold a connection and a part of a log.
-_QUESTIONS_MAX = 16
+# An answer for which nobody waited any more is kept for so long, and told once.
+_KEPT_S = 10.0
 
 _T = TypeVar("_T")
 
@@ -29,17 +30,29 @@ class BusyError(KafkaTimersError):
     """As many questions are under way as may be at once."""
 
 
+@dataclass(slots=True, eq=False)
+class _Question:
+    """What is asked, how many wait for it, and when it was answered, by the loop's clock."""
+
+    task: asyncio.Task[Any]
+    waiting: int = 0
+    ended_s: float | None = None
+
+
 class Shared:
     """
     Questions under way, each under a name.
 
     Args:
         limit_s: that somebody waits for an answer, if they say nothing else.
+        most: under way at once; each may hold a connection and a part of a log.
     """
 
-    def __init__(self, limit_s: float = ANSWER_S) -> None:
+    def __init__(self, limit_s: float = ANSWER_S, most: int = 16) -> None:
         self._limit_s = limit_s
-        self._asked: dict[object, asyncio.Task[Any]] = {}
+        self._most = most
+        self._asked: dict[object, _Question] = {}
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def told(
         self, name: object, ask: Callable[[], Coroutine[Any, Any, _T]], what: str, limit_s: float | None = None
@@ -57,28 +70,51 @@ class Shared:
             LateError: the answer is not there in time.
             BusyError: too many others are under way.
         """
-        task = self._asked.get(name)
-        if task is None:
-            if len(self._asked) >= _QUESTIONS_MAX:
-                raise BusyError(f"{what}: {_QUESTIONS_MAX} questions that take long are under way: ask again later")
-            task = self._asked[name] = asyncio.create_task(ask())
-            task.add_done_callback(lambda done: self._end(name, done))
+        self._drop_old()
+        question = self._asked.get(name)
+        if question is None:
+            if len(self._running) >= self._most:
+                raise BusyError(f"{what}: {self._most} questions that take long are under way: ask again later")
+            question = self._asked[name] = _Question(asyncio.create_task(ask()))
+            self._running.add(question.task)
+            question.task.add_done_callback(lambda _: self._end(name, question))
         limit_s = self._limit_s if limit_s is None else limit_s
-        await asyncio.wait({task}, timeout=limit_s)
-        if not task.done():
+        question.waiting += 1
+        try:
+            await asyncio.wait({question.task}, timeout=limit_s)
+        finally:
+            question.waiting -= 1
+        if not question.task.done():
             raise LateError(f"{what}: no answer within {limit_s:g} s. It is still being looked for: ask again")
-        answer: _T = task.result()
+        if self._asked.get(name) is question:
+            del self._asked[name]
+        answer: _T = question.task.result()
         return answer
 
-    def _end(self, name: object, task: asyncio.Task[Any]) -> None:
-        del self._asked[name]
-        if not task.cancelled():
-            # All who waited may have gone.
-            task.exception()
+    def forget(self, name: object) -> None:
+        """Have the next one who asks get an answer of then, not that of a question under way."""
+        self._asked.pop(name, None)
+
+    def _end(self, name: object, question: _Question) -> None:
+        self._running.discard(question.task)
+        failed = question.task.cancelled() or question.task.exception() is not None
+        if self._asked.get(name) is not question:
+            return
+        if failed or question.waiting:
+            del self._asked[name]
+        else:
+            question.ended_s = asyncio.get_running_loop().time()
+
+    def _drop_old(self) -> None:
+        oldest_s = asyncio.get_running_loop().time() - _KEPT_S
+        for name in [
+            name for name, each in self._asked.items() if each.ended_s is not None and each.ended_s < oldest_s
+        ]:
+            del self._asked[name]
 
     async def close(self) -> None:
         """End all questions."""
-        tasks = list(self._asked.values())
+        tasks = list(self._running)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
 """
 Ask the workers which timers wait. They are found by their seals, so whoever may read `timer-sealed` needs no addresses.
 
-Each worker tells of the partitions that it owns. What nobody tells of within 2.5 s is unknown, and is said to be; the
+Each worker tells of the partitions that it owns. What nobody tells of within 2 s is unknown, and is said to be; the
 rest is told all the same.
 """
 
@@ -25,10 +25,11 @@ from kafka_timers.settings import QuerySettings
 
 __all__ = ["Ahead", "Page", "Told", "Workers", "addresses_of", "asking"]
 
-_CONNECT_S, _ANSWER_S = 1.0, 2.5
+# More than a worker looks for, and little enough that a page has its answer within 3 s.
+_CONNECT_S, _ANSWER_S = 1.0, 2.0
 _PAGE = 500
-# As many as a worker tells at once, and more than lie in a batch.
-_BATCH_MAX = 1_000
+# As many as a worker tells at once; and more than lie in one of its rows.
+_AT_ONCE, _ROW_MAX = 1_000, 10_000
 
 # What a worker tells of a timer that waits, or answers: JSON, see `core.pending.Pending.document`.
 Told = dict[str, Any]
@@ -161,30 +162,37 @@ class Workers:
             QueryError: as `page`.
         """
         partition, offset = map(int, request.split(":"))
-        # It comes first behind this place, or within the batch that does.
-        before = str(Place(second * 1000, partition, offset - 1, 0)) if offset else None
-        given = {"from": second, "to": second + 1, "after": before, "limit": _BATCH_MAX}
-        told = await self._ask([partition], "/v1/timers", values=0, **given)
-        if told.unknown:
-            return None
-        return any(each["request"] == request for answer in told.answers for each in answer["timers"])
+        # Those in a row of many stand at the offset of the last one, and so behind this place.
+        after = str(Place(second * 1000, partition, offset - 1, 0)) if offset else None
+        while True:
+            given = {"from": second, "to": second + 1, "after": after, "limit": _AT_ONCE}
+            told = await self._ask([partition], "/v1/timers", values=0, **given)
+            if told.unknown:
+                return None
+            [answer] = told.answers
+            if any(each["request"] == request for each in answer["timers"]):
+                return True
+            after = answer["next"]
+            if not after or (answer["timers"] and Place.of(answer["timers"][-1]["place"]).row > offset + _ROW_MAX):
+                return None if answer["cut"] else False
 
     async def _ask(self, numbers: Iterable[int], path: str, **given: object) -> _Replies:
         """Ask each worker of the partitions *numbers* once."""
-        numbers = sorted(numbers)
-        asked = sorted({url for number in numbers if (url := self.addresses[number])})
+        # Another look at the seals may come in between.
+        numbers, addresses = sorted(numbers), self.addresses
+        asked = sorted({url for number in numbers if (url := addresses[number])})
         params = {name: str(value) for name, value in given.items() if value is not None}
         replies = await asyncio.gather(*(self._ask_one(url + path, params) for url in asked))
         by_url = dict(zip(asked, replies, strict=True))
         unknown = {}
         for number in numbers:
-            reply = by_url.get(self.addresses[number])
+            reply = by_url.get(addresses[number])
             if reply is None:
                 unknown[number] = "its worker answers no questions, or none has it: give workers --query-port"
             elif isinstance(reply, str):
                 unknown[number] = reply
             elif number in reply["unknown"]:
-                unknown[number] = f"{self.addresses[number]} has it no more, or not yet"
+                unknown[number] = f"{addresses[number]} has it no more, or not yet"
         return _Replies([reply for reply in replies if not isinstance(reply, str)], unknown)
 
     async def _ask_one(self, url: str, params: Mapping[str, str]) -> Told | str:

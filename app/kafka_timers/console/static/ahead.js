@@ -49,7 +49,7 @@ const isHot = (count, length) => count / length > HOT_PER_S;
 function heatMap(counts, most, begins, { length, perRow, label }) {
   const cell = (second) => {
     const count = counts.get(second) ?? 0;
-    const shade = count ? Math.max(1, Math.ceil((SHADES * Math.log(1 + count)) / Math.log(1 + most))) : 0;
+    const shade = count ? Math.min(SHADES, Math.ceil((SHADES * Math.log(1 + count)) / Math.log(1 + most))) : 0;
     return el("td", { class: `shade${shade}${isHot(count, length) ? " hot" : ""}`, "data-second": count ? second : null, title: count ? `${at(second)}: ${number(count)}` : null });
   };
   const row = (begin) => {

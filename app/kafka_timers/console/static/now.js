@@ -20,7 +20,6 @@ async function live({ place, signal }, draw) {
 }
 
 const OLD_S = 4;
-const ageOf = (status) => Date.now() / 1000 - status.asked_at_s;
 
 const worst = (rows, name) => rows.reduce((most, row) => (row[name] === null ? most : Math.max(most ?? 0, row[name])), null);
 const sum = (rows, name) => rows.reduce((total, row) => total + (row[name] ?? 0), 0);
@@ -49,7 +48,7 @@ export const now = (screen) =>
     return [
       el("h2", {}, "Now"),
       summary(status),
-      ageOf(status) > OLD_S ? el("p", { class: "bad" }, `Kafka takes long to answer: this is from ${Math.round(ageOf(status))} s ago.`) : null,
+      status.age_s > OLD_S ? el("p", { class: "bad" }, `Kafka takes long to answer: this is from ${Math.round(status.age_s)} s ago.`) : null,
       status.problems.length > 1 ? el("ul", { class: "bad" }, status.problems.map((each) => el("li", {}, each))) : null,
       el("dl", { class: "figures" }, Object.entries(figures).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
       refused.length ? el("p", {}, "Refused: ", refused.map(([reason, count]) => `${number(count)} ${reason}`).join(", "), ". ", link("Look at them", "refused")) : null,

@@ -2,6 +2,7 @@
 
 import { act, ask, at, bytesOf, el, failure, fromNow, get, hex, link, number, quoted, table, unknown } from "./page.js";
 
+const AGAIN_MS = 2_000;
 const HEADS = [{ name: "fires" }, { name: "timer id" }, { name: "topic" }, { name: "key" }, { name: "request" }, { name: "bytes", number: true }];
 
 const row = (each) => [
@@ -14,7 +15,6 @@ const isRequest = (text) => /^\d{1,9}:\d{1,18}$/.test(text);
 
 /** What a text in the search box may mean: a request, a time, or an id, a prefix, a key, a topic. */
 function meanings(text) {
-  if (isRequest(text)) return [];
   const time = /^\d{4}-\d\d-\d\d/.test(text) ? Date.parse(text.length === 10 ? text + "T00:00:00Z" : text) / 1000 : /^\d{9,11}$/.test(text) ? Number(text) : NaN;
   if (!Number.isNaN(time)) return [["that fire from then on", { from: String(Math.floor(time)) }]];
   return [["whose id begins so", { prefix: text }], ["with this key", { key: text }], ["with this topic", { topic: text }]];
@@ -35,8 +35,8 @@ export async function timers({ place, query, signal }) {
     shown.append(part);
     await list(part, what, filter, signal);
   });
-  if (isRequest(text)) parts.push(request(shown, text, signal));
-  else if (text) {
+  if (isRequest(text)) parts.unshift(request(shown, text, signal));
+  if (text) {
     shown.prepend(el("p", {}, link(`Look for the id ${text}, also among those that have fired`, "timer", text)));
   }
   await Promise.all(parts);
@@ -48,10 +48,10 @@ async function request(place, at_, signal) {
   try {
     const told = await get(`requests/${at_}`);
     if (signal.aborted) return;
-    const waits = told.waits === null ? "no worker tells whether it waits" : told.waits ? "waits" : "waits no more";
+    const waits = told.waits === null ? "whether it waits is not known: no worker tells, or it lies in the lake" : told.waits ? "it waits" : "it waits no more";
     part.replaceChildren(
       el("h3", {}, `Request ${at_}`),
-      el("p", { class: "state" }, told.cancel ? `A cancel, of ${told.appended}` : `Asked for at ${told.appended}, for ${at(told.second)}: it ${waits}`),
+      el("p", { class: "state" }, told.cancel ? `A cancel, of ${told.appended}` : `Asked for at ${told.appended}, for ${at(told.second)}: ${waits}`),
       table(HEADS, [row({ ...told, valueBytes: bytesOf(told).length })]),
       ...(told.cancel ? [] : [el("h3", {}, "Value"), values(told)]));
   } catch (error) {
@@ -90,26 +90,35 @@ export async function timer(screen) {
   const { place, rest, signal } = screen;
   const id = rest[0] ?? "";
   place.replaceChildren(el("h2", {}, id), el("p", { class: "soft" }, "Looking …"));
+  // Of several that were begun only the last one draws.
+  const turn = (screen.turn = (screen.turn ?? 0) + 1);
+  const isOver = () => signal.aborted || screen.turn !== turn;
   try {
     const told = await get(`timers/${encodeURIComponent(id)}`);
-    if (signal.aborted) return;
+    if (isOver()) return;
     draw(screen, id, told);
-    if (!told.complete) await readOn(screen, id);
+    if (!told.complete) await readOn(screen, id, isOver);
   } catch (error) {
-    if (signal.aborted) return;
+    if (isOver()) return;
     const again = error.status === 503 ? el("button", { onclick: () => timer(screen) }, "Look again") : "";
     place.replaceChildren(el("h2", {}, id), failure(error), again);
   }
 }
 
 /** Asks again until the log is read, which takes long when it is long. */
-async function readOn(screen, id) {
-  while (!screen.signal.aborted) {
-    const told = await get(`timers/${encodeURIComponent(id)}`);
-    if (screen.signal.aborted) return;
-    if (told.complete) {
-      draw(screen, id, told);
-      return;
+async function readOn(screen, id, isOver) {
+  const state = document.getElementById("reading");
+  while (!isOver()) {
+    try {
+      const told = await get(`timers/${encodeURIComponent(id)}`);
+      if (isOver()) return;
+      if (told.complete) {
+        draw(screen, id, told);
+        return;
+      }
+    } catch (error) {
+      state.textContent = `${error.message}. Asking again …`;
+      await new Promise((done) => setTimeout(done, AGAIN_MS));
     }
   }
 }
@@ -154,7 +163,7 @@ function draw(screen, id, told) {
     ...(told.headers.length ? [table([{ name: "header" }, { name: "value" }], told.headers.map((each) => [each.name, each.value ?? (each.valueBase64 ? hex(bytesOf(each)) : "null")]))] : []),
     el("h3", {}, "Value"), values(told),
     el("h3", {}, "Its life"),
-    told.complete ? "" : el("p", { class: "soft" }, "The log is still being read …"),
+    told.complete ? "" : el("p", { id: "reading", class: "soft", role: "status" }, "The log is still being read …"),
     el("ol", { class: "life" }, told.history.map((each) => el("li", {},
       el("strong", {}, each.cancel ? "taken back" : "asked for"), ` at ${each.appended.replace("T", " ").replace("Z", " UTC")}, request ${each.request}`,
       el("br"), each.cancel ? `the cancel: ${each.state}` : `for ${at(each.second)}: ${each.state}${each.reason ? `, ${each.reason}` : ""}`))),
