@@ -13,7 +13,7 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check mutants test test-deploy lint proto bench bench-lake soak rolling chaos chaos-lake faults java
+.PHONY: help run check mutants test test-deploy lint proto bench bench-questions bench-lake soak rolling chaos chaos-lake faults java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ mutants: $(INSTALLED) ## Break the code in one place at a time; the tests of `ma
 
 bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench.py docs/performance/bench.json
+
+bench-questions: $(INSTALLED) java ## Measure what questions about waiting timers cost, some four minutes
+	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/questions.py
 
 bench-lake: $(INSTALLED) java ## Measure the lake, some fifteen minutes; docs/lake.md tells of it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench_lake.py --json docs/performance/lake.json

@@ -47,6 +47,11 @@ class NoTopics:
         pass
 
 
+def never() -> float:
+    """Return when the last tick came: long ago."""
+    return 0.0
+
+
 class Service:
     """The partitions of one or more workers, with what is read of `timer-request`."""
 
@@ -88,7 +93,7 @@ class Service:
         return {number: Held((each := self.followers[number]).partition, each.store) for number in numbers}
 
     def questions(self, *numbers: int) -> Questions:
-        return Questions(lambda: self.held(*numbers), PARTITIONS, PriorityGate(), HostClock())
+        return Questions(lambda: self.held(*numbers), PARTITIONS, PriorityGate(), never, HostClock())
 
 
 @pytest.fixture
@@ -297,9 +302,9 @@ async def test_a_partition_that_is_given_up_while_it_is_read_is_unknown(service:
     for number in range(PARTITIONS):
         service.ask(*[(BEGIN_S + each, {"millis": each % 1000}) for each in range(3_000)], partition=number)
     gate = PriorityGate()
-    questions = Questions(lambda: service.held(0, 1, 2), PARTITIONS, gate, HostClock())
-    with gate.on():
-        # It waits for what is being sent, after the first rows.
+    questions = Questions(lambda: service.held(0, 1, 2), PARTITIONS, gate, never, HostClock())
+    with gate.firing():
+        # It waits for what is being fired, after the first rows.
         asking = asyncio.create_task(questions.page(Wanted(key=b"nobody"), 10))
         await asyncio.sleep(0.1)
         await service.followers[1].close()
@@ -313,7 +318,7 @@ async def test_a_long_look_is_cut_and_goes_on_from_there(service: Service) -> No
             return super().elapsed_s() * 1_000
 
     service.ask(*[(BEGIN_S + each, {"callBackKey": f"{each}"}) for each in range(2_000)], partition=0)
-    questions = Questions(lambda: service.held(0, 1, 2), PARTITIONS, PriorityGate(), Slow())
+    questions = Questions(lambda: service.held(0, 1, 2), PARTITIONS, PriorityGate(), never, Slow())
     pages, after = 0, None
     while True:
         page = await questions.page(Wanted(key=b"1999", after=after), 10)

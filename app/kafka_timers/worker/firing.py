@@ -154,7 +154,9 @@ class Firing:
             Exception: the partition has to be taken over anew.
         """
         ports, partition, end_ms = self._ports, self._partition, (second + 1) * 1000
-        if end_ms > partition.sealed_ms:
+        if end_ms <= partition.sealed_ms:
+            return
+        with ports.gate.firing():
             await self._read_up_to(await ports.ends.end(self._number, second))
             if self._has_to_seal(end_ms):
                 self.second = second

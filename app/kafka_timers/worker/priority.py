@@ -13,10 +13,10 @@ _SOON_S = 0.2
 
 
 class PriorityGate:
-    """Whether any partition of this process is sending callbacks."""
+    """Whether any partition of this process is sending callbacks, or has begun with a second."""
 
     def __init__(self) -> None:
-        self._sending = 0
+        self._sending = self._firing = 0
         self._look_again = asyncio.Event()
 
     @contextmanager
@@ -27,6 +27,16 @@ class PriorityGate:
             yield
         finally:
             self._sending -= 1
+            self._look_again.set()
+
+    @contextmanager
+    def firing(self) -> Iterator[None]:
+        """Fire a second inside, from the question for the log's end on."""
+        self._firing += 1
+        try:
+            yield
+        finally:
+            self._firing -= 1
             self._look_again.set()
 
     def nudge(self) -> None:
@@ -44,3 +54,11 @@ class PriorityGate:
         with suppress(TimeoutError):
             async with asyncio.timeout(_SOON_S):
                 await self.over(lambda: False)
+
+    async def idle_soon(self) -> None:
+        """Return when nobody is at a second, or soon."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SOON_S):
+                while self._firing:
+                    self._look_again.clear()
+                    await self._look_again.wait()

@@ -130,7 +130,9 @@ class Worker:
                 return
             self.metrics.partitions.set(found.partitions)
             self._ports = ports = self._connect(cluster, topics, found, stack)
-            self._questions = Questions(self._held, found.partitions, ports.gate, self._clock)
+            self._questions = Questions(
+                self._held, found.partitions, ports.gate, lambda: self._ticked_s or 0.0, self._clock
+            )
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
             doors = self._doors(ports, found)
             chores = [

@@ -2,8 +2,9 @@
 Answers to questions about what this worker's partitions hold.
 
 Rows lie by the moment at which they fire, so a range of time costs no more than what is in it. Other questions look at
-every row. They do so for some milliseconds at a time, not while callbacks leave, and for a second and a half at most;
-an answer says when it was cut, and where to go on. Each is of one moment: what comes or fires meanwhile is not in it.
+every row. They do so for some milliseconds at a time, not while a second is fired or its tick is about to come, and for
+a second and a half at most; an answer says when it was cut, and where to go on. Each is of one moment: what comes or
+fires meanwhile is not in it.
 """
 
 import asyncio
@@ -28,6 +29,9 @@ _LOOK_S = 1.5
 _ROWS = 16
 _KEYS = 512
 _AT_ONCE, _WAITING_MAX = 2, 32
+# So long before a tick nobody looks on, nor behind that for one that is late; and until the owners have heard of it. A
+# second is fired in many short steps, and each would wait for a look.
+_BEFORE_S, _LATE_S, _HEARD_S = 0.02, 0.1, 0.005
 # Of the values of one page.
 _BYTES_MAX = 8 << 20
 
@@ -91,16 +95,23 @@ class Questions:
     Args:
         held: returns what can be asked for now, by partition.
         partitions: of the service.
-        gate: tells when callbacks leave.
+        gate: tells when a second is fired.
+        ticked_s: returns when the last tick came, by the monotonic clock.
         clock: tells how long an answer has taken.
     """
 
     def __init__(
-        self, held: Callable[[], Mapping[int, Held]], partitions: int, gate: PriorityGate, clock: Clock
+        self,
+        held: Callable[[], Mapping[int, Held]],
+        partitions: int,
+        gate: PriorityGate,
+        ticked_s: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._held = held
         self._partitions = partitions
         self._gate = gate
+        self._ticked_s = ticked_s
         self._clock = clock
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._waiting = 0
@@ -181,8 +192,15 @@ class Questions:
         return [number for number in range(self._partitions) if number not in held or not held[number].is_open]
 
     async def _leave_room(self) -> None:
-        await self._gate.over_soon()
+        while 1 - _BEFORE_S < self._since_tick_s() < 1 + _LATE_S:  # noqa: ASYNC110  # it is over without a tick too
+            await asyncio.sleep(_HEARD_S)
+        if self._since_tick_s() < _HEARD_S:
+            await asyncio.sleep(_HEARD_S)
+        await self._gate.idle_soon()
         await asyncio.sleep(0)
+
+    def _since_tick_s(self) -> float:
+        return self._clock.elapsed_s() - self._ticked_s()
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[float]:

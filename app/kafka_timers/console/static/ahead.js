@@ -5,7 +5,7 @@ import { at, el, failure, get, number, unknown } from "./page.js";
 // By each unit: its seconds, how many make a row, how many rows are shown, and which part of a time tells a row.
 const UNITS = {
   second: { length: 1, perRow: 60, rows: 60, label: [11, 16], title: "the hour to come, a minute in each row" },
-  minute: { length: 60, perRow: 60, rows: 24, label: [5, 13], title: "the day to come, an hour in each row" },
+  minute: { length: 60, perRow: 60, rows: 24, label: [5, 16], title: "the day to come, an hour in each row" },
   hour: { length: 3_600, perRow: 24, rows: 31, label: [5, 10], title: "the month to come, a day in each row" },
 };
 // What one worker was measured to fire second after second on two cores, see docs/performance.md.
