@@ -123,19 +123,8 @@ def test_settings_are_the_options_of_the_processes() -> None:
         # Topics and seals are as workers have them, and TLS is an Ingress's.
         "console": (
             ConsoleSettings,
-            {
-                *KAFKA,
-                *queries,
-                "query_ca",
-                "group",
-                "allowed_topics",
-                "seal_every_s",
-                "host",
-                "port",
-                "writable",
-                "token_file",
-            }
-            | {"certificate", "key"},
+            {*KAFKA, *queries, "query_ca", "group", "allowed_topics", "seal_every_s", "host", "port", "writable"}
+            | {"token_file", "certificate", "key"},
         ),
     }
     for part, (settings, given) in known.items():
