@@ -139,6 +139,7 @@ def test_newcomers_find_every_target_of_make() -> None:
         "lint",
         "proto",
         "bench",
+        "bench-questions",
         "bench-lake",
         "soak",
         "faults",
