@@ -199,3 +199,28 @@ async def test_fire_now_lets_a_timer_fire_as_it_was_asked_for_and_once(live: Liv
     assert (record.key, record.value, told["timer-token"], told["trace"]) == (b"k", b"\xff\x00", b"t", b"\xff")
     code, _, errors = await live.run("fire-now", "soon")
     assert (code, "no timer of this id waits" in errors) == (4, True)
+
+
+async def test_next_and_ahead_tell_what_comes_and_how_much(live: Live) -> None:
+    service, due = live.service, (int(time.time()) // 60 + 2_000) * 60
+    topic = service.prefix + "coming"
+    for number, second in enumerate((due + 120, due + 61, due, due + 60, due + 60)):
+        await service.request(second, Future(callBackTopic=topic, callBack=b"v", timerId=f"coming-{number}"))
+    await service.until_sealed(int(time.time()))
+    told = await live.told("next", "--topic", topic)
+    assert (told["timer_id"], told["second"], told["value"]) == ("coming-2", due, "v")
+    code, output, _ = await live.run("next", "--id-prefix", "coming-", "--from", str(due + 1))
+    assert (code, "coming-3" in output) == (0, True)
+    code, output, _ = await live.run("next", "--topic", service.prefix + "nothing")
+    assert (code, output) == (4, "no such timer waits\n")
+    assert await live.told("next", "--topic", service.prefix + "nothing", code=4) is None
+
+    told = await live.told("ahead", "--from", str(due), "--to", str(due + 180))
+    counts = [{"second": due, "count": 1}, {"second": due + 60, "count": 3}, {"second": due + 120, "count": 1}]
+    assert told == {"unit": "minute", "from": due, "to": due + 180, "cut": False, "counts": counts}
+    code, output, _ = await live.run("ahead", "--unit", "second", "--from", str(due + 60), "--to", str(due + 62))
+    # Two bars, and the sum.
+    lines = [line.split() for line in output.splitlines()]
+    assert (code, [words[2] for words in lines]) == (0, ["2", "1", "3"])
+    code, _, errors = await live.run("ahead", "--from", str(due), "--to", str(due))
+    assert (code, "--to is to be later than --from" in errors) == (2, True)

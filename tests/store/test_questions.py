@@ -312,6 +312,28 @@ async def test_a_partition_that_is_given_up_while_it_is_read_is_unknown(service:
     assert page.unknown == [1]
 
 
+async def test_nobody_looks_on_from_shortly_before_a_tick_until_it_has_come(service: Service) -> None:
+    class Stepping(HostClock):
+        """Moves on by a millisecond each time it is asked."""
+
+        now_s = 1_000.0
+
+        def elapsed_s(self) -> float:
+            self.now_s += 0.001
+            return self.now_s
+
+    for number in range(PARTITIONS):
+        service.ask(*[(BEGIN_S + each, {}) for each in range(3_000)], partition=number)
+    clock = Stepping()
+    ticked_s = clock.now_s - 0.985
+    questions = Questions(lambda: service.held(0, 1, 2), PARTITIONS, PriorityGate(), lambda: ticked_s, clock)
+    asking = asyncio.create_task(questions.page(Wanted(key=b"nobody"), 10))
+    await asyncio.sleep(0.2)
+    assert not asking.done()
+    ticked_s = clock.now_s
+    assert (await asking).unknown == []
+
+
 async def test_a_long_look_is_cut_and_goes_on_from_there(service: Service) -> None:
     class Slow(HostClock):
         def elapsed_s(self) -> float:

@@ -176,7 +176,9 @@ class RequestOut(Model):
     second: int | None
     at: str | None
     cancel: bool
-    waits: Annotated[bool | None, Field(description="whether its timer waits; null if no worker tells")]
+    waits: Annotated[
+        bool | None, Field(description="whether its timer waits; null if no worker tells, or it may lie in the lake")
+    ]
     topic: str
     key: str | None
     timer_id: str | None
