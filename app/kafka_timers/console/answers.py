@@ -14,11 +14,11 @@ from pydantic import BaseModel, Field
 
 from kafka_timers.client.request import Answer, Outcome
 from kafka_timers.console.models import Model
-from kafka_timers.console.service import CallbackTopics
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in, headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future, number_in
+from kafka_timers.operate.callback_topics import CallbackTopics
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.pending import Page, Told
 

@@ -9,9 +9,8 @@ import json
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from itertools import chain
-from operator import attrgetter
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
@@ -28,13 +27,13 @@ from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.console.sharing import ANSWER_S, BusyError, LateError, Shared
 from kafka_timers.core.callbacks import topics_in
 from kafka_timers.core.rejected import Again, Rejected
-from kafka_timers.core.text import bytes_in
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, is_far, latest, number_in
 from kafka_timers.errors import BrokerError, KafkaTimersError, TopicsError
+from kafka_timers.operate.callback_topics import CallbackTopics, read_callback_topics
 from kafka_timers.operate.documents import callback_document
 from kafka_timers.operate.find import Found, find, record_at, request_at
 from kafka_timers.operate.health import ServiceStatus
-from kafka_timers.operate.pending import Page, Told, Workers, addresses_of, asking
+from kafka_timers.operate.pending import Told, Workers, addresses_of, asking
 from kafka_timers.operate.rejected import RejectedLog, Which, reading_rejected
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
@@ -51,10 +50,8 @@ _ALIVE_S = 5.0
 # A status that takes longer to read than somebody waits is told once it is there, if it is not older; Kafka's limit is
 # 10 s, and then the status says what was silent.
 _STALE_S = 15.0
-# Topics are told of so many timers that fire next, and of so many that were refused within an hour.
-_NEXT, _REFUSED_WITHIN_S = 1_000, 3_600
-# Of a topic, in Kafka; a longer name is in no question to it.
-_NAME_LENGTH = 249
+# Of what was refused before, no topic is told.
+_REFUSED_WITHIN_S = 3_600
 # A timer is changed by its request; for that a log may be read, and whoever changes one waits longer than a reader.
 _READING_S = 5.0
 
@@ -69,35 +66,6 @@ class Waiting(NamedTuple):
     request: str
     second: int
     future: Future
-
-
-@dataclass(slots=True)
-class CallbackTopic:
-    """
-    A topic that timers ask for.
-
-    Attributes:
-        name: of the topic, as requests have it.
-        is_allowed: whether workers may write to it, as far as the console is told.
-        partitions: None if it does not exist, or this console's Kafka user may not know of it.
-        coming: timers among those that fire next.
-        next_second: UNIX second of the first of them.
-        refused: requests for it among the last that were refused.
-    """
-
-    name: str
-    is_allowed: bool
-    partitions: int | None = None
-    coming: int = 0
-    next_second: int | None = None
-    refused: int = 0
-
-
-class CallbackTopics(NamedTuple):
-    """Topics by name, and the timers that fire next, from which they were taken."""
-
-    topics: list[CallbackTopic]
-    page: Page
 
 
 class ReadStatus(NamedTuple):
@@ -132,7 +100,7 @@ class Service:
         self._allowed = topics_in(settings.allowed_topics)
         self._opened = AsyncExitStack()
         self._answer_s = answer_s
-        # Those of which there are two or three, and those that read a log, of which there are as many as come.
+        # What all ask for, and what is about one id or filter: too many of these keep nobody from those.
         self._looks, self._reads = Shared(answer_s), Shared(answer_s)
         self._starting = asyncio.Lock()
         self._client: TimerClient | None = None
@@ -262,27 +230,10 @@ class Service:
         return await self._reads.told("topics", self._callback_topics, "which topics get callbacks")
 
     async def _callback_topics(self) -> CallbackTopics:
-        workers, since_ms = await self.workers(), int(self.clock.wall_s() - _REFUSED_WITHIN_S) * 1000
-        page, (refused, _) = await asyncio.gather(workers.page(_NEXT), self._last_refused(Which(), since_ms, _NEXT))
-        found: dict[str, CallbackTopic] = {}
-
-        def of(name: str) -> CallbackTopic:
-            is_allowed = name not in self.reserved and bool(self._allowed.match(name))
-            return found.setdefault(name, CallbackTopic(name, is_allowed))
-
-        for told in page.timers:
-            topic = of((bytes_in(told, "topic") or b"").decode(errors="replace"))
-            topic.coming += 1
-            topic.next_second = told["second"] if topic.next_second is None else topic.next_second
-        for each in refused:
-            if each.future is not None and each.future.callBackTopic:
-                of(each.future.callBackTopic).refused += 1
-        kafka = self._settings.kafka
-        asked = [name for name, topic in found.items() if topic.is_allowed and len(name) <= _NAME_LENGTH]
-        async with answering(kafka), Cluster.open(kafka) as cluster:
-            for name, count in (await counted(cluster, asked)).items():
-                found[name].partitions = count
-        return CallbackTopics(sorted(found.values(), key=attrgetter("name")), page)
+        settings, since_ms = self._settings, int(self.clock.wall_s() - _REFUSED_WITHIN_S) * 1000
+        return await read_callback_topics(
+            settings.kafka, settings.topic_prefix, await self.workers(), self._is_allowed, since_ms
+        )
 
     async def _waiting(self, timer_id: str) -> Told | None:
         """Return what a worker tells of the timer that waits under *timer_id*, if it knows one."""
@@ -329,8 +280,11 @@ class Service:
         if future.tombstoneTopic:
             self._check_topic(future.tombstoneTopic)
 
+    def _is_allowed(self, topic: str) -> bool:
+        return topic not in self.reserved and bool(self._allowed.match(topic))
+
     def _check_topic(self, topic: str) -> None:
-        if topic in self.reserved or not self._allowed.match(topic):
+        if not self._is_allowed(topic):
             raise TopicForbiddenError(
                 f"topic {topic} is none of the allowed ones ({self._settings.allowed_topics}), so workers write no "
                 "callbacks there"
