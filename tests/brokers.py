@@ -1,11 +1,12 @@
 """What tests of all folders do with brokers; `conftest.py` cannot be imported, since each folder may have one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import create_conn
@@ -15,6 +16,8 @@ from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.dev.cluster import EmbeddedCluster
 
 StartKafka = Callable[..., Awaitable[EmbeddedKafka]]
+# Partition, key, value and headers of a record.
+Outgoing = tuple[int, bytes, bytes, list[tuple[str, bytes]]]
 
 
 @asynccontextmanager
@@ -44,6 +47,27 @@ async def set_topic(bootstrap: str, name: str, configs: Mapping[str, str]) -> No
     """Give a topic these settings, and the broker's defaults for all others."""
     async with administering(bootstrap) as admin:
         await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, dict(configs))])
+
+
+async def publish(producer: AIOKafkaProducer, topic: str, records: Iterable[Outgoing]) -> float:
+    """Send *records* as fast as the broker takes them, and return the seconds until it had acknowledged all."""
+    start_s = time.monotonic()
+    batches: dict[int, Any] = {}
+    acks = []
+
+    async def send(partition: int) -> None:
+        acks.append(await producer.send_batch(batches.pop(partition), topic, partition=partition))
+
+    for partition, key, value, headers in records:
+        batch = batches.get(partition) or batches.setdefault(partition, producer.create_batch())
+        if batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
+            await send(partition)
+            batches[partition] = producer.create_batch()
+            batches[partition].append(timestamp=None, key=key, value=value, headers=headers)
+    for partition in list(batches):
+        await send(partition)
+    await asyncio.gather(*acks)
+    return time.monotonic() - start_s
 
 
 async def end_of(bootstrap: str, topic: str, partition: int) -> int:

@@ -21,7 +21,7 @@ from typing import Self
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from brokers import make_topic
+from brokers import make_topic, publish
 
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
@@ -196,24 +196,11 @@ class Service:
 
     async def request_many(self, requests: Iterable[tuple[int, Future]]) -> None:
         """Publish requests with timer ids, each with its second, in batches as large as a topic takes."""
-        acks: list[Awaitable[object]] = []
-        open_batches = [self.producer.create_batch() for _ in range(self.partitions)]
-
-        async def send(number: int) -> None:
-            open_batches[number].close()
-            acks.append(await self.producer.send_batch(open_batches[number], self.topics.requests, partition=number))
-            open_batches[number] = self.producer.create_batch()
-
-        await self.producer.partitions_for(self.topics.requests)
-        for second, future in requests:
-            number = partition_of(future.timerId, self.partitions)
-            key, value = b"%d" % second, future.SerializeToString()
-            if open_batches[number].append(key=key, value=value, timestamp=None) is None:
-                await send(number)
-                open_batches[number].append(key=key, value=value, timestamp=None)
-        for number in range(self.partitions):
-            await send(number)
-        await asyncio.gather(*acks)
+        records = (
+            (partition_of(future.timerId, self.partitions), b"%d" % second, future.SerializeToString(), [])
+            for second, future in requests
+        )
+        await publish(self.producer, self.topics.requests, records)
 
     async def tick(self, second: int, partitions: Iterable[int] | None = None) -> list[int]:
         """Write one tick into every partition, or into the ones named; return when each was appended, in ms."""

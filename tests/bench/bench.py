@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any
 
 import plots
-from brokers import make_topic
-from load import disk_mb, numbered, payload, producer, publish, received, request, rss_mb, schedule, until
+from brokers import make_topic, publish
+from load import disk_mb, numbered, payload, producer, received, request, rss_mb, schedule, until
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -133,19 +133,32 @@ class Bench:
             await until(lambda: count == MANY, "plain records")
             self.note("plain write + read, s", time.monotonic() - start_s)
 
-    async def light(self) -> None:
-        """Lateness at a light load."""
-        late_ms: list[float] = []
+    async def lateness(self, name: str, rate: int, length_s: int, ahead_s: int) -> list[float]:
+        """
+        Note how late callbacks are received, median and 99 of 100, and return the lateness of all, ascending.
+
+        Args:
+            name: of the figures.
+            rate: timers a second.
+            length_s: seconds in which some are due.
+            ahead_s: seconds until the first of them.
+        """
+        count, late_ms = rate * length_s, list[float]()
 
         def take(now_s: float, came: Sequence[Any]) -> None:
             late_ms.extend([(now_s - numbered(record.value)[1]) * 1000 for record in came])
 
         async with received(self.service.bootstrap, self.service.callbacks, self.service.partitions, take):
-            await self.publish(self.requests(LIGHT_S * LIGHT_RATE, int(time.time()) + 3, spread_s=LIGHT_S))
-            await until(lambda: len(late_ms) == LIGHT_S * LIGHT_RATE, "light callbacks")
+            await self.publish(self.requests(count, int(time.time()) + ahead_s, spread_s=length_s))
+            await until(lambda: len(late_ms) == count, f"{name} callbacks")
         late_ms.sort()
-        self.note("light p50, ms", late_ms[len(late_ms) // 2])
-        self.note("light p99, ms", late_ms[len(late_ms) * 99 // 100])
+        self.note(f"{name} p50, ms", late_ms[count // 2])
+        self.note(f"{name} p99, ms", late_ms[count * 99 // 100])
+        return late_ms
+
+    async def light(self) -> None:
+        """Lateness at a light load."""
+        late_ms = await self.lateness("light", LIGHT_RATE, LIGHT_S, 3)
         self.curves["light"] = [
             (round(late_ms[share * (len(late_ms) - 1) // 200], 1), share / 200) for share in range(201)
         ]

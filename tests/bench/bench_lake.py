@@ -34,7 +34,8 @@ from typing import Any
 
 import audit_load
 import parked
-from load import Outgoing, producer, publish
+from brokers import Outgoing, publish
+from load import producer
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.table import Table

@@ -6,12 +6,13 @@ A payload begins with a number and its second, so that whatever comes back tells
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import psutil
 from aiokafka import AIOKafkaProducer, TopicPartition
+from brokers import Outgoing
 from service import Process
 
 from kafka_timers.broker.cluster import Cluster
@@ -23,8 +24,6 @@ from kafka_timers.core.wire import Future
 PAYLOAD_BYTES = 150
 _BATCH_BYTES = 256 << 10
 
-# Partition, key, value and headers of a record.
-Outgoing = tuple[int, bytes, bytes, list[tuple[str, bytes]]]
 # Number and second of a request.
 Numbered = tuple[int, int]
 
@@ -51,27 +50,6 @@ def schedule(number: int, second: int, topic: str, partition: int) -> Outgoing:
     key, target = b"schedule-%d" % number, topic.encode()
     headers = [("scheduler-epoch", b"%d" % second), ("scheduler-target-topic", target), ("scheduler-target-key", key)]
     return partition, key, payload(number, second), headers
-
-
-async def publish(producer: AIOKafkaProducer, topic: str, records: Iterable[Outgoing]) -> float:
-    """Send *records* as fast as the broker takes them, and return the seconds until it had acknowledged all."""
-    start_s = time.monotonic()
-    batches: dict[int, Any] = {}
-    acks = []
-
-    async def send(partition: int) -> None:
-        acks.append(await producer.send_batch(batches.pop(partition), topic, partition=partition))
-
-    for partition, key, value, headers in records:
-        batch = batches.get(partition) or batches.setdefault(partition, producer.create_batch())
-        if batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
-            await send(partition)
-            batches[partition] = producer.create_batch()
-            batches[partition].append(timestamp=None, key=key, value=value, headers=headers)
-    for partition in list(batches):
-        await send(partition)
-    await asyncio.gather(*acks)
-    return time.monotonic() - start_s
 
 
 def producer(bootstrap: str) -> AIOKafkaProducer:

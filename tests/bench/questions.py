@@ -11,13 +11,13 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from bench import Bench
-from load import numbered, received, request, until
+from load import request, until
 from service import Process, Service
 
 from kafka_timers.core.routing import partition_of
@@ -27,7 +27,7 @@ from kafka_timers.settings import QuerySettings
 
 ROUNDS = 3
 PENDING, SPREAD_S, WITH_ID = 1_000_000, 86_400, 10_000
-RATE, LENGTH_S = 5_000, 20
+RATE, LENGTH_S, AHEAD_S = 5_000, 20, 6
 
 
 class Questions:
@@ -67,20 +67,6 @@ class Questions:
             self.took_ms[name].append((time.perf_counter() - start_s) * 1_000)
 
 
-async def lateness(bench: Bench) -> tuple[float, float]:
-    """Return how late callbacks are received, in milliseconds: median, and 99 of 100."""
-    service, count, late_ms = bench.service, RATE * LENGTH_S, list[float]()
-
-    def take(now_s: float, came: Sequence[Any]) -> None:
-        late_ms.extend([(now_s - numbered(record.value)[1]) * 1_000 for record in came])
-
-    async with received(service.bootstrap, service.callbacks, service.partitions, take):
-        await bench.publish(bench.requests(count, int(time.time()) + 6, spread_s=LENGTH_S))
-        await until(lambda: len(late_ms) == count, "callbacks")
-    late_ms.sort()
-    return late_ms[count // 2], late_ms[count * 99 // 100]
-
-
 async def fill(bench: Bench, worker: Process, begin: int) -> None:
     """Have a million timers wait, some of them with an id."""
     topic, partitions = bench.service.callbacks, bench.service.partitions
@@ -109,14 +95,11 @@ async def main() -> None:
             await fill(bench, worker, begin)
             async with asking(QuerySettings(bootstrap=service.bootstrap, topic_prefix=service.prefix)) as workers:
                 questions = Questions(workers, begin)
-                await lateness(bench)
+                await bench.lateness("first", RATE, LENGTH_S, AHEAD_S)
                 for _ in range(ROUNDS):
-                    for name, value in zip(("p50", "p99"), await lateness(bench), strict=True):
-                        bench.note(f"{name}, nobody asks, ms", value)
+                    await bench.lateness("nobody asks:", RATE, LENGTH_S, AHEAD_S)
                     async with questions.asked():
-                        late = await lateness(bench)
-                    for name, value in zip(("p50", "p99"), late, strict=True):
-                        bench.note(f"{name} beside questions, ms", value)
+                        await bench.lateness("beside questions:", RATE, LENGTH_S, AHEAD_S)
     for name, took_ms in questions.took_ms.items():
         print(f"{name}: {len(took_ms)} times, median {statistics.median(took_ms):.1f} ms, most {max(took_ms):.0f} ms")
     for name, values in bench.figures.items():

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import plots
-from load import disk_mb, numbered, producer, publish, received, request, rss_mb, until
+from brokers import publish
+from load import disk_mb, numbered, producer, received, request, rss_mb, until
 from rich.console import Console
 from rich.progress import Progress
 from service import Process, Service

@@ -7,12 +7,13 @@ Everything is opened when it is first needed, so a console that starts before it
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import astuple
+from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self
 
 from aiokafka import ConsumerRecord
 
@@ -34,7 +35,7 @@ from kafka_timers.operate.documents import callback_document
 from kafka_timers.operate.find import Found, find, record_at, request_at
 from kafka_timers.operate.health import ServiceStatus
 from kafka_timers.operate.pending import Told, Workers, addresses_of, asking
-from kafka_timers.operate.rejected import RejectedLog, Which, reading_rejected
+from kafka_timers.operate.rejected import RejectedLog, Which, last_refused, reading_rejected
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
 
@@ -136,17 +137,18 @@ class Service:
             BrokerError: no broker answers.
             LateError: where they are is not known yet.
         """
-        if self._workers is None:
-            await self._looks.told("workers", self._open_workers, "where the workers answer")
-        workers = cast(Workers, self._workers)
+        workers = self._workers
+        if workers is None:
+            workers = await self._looks.told("workers", self._open_workers, "where the workers answer")
         is_old = self.clock.elapsed_s() > self._looked_at_s + _FRESH_S
         if is_old and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(workers))
         return workers
 
-    async def _open_workers(self) -> None:
+    async def _open_workers(self) -> Workers:
         self._workers = await self._opened.enter_async_context(asking(self._settings))
         self._looked_at_s = self.clock.elapsed_s()
+        return self._workers
 
     async def _look(self, workers: Workers) -> None:
         try:
@@ -242,10 +244,7 @@ class Service:
 
     async def _found(self, timer_id: str, limit_s: float | None = None) -> Found:
         """Return what became of the timers of *timer_id*, see `operate.find`."""
-
-        def ask() -> Coroutine[Any, Any, Found]:
-            return find(self._settings.kafka, self._settings.topic_prefix, timer_id)
-
+        ask = partial(find, self._settings.kafka, self._settings.topic_prefix, timer_id)
         return await self._reads.told(("find", timer_id), ask, f"what became of {timer_id!r}", limit_s)
 
     # --- asking ------------------------------------------------------------------------------------------------------
@@ -317,15 +316,9 @@ class Service:
             LateError: the topic is still being read.
             BrokerError, TopicsError: it cannot be read.
         """
-
-        def ask() -> Coroutine[Any, Any, tuple[list[Rejected], int]]:
-            return self._last_refused(which, since_ms, limit)
-
+        settings = self._settings
+        ask = partial(last_refused, settings.kafka, settings.topic_prefix, which, since_ms, limit)
         return await self._reads.told(("refused", which, since_ms, limit), ask, "what was refused")
-
-    async def _last_refused(self, which: Which, since_ms: int, limit: int) -> tuple[list[Rejected], int]:
-        async with self.rejected() as log:
-            return await log.last(which, since_ms, limit)
 
     async def callbacks(self, topic: str) -> AsyncIterator[str]:
         """

@@ -13,10 +13,9 @@ from typing import NamedTuple
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.topics import answering, counted
-from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in
 from kafka_timers.operate.pending import Page, Workers
-from kafka_timers.operate.rejected import Which, reading_rejected
+from kafka_timers.operate.rejected import Which, last_refused
 
 __all__ = ["CallbackTopic", "CallbackTopics", "read_callback_topics"]
 
@@ -73,7 +72,9 @@ async def read_callback_topics(
         TopicsError: `timer-rejected` does not exist.
         BrokerError: no broker answers, or it refuses.
     """
-    page, refused = await asyncio.gather(workers.page(_LOOKED_AT), _last_refused(kafka, prefix, since_ms))
+    page, (refused, _) = await asyncio.gather(
+        workers.page(_LOOKED_AT), last_refused(kafka, prefix, Which(), since_ms, _LOOKED_AT)
+    )
     found: dict[str, CallbackTopic] = {}
 
     def of(name: str) -> CallbackTopic:
@@ -91,8 +92,3 @@ async def read_callback_topics(
         for name, count in (await counted(cluster, asked)).items():
             found[name].partitions = count
     return CallbackTopics(sorted(found.values(), key=attrgetter("name")), page)
-
-
-async def _last_refused(kafka: Kafka, prefix: str, since_ms: int) -> list[Rejected]:
-    async with reading_rejected(kafka, prefix) as log:
-        return (await log.last(Which(), since_ms, _LOOKED_AT))[0]

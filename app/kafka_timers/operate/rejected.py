@@ -17,7 +17,7 @@ from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, RequestError, TopicsError
 
-__all__ = ["RejectedLog", "Which", "reading_rejected"]
+__all__ = ["RejectedLog", "Which", "last_refused", "reading_rejected"]
 
 # A partition whose leader has died has another one after some 10 s.
 _LIMIT_S = 20.0
@@ -159,6 +159,12 @@ async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedL
             consumer = await opened.enter_async_context(consuming(kafka, auto_offset_reset="earliest"))
             starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         yield RejectedLog(consumer, {where: (starts[where], ends[where]) for where in places})
+
+
+async def last_refused(kafka: Kafka, prefix: str, which: Which, from_ms: int, limit: int) -> tuple[list[Rejected], int]:
+    """Open `timer-rejected` and return what was refused last: see `reading_rejected` and `RejectedLog.last`."""
+    async with reading_rejected(kafka, prefix) as log:
+        return await log.last(which, from_ms, limit)
 
 
 def _age(rejected: Rejected) -> int:

@@ -45,20 +45,22 @@ class PriorityGate:
 
     async def over(self, unless: Callable[[], bool]) -> None:
         """Return when nobody sends, or when *unless* holds; that is looked at after each `nudge`."""
-        while self._sending and not unless():
-            self._look_again.clear()
-            await self._look_again.wait()
+        await self._until(lambda: not self._sending or unless())
 
     async def over_soon(self) -> None:
         """Return when nobody sends, or soon: who sends may wait for a broker, several in turn without an end."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_SOON_S):
-                await self.over(lambda: False)
+        await self._soon(lambda: not self._sending)
 
     async def idle_soon(self) -> None:
         """Return when nobody is at a second, or soon."""
+        await self._soon(lambda: not self._firing)
+
+    async def _soon(self, is_over: Callable[[], bool]) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_SOON_S):
-                while self._firing:
-                    self._look_again.clear()
-                    await self._look_again.wait()
+                await self._until(is_over)
+
+    async def _until(self, is_over: Callable[[], bool]) -> None:
+        while not is_over():
+            self._look_again.clear()
+            await self._look_again.wait()
