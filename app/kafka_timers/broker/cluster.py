@@ -105,6 +105,7 @@ class Cluster:
         """Close all connections; what is still asked ends with an error."""
         if self._refreshing is not None:
             self._refreshing.cancel()
+            await asyncio.wait([self._refreshing])
         await self._close(list(self._connections))
 
     async def close_lane(self, lane: str) -> None:
@@ -112,11 +113,13 @@ class Cluster:
         await self._close([key for key in self._connections if key[1] == lane])
 
     async def _close(self, keys: Iterable[tuple[_Address, str]]) -> None:
-        closing = []
+        closing: list[asyncio.Future[Any]] = []
         for key in keys:
             opening = self._connections.pop(key)
             if not opening.done():
                 opening.cancel()
+                # Its socket is closed by the task itself, which the end of the event loop would not wait for.
+                closing.append(opening)
             elif not opening.cancelled() and not opening.exception() and (closed := opening.result().close()):
                 closing.append(closed)
         if closing:
