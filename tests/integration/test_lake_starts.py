@@ -15,7 +15,10 @@ def ended(tmp_path: Path, *options: str, ivy: str = "") -> subprocess.CompletedP
     conf, here = tmp_path / "conf", tmp_path / "here"
     conf.mkdir()
     here.mkdir()
+    env = os.environ | {"SPARK_CONF_DIR": str(conf)}
     if ivy:
+        # Another Spark that starts at this moment has nothing to do with these jars: waiting for it would be said.
+        env["XDG_CACHE_HOME"] = str(tmp_path / "caches")
         (conf / "ivy.xml").write_text(
             f'<ivysettings><settings defaultResolver="r"/><caches defaultCacheDir="{tmp_path}/cache"/><resolvers>'
             f'<ibiblio name="r" m2compatible="true" root="{ivy}"/></resolvers></ivysettings>'
@@ -25,7 +28,7 @@ def ended(tmp_path: Path, *options: str, ivy: str = "") -> subprocess.CompletedP
     return subprocess.run(
         [*command, "--master", "local[1]"],
         cwd=here,
-        env=os.environ | {"SPARK_CONF_DIR": str(conf)},
+        env=env,
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
