@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
 
 from kafka_timers.lake.audit import audit
-from kafka_timers.lake.outcomes import figures, fires, outcomes_of
+from kafka_timers.lake.outcomes import figures, fires, last_second, outcomes_of
 from kafka_timers.lake.replay import synthetic_intervals
 from kafka_timers.lake.schema import CANCEL, POSITIONS, REQUEST, REQUESTS, SEALS, delay_of, due_of
 from kafka_timers.lake.tables import append, constant, read, root_of
@@ -61,11 +61,13 @@ def sealed(requests: DataFrame, span_s: int) -> DataFrame:
     known = requests.select("partition", "offset", "appended_ms")
     intervals = synthetic_intervals(known, START_S + 1, last, 1)
     none = constant(spark, [], "partition int, offset bigint, reason string")
-    fired = figures(fires(outcomes_of(requests, intervals, none)), "partition", F.col("sealed_in").alias("last"))
-    seals = intervals.where(F.col("last") <= last).join(fired, ["partition", "last"], "left")
+    fired = figures(fires(outcomes_of(requests, intervals, none)), "partition", F.col("sealed_ms").alias("end_ms"))
+    seals = intervals.withColumn("last", last_second(F.col("end_ms"))).where(F.col("last") <= last)
+    seals = seals.join(fired, ["partition", "end_ms"], "left")
     seals = seals.fillna(0, ["due", "fired", "rejected", "digest"]).withColumns(
         {
             "first": F.col("last"),
+            "first_ms": F.col("last") * 1000,
             "offset": F.col("last") - START_S,
             "appended_ms": F.col("last") * 1000 + 50,
             "worker": F.lit("made up"),

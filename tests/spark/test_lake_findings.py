@@ -1,7 +1,7 @@
 """The audit finds what is wrong, and only that."""
 
 import pytest
-from lake_rows import REJECTED, cancel, copy, digest_of, of, once, refused, request, seal, told
+from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
@@ -102,7 +102,7 @@ def _second(
     first: int, last: int, fence: int, fired: list[int], rejected: int = 0, late: int = 0, p99: int = 0, top: int = 0
 ) -> tuple:
     counts = (len(fired) + rejected, len(fired), rejected, digest_of(fired))
-    return (0, first, last, fence, *counts, *counts, late, p99, top, True)
+    return (0, first, last, (last + 1) * 1000, fence, *counts, *counts, late, p99, top, True)
 
 
 def _wrong(at: int, **wrong: object) -> Row:
@@ -128,6 +128,19 @@ WRONG = [
     ([*SEALED, _wrong(3, due=2, fired=2)], "seal-count", 5011, "sealed due 3, fired 3"),
     (_with(3, first=5010), "gap", 5011, "the seal of 5010 to 5011 follows one that ended at 5010"),
     ([*SEALED[:6], seal(5014, 32)], "gap", 5014, "the seal of 5014 to 5014 follows one that ended at 5012"),
+    # A second that is sealed in parts.
+    (
+        [*SEALED[:3], part_of(5011, 5011.5, 25), part_of(5011.5, 5012, 25), *SEALED[4:]],
+        "seal-count",
+        5011,
+        "request 2:20, which is not in the seal",
+    ),
+    (
+        [*SEALED[:3], part_of(5011, 5011.25, 25, [20]), part_of(5011.5, 5012, 25), *SEALED[4:]],
+        "gap",
+        5011,
+        "the seal of 5011.500 to 5011.999 follows one that ended at 5011.249",
+    ),
 ]
 
 

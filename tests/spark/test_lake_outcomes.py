@@ -1,10 +1,11 @@
 """What fires, and in which second, follows from requests and the fences of seals."""
 
-from lake_rows import REJECTED, cancel, copy, digest_of, of, once, refused, request, seal, told
+from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
 from pyspark.sql import SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.lake.outcomes import figures, fires, intervals_of, outcomes_of, totals
+from kafka_timers.lake.pending import pending
 from kafka_timers.lake.replay import synthetic_intervals
 from kafka_timers.lake.schema import REQUESTS, SEALS
 
@@ -66,6 +67,40 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
             "partition int, due bigint, fired bigint, rejected bigint, digest bigint, late bigint",
         ),
     )
+
+
+def test_of_a_second_that_is_sealed_in_parts_each_request_fires_in_the_part_of_its_moment(spark: SparkSession) -> None:
+    requests = [
+        request(30, 5, 11),
+        request(31, 5, 11.249),
+        request(32, 5, 11.25),
+        request(33, 5, 11.4),
+        request(40, 11.1, 11.2),  # read after its moment was scanned
+        request(41, 11.1, 11.999),
+        refused(42, 11.1, "key-missing"),
+        request(43, 11.1, 12.5),  # not sealed yet
+    ]
+    seals = [
+        seal(10, 30),
+        # Nothing was read meanwhile.
+        part_of(11, 11.25, 40),
+        part_of(11.25, 11.251, 40),
+        part_of(11.251, 11.9, 40),
+        part_of(11.9, 12.5, 44),
+    ]
+    frames = of(spark, requests, REQUESTS.columns), intervals_of(of(spark, seals, SEALS.columns))
+    outcomes = outcomes_of(*frames, of(spark, [], REJECTED)).persist()
+    assert told(fires(outcomes), "offset", "sealed_ms", "sealed_in", "fence", "late") == [
+        (30, 11_250, 11, 40, False),
+        (31, 11_250, 11, 40, False),
+        (32, 11_251, 11, 40, False),
+        (33, 11_900, 11, 40, False),
+        (40, 12_500, 12, 44, True),
+        (41, 12_500, 12, 44, False),
+        (42, 12_500, 12, 44, False),
+    ]
+    assert told(pending(frames[0], of(spark, seals, SEALS.columns)), "offset") == [(43,)]
+    outcomes.unpersist()
 
 
 def test_what_was_withdrawn_does_not_fire_unless_it_was_scanned_before_that_was_read(spark: SparkSession) -> None:
@@ -147,9 +182,9 @@ def test_slices_add_up_and_what_is_there_twice_counts_once(spark: SparkSession) 
     assertDataFrameEqual(
         totals(of(spark, seals, SEALS.columns)),
         spark.createDataFrame(
-            [(0, 10, 20, 10, 5, 4, 1, digest_of([0, 1, 2, 2**21]), 0, 9, 10_100)],
-            "partition int, last bigint, fence bigint, first bigint, due bigint, fired bigint, rejected bigint, "
-            "digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint",
+            [(0, 11_000, 20, 10_000, 5, 4, 1, digest_of([0, 1, 2, 2**21]), 0, 9, 10_100, 10, 10)],
+            "partition int, end_ms bigint, fence bigint, first_ms bigint, due bigint, fired bigint, rejected bigint, "
+            "digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint, first bigint, last bigint",
         ),
     )
 
@@ -164,8 +199,8 @@ def test_with_fewer_ticks_all_fires_at_the_next_of_them(spark: SparkSession) -> 
     assertDataFrameEqual(
         intervals,
         spark.createDataFrame(
-            [(0, 10, 2, 0, 0, 0), (0, 20, 3, 0, 0, 0), (0, 30, 5, 0, 0, 0)],
-            "partition int, last bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint",
+            [(0, 11_000, 2, 0, 0, 0), (0, 21_000, 3, 0, 0, 0), (0, 31_000, 5, 0, 0, 0)],
+            "partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint",
         ),
     )
     fired = fires(outcomes_of(requests, intervals, of(spark, [], REJECTED)))

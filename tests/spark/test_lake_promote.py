@@ -159,7 +159,7 @@ def test_what_workers_had_when_they_got_a_horizon_is_not_promoted(spark: SparkSe
     seals += [(1, 6_000, 2_000, 200), (2, 7_000, 0, 0)]
     waits = {99: 30_000, 100: 30_000, 101: 10_000, 199: 10_001, 200: 2_000, 201: 2_001}
     rows = [request(offset, 0, wait_s, partition=number) for number in range(4) for offset, wait_s in waits.items()]
-    told = spark.createDataFrame(seals, "partition int, last bigint, horizon_s bigint, horizon_from bigint")
+    told = spark.createDataFrame(seals, "partition int, end_ms bigint, horizon_s bigint, horizon_from bigint")
     far = table(spark, rows)
     left = left_to_the_lake(far, told)
     assert left.columns == far.columns

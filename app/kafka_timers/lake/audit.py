@@ -22,6 +22,7 @@ from kafka_timers.lake.findings import (
     seal_findings,
     unpromoted,
 )
+from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, due_of
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import append, constant, read, root_of
@@ -156,7 +157,7 @@ def _judge(
     findings = gaps(within.sealed).where(F.col("second") >= within.first)
     if not seconds.where(~F.col("ok")).isEmpty():
         findings = findings.unionByName(seal_findings(seconds, outcomes))
-    in_range = F.col("last").between(within.first, within.last)
+    in_range = last_second(F.col("end_ms")).between(within.first, within.last)
     if not wanted.where(F.col("fence").isNull() & in_range).isEmpty():
         findings = findings.unionByName(unpromoted(outcomes.where(F.col("sealed_in") >= within.first)))
     told = None

@@ -115,12 +115,12 @@ def left_to_the_lake(far: DataFrame, seals: DataFrame) -> DataFrame:
 
     Args:
         far: rows of `requests`.
-        seals: partition int, last bigint, horizon_s bigint, horizon_from bigint of all seals; of a partition without
+        seals: partition int, end_ms bigint, horizon_s bigint, horizon_from bigint of all seals; of a partition without
             any, nobody has anything.
     """
-    horizons = seals.groupBy("partition", "horizon_from", "horizon_s").agg(F.max("last").alias("last"))
+    horizons = seals.groupBy("partition", "horizon_from", "horizon_s").agg(F.max("end_ms").alias("end_ms"))
     horizons = horizons.groupBy("partition").agg(
-        F.sort_array(F.collect_list(F.struct("horizon_from", "last", "horizon_s"))).alias("horizons")
+        F.sort_array(F.collect_list(F.struct("horizon_from", "end_ms", "horizon_s"))).alias("horizons")
     )
     # Of several from one offset on the last one; who read what lies before the first had none, since land came with it.
     judged = F.filter("horizons", lambda each: each["horizon_from"] <= F.col("offset"))

@@ -25,7 +25,7 @@ from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Copy, Future, Record, Sealed
 from kafka_timers.lake import message
 from kafka_timers.lake.outcomes import INTERVAL, first_interval
-from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, due_of
+from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, asked_ms, due_of
 
 __all__ = [
     "IGNORED",
@@ -112,7 +112,7 @@ def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
     # The seal that has a request is the later of two, see `outcomes`; seals that are not needed change nothing.
     read = first_interval(records.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
     read = read.withColumnRenamed("interval", "read").drop("at")
-    both = first_interval(read.withColumn("at", F.col("second")), intervals, F.col("last"))
+    both = first_interval(read.withColumn("at", asked_ms()), intervals, F.col("end_ms") - 1)
     both = both.withColumnRenamed("interval", "reached").drop("at")
     newest = intervals.groupBy("partition").agg(F.max(F.struct(*INTERVAL)).alias("newest"))
     record = F.struct(*names, *copied, "read", "reached")
@@ -197,7 +197,7 @@ def verdicts_in(
     Args:
         timer_id: of the records.
         rows: offsets ascending; `read` is the first interval whose fence passes the record, and `reached` the first one
-            that reaches its second; each None while there is none.
+            that passes its moment; each None while there is none.
         newest: the last interval of the partition.
     """
     records: list[Record] = []
@@ -205,7 +205,7 @@ def verdicts_in(
     for row in rows:
         read = row["read"]
         for interval in filter(None, (read, row["reached"], newest)):
-            seals[interval["last"], interval["fence"]] = interval
+            seals[interval["end_ms"], interval["fence"]] = interval
         # An owner that had read it without judging conditions has refused it, whoever came later.
         if row["condition"] and read and not -1 < _from(read) <= row["offset"]:
             yield row["offset"], REFUSED
@@ -223,8 +223,8 @@ def _from(interval: Mapping[str, Any]) -> int:
 
 
 def _seal(interval: Mapping[str, Any]) -> Sealed:
-    names = ("last", "fence", "horizon_s", "horizon_from")
-    seal = Sealed(**{name: interval[name] for name in names}, format=2, end_ms=(interval["last"] + 1) * 1000)
+    names = ("end_ms", "fence", "horizon_s", "horizon_from")
+    seal = Sealed(**{name: interval[name] for name in names}, format=2, last=(interval["end_ms"] - 1) // 1000)
     # Those below are left out already.
     seal.conditions_from = 0
     return seal

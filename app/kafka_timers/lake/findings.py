@@ -47,7 +47,7 @@ ADVICE = {
 COUNTS = ("due", "fired", "rejected")
 
 _REQUEST = ("partition", "offset")
-_SEAL = ("partition", "last", "fence")
+_SEAL = ("partition", "end_ms", "fence")
 
 
 def expected(outcomes: DataFrame) -> DataFrame:
@@ -58,10 +58,10 @@ def expected(outcomes: DataFrame) -> DataFrame:
         outcomes: rows of `outcomes_of`.
 
     Returns:
-        partition int, last bigint, fence bigint (null counts what was not promoted), and those of `figures`.
+        partition int, end_ms bigint, fence bigint (null counts what was not promoted), and those of `figures`.
     """
     due = outcomes.where(F.col("sealed_in").isNotNull() & F.col("taken_by").isNull())
-    return figures(due.withColumnRenamed("sealed_in", "last"), *_SEAL)
+    return figures(due.withColumnRenamed("sealed_ms", "end_ms"), *_SEAL)
 
 
 def checked(sealed: DataFrame, wanted: DataFrame, settled_ms: int) -> DataFrame:
@@ -107,12 +107,12 @@ def seal_findings(seconds: DataFrame, outcomes: DataFrame) -> DataFrame:
     cube = number * number * number
     # Of what fired, and of what was withdrawn or rejected and may have fired all the same.
     asked = outcomes.where(F.col("fence").isNotNull()).select(
-        "partition", F.col("sealed_in").alias("last"), F.col("offset").alias("named"), cube.alias("cube")
+        "partition", F.col("sealed_ms").alias("end_ms"), F.col("offset").alias("named"), cube.alias("cube")
     )
     explained = (
-        wrong.join(asked, ["partition", "last"])
+        wrong.join(asked, ["partition", "end_ms"])
         .where((F.col("missed") != 0) & ((F.col("cube") == F.col("missed")) | (F.col("cube") == -F.col("missed"))))
-        .groupBy("partition", "last", "fence")
+        .groupBy(*_SEAL)
         .agg(
             F.min(F.when(F.col("cube") == F.col("missed"), F.col("named"))).alias("lacks"),
             F.min(F.when(F.col("cube") == -F.col("missed"), F.col("named"))).alias("exceeds"),
@@ -149,11 +149,14 @@ def gaps(sealed: DataFrame) -> DataFrame:
     Returns:
         kind string (gap), partition int, offset bigint (null), second bigint, detail string.
     """
-    before = F.lag("last").over(Window.partitionBy("partition").orderBy("last", "fence"))
-    detail = F.format_string("the seal of %d to %d follows one that ended at %d", "first", "last", "ended")
+    before = F.lag("end_ms").over(Window.partitionBy("partition").orderBy("end_ms", "fence"))
+    seconds = [(at_ms % 1000 == 0) for at_ms in (F.col("first_ms"), F.col("end_ms"), F.col("ended_ms"))]
+    covers = [_words(at_ms, seconds[0] & seconds[1]) for at_ms in (F.col("first_ms"), F.col("end_ms") - 1)]
+    ended = _words(F.col("ended_ms") - 1, seconds[2])
+    detail = F.format_string("the seal of %s to %s follows one that ended at %s", *covers, ended)
     return (
-        sealed.withColumn("ended", before)
-        .where(F.col("first") != F.col("ended") + 1)
+        sealed.withColumn("ended_ms", before)
+        .where(F.col("first_ms") != F.col("ended_ms"))
         .select(
             F.lit("gap").alias("kind"),
             "partition",
@@ -309,6 +312,12 @@ def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
             "max",
         )
     )
+
+
+def _words(at_ms: Column, in_seconds: Column) -> Column:
+    """Return *at_ms* in seconds, without its milliseconds where that is said *in_seconds*."""
+    second = F.floor(at_ms / 1000)
+    return F.when(in_seconds, second.cast("string")).otherwise(F.format_string("%d.%03d", second, at_ms % 1000))
 
 
 def _no_offset() -> Column:

@@ -16,7 +16,7 @@ from kafka_timers.errors import LakeError
 from kafka_timers.lake import plots
 from kafka_timers.lake.outcomes import totals
 from kafka_timers.lake.pending import pending
-from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.lake.schema import REQUESTS, SEALS, ends_ms
 from kafka_timers.lake.tables import read, root_of
 from kafka_timers.lake.time_range import requests_of
 from kafka_timers.settings import LakeSettings
@@ -127,10 +127,11 @@ def forecast(
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
     # A partition that has no seal of the last day is not served: what is due there counts from here on, too.
     recent = seals.where(F.col("last") >= newest - _DAY_S)
-    ends = (
-        recent.where(F.col("through").isNull()).groupBy("partition").agg(F.max(F.struct("last", "fence")).alias("end"))
-    )
-    since, fence = ends.agg(F.min("end.last"), F.min("end.fence")).collect()[0]
+    end = F.max(F.struct(ends_ms().alias("end_ms"), "fence")).alias("end")
+    ends = recent.where(F.col("through").isNull()).groupBy("partition").agg(end)
+    end_ms, fence = ends.agg(F.min("end.end_ms"), F.min("end.fence")).collect()[0]
+    # The last second of which nothing is left.
+    since = end_ms // 1000 - 1
     until = since + ahead_s
     requests = requests_of(read(spark, root, REQUESTS), seals, since, fence, until)
     waiting = pending(requests, recent).where(F.col("second").between(since + 1, until))

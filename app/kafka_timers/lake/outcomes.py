@@ -2,16 +2,16 @@
 What came of requests: the join of seals with requests as a batch.
 
 What fires follows from the request log and the fences in the seals, whoever fired it (promise P12 of docs/design.md).
-The complete seals of a partition cut its history into sealed intervals. Once the last second of one has reached that of
-a request, so have those of all later ones, and once its fence has passed the request's offset, too. So a request fires
-in the later of two: the first interval that reached its second, and the first one that passed its offset.
+The complete seals of a partition cut its history into sealed intervals. Once the end of one has passed the moment that
+a request asks for, so have those of all later ones, and once its fence has passed the request's offset, too. So a
+request fires in the later of two: the first interval that passed its moment, and the first one that passed its offset.
 
-    interval  last  fence      request          by second   by offset   fires in
-    A           11     40      #35, second 10   A           A           A
-    B           12     40      #40, second 12   B           C           C: it was read after its second was scanned
-    C           13     55      #40, second 13   C           C           C
+    interval  end     fence      request     by moment   by offset   fires in
+    A         12.000     40      #35, 10.5   A           A           A
+    B         12.250     40      #40, 12.1   B           C           C: it was read after its moment was scanned
+    C         14.000     55      #40, 13.0   C           C           C
 
-Nearly all fire in the interval of their second, so that one is looked up once per second, and only of what lies behind
+Nearly all fire in the interval of their moment, so that one is looked up once per moment, and only of what lies behind
 its fence the second interval is looked for.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.schema import REFUSED, REQUEST
+from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms, begins_ms, ends_ms
 from kafka_timers.lake.versions import marks_of
 
 __all__ = [
@@ -31,14 +31,15 @@ __all__ = [
     "fires",
     "first_interval",
     "intervals_of",
+    "last_second",
     "outcomes_of",
     "totals",
     "waits_longer",
 ]
 
 _REQUEST = ("partition", "offset")
-_SEAL = ("partition", "last", "fence")
-INTERVAL = ("last", "fence", "horizon_s", "horizon_from", "conditions_from")
+_SEAL = ("partition", "end_ms", "fence")
+INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from")
 
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
@@ -72,24 +73,26 @@ def totals(seals: DataFrame) -> DataFrame:
         seals: rows of `seals`. One that is there twice, as at-least-once may have it, counts once.
 
     Returns:
-        partition int, last bigint, fence bigint, first bigint, due bigint, fired bigint, rejected bigint,
-        digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint.
+        partition int, end_ms bigint, fence bigint, first_ms bigint, due bigint, fired bigint, rejected bigint,
+        digest bigint, lateness_p99_ms int, lateness_max_ms int, appended_ms bigint, first bigint, last bigint.
     """
     counts = ("due", "fired", "rejected", "digest")
     lateness = ("lateness_p99_ms", "lateness_max_ms")
-    once = seals.select(*_SEAL, "first", "through", *counts, *lateness, "appended_ms")
+    covered = seals.withColumns({"first_ms": begins_ms(), "end_ms": ends_ms()})
+    once = covered.select(*_SEAL, "first_ms", "through", *counts, *lateness, "appended_ms")
     return (
         once.groupBy(*_SEAL, "through", *counts)
-        .agg(F.min("first").alias("first"), *(F.max(name).alias(name) for name in (*lateness, "appended_ms")))
+        .agg(F.min("first_ms").alias("first_ms"), *(F.max(name).alias(name) for name in (*lateness, "appended_ms")))
         .groupBy(*_SEAL)
         .agg(
-            F.min("first").alias("first"),
+            F.min("first_ms").alias("first_ms"),
             *(F.sum(name).alias(name) for name in counts),
             *(F.max(name).alias(name) for name in (*lateness, "appended_ms")),
             F.bool_or(F.col("through").isNull()).alias("complete"),
         )
         .where("complete")
         .drop("complete")
+        .withColumns({"first": F.floor(F.col("first_ms") / 1000), "last": last_second(F.col("end_ms"))})
     )
 
 
@@ -102,12 +105,13 @@ def intervals_of(seals: DataFrame) -> DataFrame:
             at-least-once, is left out: it tells of nothing that was not done.
 
     Returns:
-        partition int, last bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint (null
+        partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint (null
         where no condition is judged).
     """
-    before = Window.partitionBy("partition").orderBy("last", "fence").rowsBetween(Window.unboundedPreceding, -1)
+    before = Window.partitionBy("partition").orderBy("end_ms", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
         seals.where(F.col("through").isNull())
+        .withColumn("end_ms", ends_ms())
         .groupBy(*_SEAL)
         .agg(*(F.max(name).alias(name) for name in ("horizon_s", "horizon_from", "conditions_from")))
         .withColumn("passed", F.max("fence").over(before))
@@ -138,19 +142,20 @@ def outcomes_of(
     Returns:
         partition int, offset bigint, appended_ms bigint, second bigint (null of what is refused), millis int,
         timer_id string, topic string, and: reason string, why it was rejected; taken_by bigint, offset of what withdrew
-        it; far bool, whether it fires by a copy; sealed_in bigint and fence bigint, of the seal that has it, null while
-        there is none; late bool, whether it was read after its second had been scanned.
+        it; far bool, whether it fires by a copy; sealed_ms bigint and fence bigint, end and fence of the seal that has
+        it, null while there is none; sealed_in bigint, the last second of that seal; late bool, whether it was read
+        after its moment had been scanned.
 
         It has fired if sealed_in is there and reason and taken_by are not. What is far and has no copy that workers
-        took has the seal of its second, and fence null.
+        took has the seal of its moment, and fence null.
     """
     timers = requests.where(F.col("kind") == REQUEST).select(
         *_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic"
     )
-    seconds = timers.select("partition", F.col("second").alias("at")).distinct()
-    found = first_interval(seconds, intervals, F.col("last")).withColumnRenamed("at", "second")
+    moments = timers.select("partition", asked_ms().alias("at")).distinct()
+    found = first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms")
     seen = timers.join(keep(_marks(requests, rejected)), [*_REQUEST], "left")
-    seen = seen.join(keep(found), ["partition", "second"], "left")
+    seen = seen.withColumn("asked_ms", asked_ms()).join(keep(found), ["partition", "asked_ms"], "left")
     far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
     seen = seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
     behind = F.coalesce(F.col("at") >= F.col("interval.fence"), F.lit(False))
@@ -174,7 +179,8 @@ def outcomes_of(
         # What a seal covers fires by it, whatever is read behind its fence.
         F.when(F.coalesce(F.col("taken_by") < fence, F.lit(True)), F.col("taken_by")).alias("taken_by"),
         "far",
-        F.col("interval.last").alias("sealed_in"),
+        F.col("interval.end_ms").alias("sealed_ms"),
+        last_second(F.col("interval.end_ms")).alias("sealed_in"),
         fence.alias("fence"),
         "late",
     )
@@ -202,6 +208,11 @@ def due_ms() -> Column:
     return F.greatest(F.col("second") * 1000, F.col("appended_ms"))
 
 
+def last_second(end_ms: Column) -> Column:
+    """Return the last UNIX second of which anything lies before *end_ms*."""
+    return F.floor((end_ms - 1) / 1000)
+
+
 def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
     return (
         marks_of(requests)
@@ -216,7 +227,7 @@ def first_interval(rows: DataFrame, intervals: DataFrame, reaches: Column) -> Da
     found = intervals.select("partition", reaches.alias("at"), F.struct(*INTERVAL).alias("interval"))
     # From the end on: what a row has last seen is the first that comes at or after it. Of intervals that reach as far
     # the earliest comes last, and before the rows, whose interval is null.
-    seen = Window.partitionBy("partition").orderBy(F.desc("at"), F.desc_nulls_last("interval.last"))
+    seen = Window.partitionBy("partition").orderBy(F.desc("at"), F.desc_nulls_last("interval.end_ms"))
     seen = seen.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     columns = rows.columns
     return (

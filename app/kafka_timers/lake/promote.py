@@ -23,7 +23,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.clock import Clock
-from kafka_timers.core.wire import Topics
+from kafka_timers.core.wire import Topics, end_ms_of
 from kafka_timers.errors import KafkaTimersError, LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, far_requests, left_to_the_lake, next_bucket
@@ -39,7 +39,7 @@ from kafka_timers.lake.conditions import (
 from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, is_sure, need_no_copy
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.outcomes import intervals_of
-from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS
+from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS, ends_ms
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Promoter", "Seen"]
@@ -200,11 +200,12 @@ class Promoter:
         """Return those of *far* that workers do not hold themselves."""
         if bucket.first > live.now:
             return far
-        last = [(number, seal.last, seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
-        columns = "partition int, last bigint, horizon_s bigint, horizon_from bigint"
+        last = [(number, end_ms_of(seal), seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
+        columns = "partition int, end_ms bigint, horizon_s bigint, horizon_from bigint"
         # The last ones may not have been landed.
         newest = tables.constant(self._spark, last, columns)
         seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
+        seals = seals.withColumn("end_ms", ends_ms())
         return left_to_the_lake(far, seals.select(newest.columns).unionByName(newest))
 
     def _in_force(

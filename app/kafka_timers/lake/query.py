@@ -33,7 +33,7 @@ from kafka_timers.lake.conditions import (
 from kafka_timers.lake.live import publish, refuse_other_topic
 from kafka_timers.lake.outcomes import fires, intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
-from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS
+from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS, begins_ms, ends_ms
 from kafka_timers.settings import LakeSettings
 
 __all__ = [
@@ -69,7 +69,14 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> None:
     outcomes = outcomes_of(counted, intervals, own)
     views = {
         "requests": requests.withColumns({"appended_at": _appended_at(), "due_at": F.timestamp_seconds("second")}),
-        "seals": seals.withColumns({"appended_at": _appended_at(), "last_at": F.timestamp_seconds("last")}),
+        "seals": seals.withColumns(
+            {
+                "appended_at": _appended_at(),
+                "last_at": F.timestamp_seconds("last"),
+                "first_ms": begins_ms(),
+                "end_ms": ends_ms(),
+            }
+        ),
         "rejected": rejected.withColumn("appended_at", _appended_at()),
         "pending": waiting(pending(counted, seals)),
         "fired": fired(outcomes),

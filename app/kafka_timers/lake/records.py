@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from kafka_timers.core.verdicts import Reason, dues_of, expected_in, judged, screened
-from kafka_timers.core.wire import Condition, Future, is_complete, sealed_from
+from kafka_timers.core.wire import Condition, Future, end_ms_of, first_ms_of, is_complete, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.schema import (
     CANCEL,
@@ -228,5 +228,6 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
     row["digest"] -= (row["digest"] >> 63) << 64
     row["through"] = None if is_complete(seal) else seal.through
     row["format"] = seal.format or 1
+    row["first_ms"], row["end_ms"] = first_ms_of(seal), end_ms_of(seal)
     row["conditions_from"] = seal.conditions_from if seal.HasField("conditions_from") else None
     return row | {"partition": partition, "offset": offset, "appended_ms": appended_ms}

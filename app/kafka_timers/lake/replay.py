@@ -98,16 +98,17 @@ def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int
         The columns of `intervals_of`, up to the multiples of *every_s*; their fences pass what was appended before.
     """
     tick = (F.floor(F.col("appended_ms") / 1000 / every_s) + 1) * every_s
-    before = Window.partitionBy("partition").orderBy("last")
+    before = Window.partitionBy("partition").orderBy("end_ms")
+    end_ms = ((F.col("tick") + 1) * 1000).alias("end_ms")
     ticks = requests.select("partition").distinct()
     ticks = ticks.select(
         "partition", F.explode(F.sequence(F.lit(-(-first // every_s)), F.lit(last // every_s))).alias("number")
-    ).select("partition", (F.col("number") * every_s).cast("bigint").alias("last"))
-    passed = requests.groupBy("partition", tick.alias("last")).agg((F.max("offset") + 1).alias("fence"))
+    ).select("partition", (F.col("number") * every_s).cast("bigint").alias("tick"))
+    passed = requests.groupBy("partition", tick.alias("tick")).agg((F.max("offset") + 1).alias("fence"))
     return (
         ticks.unionByName(passed, allowMissingColumns=True)
-        .groupBy("partition", "last")
+        .groupBy("partition", end_ms)
         .agg(F.max("fence").alias("fence"))
         .withColumn("fence", F.coalesce(F.max("fence").over(before), F.lit(0)))
-        .select("partition", "last", "fence", *(F.lit(0).cast("bigint").alias(name) for name in _JUDGED_BY))
+        .select("partition", "end_ms", "fence", *(F.lit(0).cast("bigint").alias(name) for name in _JUDGED_BY))
     )

@@ -5,8 +5,7 @@ All are Delta tables below one root. Every row of `requests`, `seals` and `rejec
 once and never changed; (partition, offset) names it.
 
 A table that an earlier version has made gets the columns that it lacks when it is next written to; such columns are
-null in its rows. Of a seal of format 2 the moments that it covers are left out, since seals end with whole seconds, and
-so are the offsets that it names as ignored: both follow from the rest.
+null in its rows. Of a seal the offsets that it names as ignored are left out: they follow from the rest.
 
     root/requests       each record of timer-request            partitioned by delay, due
     root/seals          each record of timer-sealed             partitioned by day
@@ -58,8 +57,11 @@ __all__ = [
     "REQUESTS",
     "SEALS",
     "Table",
+    "asked_ms",
+    "begins_ms",
     "delay_of",
     "due_of",
+    "ends_ms",
 ]
 
 # Values of the column `kind` of `requests`.
@@ -155,6 +157,8 @@ SEALS = Table(
             "form of the message: 1 (null: the same) counts in seconds alone, 2 knows conditions",
         ),
         ("conditions_from", LongType, True, "offset below which requests with a condition are refused; null is all"),
+        ("first_ms", LongType, True, "first UNIX millisecond covered; null: that in which `first` begins"),
+        ("end_ms", LongType, True, "UNIX millisecond before which all is covered; null: that in which `last` ends"),
         ("day", StringType, False, "day of last, as 2030-01-31"),
     ),
     ("day",),
@@ -204,6 +208,7 @@ AUDIT_SECONDS = Table(
         ("partition", IntegerType, False, "of timer-request"),
         ("first", LongType, False, "first UNIX second that the seal covers"),
         ("last", LongType, False, "last UNIX second that it covers"),
+        ("end_ms", LongType, True, "UNIX millisecond before which it covers all; null: that in which `last` ends"),
         ("fence", LongType, False, "offset on timer-request below which everything had been read"),
         ("due", LongType, False, "as sealed: fired + rejected"),
         ("fired", LongType, False, "as sealed: callbacks"),
@@ -233,6 +238,21 @@ AUDIT_FINDINGS = Table(
         ("detail", StringType, False, "in words"),
     ),
 )
+
+
+def asked_ms() -> Column:
+    """Return the UNIX millisecond that a row of `requests` asks for; null of one that is no timer."""
+    return F.col("second") * 1000 + F.col("millis")
+
+
+def begins_ms() -> Column:
+    """Return the first UNIX millisecond that a row of `seals` covers."""
+    return F.coalesce("first_ms", F.col("first") * 1000)
+
+
+def ends_ms() -> Column:
+    """Return the UNIX millisecond before which a row of `seals` covers all."""
+    return F.coalesce("end_ms", (F.col("last") + 1) * 1000)
 
 
 def delay_of(second: Column, appended_ms: Column) -> Column:

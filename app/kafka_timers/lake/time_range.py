@@ -11,7 +11,7 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, in_force, verdicts_of
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import CANCEL, COPY, REJECTED, REQUESTS, SEALS
+from kafka_timers.lake.schema import CANCEL, COPY, REJECTED, REQUESTS, SEALS, ends_ms
 from kafka_timers.lake.tables import constant, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
 
@@ -114,10 +114,11 @@ def _read(
         )
     before = _last_before(complete, first, len(landed))
     starts = [(partition, *before.get(partition, (0, 0))) for partition in landed]
-    start = constant(spark, starts, "partition int, start bigint, passed bigint")
-    seals = seals.join(F.broadcast(start), "partition").where(F.col("last") >= F.col("start"))
-    from_second = min(before.get(partition, (0, 0))[0] for partition in landed)
-    from_offset = min(before.get(partition, (0, 0))[1] for partition in landed)
+    start = constant(spark, starts, "partition int, start_ms bigint, passed bigint")
+    seals = seals.join(F.broadcast(start), "partition").where(ends_ms() >= F.col("start_ms"))
+    # The last second of which nothing is left.
+    from_second = min(start_ms for _, start_ms, _ in starts) // 1000 - 1
+    from_offset = min(passed for _, _, passed in starts)
     rejects = read(spark, root, REJECTED).where(F.col("source_topic") == topic)
     return TimeRange(
         first,
@@ -184,11 +185,11 @@ def requests_of(
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:
-    """Return last and fence of the last seal of each partition that ended before *second*; most are of that day."""
+    """Return end_ms and fence of the last seal of each partition that ended before *second*; most are of that day."""
     found: dict[int, tuple[int, int]] = {}
     for since in (second - _DAY_S, 0):
         ended = complete.where(F.col("last").between(since, second - 1)).groupBy("partition")
-        latest = ended.agg(F.max(F.struct("last", "fence")).alias("latest")).select("partition", "latest.*")
+        latest = ended.agg(F.max(F.struct(ends_ms(), "fence")).alias("latest")).select("partition", "latest.*")
         found |= {row[0]: (row[1], row[2]) for row in latest.collect()}
         if len(found) == partitions:
             break
