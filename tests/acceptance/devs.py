@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from kafka_timers.dev.broker import free_port
@@ -42,8 +42,12 @@ class Dev:
 
 def children_of(pid: int) -> list[int]:
     """Return the ids of the processes that *pid* has started."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    children: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        # One that has ended since has left its children to another.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children += map(int, (thread / "children").read_text().split())
+    return children
 
 
 def dev_ports(brokers: int = 1) -> list[int]:
