@@ -3,10 +3,10 @@
 import random
 from collections.abc import Sequence
 
-from law_cases import HORIZON_S, ID, Case, Record, cancel, request, seal
+from law_cases import HORIZON_S, ID, Case, Record, cancel, part_of, request, seal
 
 from kafka_timers.core.outcomes import State, outcomes_of
-from kafka_timers.core.wire import Condition, Copy, Future, Sealed
+from kafka_timers.core.wire import Condition, Copy, Future, Sealed, end_ms_of
 
 LETTERS = {
     State.PENDING: "P",
@@ -35,7 +35,8 @@ def _outcomes(records: Sequence[Record], seals: Sequence[Sealed]) -> list:
 class _History:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.has_horizon, self.has_conditions = seed % 2 == 1, seed % 4 > 1
+        self.has_horizon, self.has_conditions, self.counts_millis = seed % 2 == 1, seed % 4 > 1, seed % 8 > 3
+        self.millis_from = self.random.choice([0, 4])
         self.records: list[Record] = []
         self.seals: list[Sealed] = []
         self.requests: dict[int, tuple[int, int]] = {}
@@ -71,7 +72,8 @@ class _History:
             second = now + some.choice([HORIZON_S - 1, HORIZON_S, HORIZON_S + 1, HORIZON_S + 50])
         # Append times go back where a partition gets another leader.
         appended_s = max(0.5, self.now_s + some.choice([0, 0, 0, 0, -1, -0.5]))
-        self._add(request(self._next(), appended_s, second, **self._condition(False)))
+        millis = some.choice([0, 0, 300, 500, 800])
+        self._add(request(self._next(), appended_s, second, millis=millis, **self._condition(False)))
         self.requests[self.offset] = second, int(appended_s)
 
     def _condition(self, is_cancel: bool) -> dict[str, object]:
@@ -99,12 +101,22 @@ class _History:
         self._add(Record(b"%d" % second, value, self._next(), round(self.now_s * 1000)))
 
     def _seal(self, last: int, fence: int) -> None:
-        if last <= self._last:
+        end_ms, ended_ms = (last + 1) * 1000, self._ended_ms
+        if self.counts_millis:
+            end_ms -= self.random.choice([0, 0, 200, 500, 999])
+        if end_ms <= ended_ms:
             return
-        is_new = self.has_conditions or self.random.random() < 0.5
-        made = seal(last, max(self._fence, fence), self._last + 1, format=2 if is_new else 1)
+        fence, is_new = max(self._fence, fence), self.has_conditions or self.random.random() < 0.5
+        if self.counts_millis:
+            made = part_of(ended_ms / 1000, end_ms / 1000, fence, millis_from=self.millis_from)
+        else:
+            made = seal(last, fence, self._last + 1, format=2 if is_new else 1)
         made.horizon_s = HORIZON_S if self.has_horizon else 0
         self.seals.append(made)
+
+    @property
+    def _ended_ms(self) -> int:
+        return end_ms_of(self.seals[-1]) if self.seals else 1000
 
     @property
     def _last(self) -> int:

@@ -92,6 +92,14 @@ def lake_seal(last: int, fence: int, first: int | None = None) -> Sealed:
     return made
 
 
+def part_of(first_s: float, end_s: float, fence: int, *, millis_from: int = 0) -> Sealed:
+    """Return a seal of a part of a second, or of more than one; *end_s* is not covered."""
+    first_ms, end_ms = round(first_s * 1000), round(end_s * 1000)
+    made = Sealed(first=first_ms // 1000, last=(end_ms - 1) // 1000, fence=fence, partitions=1, conditions_from=0)
+    made.MergeFrom(Sealed(format=3, first_ms=first_ms, end_ms=end_ms, millis_from=millis_from))
+    return made
+
+
 LAST = [seal(20, 14, 1)]
 ABSENT, PENDING = Condition.IF_ABSENT, Condition.IF_PENDING
 
@@ -123,6 +131,30 @@ CASES = [
         [request(1, 9, 15), request(14, 14, 30)],
         [seal(15, 14, 1), seal(20, 30, 16)],
         "FP",
+    ),
+    Case(
+        "a cancel in its second, and before its millisecond, is in time",
+        [request(1, 9, 15, millis=500), cancel(2, 15.499)],
+        [part_of(1, 15.001, 2), part_of(15.001, 15.501, 3)],
+        "CC",
+    ),
+    Case(
+        "a cancel in its millisecond is too late",
+        [request(1, 9, 15, millis=500), cancel(2, 15.5)],
+        [part_of(1, 15.001, 2), part_of(15.001, 15.501, 3)],
+        "FL",
+    ),
+    Case(
+        "so is one in its second where milliseconds did not count yet",
+        [request(1, 9, 15, millis=500), cancel(2, 15.499), request(3, 16, 17, millis=500), cancel(4, 17.1)],
+        [seal(14, 2, 1), part_of(15, 17.501, 5, millis_from=3)],
+        "FLCC",
+    ),
+    Case(
+        "a timer fires in its part of the second, and what is due later waits",
+        [request(1, 9, 15, "", millis=249), request(2, 9, 15, "", millis=250), request(3, 9, 15, "")],
+        [part_of(1, 15.25, 4)],
+        "FPF",
     ),
     Case("a cancel below the snapshot is in time", [request(1, 9, 15), cancel(13, 14)], LAST, "CC"),
     Case("a later second is not touched", [request(1, 9, 25), cancel(14, 24)], LAST, "CC"),

@@ -54,9 +54,9 @@ class Wish(NamedTuple):
         """UNIX milliseconds in which it is due."""
         return self.second * 1000 + self.millis
 
-    def is_in_time(self, by: "Wish") -> bool:
-        """Tell whether *by* was appended before the second of this."""
-        return by.appended_ms < self.second * 1000
+    def is_in_time(self, by: "Wish", *, counts_millis: bool) -> bool:
+        """Tell whether *by* was appended before the second of this, or before its millisecond where these count."""
+        return by.appended_ms < (self.due_ms if counts_millis else self.second * 1000)
 
 
 class Callback(NamedTuple):
@@ -145,10 +145,12 @@ class Audit:
         scan: tuple[int, int] | None = None
         for index, seal in enumerate(seals):
             told_ms = seal.end_ms if seal.format > 1 else (seal.last + 1) * 1000
-            if seal.first * 1000 != end_ms or told_ms <= end_ms:
+            if seal.first != end_ms // 1000 or told_ms <= end_ms:
                 raise PromiseError(f"P8: {seal.first}..{seal.last} is sealed after {end_ms}")
-            if seal.format > 1 and (seal.first_ms, told_ms) != (end_ms, (seal.last + 1) * 1000):
+            if seal.format > 1 and (seal.first_ms, (told_ms - 1) // 1000) != (end_ms, seal.last):
                 raise PromiseError(f"P8: seal {index} counts otherwise in milliseconds than in seconds")
+            if seal.format < 3 and told_ms % 1000:
+                raise PromiseError(f"P8: seal {index} is of format {seal.format} and ends with {told_ms}")
             if seal.fence < fence:
                 raise PromiseError(f"P8: the fence went back from {fence} to {seal.fence} with {seal.last}")
             if scan not in (None, (told_ms, seal.fence)):
@@ -171,7 +173,7 @@ class Audit:
             due_ms = request.due_ms
             if due_ms < end_ms:
                 request.is_late = due_ms < start_ms
-                keys[offset] = (start_ms // 1000, 0, offset) if request.is_late else (*divmod(due_ms, 1000), offset)
+                keys[offset] = (*divmod(start_ms if request.is_late else due_ms, 1000), offset)
         if seal.HasField("through"):
             through = _KEY.unpack_from(seal.through)
             keys = {offset: key for offset, key in keys.items() if key <= through}
@@ -210,7 +212,8 @@ class Audit:
         if wish.original:
             self._read_copy(offset, wish, wish.original)
             return
-        if wish.timer_id and not self._decide(offset, wish):
+        counts_millis = seal.HasField("millis_from") and offset >= seal.millis_from
+        if wish.timer_id and not self._decide(offset, wish, counts_millis=counts_millis):
             self.ignored.add(offset)
             return
         if wish.timer_id:
@@ -224,16 +227,16 @@ class Audit:
         if wish.timer_id:
             self._standing[wish.timer_id] = offset
 
-    def _decide(self, offset: int, wish: Wish) -> bool:
+    def _decide(self, offset: int, wish: Wish, *, counts_millis: bool) -> bool:
         """Note what the record means for the request of its id before it; False when it is ignored."""
         of = self._standing.get(wish.timer_id)
         before = None if of is None else self.requests[of]
-        is_in_time = before is not None and before.wish.is_in_time(wish)
+        is_in_time = before is not None and before.wish.is_in_time(wish, counts_millis=counts_millis)
         withdraws = before is not None and before.withdrawn_by is None and is_in_time and not before.is_done
         holds = True
         if wish.condition == Condition.IF_ABSENT:
             hours_end_ms = before.wish.second * 1000 + self.terms.memory_s * 1000 if before else 0
-            is_excepted = before is not None and wish.expected == of and wish.appended_ms >= before.wish.second * 1000
+            is_excepted = before is not None and wish.expected == of and not is_in_time
             holds = before is None or wish.appended_ms >= hours_end_ms or is_excepted
         elif wish.condition == Condition.IF_PENDING:
             holds = withdraws and wish.expected in (None, of)
@@ -392,7 +395,7 @@ def _followed_in_time(wishes: Mapping[int, Wish]) -> set[int]:
         if not wish.timer_id or wish.is_refused or wish.original:
             continue
         before = last.pop(wish.timer_id, None)
-        if before is not None and wishes[before].is_in_time(wish):
+        if before is not None and wishes[before].is_in_time(wish, counts_millis=True):
             followed.add(before)
         if not wish.is_cancel:
             last[wish.timer_id] = offset

@@ -117,14 +117,14 @@ class InMemoryTimers:
     """
     The timer service and its broker in memory, with one partition.
 
-    It decides by the rules of the real service, whose code it runs. A cancel or a move is too late once the second of
-    its timer has begun on the clock. Conditions are judged from the first request on.
+    It decides by the rules of the real service, whose code it runs. A cancel or a move is too late once its timer is
+    due by the clock. Conditions are judged from the first request on.
 
     Attributes:
         client: a `TimerClient` whose requests stay in here; same checks, same results, no network.
 
     Args:
-        clock: its seconds are the ticks. A tick that was read is not taken back when the clock is.
+        clock: tells what is due, to the millisecond. What has come is not taken back when the clock is.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -133,7 +133,7 @@ class InMemoryTimers:
         self._clock = clock
         self._partition = Partition(0)
         # In the service the first seal of a partition says so.
-        self._partition.conditions_from = 0
+        self._partition.conditions_from = self._partition.millis_from = 0
         self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
@@ -150,8 +150,8 @@ class InMemoryTimers:
         """Take a record of `timer-request`, and return its offset."""
         self._tick()
         partition, offset = self._partition, self._partition.position
-        # What comes after a tick was appended after it, also when the clock was set back.
-        appended_ms = max(int(self._clock.wall_s() * 1000), partition.sealed_ms - 1000)
+        # What comes after a moment was appended after it, also when the clock was set back.
+        appended_ms = max(self._now_ms, partition.sealed_ms - 1)
         accepted = accept([_Record(key, value, offset, appended_ms)], partition, 1, self._store.versions)
         if accepted.refused or not accepted.count:
             raise AssertionError(f"the client has let pass what the service does not take: {accepted}")
@@ -160,8 +160,8 @@ class InMemoryTimers:
         return offset
 
     def _tick(self) -> None:
-        # Nobody can tell a callback that appears in its second from one that appears when it is looked for.
-        partition, store, end_ms = self._partition, self._store, (int(self._clock.wall_s()) + 1) * 1000
+        # Nobody can tell a callback that appears when it is due from one that appears when it is looked for.
+        partition, store, end_ms = self._partition, self._store, self._now_ms + 1
         if end_ms <= partition.sealed_ms:
             return
         partition.begin(end_ms)
@@ -181,8 +181,8 @@ class InMemoryTimers:
         contents.named |= bool(request.timerId)
         contents.late += is_late(key)
         contents.through = key
-        # Late ones fire with the first tick after they were accepted.
-        tick = max(due_ms, self._partition.sealed_ms) // 1000
+        # Late ones fire in the moment after they were accepted.
+        fired_ms = max(due_ms, self._partition.sealed_ms)
         topic, callback_key, value = request.callBackTopic.decode(), request.callBackKey or None, request.callBack
         log = self._topics[topic]
         log.append(
@@ -190,7 +190,7 @@ class InMemoryTimers:
                 topic=topic,
                 partition=0,
                 offset=len(log),
-                timestamp=tick * 1000,
+                timestamp=fired_ms,
                 timestamp_type=1,
                 key=callback_key,
                 value=value,
@@ -200,6 +200,10 @@ class InMemoryTimers:
                 headers=tuple(callback_headers(request, due_ms // 1000, b"0:%d" % offset)),
             )
         )
+
+    @property
+    def _now_ms(self) -> int:
+        return round(self._clock.wall_s() * 1000)
 
     def _write(self, changes: Changes) -> None:
         self._store.write(changes)

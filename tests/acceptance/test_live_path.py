@@ -90,9 +90,12 @@ async def test_callbacks_of_one_second_keep_the_order_of_acceptance(service: Ser
     assert [record.value for record in await service.read(service.callbacks, 4)] == [b"a", b"b", b"c", b"d"]
 
 
-async def test_what_comes_after_a_second_was_prepared_fires_with_it(service: Service) -> None:
+@pytest.mark.parametrize(("every_ms", "millis_ready"), [("0", 500), ("10", 0)])
+async def test_what_comes_after_a_second_was_prepared_fires_with_it(
+    service: Service, every_ms: str, millis_ready: int
+) -> None:
     """Callbacks are built ahead of their tick; requests that come later, also with less millis, are not forgotten."""
-    worker = await service.worker()
+    worker = await service.worker("--instant-every-ms", every_ms)
     second = int(time.time()) - 100
     await service.tick(second - 1)
     await service.until_sealed(second - 1)
@@ -101,7 +104,7 @@ async def test_what_comes_after_a_second_was_prepared_fires_with_it(service: Ser
         future = Future(callBackTopic=service.callbacks, callBackKey="same", callBack=name.encode(), millis=millis)
         await service.request(due, future, partition=1)
 
-    await ask("known", second + 1, 500)
+    await ask("known", second + 1, millis_ready)
     await service.tick(second)
     await worker.until("/metrics", lambda _, body: 'kafka_timers_armed{partition="1"} 1.0' in body)
     for name, due, millis in (("earlier", second + 1, 100), ("later", second + 1, 900), ("late", second - 50, 0)):

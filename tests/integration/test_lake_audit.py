@@ -53,6 +53,8 @@ def sealed(first: int, last: int, fence: int, fired: list[int], **wrong: object)
         "digest": sum((offset + 1) ** 3 for offset in fired),
         "fence": fence,
         "through": None,
+        "first_ms": first * 1000,
+        "end_ms": (last + 1) * 1000,
         "worker": "w",
         "day": DAY,
     }
@@ -127,7 +129,7 @@ def test_a_lake_of_an_earlier_version_is_judged_on_and_what_was_ignored_does_not
     seals = [sealed(1, 99, 1, [0]), sealed(100, 101, 5, [1])]
     for rows, table in (
         of_version_1(old, REQUESTS, "condition", "expected"),
-        of_version_1(seals, SEALS, "format", "conditions_from"),
+        of_version_1(seals, SEALS, "format", "conditions_from", "millis_from", "first_ms", "end_ms"),
     ):
         append(spark.createDataFrame(rows, table.columns), root, table)
     append(spark.createDataFrame([("timer-request", 0, 10, 1)], POSITIONS.columns), root, POSITIONS)

@@ -27,7 +27,7 @@ STORE, OUTBOX, ENDS = "worker/store.py", "worker/outbox.py", "worker/end_offsets
 PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
 PRODUCER, COORDINATOR, SENDER = "broker/producer.py", "broker/coordinator.py", "worker/sender.py"
-ASKING, SOURCE = "broker/asking.py", "adapters/source.py"
+ASKING, SOURCE, TICK_CLOCK = "broker/asking.py", "adapters/source.py", "core/tick_clock.py"
 READER, SLICES = "worker/reader.py", "worker/slices.py"
 CLUSTER, BOUNDS, SEALS, FETCHING = "broker/cluster.py", "broker/bounds.py", "broker/seals.py", "broker/fetching.py"
 OUTCOMES, PREBUILD, TAKEOVER = "core/outcomes.py", "worker/prebuild.py", "core/takeover.py"
@@ -145,8 +145,8 @@ MUTANTS = [
     _one(
         "an open scan of before is left",
         FIRING,
-        "            partition.scan is not None\n            or partition.is_to_judge_conditions\n",
-        "            partition.is_to_judge_conditions\n",
+        "            partition.scan is not None\n            or partition.has_to_tell\n",
+        "            partition.has_to_tell\n",
     ),
     _one(
         "a partition serves before it has read the log",
@@ -472,8 +472,94 @@ MUTANTS = [
     _one(
         "the open scan is not in the head",
         STORE,
-        "        return _HEAD.pack(_FORMAT, *read, scan is not None) + tail + self._identity\n",
-        "        return _HEAD.pack(_FORMAT, *read, False) + self._identity\n",
+        "        flags = _SCANNING if scan else 0\n",
+        '        flags, tail = 0, b""\n',
+    ),
+    # --- moments of a second -----------------------------------------------------------------------------------------
+    _one(
+        "the log's end is not asked for at a moment with an id",
+        FIRING,
+        "            elif self._names_any(end_ms):\n",
+        "            elif False:\n",
+    ),
+    _one(
+        "a moment is opened that has not come",
+        FIRING,
+        "        return min(max(second * 1000, now_ms or 0) + 1, end_ms)\n",
+        "        return min(max(second * 1000, now_ms or 0) + 300, end_ms)\n",
+    ),
+    _one(
+        "a moment behind the ticked second is opened",
+        FIRING,
+        "        return min(max(second * 1000, now_ms or 0) + 1, end_ms)\n",
+        "        return max(second * 1000, now_ms or 0) + 1\n",
+    ),
+    _one(
+        "moments follow each other without a pause",
+        FIRING,
+        "max(due_s, self._opened_s + self._ports.settings.instant_every_ms / 1000)",
+        "due_s",
+    ),
+    _one(
+        "nobody looks at what was read since",
+        OWNER,
+        "            if changes.rows:\n                self._news.set()\n",
+        "",
+    ),
+    _one(
+        "a store forgets within which moment it was sealed",
+        STORE,
+        "        if any(millis):\n",
+        "        if False:\n",
+    ),
+    _one(
+        "ticks of another leader count",
+        TICK_CLOCK,
+        "        if newest and newest.epoch != tick.epoch:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "ticks of before a step of the clock count",
+        TICK_CLOCK,
+        "        for each in stepped:\n            self._ticks.remove(each)\n",
+        "",
+    ),
+    _one("the clock is not slowed", TICK_CLOCK, "_DRIFT = 0.001\n", "_DRIFT = 0.0\n"),
+    _one(
+        "milliseconds count from the start",
+        PARTITION,
+        "counts_millis = self.millis_from is not None and by >= self.millis_from",
+        "counts_millis = True",
+    ),
+    _one(
+        "milliseconds never count",
+        PARTITION,
+        "counts_millis = self.millis_from is not None and by >= self.millis_from",
+        "counts_millis = False",
+    ),
+    _one(
+        "what depends on milliseconds is not held back for the seal that tells of them",
+        PARTITION,
+        "            return Effect.UNDECIDED if waits else Effect.TOO_LATE\n",
+        "            return Effect.TOO_LATE\n",
+    ),
+    _one(
+        "a seal that ends within a second says that earlier workers know it",
+        PARTITION,
+        "        form = min(self.format, 2) if is_whole else 3\n",
+        "        form = min(self.format, 2)\n",
+    ),
+    _one(
+        "what was cancelled is not read again while its id is known",
+        DECISIONS,
+        "before.second_ms if is_cancel and partition.format > 1 else record",
+        "record",
+    ),
+    _one(
+        "what is left of the second before is not fired with what is ready",
+        PREBUILD,
+        "            self._lowest = min(self._lowest, start)\n",
+        "            pass\n",
     ),
     # --- partition ---------------------------------------------------------------------------------------------------
     _one(
@@ -543,8 +629,8 @@ MUTANTS = [
     _one(
         "a cancel counts until the end of the second",
         PARTITION,
-        "        if appended_ms >= before.closes_ms:\n",
-        "        if appended_ms >= before.closes_ms + 1000:\n",
+        "        if appended_ms >= self.closes_ms(before, by):\n",
+        "        if appended_ms >= self.closes_ms(before, by) + 1000:\n",
     ),
     _one(
         "named requests are not remembered once they have fired",
@@ -584,14 +670,14 @@ MUTANTS = [
     _one(
         "withdrawn requests are not remembered",
         DECISIONS,
-        "    out.remember.append((before.counted, record.appended_ms // 1000 * 1000))\n",
+        "    out.remember.append((before.counted, since_ms))\n",
         "",
     ),
     _one(
         "an id is absent as soon as its timer has fired",
         DECISIONS,
-        "record.appended_ms >= before.closes_ms + ID_MEMORY_MS",
-        "record.appended_ms >= before.closes_ms",
+        "record.appended_ms >= before.second_ms + ID_MEMORY_MS",
+        "record.appended_ms >= before.second_ms",
     ),
     _one(
         "the version that a condition names does not matter",
@@ -821,10 +907,10 @@ MUTANTS = [
     ),
     # --- prebuilt callbacks ------------------------------------------------------------------------------------------
     _one(
-        "a prebuilt slice is used though another row comes first",
+        "a prebuilt slice is used however much comes first",
         PREBUILD,
-        "        if self.start > start and next(rows(start, self.start), None):\n",
-        "        if False:\n",
+        "            if before > _BEFORE_MAX:\n",
+        "            if False:\n",
     ),
     _one(
         "what is withdrawn while it is built is fired",

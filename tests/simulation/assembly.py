@@ -25,7 +25,7 @@ from kafka_timers.broker.fetching import Fetcher
 from kafka_timers.broker.seals import SealLog
 from kafka_timers.core import backlog
 from kafka_timers.core.callbacks import Target
-from kafka_timers.core.partition import tick_second
+from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import FORMAT, number_in
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.damage import destroy
@@ -248,12 +248,12 @@ class Process:
         self.owners = {number: Owner(number, self._ports) for number in numbers}
         self._ticks.follow(numbers)
 
-    def _on_tick(self, number: int, key: bytes | None, appended_ms: int) -> None:
+    def _on_tick(self, number: int, key: bytes | None, appended_ms: int, epoch: int) -> None:
         second, owner = number_in(key), self.owners.get(number)
         if owner and second is not None:
             usable = tick_second(second, appended_ms, self._ports.settings.max_clock_skew_s)
             if usable is not None:
-                owner.tick(usable)
+                owner.tick(usable, TickRead(appended_ms, self.loop.time(), epoch))
 
     @property
     def was_impatient(self) -> bool:

@@ -23,8 +23,8 @@ def wish_of(record: Record) -> Wish:
 
 
 def is_in_time(record: Record, by: Record) -> bool:
-    """Tell whether *by* was appended before the second of an earlier *record*."""
-    return by.timestamp < wish_of(record).second * 1000
+    """Tell whether *by* was appended before an earlier *record* is due."""
+    return by.timestamp < wish_of(record).due_ms
 
 
 def followers_of(records: Mapping[int, Record]) -> dict[int, int]:
@@ -60,20 +60,21 @@ def audit(records: Mapping[int, Record], seals: Sequence[Sealed], rejected: froz
     takers = {of: by for of, by in followers_of(records).items() if is_in_time(records[of], records[by])}
     done_by: dict[int, bool] = {}
     waiting = {offset: wish for offset, record in records.items() if not (wish := wish_of(record)).is_cancel}
-    second = fence = 0
+    end_ms, fence = 1000, 0
     scan: tuple[int, int] | None = None
     for index, seal in enumerate(seals):
-        if seal.first != second + 1 or seal.last < seal.first:
-            raise PromiseError(f"P8: {seal.first}..{seal.last} is sealed after {second}")
+        if seal.first_ms != end_ms or seal.end_ms <= end_ms:
+            raise PromiseError(f"P8: {seal.first_ms}..{seal.end_ms} is sealed after {end_ms}")
+        if (seal.first, seal.last) != (seal.first_ms // 1000, (seal.end_ms - 1) // 1000):
+            raise PromiseError(f"P8: seal {index} counts otherwise in seconds than in milliseconds")
         if seal.fence < fence:
             raise PromiseError(f"P8: the fence went back from {fence} to {seal.fence} with {seal.last}")
-        if scan not in (None, (seal.last, seal.fence)):
-            raise PromiseError(f"P8: {scan} was left unfinished for {(seal.last, seal.fence)}")
+        if scan not in (None, (seal.end_ms, seal.fence)):
+            raise PromiseError(f"P8: {scan} was left unfinished for {(seal.end_ms, seal.fence)}")
         keys = {}
         for offset, wish in waiting.items():
-            if wish.second <= seal.last and offset < seal.fence:
-                late = wish.second <= second
-                keys[offset] = (second + 1, 0, offset) if late else (wish.second, wish.millis, offset)
+            if wish.due_ms < seal.end_ms and offset < seal.fence:
+                keys[offset] = (*divmod(max(wish.due_ms, end_ms), 1000), offset)
         if seal.HasField("through"):
             through = struct.unpack_from(">QHQ", seal.through)
             keys = {offset: key for offset, key in keys.items() if key <= through}
@@ -84,7 +85,7 @@ def audit(records: Mapping[int, Record], seals: Sequence[Sealed], rejected: froz
             del waiting[offset]
         due = [offset for offset in keys if offset not in gone]
         fired = [offset for offset in due if offset not in rejected]
-        late_arrivals = sum(wish_of(records[offset]).second <= second for offset in due)
+        late_arrivals = sum(wish_of(records[offset]).due_ms < end_ms for offset in due)
         digest = sum((offset + 1) ** 3 for offset in fired) % 2**64
         said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.digest, seal.cancelled, seal.moved)
         counts = (len(due), len(fired), len(due) - len(fired), late_arrivals)
@@ -98,9 +99,9 @@ def audit(records: Mapping[int, Record], seals: Sequence[Sealed], rejected: froz
         if seal.pending < known:
             raise PromiseError(f"P8: {seal.last} says that {seal.pending} wait, {known} do")
         if seal.HasField("through"):
-            scan = seal.last, seal.fence
+            scan = seal.end_ms, seal.fence
         else:
-            second, fence, scan = seal.last, seal.fence, None
+            end_ms, fence, scan = seal.end_ms, seal.fence, None
     if not waiting and seals and seals[-1].pending:
         raise PromiseError(f"P8: the last seal says that {seals[-1].pending} wait, none does")
     return done_by

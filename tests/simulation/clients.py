@@ -47,6 +47,11 @@ class Wish:
     asks: bool = False
     is_refused: bool = False
 
+    @property
+    def due_ms(self) -> int:
+        """UNIX milliseconds at which it is due."""
+        return self.second * 1000 + self.millis
+
 
 def create_topics(kafka: Kafka) -> None:
     """Create the callback topics."""
@@ -132,6 +137,7 @@ class Clients:
         self._hostile = rng.choice((0.0, 0.05, 0.2))
         self._strange = rng.choice((0.0, 0.1, 0.3))
         self._pause_s = rng.choice((0.1, 0.3, 0.6))
+        self._whole = rng.choice((0.2, 0.8, 1.0))
         self._count = 0
         self._ids = {
             number: [
@@ -196,7 +202,7 @@ class Clients:
         is_cancel = bool(timer_id) and rng.random() < 0.3
         wish = Wish(
             0 if is_cancel else second,
-            0 if is_cancel or rng.random() < 0.8 else rng.choice((1, 500)),
+            0 if is_cancel or rng.random() < self._whole else rng.choice((1, 250, 500, 505, rng.randrange(1000))),
             topic,
             payload,
             "k" if topic == COMPACTED else rng.choice(("", "k")),
@@ -206,8 +212,8 @@ class Clients:
         )
         ask(self._kafka, number, wish, transaction=transaction)
         if timer_id and not is_cancel and rng.random() < 0.4:
-            # Near its second is where it is decided whether it was in time.
-            near_s = second - EPOCH_S - self._loop.time() - rng.choice((0.4, 0.1, 0.02, 0.002, -0.05))
+            # Near its moment is where it is decided whether it was in time.
+            near_s = wish.due_ms / 1000 - EPOCH_S - self._loop.time() - rng.choice((0.4, 0.1, 0.02, 0.002, -0.05))
             if near_s > 0:
                 self._loop.outside(near_s, self._second_thoughts, number, wish)
 
@@ -236,5 +242,9 @@ class Clients:
         ask(
             self._kafka,
             number,
-            Wish(second, 0, CALM, b"payload %d" % self._count, "", wish.timer_id, is_cancel, asks=True),
+            Wish(
+                *(second, 0 if is_cancel else self._rng.choice((0, 0, wish.millis, 700)), CALM),
+                *(b"payload %d" % self._count, "", wish.timer_id, is_cancel),
+                asks=True,
+            ),
         )

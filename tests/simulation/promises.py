@@ -90,11 +90,13 @@ def left_in(kafka: Kafka) -> list[str]:
             continue
         if seal.unsent:
             left.append(f"partition {number}: {len(seal.unsent)} answers are not sent")
-        second = max(max(wish_of(record).second, record.timestamp // 1000) for record in records)
+        last_ms = max(max(wish_of(record).due_ms, record.timestamp // 1000 * 1000) for record in records)
         fence = records[-1].offset + 1
-        if seal.HasField("through") or seal.last < second or seal.fence < fence:
+        if seal.HasField("through") or seal.end_ms <= last_ms or seal.fence < fence:
             of = "slice" if seal.HasField("through") else "seal"
-            left.append(f"partition {number}: {second} at {fence}, the last {of} is of {seal.last} at {seal.fence}")
+            left.append(
+                f"partition {number}: {last_ms} at {fence}, the last {of} is before {seal.end_ms} at {seal.fence}"
+            )
     return left
 
 
@@ -145,8 +147,8 @@ def check_callbacks(found: Found) -> None:
             raise PromiseError(f"P10: #{callback.offset} fired, though it is to be refused")
         if callback.record.value != wish.payload or callback.topic != wish.topic:
             raise PromiseError(f"P7: {callback} is not what #{callback.offset} has asked for")
-        if callback.record.timestamp < wish.second * 1000:
-            raise PromiseError(f"P3: #{callback.offset} for {wish.second} fired at {callback.record.timestamp}")
+        if callback.record.timestamp < wish.due_ms:
+            raise PromiseError(f"P3: #{callback.offset} for {wish.due_ms} fired at {callback.record.timestamp}")
         at = callback.topic, callback.record.key, wish.second, wish.millis
         if latest.get(at, -1) > callback.offset:
             raise PromiseError(f"P6: #{callback.offset} for {at[2:]} fired after #{latest[at]}")

@@ -173,7 +173,7 @@ def test_ticks_go_on_when_their_leader_was_cut_off_and_others_have_another(scene
     """The leader of before answers as ever, with no tick; and nothing else has a reason to ask who leads."""
     log, came, loop = scene.kafka.requests(0), list[bytes | None](), scene.loop
     log.append(Record(b"1", b""), scene.kafka.now_ms)
-    ticks = TickReader(scene.cluster, log.topic, lambda _, key, __: came.append(key))
+    ticks = TickReader(scene.cluster, log.topic, lambda _, key, *__: came.append(key))
 
     async def live() -> None:
         reading = asyncio.create_task(ticks.run())

@@ -72,6 +72,7 @@ def seal(
     fired = list(fired)
     # As an earlier version has written it, if a test says no milliseconds.
     known = dict.fromkeys(SEALS.columns.names, 0) | {
+        "millis_from": None,
         "first_ms": None,
         "end_ms": None,
         "partition": partition,

@@ -1,6 +1,6 @@
 """How many timers are ahead, and how fast workers have been."""
 
-from lake_rows import of, request, seal
+from lake_rows import of, part_of, request, seal
 from pyspark.sql import Row, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
@@ -39,6 +39,15 @@ def test_the_rate_is_that_of_the_hottest_seconds_until_their_last_callback_left(
         hot(15, 50_000, 1, first=14),  # two seconds that were caught up with
     ]
     assert rate(totals(of(spark, seals, SEALS.columns))).collect()[0][0] == 4_000
+
+
+def test_of_a_second_that_is_sealed_in_parts_the_rate_is_that_of_all_of_it(spark: SparkSession) -> None:
+    seals = [
+        part_of(15.001, 16.001, 5, fired=range(4_000), lateness_max_ms=300),
+        part_of(16.001, 16.401, 5, fired=range(4_000, 4_500), lateness_max_ms=9),
+        part_of(16.401, 16.9, 5, fired=range(4_500, 5_000), lateness_max_ms=99),
+    ]
+    assert rate(totals(of(spark, seals, SEALS.columns))).collect()[0][0] == 10_000
 
 
 def test_there_is_no_rate_while_no_second_was_hot(spark: SparkSession) -> None:

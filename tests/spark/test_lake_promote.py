@@ -62,12 +62,16 @@ def table(spark: SparkSession, rows: list[tuple]) -> DataFrame:
     return frame.withColumn("delay", delay).withColumn("due", due)
 
 
+def no_millis(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], "partition int, millis_from bigint")
+
+
 def left_of(spark: SparkSession, stories: list[list[tuple]], bucket: Bucket) -> list[list[int]]:
     """Return the offsets of what *bucket* still lacks, as a promotion finds them; each story has its partition."""
     rows = [(number, *row[1:]) for number, story in enumerate(stories) for row in story]
     requests = table(spark, rows)
     far = far_requests(requests, bucket)
-    done = need_no_copy(asks_about(requests, far, 0), copies_in(requests, bucket))
+    done = need_no_copy(asks_about(requests, far, 0), copies_in(requests, bucket), no_millis(spark))
     left = [(row.partition, row.offset) for row in far.join(done, ["partition", "offset"], "left_anti").collect()]
     return [sorted(offset for number, offset in left if number == story) for story in range(len(stories))]
 
@@ -187,7 +191,9 @@ def test_which_requests_need_no_copy_is_told_with_the_reason(spark: SparkSession
     promoted, both, cancelled = request(0, 1, 21_000), request(1, 1, 21_000, "b"), request(2, 1, 21_000, "c")
     rows = [promoted, both, cancelled, copy(5, promoted, 4), copy(6, both, 4), cancel(7, 9, "b"), cancel(8, 9, "c")]
     requests = table(spark, rows)
-    done = need_no_copy(asks_about(requests, far_requests(requests, BUCKET), 0), copies_in(requests, BUCKET))
+    done = need_no_copy(
+        asks_about(requests, far_requests(requests, BUCKET), 0), copies_in(requests, BUCKET), no_millis(spark)
+    )
     wanted = [(0, 0, True), (0, 1, True), (0, 2, False)]
     assertDataFrameEqual(done, spark.createDataFrame(wanted, "partition int, offset bigint, promoted boolean"))
 

@@ -94,7 +94,7 @@ def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -
     # One that an earlier version has written says nothing of conditions.
     newer = Sealed(partition=1, last=NOW, end_ms=(NOW + 1) * 1000, format=2, conditions_from=0, ignored=[3])
     values.append(newer.SerializeToString())
-    in_parts = Sealed(partition=1, first=NOW, last=NOW + 1, format=2)
+    in_parts = Sealed(partition=1, first=NOW, last=NOW + 1, format=3, millis_from=7)
     in_parts.MergeFrom(Sealed(first_ms=NOW * 1000 + 250, end_ms=NOW * 1000 + 1_500))
     values.append(in_parts.SerializeToString())
     records = [(None, value, 1, offset, at(NOW * 1000)) for offset, value in enumerate(values)]
@@ -102,10 +102,26 @@ def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -
     part_head = (1, 4, NOW * 1000, 0, NOW + DAY_S, *[0] * 10)
     head = (1, 0, NOW * 1000, NOW, NOW + 1, 3, 2, 1, 4, 5, 6, 7, 8, 9, 10)
     wanted = [
-        (*head, -2, 11, None, 12, "w", 13, 14, 15, 1, None, NOW * 1000, (NOW + 2) * 1000, "2027-01-15"),
-        (*part_head, 2**63 - 1, 0, bytearray(), 0, "", 0, 0, 0, 1, None, 0, (NOW + DAY_S + 1) * 1000, "2027-01-16"),
-        (1, 5, NOW * 1000, 0, NOW, *nothing, 2, 0, 0, (NOW + 1) * 1000, "2027-01-15"),
-        (1, 6, NOW * 1000, NOW, NOW + 1, *nothing, 2, None, NOW * 1000 + 250, NOW * 1000 + 1_500, "2027-01-15"),
+        (*head, -2, 11, None, 12, "w", 13, 14, 15, 1, None, None, NOW * 1000, (NOW + 2) * 1000, "2027-01-15"),
+        (
+            *part_head,
+            2**63 - 1,
+            0,
+            bytearray(),
+            0,
+            "",
+            0,
+            0,
+            0,
+            1,
+            None,
+            None,
+            0,
+            (NOW + DAY_S + 1) * 1000,
+            "2027-01-16",
+        ),
+        (1, 5, NOW * 1000, 0, NOW, *nothing, 2, 0, None, 0, (NOW + 1) * 1000, "2027-01-15"),
+        (1, 6, NOW * 1000, NOW, NOW + 1, *nothing, 3, None, 7, NOW * 1000 + 250, NOW * 1000 + 1_500, "2027-01-15"),
     ]
     rows = seals_of(spark.createDataFrame(records, RECORD))
     assert rows.columns == SEALS.columns.names

@@ -54,7 +54,7 @@ def test_a_table_is_made_as_it_is_told_and_stays(spark: SparkSession, root: str,
 
 def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: SparkSession, root: str) -> None:
     """Before it is written to it is read as if it had them."""
-    added = {"format", "conditions_from", "first_ms", "end_ms"}
+    added = {"format", "conditions_from", "millis_from", "first_ms", "end_ms"}
     old = Table("seals", StructType([column for column in SEALS.columns if column.name not in added]), ("day",))
     row = {"worker": "w", "day": "2030-01-31", "through": None}
     append(constant(spark, [[row.get(name, 1) for name in old.columns.names]], old.columns), root, old)

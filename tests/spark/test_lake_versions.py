@@ -1,27 +1,49 @@
 """The rules about versions of a timer id, in SQL."""
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.versions import marks_of
+from kafka_timers.lake.versions import NOWHERE, marks_of
 
 COLUMNS = (
-    "partition int, offset bigint, appended_ms bigint, kind string, second bigint, timer_id string, "
+    "partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string, "
     "original bigint, decided bigint, decided_s bigint"
 )
 MARKS = "partition int, offset bigint, taken_by bigint, copied_at bigint"
 
 
-def request(offset: int, appended_s: float, second: int, timer_id: str | None = "a", partition: int = 0) -> tuple:
-    return (partition, offset, int(appended_s * 1000), "request", second, timer_id, None, None, None)
+def request(offset: int, appended_s: float, due_s: float, timer_id: str | None = "a", partition: int = 0) -> tuple:
+    due = divmod(round(due_s * 1000), 1000)
+    return (partition, offset, int(appended_s * 1000), "request", *due, timer_id, None, None, None)
 
 
 def cancel(offset: int, appended_s: float, timer_id: str = "a", partition: int = 0) -> tuple:
-    return (partition, offset, int(appended_s * 1000), "cancel", None, timer_id, None, None, None)
+    return (partition, offset, int(appended_s * 1000), "cancel", None, None, timer_id, None, None, None)
 
 
 def copy(offset: int, original: int, decided: int, *, age_s: int = 0, timer_id: str | None = "a") -> tuple:
-    return (0, offset, 10_000_000, "copy", 20_000, timer_id, original, decided, 10_000 - age_s)
+    return (0, offset, 10_000_000, "copy", 20_000, 0, timer_id, original, decided, 10_000 - age_s)
+
+
+def marks(spark: SparkSession, records: list[tuple], millis_from: dict[int, int] | None = None) -> DataFrame:
+    told = {0: NOWHERE, 1: NOWHERE} | (millis_from or {})
+    told = spark.createDataFrame(list(told.items()), "partition int, millis_from bigint")
+    return marks_of(spark.createDataFrame(records, COLUMNS), told)
+
+
+def test_milliseconds_count_from_the_offset_on_that_seals_tell(spark: SparkSession) -> None:
+    records = [
+        request(0, 1, 10.5),
+        cancel(1, 10.2),  # too late: it lies below
+        request(2, 11, 20.5),
+        cancel(3, 20.499),
+        request(4, 21, 30.5),
+        cancel(5, 30.5),
+        request(6, 40, 50.5, partition=1),
+        cancel(7, 50.2, partition=1),  # too late: there they do not count
+    ]
+    assert sorted(map(tuple, marks(spark, records, {0: 2}).collect())) == [(0, 2, 3, None)]
+    assert marks(spark, records).isEmpty()
 
 
 def test_a_request_is_withdrawn_by_what_was_appended_before_its_second(spark: SparkSession) -> None:
@@ -40,7 +62,7 @@ def test_a_request_is_withdrawn_by_what_was_appended_before_its_second(spark: Sp
         request(11, 44, 61, None),
     ]
     assertDataFrameEqual(
-        marks_of(spark.createDataFrame(records, COLUMNS)),
+        marks(spark, records),
         spark.createDataFrame([(0, 4, 5, None), (0, 7, 8, None)], MARKS),
     )
 
@@ -48,7 +70,7 @@ def test_a_request_is_withdrawn_by_what_was_appended_before_its_second(spark: Sp
 def test_a_cancel_that_came_too_late_leaves_the_request_to_the_next_one(spark: SparkSession) -> None:
     """Append times may go back when a partition gets another leader."""
     records = [request(0, 1, 10), cancel(1, 10.2), cancel(2, 9.9)]
-    assert [tuple(row) for row in marks_of(spark.createDataFrame(records, COLUMNS)).collect()] == [(0, 0, 2, None)]
+    assert [tuple(row) for row in marks(spark, records).collect()] == [(0, 0, 2, None)]
 
 
 def test_workers_take_the_first_copy_that_is_neither_stale_nor_overtaken(spark: SparkSession) -> None:
@@ -66,9 +88,9 @@ def test_workers_take_the_first_copy_that_is_neither_stale_nor_overtaken(spark: 
         copy(17, 4, 5, timer_id=None),
     ]
     wanted = [(0, 0, None, 10), (0, 1, 11, None), (0, 2, None, 15), (0, 3, None, 16), (0, 4, None, 17)]
-    assertDataFrameEqual(marks_of(spark.createDataFrame(records, COLUMNS)), spark.createDataFrame(wanted, MARKS))
+    assertDataFrameEqual(marks(spark, records), spark.createDataFrame(wanted, MARKS))
 
 
 def test_a_request_may_be_withdrawn_when_workers_have_its_copy(spark: SparkSession) -> None:
     records = [request(0, 1, 20_000), copy(10, 0, 5), cancel(11, 15_000)]
-    assert [tuple(row) for row in marks_of(spark.createDataFrame(records, COLUMNS)).collect()] == [(0, 0, 11, 10)]
+    assert [tuple(row) for row in marks(spark, records).collect()] == [(0, 0, 11, 10)]

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Self
 
-from kafka_timers.core import decisions, partition, reconcile, takeover, verdicts
+from kafka_timers.core import decisions, reconcile, takeover, tick_clock, verdicts
 from kafka_timers.core.backlog import Tally
 from kafka_timers.core.changes import Changes, Head, Scan
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import Copied, copied_in, first_key, late_key, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.versions import Decided, Effect, Original, TimerRecord, Version
-from kafka_timers.core.wire import Future, Sealed, is_complete, is_far
+from kafka_timers.core.wire import Future, Sealed, end_ms_of, is_complete, is_far
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _StaleSlices(Partition):
         kept = super().acquire(seals, local, **more)
         slices = [seal for seal in seals if not is_complete(seal)]
         if self.scan is None and slices:
-            scan = Scan((slices[-1].last + 1) * 1000, slices[-1].fence, slices[-1].through)
+            scan = Scan(end_ms_of(slices[-1]), slices[-1].fence, slices[-1].through)
             self.head = replace(self.head, scan=scan)
         return kept
 
@@ -151,7 +151,7 @@ class _WhenItIsRead(Partition):
 class _ScannedIsWithdrawn(Partition):
     def effect(self, before: Version, by: int, appended_ms: int) -> Effect:
         effect = super().effect(before, by, appended_ms)
-        is_scanned = not (before.far or appended_ms >= before.closes_ms or self.is_done(before))
+        is_scanned = not (before.far or appended_ms >= self.closes_ms(before, by) or self.is_done(before))
         return Effect.WITHDRAWS if is_scanned else effect
 
 
@@ -194,6 +194,23 @@ class _ConditionsAtOnce(Partition):
         if super().waits_to_judge:
             seal.conditions_from = seal.fence
         return seal
+
+
+class _MillisNeverCount(Partition):
+    def closes_ms(self, before: Version, by: int) -> int:
+        return before.second_ms
+
+
+class _MillisAlwaysCount(Partition):
+    def closes_ms(self, before: Version, by: int) -> int:
+        return before.due_ms
+
+
+class _MillisAtOnce(Partition):
+    def effect(self, before: Version, by: int, appended_ms: int) -> Effect:
+        effect = super().effect(before, by, appended_ms)
+        is_late = self.closes_ms(before, by) <= appended_ms
+        return Effect.TOO_LATE if effect is Effect.UNDECIDED and is_late else effect
 
 
 class _ConditionsFromTheStart(Partition):
@@ -367,7 +384,7 @@ def _far_copies_are_left(take: Any) -> Any:
 def _absent_when_done(holds: Any) -> Any:
     def changed(record: TimerRecord, before: Version | None, *more: Any) -> bool:
         is_absent = record.condition == verdicts.Condition.IF_ABSENT and before is not None
-        if is_absent and before is not None and record.appended_ms >= before.closes_ms:
+        if is_absent and before is not None and record.appended_ms >= before.second_ms:
             return True
         return bool(holds(record, before, *more))
 
@@ -429,9 +446,12 @@ CORE_RULES: dict[str, Rule] = {
         patches=[(takeover, "_has_read_beyond", _instead(_beyond_by_end_alone))],
     ),
     "refused beside others": Rule(
-        "a store that has refused conditions which others judge is dropped",
-        patches=[(takeover, "_has_refused_conditions", _instead(lambda last, local: False))],
+        "a store that has judged otherwise than others is dropped",
+        patches=[(takeover, "_has_judged_otherwise", _instead(lambda last, local: False))],
     ),
+    "milliseconds": Rule("what may withdraw a request may do so up to its millisecond", _MillisNeverCount),
+    "milliseconds from": Rule("where an owner did not count milliseconds, seconds do", _MillisAlwaysCount),
+    "milliseconds wait for a seal": Rule("milliseconds count once a seal says from where on", _MillisAtOnce),
     "due rule": Rule("a record withdraws what it was appended in time for", _WhenItIsRead),
     "what a scan covers": Rule("what a scan covers is not withdrawn behind its snapshot", _ScannedIsWithdrawn),
     "undecided until sealed": Rule("what an open scan may fire is decided once a slice is sealed", _UndecidedIsTooLate),
@@ -455,7 +475,7 @@ CORE_RULES: dict[str, Rule] = {
     ),
     "tick counts as appended": Rule(
         "a tick counts as no more than the second of its append",
-        patches=[(partition, "tick_second", _as_it_says)],
+        patches=[(tick_clock, "tick_second", _as_it_says)],
     ),
 }
 

@@ -75,9 +75,9 @@ def slice_to(
     wall_s: float = SECOND,
     rows_max: int = 1_000_000,
     bytes_max: int = 1 << 30,
-    not_before_s: int = 0,
+    not_before_ms: int = 0,
 ) -> Slice:
     """Return an empty slice of partition 3; the one topic known is `callbacks`."""
     rejects = Rejects("timer-rejected", rejected, "timer-request")
-    limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_s": not_before_s}
+    limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_ms": not_before_ms}
     return Slice(3, new_batch, known or Known(callbacks=ROOMY), rejects, ManualClock(wall_s), **limits)

@@ -19,7 +19,8 @@ from kafka_timers.adapters import ADAPTERS
 from kafka_timers.adapters.commands import Command, Refusal, SourceHeaders
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.core.changes import Row
-from kafka_timers.core.partition import Partition, tick_second
+from kafka_timers.core.partition import Partition
+from kafka_timers.core.tick_clock import tick_second
 from kafka_timers.core.verdicts import judged
 from kafka_timers.core.wire import SECOND_LIMIT, Copy, Future, Header, Sealed, number_in
 from kafka_timers.worker.slices import Slice

@@ -39,7 +39,7 @@ def row(offset: int, millis: int = 0) -> bytes:
 
 def new_slice() -> Slice:
     """Return a slice that takes two requests."""
-    return slice_to(rows_max=2, not_before_s=SECOND)
+    return slice_to(rows_max=2, not_before_ms=SECOND * 1000)
 
 
 async def prebuilt(store: Store, budget: ByteBudget) -> Prebuilt:
@@ -88,14 +88,24 @@ async def test_slices_are_handed_out_one_behind_the_other_and_give_their_budget_
 
 
 async def test_what_does_not_begin_where_the_scan_goes_on_is_not_used() -> None:
-    """Another scan has come in between, or the tick covers less than what was made ready."""
-    store, earlier = Store(row(0)), first_key(DUE_MS - 1_000)
+    """Much is left before it, or the tick covers less than what was made ready."""
+    store, earlier = Store(row(0)), batch_key(DUE_MS - 1_000, 2_000, 1_001)
     ready = await prebuilt(store, ByteBudget(BUDGET))
     store.keys.append(earlier)
     assert ready.take(earlier, END, store.rows) is None
     assert ready.take(START, START, store.rows) is None
     store.keys.remove(earlier)
     assert offsets(ready.take(earlier, first_key(DUE_MS + 7_000), store.rows)) == [0]
+
+
+async def test_what_is_left_of_the_second_before_is_fired_with_what_is_ready() -> None:
+    store, left = Store(row(0)), row_key(DUE_MS - 10, 7)
+    ready = await prebuilt(store, ByteBudget(BUDGET))
+    store.keys.append(left)
+    built = ready.take(left, END, store.rows)
+    assert built
+    assert offsets(built) == [0]
+    assert [key for key, _ in ready.missed(built, store.rows, left)] == [left]
 
 
 async def test_rows_that_came_into_the_range_of_a_slice_are_fired_with_it() -> None:

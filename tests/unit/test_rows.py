@@ -79,10 +79,10 @@ async def test_what_is_kept_together_fires_like_what_is_kept_one_by_one(topics: 
         assert together == alone
         assert sorted(built.contents.offsets) == sorted(built_alone.contents.offsets)
         assert sorted(built.contents.rejected) == sorted(built_alone.contents.rejected)
-        assert (built.fired, built.refused, built.seconds) == (
+        assert (built.fired, built.refused, built.dues_ms) == (
             built_alone.fired,
             built_alone.refused,
-            built_alone.seconds,
+            built_alone.dues_ms,
         )
 
 

@@ -110,14 +110,14 @@ async def test_a_late_callback_says_for_which_second_it_was() -> None:
     done = await built(outbox, [(key, row(9)[1])])
     [(_, record)] = outbox.records("callbacks")
     assert record.headers == [("timer-expiry", b"%d" % SECOND), ("timer-request", b"3:9")]
-    assert not done.seconds
+    assert not done.dues_ms
 
 
 async def test_a_callback_built_ahead_is_dated_in_its_second() -> None:
     """Where the callback topic keeps the producer's time."""
     for wall_s, dated_ms in ((SECOND - 0.7, SECOND * 1000), (SECOND + 0.25, SECOND * 1000 + 250)):
         outbox = Outbox()
-        await built(outbox, [row(0, callBackKey="a"), row(1)], wall_s=wall_s, not_before_s=SECOND)
+        await built(outbox, [row(0, callBackKey="a"), row(1)], wall_s=wall_s, not_before_ms=SECOND * 1000)
         assert [record.timestamp for _, record in outbox.records("callbacks")] == [dated_ms] * 2
 
 

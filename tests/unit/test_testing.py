@@ -134,17 +134,30 @@ async def test_callbacks_come_in_order_of_second_then_millis_then_acceptance() -
     assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:4", "0:2", "0:1", "0:0", "0:3"]
 
 
-async def test_late_request_fires_with_the_next_tick_and_keeps_its_second() -> None:
+async def test_late_request_fires_at_once_and_keeps_its_second() -> None:
     clock = ManualClock(100.2)
     timers = InMemoryTimers(clock)
     await timers.client.at(101, topic="reminders", value=b"in time", millis=0)
     await timers.client.at(40, topic="reminders", value=b"late", millis=999)
     assert timers.take("reminders") == []
-    await clock.advance(0.8)
-    assert [(record.value, dict(record.headers)["timer-expiry"]) for record in timers.take("reminders")] == [
-        (b"in time", b"101"),
-        (b"late", b"40"),
-    ]
+    fired = []
+    for seconds in (0.001, 0.798, 0.001):
+        await clock.advance(seconds)
+        fired.append([(each.value, dict(each.headers)["timer-expiry"]) for each in timers.take("reminders")])
+    assert fired == [[(b"late", b"40")], [], [(b"in time", b"101")]]
+
+
+async def test_a_timer_fires_at_its_millisecond_and_can_be_cancelled_before_it() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    await timers.client.at(101, topic="reminders", value=b"fires", timer_id="fires", millis=250)
+    await timers.client.at(101, topic="reminders", value=b"is cancelled", timer_id="is cancelled", millis=250)
+    clock.set(101.249)
+    assert timers.take("reminders") == []
+    assert (await timers.client.cancel("is cancelled")).outcome is Outcome.CANCELLED
+    clock.set(101.25)
+    assert [(each.value, each.timestamp) for each in timers.take("reminders")] == [(b"fires", 101_250)]
+    assert (await timers.client.cancel("fires")).outcome is Outcome.TOO_LATE
 
 
 async def test_clock_that_steps_back_fires_nothing_twice() -> None:
@@ -268,11 +281,11 @@ async def test_ids_are_known_for_an_hour_after_the_second_of_their_timer() -> No
     clock.set(3_710)
     assert (await timers.client.cancel("cancelled")).outcome is Outcome.CANCELLED
     assert (await timers.client.cancel("fires")).outcome is Outcome.TOO_LATE
-    clock.set(3_720)
+    clock.set(3_721)
     assert (await timers.client.cancel("cancelled")).outcome is Outcome.UNKNOWN
     assert (await timers.client.cancel("fires")).outcome is Outcome.UNKNOWN
     await timers.client.at(40, topic="reminders", timer_id="late")
-    clock.set(3_721)
+    clock.set(3_722)
     assert (await timers.client.cancel("late")).outcome is Outcome.TOO_LATE
     await timers.client.at(10_000, topic="reminders", timer_id="far")
     clock.set(9_999)

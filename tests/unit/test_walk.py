@@ -18,7 +18,7 @@ from kafka_timers.core.versions import Original
 from kafka_timers.core.wire import Condition, Reply
 
 HISTORIES = 10_000
-HISTORIES_UNTIL_MISSED = 8_000
+HISTORIES_UNTIL_MISSED = 16_000
 # Read before the variables of whoever runs the tests are removed.
 HISTORIES_OF_A_CAMPAIGN = int(os.environ.get("KAFKA_TIMERS_TEST_HISTORIES", "500000"))
 
@@ -100,6 +100,18 @@ class Story:
     def seal(self, owner: Owner) -> None:
         """Have *owner* begin the scan of its next tick, and seal a slice of it."""
         self.begin(owner)
+        owner.fire()
+
+    def begin_before(self, owner: Owner, end_ms: int) -> None:
+        """Have *owner* begin the scan of what is due before *end_ms*."""
+        self.walk.instants, self.walk.between = 1.0, lambda low, high: end_ms  # type: ignore[method-assign]
+        self.begin(owner)
+        self.walk.instants = 0.0
+        del self.walk.between
+
+    def seal_before(self, owner: Owner, end_ms: int) -> None:
+        """Have *owner* begin the scan of what is due before *end_ms*, and seal a slice of it."""
+        self.begin_before(owner, end_ms)
         owner.fire()
 
     def read_one_by_one(self, owner: Owner) -> None:
@@ -855,6 +867,87 @@ def test_an_id_of_which_nobody_can_tell_what_became_of_it_is_not_absent(off: tup
         with broken("P[48]") if off else nullcontext():
             told.walk.finish()
             assert (told.fired, told.answers) == ([], [(1, "CANCELLED"), (2, "IGNORED")])
+
+
+def test_an_id_that_was_cancelled_long_ago_is_known_to_whoever_reads_the_log_again() -> None:
+    """It is known until an hour after the second of what was cancelled, however long ago that was."""
+    with story(terms=SHORT) as told:
+        begin_with_conditions(told)
+        second = 14 + 2 * SHORT.memory_s
+        told.walk.request(second, b"a")
+        told.walk.cancel()
+        told.tick_until(told.a, second - 1)
+        told.walk.request(second + 1, b"a", condition=IF_ABSENT, asks=True)
+        told.a.read()
+        told.a.answer()
+        told.walk.take_over(told.b, is_empty=True)
+        told.walk.finish()
+        assert (told.fired, told.answers) == ([], [(1, "CANCELLED"), (2, "IGNORED")])
+
+
+@pytest.mark.parametrize("off", [(), ("milliseconds",)])
+def test_a_cancel_is_in_time_up_to_the_millisecond_of_its_timer(off: tuple[str, ...]) -> None:
+    """What of its second is due before was fired by then."""
+    with story(*off) as told:
+        told.walk.take_over(told.a)
+        told.walk.request(12)
+        told.walk.request(12, b"a", millis=250)
+        told.tick(12)
+        told.seal_before(told.a, 12_001)
+        told.walk.at(12.249)
+        told.walk.cancel()
+        told.a.read()
+        told.seal_before(told.a, 12_251)
+        with broken("P[48]") if off else nullcontext():
+            told.walk.finish()
+            assert (told.fired, told.answers) == ([0], [(2, "CANCELLED")])
+
+
+@pytest.mark.parametrize("off", [(), ("milliseconds wait for a seal",), ("milliseconds from",)])
+def test_what_was_answered_by_the_second_stays_true_through_an_upgrade(off: tuple[str, ...]) -> None:
+    """Where an owner has judged by seconds, it is judged so again; behind it milliseconds count once a seal says so."""
+    with story(*off) as told:
+        told.walk.format = 2
+        told.walk.take_over(told.a)
+        told.walk.request(12, b"a", millis=500)
+        told.walk.request(12, b"b", millis=500)
+        told.tick_until(told.a, 11)
+        told.walk.at(12)
+        told.walk.cancel()
+        told.a.read()
+        told.a.answer()
+        told.walk.format = 3
+        told.walk.take_over(told.b)
+        told.tick(12)
+        told.b.read()
+        told.begin_before(told.b, 12_001)
+        told.walk.at(12.25)
+        told.walk.cancel(b"b")
+        told.b.read()
+        told.b.answer()
+        told.b.fire()
+        told.b.answer()
+        told.walk.take_over(told.c, is_empty=True)
+        with broken("P") if off else nullcontext():
+            told.walk.finish()
+            assert told.fired == [0]
+            assert told.answers == [(2, "TOO_LATE"), (3, "CANCELLED")]
+
+
+def test_a_part_of_a_second_that_another_owner_has_begun_goes_on() -> None:
+    with story() as told:
+        told.walk.slice_rows = 1
+        told.walk.take_over(told.a)
+        for millis in (0, 100, 200, 700):
+            told.walk.request(12, millis=millis)
+        told.tick(12)
+        told.seal_before(told.a, 12_300)
+        assert told.fired == [0]
+        told.walk.take_over(told.b, is_empty=True)
+        told.walk.finish()
+        assert told.fired == [0, 1, 2, 3]
+        ends = [seal.end_ms for seal in told.log.seals if not seal.HasField("through")]
+        assert ends[:2] == [12_300, 13_000]
 
 
 @pytest.mark.parametrize("off", [(), ("replaced an hour ago",)])

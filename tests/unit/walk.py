@@ -31,17 +31,17 @@ sys.path.append(str(Path(__file__).parents[1]))
 from promises import Callback, PromiseError, Terms, Wish, check, check_at_least_once
 from rules import switched_off
 
-from kafka_timers.core import backlog, decisions, memory_store, partition, reconcile
+from kafka_timers.core import backlog, decisions, memory_store, partition, reconcile, tick_clock
 from kafka_timers.core import rows as batches
 from kafka_timers.core import verdicts as judging
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import true_by_now
-from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
+from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, moment_of, parts_of
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.versions import Answer, KnownFromError, Original
-from kafka_timers.core.wire import Condition, Copy, Future, Reply, Sealed
+from kafka_timers.core.wire import FORMAT, Condition, Copy, Future, Reply, Sealed
 
 START_S = 10
 MAX_CLOCK_SKEW_S = 2.0
@@ -114,6 +114,7 @@ class Owner:
         self.end = 0  # of the log at the takeover
         self.tick = 0  # the next to read
         self.target_ms = 0  # what is being fired goes up to here
+        self.limit_ms = 0  # and no scan further: the end of the last second that was read
         self.outbox: list[Answer] = []
         self._held: deque[tuple[Sequence[Record], int]] = deque()
         self._read_from: int | None = None
@@ -131,6 +132,7 @@ class Owner:
         log.epoch += 1
         log.in_doubt = None
         self.epoch, self.is_up, self.end, self.target_ms = log.epoch, True, log.stable, 0
+        self.limit_ms = 0
         self._held.clear()
         self.partition = now = walk.partition_class(0, walk.terms.horizon_s, walk.format)
         local, (read_from, self._read_from) = self.disk.head, (self._read_from, None)
@@ -236,8 +238,17 @@ class Owner:
 
     @property
     def can_fire(self) -> bool:
-        """Whether something is being fired, or a tick has not been read."""
-        return bool(self.target_ms) or self.tick < len(self.log.ticks)
+        """Whether something is being fired, or a tick has not been read, or a second was fired in part."""
+        return bool(self.target_ms) or self.tick < len(self.log.ticks) or bool(self._instant_ms)
+
+    @property
+    def _instant_ms(self) -> int:
+        """The next moment at which something is due in the last second that was read; 0 when nothing is."""
+        now = self.partition
+        if now.sealed_ms >= self.limit_ms or not self.is_serving:
+            return 0
+        first = next(self.disk.rows(*_range_of(now, self.limit_ms)), None)
+        return moment_of(first[0]) if first else 0
 
     def fire(self) -> None:
         """Go one step on with what is being fired: a scan is begun, or a slice of it sealed."""
@@ -249,20 +260,27 @@ class Owner:
             self._fire_slice()
 
     def _begin(self) -> None:
-        walk, now = self.walk, self.partition
-        if walk.hits(walk.ticks_coalesced):
-            self.tick = len(self.log.ticks) - 1
-        second, appended_ms, stable = self.log.ticks[self.tick]
-        self.tick += 1
-        second = partition.tick_second(second, appended_ms, MAX_CLOCK_SKEW_S)
-        if second is None or ((second + 1) * 1000 <= now.sealed_ms and "old ticks" not in walk.off):
-            return
+        walk, now, stable = self.walk, self.partition, self.log.stable
+        instant_ms = self._instant_ms
+        if self.tick < len(self.log.ticks) and not (instant_ms and walk.hits(0.5)):
+            if walk.hits(walk.ticks_coalesced):
+                self.tick = len(self.log.ticks) - 1
+            second, appended_ms, stable = self.log.ticks[self.tick]
+            self.tick += 1
+            second = tick_clock.tick_second(second, appended_ms, MAX_CLOCK_SKEW_S)
+            if second is None or ((second + 1) * 1000 <= now.sealed_ms and "old ticks" not in walk.off):
+                return
+            self.limit_ms = max(self.limit_ms, (second + 1) * 1000)
+            instant_ms = second * 1000
         if not walk.hits(walk.impatient):
             self.read()
-        end_ms = (second + 1) * 1000
+        end_ms = self.limit_ms
+        if now.format > 2 and walk.hits(walk.instants):
+            # However bad the owner's clock is.
+            end_ms = walk.between(max(instant_ms, now.sealed_ms) + 1, self.limit_ms)
         due = next(self.disk.rows(*_range_of(now, end_ms)), None)
         quiet_s = (end_ms - now.sealed_ms) // 1000
-        has_to = now.scan or now.is_to_judge_conditions or due or quiet_s >= walk.seal_every_s
+        has_to = now.scan or now.has_to_tell or due or quiet_s >= walk.seal_every_s
         if not (self.is_up and has_to):
             return
         self.target_ms = end_ms
@@ -271,7 +289,7 @@ class Owner:
         if "position is the snapshot" in walk.off and is_new and now.scan:
             now.head = replace(now.head, scan=now.scan._replace(snapshot=stable))
         if walk.trace:
-            walk.say(f"{self.name} fires {second}: {state_of(now)}")
+            walk.say(f"{self.name} fires what is due before {end_ms / 1000}: {state_of(now)}")
 
     def _fire_slice(self) -> None:
         walk, now, off = self.walk, self.partition, self.walk.off
@@ -397,7 +415,7 @@ class Lake:
             if not wish.timer_id or wish.is_refused or wish.original:
                 continue
             before = last.get(wish.timer_id)
-            if before is not None and wishes[before].is_in_time(wish):
+            if before is not None and wishes[before].is_in_time(wish, counts_millis=walk.counts_millis(at)):
                 withdrawn.add(before)
             if not wish.is_cancel:
                 last[wish.timer_id] = at
@@ -471,7 +489,8 @@ class Walk:
         self.owners = [Owner(self, name) for name in "ABC"]
         self.owner = self.owners[0]  # to whom the group has given the partition
         self.unsendable: set[int] = set()
-        self.format = 2
+        self.format = FORMAT
+        self.instants = 0.0
         self.slice_rows = 1000
         self.seal_every_s = 0
         self.skew_ms = 0
@@ -578,6 +597,11 @@ class Walk:
         is_moody = "verdict from the log" in self.off and record.offset % 3 == 0
         return replace(record, key=b"soon") if is_moody and self.log.now_ms // 2000 % 2 else record
 
+    def counts_millis(self, offset: int) -> bool:
+        """Tell whether a record at *offset* is judged by milliseconds, as far as seals tell."""
+        told = [seal.millis_from for seal in self.log.seals if seal.HasField("millis_from")]
+        return bool(told) and offset >= told[-1]
+
     def value_of(self, offset: int) -> bytes | None:
         record = self.log.records[offset]
         return record and record.value
@@ -636,7 +660,8 @@ class Walk:
         self.named = rng.choice((0.0, 0.7, 0.9) if has_lake else (0.0, 0.5, 0.9))
         if self.is_fenced and not has_lake:
             self.conditional = rng.choice((0.0, 0.5))
-        self.format = rng.choice((1, 2, 2))
+        self.format = rng.choice((1, 2, 3, 3))
+        self.instants = rng.choice((0.0, 0.5, 0.9))
         trouble = rng.choice((0.0, 0.06, 0.06, 0.12))
         if self.hits(0.1):
             trouble = self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
@@ -680,7 +705,7 @@ class Walk:
         if dice < 0.05:
             self.unsendable.add(len(log.records))
         if not self.hits(self.named):
-            self.request(second, millis=500 if dice > 0.8 else 0, is_refused=0.05 < dice < 0.12)
+            self.request(second, millis=self.some_millis() if dice > 0.8 else 0, is_refused=0.05 < dice < 0.12)
             return
         timer_id = rng.choice((b"a", b"a", b"b"))
         is_cancel = dice > 0.05 and self.hits(0.4)
@@ -692,13 +717,16 @@ class Walk:
         self.request(
             0 if is_cancel else second,
             timer_id,
-            millis=500 if dice > 0.8 and not is_cancel else 0,
+            millis=self.some_millis() if dice > 0.6 and not is_cancel else 0,
             is_refused=not is_cancel and 0.05 < dice < 0.12,
             is_cancel=is_cancel,
             asks=rng.random() < 0.8,
             condition=condition,
             expected=expected,
         )
+
+    def some_millis(self) -> int:
+        return self.rng.choice((1, 250, 500, 500, 750, 999))
 
     def pass_time(self, by_ms: int) -> None:
         log, until_ms = self.log, self.log.now_ms + by_ms
@@ -807,14 +835,20 @@ class Walk:
 
     def change_format(self) -> None:
         """Have the group upgraded, or the version before brought back; owners keep the format that they know."""
+        formats = (1, 2, 3)
         if self.conditional:
             # There is no way back from conditions. Where nothing was ever sealed, they are judged from the beginning,
             # whatever an owner of format 1 may have answered before its first tick.
-            if self.format == 2 or not self.log.seals:
-                return
+            formats = formats[1:] if self.format == 1 else formats[2:]
+        format = self.rng.choice([each for each in formats if each != self.format] or [self.format])
+        # The same is true of milliseconds, whichever way.
+        is_gradual = self.conditional or 3 in (format, self.format)
+        if is_gradual and (format == self.format or not self.log.seals):
+            return
+        if self.conditional or format > 2:
             for each in self.owners:
                 each.down("is upgraded")
-        self.format = 3 - self.format
+        self.format = format
         self.say(f"all know format {self.format}")
 
     def another(self) -> Owner:

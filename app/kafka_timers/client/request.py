@@ -55,7 +55,7 @@ class Callback:
         value: value of the callback.
         timer_id: the caller's own name for the timer; None for none.
         token: cancellation token, which the callback carries; None for none.
-        millis: order within the second, 0 to 999.
+        millis: of the second, 0 to 999.
         headers: headers of the callback, after the service's own.
     """
 
@@ -100,7 +100,7 @@ class Outcome(StrEnum):
     Attributes:
         CANCELLED: it does not fire; also for one that was cancelled before.
         MOVED: it does not fire; the request that asked has taken its place.
-        TOO_LATE: it fires or has fired, since its second had begun. A move that is answered so fires as well.
+        TOO_LATE: it fires or has fired, since it was due. A move that is answered so fires as well.
         UNKNOWN: no timer of this id is held: there was none, or an hour has passed since its second; for a move, it was
             cancelled. A move that is answered so is a new timer.
         ACCEPTED: no timer of this id was known; the one that `create` asked for will fire.
@@ -238,7 +238,7 @@ def future_of(callback: Callback, reserved: Collection[str]) -> Future:
     if not isinstance(value, bytes):
         raise RequestError(f"value is of type {type(value).__name__}: give the callback's bytes")
     if isinstance(millis, bool) or not isinstance(millis, int) or not 0 <= millis <= 999:
-        raise RequestError(f"millis {millis!r}: give 0 to 999, the order within the second")
+        raise RequestError(f"millis {millis!r}: give 0 to 999, the millisecond of the second")
     future = Future(callBackTopic=topic, callBack=value)
     if callback.key is not None:
         future.callBackKey = _checked_text("key", callback.key)
@@ -269,7 +269,7 @@ def only_if_absent(future: Future, request: str | None = None) -> Future:
 
     Args:
         future: has a timer id.
-        request: partition:offset of a request whose timer does not count once its second has begun; None for none.
+        request: partition:offset of a request whose timer does not count once it is due; None for none.
 
     Raises:
         RequestError: *request* does not name a request.

@@ -150,15 +150,15 @@ class TimerClient:
 
         Args:
             when: an aware datetime or UNIX seconds. A fraction of a second is rounded up: never early. A moment in the
-                past fires with the next tick.
+                past fires at once.
             topic: gets the callback; it must exist and be allowed by the service's operator.
             key: key of the callback, as text or its UTF-8 bytes; None for a callback without a key.
             value: value of the callback.
             timer_id: your own name for the timer. It takes the place of the one that is pending under this name. If
-                the second of that one has begun when the broker takes this request, both fire; `move` with
-                `if_pending` and `create` rule that out.
+                that one is due when the broker takes this request, both fire; `move` with `if_pending` and `create`
+                rule that out.
             token: handed back in the header `timer-token`; see `TokenGuard`.
-            millis: 0-999, orders the callbacks of one second; all of them leave at its tick.
+            millis: 0-999, the millisecond of the second at which it fires.
             headers: headers of the callback, after the service's own.
 
         Raises:
@@ -224,7 +224,7 @@ class TimerClient:
         Args:
             timer_id: your own name for the timer.
             when: as in `at`, and so are the others.
-            request: a request of this id (partition:offset) whose timer does not count once its second has begun: the
+            request: a request of this id (partition:offset) whose timer does not count once it is due: the
                 one whose callback you have read, to ask for the next one once.
             timeout_s: longest wait for the answer, once the broker has accepted the request.
 
@@ -253,7 +253,7 @@ class TimerClient:
         """
         Take back the timer that is pending under *timer_id*, and return what the service says to that.
 
-        Too late is a cancel that the broker appends when the timer's second has begun; the outcome says so.
+        Too late is a cancel that the broker appends when the timer is due; the outcome says so.
 
         Args:
             timer_id: as it was given to `at`, `after`, `move` or `create`.

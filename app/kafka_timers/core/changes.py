@@ -89,6 +89,7 @@ class Changes:
         unignored: offsets of such requests that are of no interest any more.
         conditions_from: the offset from which on conditions are judged, if this step tells it; a store does not keep
             it.
+        millis_from: the same of milliseconds, see `Partition`.
     """
 
     head: Head
@@ -105,3 +106,4 @@ class Changes:
     ignored: dict[int, int] = field(default_factory=dict)
     unignored: list[int] = field(default_factory=list)
     conditions_from: int | None = None
+    millis_from: int | None = None

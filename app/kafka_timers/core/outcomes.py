@@ -180,7 +180,7 @@ class _HistoricPartition(Partition):
 
     def __init__(self, number: int, last: Sealed) -> None:
         super().__init__(number, last.horizon_s)
-        self._last_s = last.last
+        self._newest_ms = end_ms_of(last) - 1000
 
     def is_answered(self, offset: int) -> bool:
         return False
@@ -188,7 +188,7 @@ class _HistoricPartition(Partition):
     @property
     def newest_ms(self) -> int:
         # Of the last seal, from whose `restore_from` on there are records; not of the one that is lived through.
-        return self._last_s * 1000
+        return self._newest_ms
 
 
 class _History:
@@ -200,6 +200,8 @@ class _History:
         self._partition.horizon_from = last.horizon_from
         if last.HasField("conditions_from") or not seals:
             self._partition.conditions_from = last.conditions_from
+        if last.HasField("millis_from") or not seals:
+            self._partition.millis_from = last.millis_from
         self._partition.ignored = dict.fromkeys(last.ignored, 0)
         self._partition.replaced_below = 0 if whole else last.fence
         self._store = MemoryStore()

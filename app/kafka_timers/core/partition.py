@@ -58,6 +58,8 @@ class Partition:
         backlog: how many requests wait.
         horizon_from: the offset from which on all owners have judged by this horizon.
         conditions_from: the offset from which on all owners judge conditions; None before a seal tells it.
+        millis_from: the offset from which on a record may withdraw a request up to its millisecond; below it up to the
+            begin of its second. None before a seal tells it.
         ignored: offsets of requests whose condition did not hold, and what they are due at in UNIX milliseconds, 0
             where that has not been read.
         replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
@@ -71,6 +73,7 @@ class Partition:
         self.horizon_from = 0
         self.format = format
         self.conditions_from: int | None = None
+        self.millis_from: int | None = None
         self.ignored: dict[int, int] = {}
         self.replaced_below = 0
 
@@ -98,6 +101,8 @@ class Partition:
             self.ignored.pop(offset, None)
         if changes.conditions_from is not None:
             self.conditions_from = changes.conditions_from
+        if changes.millis_from is not None:
+            self.millis_from = changes.millis_from
 
     # --- acquiring it ------------------------------------------------------------------------------------------------
 
@@ -128,7 +133,7 @@ class Partition:
         )
         self.head = start.head
         self.horizon_from = start.horizon_from
-        self.conditions_from = start.conditions_from
+        self.conditions_from, self.millis_from = start.conditions_from, start.millis_from
         self.ignored = dict.fromkeys(start.ignored, 0)
         self.replaced_below = start.head.must_read_to
         return start.keeps_store
@@ -191,7 +196,7 @@ class Partition:
         """
         Return what a record means for the request *before* it of its timer id, which no record has withdrawn yet.
 
-        The due rule: it withdraws that request if it was appended before that one's second, and lies below the snapshot
+        The due rule: it withdraws that request if it was appended before that one is due, and lies below the snapshot
         of the scan that covers it. Seals and requests alone tell so.
 
         Args:
@@ -199,8 +204,10 @@ class Partition:
             by: offset of the record, which is a cancel or a request.
             appended_ms: UNIX milliseconds at which the broker appended the record.
         """
-        if appended_ms >= before.closes_ms:
-            return Effect.TOO_LATE
+        if appended_ms >= self.closes_ms(before, by):
+            # By the millisecond it may be in time, if the open scan is what tells that milliseconds count.
+            waits = self.is_to_count_millis and self._is_first_slice and appended_ms < before.due_ms
+            return Effect.UNDECIDED if waits else Effect.TOO_LATE
         if before.far:
             return Effect.WITHDRAWS
         if self.is_done(before):
@@ -212,6 +219,11 @@ class Partition:
             # have read the record when it begins one of its own.
             return Effect.TOO_LATE if scan.through else Effect.UNDECIDED
         return Effect.WITHDRAWS
+
+    def closes_ms(self, before: Version, by: int) -> int:
+        """Return the UNIX millisecond from which on the record at offset *by* is too late for the request *before*."""
+        counts_millis = self.millis_from is not None and by >= self.millis_from
+        return before.due_ms if counts_millis else before.second_ms
 
     def unsure(self, version: Version) -> Version | None:
         """
@@ -242,10 +254,25 @@ class Partition:
         return self.format > 1 and self.conditions_from is None
 
     @property
+    def is_to_count_millis(self) -> bool:
+        """Whether milliseconds will count, and no seal tells yet from which offset on."""
+        return self.format > 2 and self.millis_from is None
+
+    @property
+    def _is_first_slice(self) -> bool:
+        # A scan that was left open by an owner of an earlier format has slices: what lies behind its snapshot was
+        # judged by that.
+        return self.scan is not None and not self.scan.through
+
+    @property
     def waits_to_judge(self) -> bool:
         """Whether conditions are judged from the open scan's snapshot on, once a slice of it is sealed."""
-        # One that was left open by an owner of format 1 has slices: what lies behind its snapshot was refused.
-        return self.is_to_judge_conditions and self.scan is not None and not self.scan.through
+        return self.is_to_judge_conditions and self._is_first_slice
+
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether the next seal is to tell from which offset on something is judged, and so is worth to be written."""
+        return self.is_to_judge_conditions or self.is_to_count_millis
 
     def refuses_condition(self, offset: int) -> bool:
         """
@@ -374,7 +401,7 @@ class Partition:
         after = self._tally_without(contents)
         seal = Sealed(
             partition=self.number,
-            # Seconds that are covered, both included.
+            # Seconds that are covered at least in part, both included.
             first=self.sealed_ms // 1000,
             last=(scan.end_ms - 1) // 1000,
             due=len(offsets),
@@ -391,8 +418,14 @@ class Partition:
             horizon_s=self.horizon_s,
             horizon_from=self.horizon_from,
         )
-        if self.format > 1:
-            seal.format, seal.first_ms, seal.end_ms = self.format, self.sealed_ms, scan.end_ms
+        # Whoever knows no more than whole seconds can read what covers some.
+        is_whole = not (self.sealed_ms % 1000 or scan.end_ms % 1000)
+        form = min(self.format, 2) if is_whole else 3
+        if form > 1:
+            seal.format, seal.first_ms, seal.end_ms = form, self.sealed_ms, scan.end_ms
+        millis_from = scan.snapshot if self.is_to_count_millis and self._is_first_slice else self.millis_from
+        if millis_from is not None:
+            seal.millis_from = millis_from
         judged_from = scan.snapshot if self.waits_to_judge else self.conditions_from
         if judged_from is not None:
             seal.conditions_from = judged_from
@@ -430,13 +463,16 @@ class Partition:
         changes.unignored = [*gone, *sorted(self.ignored)[:-IGNORED_MAX]]
         if seal.HasField("conditions_from"):
             changes.conditions_from = seal.conditions_from
+        if seal.HasField("millis_from"):
+            changes.millis_from = seal.millis_from
         return changes
 
     def _tally_without(self, contents: Contents) -> Tally:
         tally = self.tally()
         tally.remove(contents.chunks)
         if contents.named:
-            tally.remember(contents.chunks, _last_ms(self._open().end_ms) + ID_MEMORY_MS)
+            last_ms = self._open().end_ms - 1
+            tally.remember(contents.chunks, last_ms - last_ms % 1000 + ID_MEMORY_MS)
         return tally
 
     def tally(self) -> Tally:
@@ -450,22 +486,9 @@ class Partition:
 
 
 def _last_ms(end_ms: int) -> int:
-    """Return when the last second before *end_ms* begins: ids are forgotten an hour after their second, not later."""
+    """
+    Return the latest moment in which a second can have begun that ends before *end_ms*, or with it.
+
+    Ids are forgotten an hour after their second began, once all of the second in which that hour ends is sealed.
+    """
     return end_ms - 1000
-
-
-def tick_second(second: int, appended_ms: int, max_clock_skew_s: float) -> int | None:
-    """
-    Return the second that a tick counts as, or None when it is too far ahead of the broker to be believed.
-
-    An oscillator ahead of the broker must not make anything early, so a tick never counts as more than the second in
-    which the broker appended it.
-
-    Args:
-        second: the tick's own second.
-        appended_ms: UNIX milliseconds of its append, by the broker's clock.
-        max_clock_skew_s: how far ahead is still believed.
-    """
-    if second * 1000 - appended_ms > max_clock_skew_s * 1000:
-        return None
-    return min(second, appended_ms // 1000)

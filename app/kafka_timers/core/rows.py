@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from google.protobuf.message import DecodeError
 
 from kafka_timers.core.changes import Row
-from kafka_timers.core.keys import is_batch, parts_of, row_key
+from kafka_timers.core.keys import REFUSED_MS, is_batch, parts_of, row_key
 from kafka_timers.core.wire import Extras, Future, Futures, RawRun, Request, Run
 
 # Tags of the fields of a Run.
@@ -49,6 +49,18 @@ def pack(requests: bytes, offsets: Sequence[int], *, plain: bool = False, named:
 def unpack(row: bytes) -> Run:
     """Return what `pack` was given."""
     return Run.FromString(row)
+
+
+def may_be_named(key: bytes, row: bytes) -> bool:
+    """Tell whether a request that lies under *key* has a timer id; True where that cannot be told."""
+    if is_batch(key):
+        return row.endswith(_NAMED)
+    if parts_of(key)[0] == REFUSED_MS:
+        return False
+    try:
+        return bool(extras_in([row]).timerId)
+    except DecodeError:
+        return True
 
 
 def requests_in(values: Sequence[bytes]) -> Sequence[Request]:

@@ -19,6 +19,7 @@ class Start(NamedTuple):
         keeps_store: whether the local store is worth keeping.
         horizon_from: see `Partition`.
         conditions_from: see `Partition`.
+        millis_from: see `Partition`.
         ignored: offsets of requests whose condition did not hold, ascending.
     """
 
@@ -26,6 +27,7 @@ class Start(NamedTuple):
     keeps_store: bool
     horizon_from: int
     conditions_from: int | None
+    millis_from: int | None
     ignored: Sequence[int]
 
 
@@ -54,12 +56,12 @@ def start_of(
     if (
         local is not None
         and local.sealed_ms <= sealed_ms
-        and (_has_read_beyond(scan, local) or _has_refused_conditions(last, local))
+        and (_has_read_beyond(scan, local) or _has_judged_otherwise(last, local))
     ):
         local = None
     is_first = format > 1 and not seals and (local is None or local.sealed_ms <= FIRST_MS)
     if is_first:
-        # Nobody has fired anything, so all may be judged from the beginning; a store may have refused conditions.
+        # Nobody has fired anything, so all may be judged from the beginning; a store may have judged otherwise.
         local = None
     if local is None:
         position = known_from = restore_from if read_from is None else min(restore_from, read_from)
@@ -75,6 +77,7 @@ def start_of(
         # What owners with another horizon have kept is below, and reconciled: the log is read anew from here.
         horizon_from=last.horizon_from if horizon_s == last.horizon_s else known_from,
         conditions_from=last.conditions_from if is_first or last.HasField("conditions_from") else None,
+        millis_from=last.millis_from if (is_first and format > 2) or last.HasField("millis_from") else None,
         ignored=last.ignored,
     )
 
@@ -103,9 +106,9 @@ def _has_read_beyond(scan: Scan | None, local: Head) -> bool:
     return local.position > scan.snapshot
 
 
-def _has_refused_conditions(last: Sealed, local: Head) -> bool:
+def _has_judged_otherwise(last: Sealed, local: Head) -> bool:
     """
-    Tell whether a *local* store may have refused conditions that are judged by now, as the *last* seal says.
+    Tell whether a *local* store may have judged by an earlier format what is judged by a later one, as *last* says.
 
     A paused owner reads on:
      1. A pauses, and nothing tells from where on conditions are judged; B takes over, and seals: from offset 3 on
@@ -113,9 +116,13 @@ def _has_refused_conditions(last: Sealed, local: Head) -> bool:
      3. A takes over with its store; whoever reads the log anew judges offset 4
     Held by test_what_a_paused_owner_has_refused_is_judged_once_another_one_judges_conditions.
     """
-    judged_from, own = last.conditions_from, local.scan
+    return any(_has_passed(judged_from, local) for judged_from in (last.conditions_from, last.millis_from))
+
+
+def _has_passed(judged_from: int, local: Head) -> bool:
+    own = local.scan
     # It knows where it has sealed or met a later seal, or has begun itself the scan from whose snapshot on all are
-    # judged: behind that it has held back what has a condition.
+    # judged: behind that it has held back what depends on it.
     knows = local.snapshot > judged_from or (own is not None and own.snapshot == judged_from)
-    # From 0 on they are judged where nobody had sealed anything, so there was hardly anybody to refuse them.
+    # From 0 on they are judged where nobody had sealed anything, so there was hardly anybody to judge otherwise.
     return 0 < judged_from < local.position and not knows

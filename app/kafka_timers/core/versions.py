@@ -56,8 +56,8 @@ class Version(NamedTuple):
         return self.due_ms // 1000
 
     @property
-    def closes_ms(self) -> int:
-        """The moment from which on it is too late to withdraw it: all callbacks of a second leave at its tick."""
+    def second_ms(self) -> int:
+        """When its second begins: for an hour from then on its id is known."""
         return self.due_ms - self.due_ms % 1000
 
     @property

@@ -66,8 +66,8 @@ Condition = Future.Condition
 
 _Fault = TypeVar("_Fault")
 
-# Of `Sealed`: 1 counts in seconds alone, 2 in milliseconds too, and knows conditions.
-FORMAT = 2
+# Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 begins or ends within a second.
+FORMAT = 3
 
 
 class Record(Protocol):

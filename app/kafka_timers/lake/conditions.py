@@ -227,4 +227,6 @@ def _seal(interval: Mapping[str, Any]) -> Sealed:
     seal = Sealed(**{name: interval[name] for name in names}, format=2, last=(interval["end_ms"] - 1) // 1000)
     # Those below are left out already.
     seal.conditions_from = 0
+    if interval["millis_from"] is not None:
+        seal.millis_from = interval["millis_from"]
     return seal

@@ -34,7 +34,8 @@ def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
         since: the lowest offset of *far*: nothing below it says anything about them.
 
     Returns:
-        partition int, offset bigint, appended_ms bigint, kind string, second bigint, timer_id string, condition string.
+        partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string,
+        condition string.
     """
     # By a hash of the id, which is smaller: that two ids have the same lets in one too many, which does no harm.
     name = F.xxhash64("partition", "timer_id")
@@ -43,7 +44,7 @@ def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
         requests.where(F.col("kind").isin(REQUEST, CANCEL) & F.col("timer_id").isNotNull() & (F.col("offset") >= since))
         .withColumn("name", name)
         .join(named, "name", "left_semi")
-        .select("partition", "offset", "appended_ms", "kind", "second", "timer_id", "condition")
+        .select("partition", "offset", "appended_ms", "kind", "second", "millis", "timer_id", "condition")
     )
 
 
@@ -57,18 +58,19 @@ def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:
     )
 
 
-def need_no_copy(asks: DataFrame, copies: DataFrame) -> DataFrame:
+def need_no_copy(asks: DataFrame, copies: DataFrame, millis_from: DataFrame) -> DataFrame:
     """
     Return the requests of which no copy is wanted any more.
 
     Args:
         asks: as `asks_about` returns them.
         copies: as `copies_in` returns them.
+        millis_from: as `millis_from_of` returns it.
 
     Returns:
         partition int, offset bigint, promoted boolean: whether workers have taken a copy, else it was withdrawn.
     """
-    return marks_of(asks.unionByName(copies, allowMissingColumns=True)).select(
+    return marks_of(asks.unionByName(copies, allowMissingColumns=True), millis_from).select(
         "partition", "offset", F.col("copied_at").isNotNull().alias("promoted")
     )
 

@@ -287,7 +287,9 @@ def callback_findings(
 
 def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
     """
-    Return how late callbacks were: from their second, or from their request's append if that was later.
+    Return how late callbacks were: from when they were due, or from their request's append if that was later.
+
+    One that is due within a second, and had fired with its tick, was not late.
 
     Args:
         outcomes: rows of `outcomes_of`.
@@ -302,7 +304,7 @@ def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
         fires(outcomes)
         .where(F.col("reason").isNull())
         .join(received, [*_REQUEST])
-        .select("topic", (F.col("at_ms") - due_ms()).alias("late_ms"))
+        .select("topic", F.greatest(F.col("at_ms") - due_ms(), F.lit(0)).alias("late_ms"))
         .groupBy("topic")
         .agg(F.count(F.lit(1)).alias("callbacks"), shares.alias("shares"), F.max("late_ms").alias("max"))
         .select(

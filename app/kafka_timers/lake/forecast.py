@@ -84,10 +84,13 @@ def rate(sealed: DataFrame) -> DataFrame:
         One row: rate double, callbacks a second: the median of the ten hottest seconds with 1,000 callbacks or more, of
         each by the time until its last callback left; null when there is no such second.
     """
+    # Of a second that is sealed in parts, the later ones begin later in it.
+    begins_ms = F.greatest(F.col("first_ms") - F.col("last") * 1000, F.lit(0))
     hot = (
-        sealed.where(F.col("first") == F.col("last"))
+        # Others have caught up with several seconds.
+        sealed.where(F.col("end_ms") - F.col("first_ms") <= 1000)
         .groupBy("last")
-        .agg(F.sum("fired").alias("fired"), F.max("lateness_max_ms").alias("took_ms"))
+        .agg(F.sum("fired").alias("fired"), F.max(begins_ms + F.col("lateness_max_ms")).alias("took_ms"))
         .where((F.col("fired") >= _RATE_FIRED_MIN) & (F.col("took_ms") > 0))
         .orderBy(F.desc("fired"))
         .limit(_RATE_SECONDS)

@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms, begins_ms, ends_ms
-from kafka_timers.lake.versions import marks_of
+from kafka_timers.lake.versions import marks_of, millis_from_of
 
 __all__ = [
     "INTERVAL",
@@ -39,7 +39,7 @@ __all__ = [
 
 _REQUEST = ("partition", "offset")
 _SEAL = ("partition", "end_ms", "fence")
-INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from")
+INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from", "millis_from")
 
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
@@ -106,14 +106,14 @@ def intervals_of(seals: DataFrame) -> DataFrame:
 
     Returns:
         partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint (null
-        where no condition is judged).
+        where no condition is judged), millis_from bigint (null where milliseconds do not count).
     """
     before = Window.partitionBy("partition").orderBy("end_ms", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
         seals.where(F.col("through").isNull())
         .withColumn("end_ms", ends_ms())
         .groupBy(*_SEAL)
-        .agg(*(F.max(name).alias(name) for name in ("horizon_s", "horizon_from", "conditions_from")))
+        .agg(*(F.max(name).alias(name) for name in INTERVAL[2:]))
         .withColumn("passed", F.max("fence").over(before))
         .where(F.col("passed").isNull() | (F.col("fence") >= F.col("passed")))
         .select("partition", *INTERVAL)
@@ -154,7 +154,7 @@ def outcomes_of(
     )
     moments = timers.select("partition", asked_ms().alias("at")).distinct()
     found = first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms")
-    seen = timers.join(keep(_marks(requests, rejected)), [*_REQUEST], "left")
+    seen = timers.join(keep(_marks(requests, rejected, millis_from_of(intervals))), [*_REQUEST], "left")
     seen = seen.withColumn("asked_ms", asked_ms()).join(keep(found), ["partition", "asked_ms"], "left")
     far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
     seen = seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
@@ -204,8 +204,8 @@ def waits_longer(horizon_s: Column) -> Column:
 
 
 def due_ms() -> Column:
-    """Return when a row of `outcomes_of` could fire at the earliest: in its second, or at a later append."""
-    return F.greatest(F.col("second") * 1000, F.col("appended_ms"))
+    """Return when a row of `outcomes_of` could fire at the earliest: when it is due, or at a later append."""
+    return F.greatest(asked_ms(), F.col("appended_ms"))
 
 
 def last_second(end_ms: Column) -> Column:
@@ -213,9 +213,9 @@ def last_second(end_ms: Column) -> Column:
     return F.floor((end_ms - 1) / 1000)
 
 
-def _marks(requests: DataFrame, rejected: DataFrame) -> DataFrame:
+def _marks(requests: DataFrame, rejected: DataFrame, millis_from: DataFrame) -> DataFrame:
     return (
-        marks_of(requests)
+        marks_of(requests, millis_from)
         .unionByName(rejected.select(*_REQUEST, "reason"), allowMissingColumns=True)
         .groupBy(*_REQUEST)
         .agg(*(F.max(name).alias(name) for name in ("taken_by", "copied_at", "reason")))

@@ -5,7 +5,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.lake.outcomes import by_seal
 from kafka_timers.lake.schema import REQUEST, asked_ms, ends_ms
-from kafka_timers.lake.versions import marks_of
+from kafka_timers.lake.versions import marks_of, millis_from_of
 
 __all__ = ["pending"]
 
@@ -31,7 +31,7 @@ def pending(requests: DataFrame, seals: DataFrame) -> DataFrame:
     done = (asked_ms() < F.col("seal.end_ms")) & (at < F.col("seal.fence"))
     return (
         requests.where(F.col("kind") == REQUEST)
-        .join(marks_of(requests), [*_REQUEST], "left")
+        .join(marks_of(requests, millis_from_of(seals)), [*_REQUEST], "left")
         .where(F.col("taken_by").isNull())
         .join(F.broadcast(latest), "partition", "left")
         .withColumn("far", far)

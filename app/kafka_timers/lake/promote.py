@@ -40,6 +40,7 @@ from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_o
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.outcomes import intervals_of
 from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS, ends_ms
+from kafka_timers.lake.versions import NOWHERE
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Promoter", "Seen"]
@@ -181,7 +182,10 @@ class Promoter:
         judged_to: Mapping[int, int] = {}
         if named:
             far, asks, judged_to = self._in_force(requests, far, asks_about(requests, far, since), since)
-        done = need_no_copy(asks, copies_in(requests, bucket)).persist()
+        seals = decision.live.seals.items()
+        told = [(at, seal.millis_from if seal.HasField("millis_from") else NOWHERE) for at, seal in seals]
+        millis_from = tables.constant(self._spark, told, "partition int, millis_from bigint")
+        done = need_no_copy(asks, copies_in(requests, bucket), millis_from).persist()
         try:
             seen = self._publish(far.join(done, [*_REQUEST], "left_anti"), bucket, decision, judged_to)
             if not seen.published:

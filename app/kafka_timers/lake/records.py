@@ -229,5 +229,5 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
     row["through"] = None if is_complete(seal) else seal.through
     row["format"] = seal.format or 1
     row["first_ms"], row["end_ms"] = first_ms_of(seal), end_ms_of(seal)
-    row["conditions_from"] = seal.conditions_from if seal.HasField("conditions_from") else None
+    row |= {name: getattr(seal, name) if seal.HasField(name) else None for name in ("conditions_from", "millis_from")}
     return row | {"partition": partition, "offset": offset, "appended_ms": appended_ms}

@@ -154,9 +154,11 @@ SEALS = Table(
             "format",
             IntegerType,
             True,
-            "form of the message: 1 (null: the same) counts in seconds alone, 2 knows conditions",
+            "form of the message: 1 (null: the same) counts in seconds alone, 2 knows conditions, 3 covers parts of "
+            "seconds",
         ),
         ("conditions_from", LongType, True, "offset below which requests with a condition are refused; null is all"),
+        ("millis_from", LongType, True, "offset below which a cancel is in time up to the second; null is all"),
         ("first_ms", LongType, True, "first UNIX millisecond covered; null: that in which `first` begins"),
         ("end_ms", LongType, True, "UNIX millisecond before which all is covered; null: that in which `last` ends"),
         ("day", StringType, False, "day of last, as 2030-01-31"),

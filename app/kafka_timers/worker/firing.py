@@ -1,5 +1,8 @@
 """
-Fires the seconds of one partition, from a takeover until it is let go.
+Fires the timers of one partition, from a takeover until it is let go.
+
+A tick lets all moments of its second come, and the clock of the broker that has appended it tells which of them have.
+What is due by then is fired at once, and the rest at moments in between, each as soon as the one before is committed.
 
 Each step takes what the one before it returns, so none can be left out or come too early: callbacks are sent for a scan
 that has begun, and rows are dropped for a seal that is committed.
@@ -13,8 +16,10 @@ from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
 
+from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Changes, Row
 from kafka_timers.core.keys import first_key
+from kafka_timers.core.tick_clock import TickClock
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.faults import TopicsRefusedError
@@ -30,6 +35,8 @@ log = logging.getLogger(__name__)
 _SLICE_ROWS_MIN, _SLICE_BYTES_MIN = 100, 64 << 10
 # A second that takes this long to build is as much as a worker can do anyway.
 _PREBUILD_S = 5
+# More requests than this are taken to have ids, in place of being looked at.
+_LOOKED_AT = 100
 # For so long nobody asks for another proof that the log is read from who leads it.
 _PROVED_FOR_S = 2.0
 # A leader that does not know a topic which is there has heard of it within less.
@@ -96,6 +103,7 @@ class Firing:
         sender: started.
         outbox: of the answers that a seal waits for.
         size: of slices; outlives this.
+        tick_clock: tells which moments have come.
         is_interrupted: tells whether something more urgent is to be done than to build callbacks ahead.
         is_stopped: tells whether the partition is to be given up.
 
@@ -112,6 +120,7 @@ class Firing:
         sender: Sender,
         outbox: Outbox,
         size: SliceSize,
+        tick_clock: TickClock,
         *,
         is_interrupted: Callable[[], bool],
         is_stopped: Callable[[], bool],
@@ -125,6 +134,9 @@ class Firing:
         self._sender = sender
         self._outbox = outbox
         self._size = size
+        self._tick_clock = tick_clock
+        self._asked_for = 0
+        self._opened_s = 0.0
         self._is_interrupted = is_interrupted
         self._is_stopped = is_stopped
         self._prebuilt = PrebuiltSeconds()
@@ -146,24 +158,61 @@ class Firing:
         """Drop what is prebuilt."""
         self._prebuilt.release()
 
+    def due_s(self, second: int) -> float | None:
+        """
+        Return when the next timer of the ticked UNIX *second* is due, by the monotonic clock; None when none is.
+
+        Never earlier than the settings let moments follow each other.
+        """
+        if not self._fires_within_seconds:
+            return None
+        first_ms = self._follower.store.first_ms(self._partition.sealed_ms)
+        if first_ms is None or first_ms >= (second + 1) * 1000:
+            return None
+        due_s = self._tick_clock.when_s(first_ms)
+        return None if due_s is None else max(due_s, self._opened_s + self._ports.settings.instant_every_ms / 1000)
+
     async def up_to(self, second: int) -> None:
         """
-        Fire all that is due up to the UNIX *second*, if anything is, or if a seal is due.
+        Fire all that is due by now and up to the UNIX *second*, if anything is, or if a seal is due.
 
         Raises:
             Exception: the partition has to be taken over anew.
         """
-        ports, partition, end_ms = self._ports, self._partition, (second + 1) * 1000
+        ports, partition, end_ms = self._ports, self._partition, self._end_ms(second)
         if end_ms <= partition.sealed_ms:
             return
         with ports.gate.firing():
-            await self._read_up_to(await ports.ends.end(self._number, second))
-            if self._has_to_seal(end_ms):
+            if second != self._asked_for:
+                await self._read_up_to(await ports.ends.end(self._number, second))
+                self._asked_for = second
+            elif self._names_any(end_ms):
+                # What was appended before that moment may withdraw it.
+                await self._read_up_to(await ports.bounds.end(self._number))
+            self._opened_s = ports.clock.elapsed_s()
+            while self._has_to_seal(end_ms) and not self._is_stopped():
                 self.second = second
-                while partition.sealed_ms < end_ms and not self._is_stopped():
-                    with ports.gate.on():
-                        await self._fire_slice(self._begin(end_ms))
-                self.second = None
+                with ports.gate.on():
+                    await self._fire_slice(self._begin(end_ms))
+            self.second = None
+
+    @property
+    def _fires_within_seconds(self) -> bool:
+        return self._partition.format > 2 and self._ports.settings.instant_every_ms > 0
+
+    def _end_ms(self, second: int) -> int:
+        """Return the moment before which all has come of what *second*, which is ticked, lets come."""
+        end_ms = (second + 1) * 1000
+        if not self._fires_within_seconds:
+            return end_ms
+        now_ms = self._tick_clock.now_ms(self._ports.clock.elapsed_s())
+        return min(max(second * 1000, now_ms or 0) + 1, end_ms)
+
+    def _names_any(self, end_ms: int) -> bool:
+        """Tell whether any request that is due before *end_ms* has an id, or perhaps, where there are many."""
+        start, end = first_key(self._partition.sealed_ms), first_key(end_ms)
+        rows = enumerate(self._follower.store.rows(start, end))
+        return any(number == _LOOKED_AT or batches.may_be_named(key, row) for number, (key, row) in rows)
 
     async def _read_up_to(self, end: int) -> None:
         """Wait until the store has read up to *end*, for as long as the settings allow."""
@@ -180,9 +229,9 @@ class Firing:
     def _has_to_seal(self, end_ms: int) -> bool:
         follower, partition = self._follower, self._partition
         quiet_ms = end_ms - partition.sealed_ms
-        return (
+        return partition.sealed_ms < end_ms and (
             partition.scan is not None
-            or partition.is_to_judge_conditions
+            or partition.has_to_tell
             or quiet_ms >= self._ports.settings.seal_every_s * 1000
             or follower.store.has_due(partition.sealed_ms, end_ms)
         )
@@ -290,11 +339,16 @@ class Firing:
         store = self._follower.store
         ready = self._prebuilt.next_slice(scan.start, scan.end, store.rows)
         if ready is None:
-            return self._new_slice(scan.end_ms // 1000 - 1), iter(()), store.rows(scan.start, scan.end), True
+            return self._new_slice(self._not_before_ms(scan.end_ms)), iter(()), store.rows(scan.start, scan.end), True
         built, missed, is_last = ready
         return built, missed, store.rows(behind(built), scan.end), is_last
 
-    def _new_slice(self, not_before_s: int) -> Slice:
+    def _not_before_ms(self, end_ms: int) -> int:
+        """Return the moment that has come where all before *end_ms* fires."""
+        last_ms = end_ms - 1
+        return last_ms if self._fires_within_seconds else last_ms - last_ms % 1000
+
+    def _new_slice(self, not_before_ms: int) -> Slice:
         ports = self._ports
         return Slice(
             self._number,
@@ -304,7 +358,7 @@ class Firing:
             ports.clock,
             rows_max=self._size.rows,
             bytes_max=self._size.bytes,
-            not_before_s=not_before_s,
+            not_before_ms=not_before_ms,
         )
 
     # --- in between --------------------------------------------------------------------------------------------------
@@ -329,36 +383,46 @@ class Firing:
         ends.proved(number, began_s)
 
     async def prebuild(self, tick: int) -> None:
-        """Build callbacks of the seconds behind *tick*, until they are all there or the next tick comes."""
+        """Build callbacks of the seconds behind *tick*, until they are all there or something is due."""
         partition, budget, store = self._partition, self._ports.budget, self._follower.store
         if not tick or partition.scan:
             return
+        within = self._fires_within_seconds
         start = first_key(partition.sealed_ms)
         for second in range(tick + 1, tick + 1 + _PREBUILD_S):
             # Half of the budget is for the next second of all partitions.
             kept_free = 0 if second == tick + 1 else budget.size // 2
-            if self._is_interrupted() or budget.bytes <= kept_free:
+            if self._is_wanted(tick) or budget.bytes <= kept_free:
                 return
             end = first_key((second + 1) * 1000)
+            if within:
+                # What comes with the tick; the rest of the second comes by and by.
+                start, end = max(start, first_key(second * 1000)), first_key(second * 1000 + 1)
             prebuilt = self._prebuilt.up_to(end)
             if prebuilt is None and next(store.rows(start, end), None):
-                prebuilt = Prebuilt(partial(self._new_slice, second), store.rows(start, end), start, end, budget)
+                new_slice = partial(self._new_slice, second * 1000)
+                prebuilt = Prebuilt(new_slice, store.rows(start, end), start, end, budget)
                 self._prebuilt.add(prebuilt)
-            if prebuilt and not await self._build_all(prebuilt, kept_free):
+            if prebuilt and not await self._build_all(prebuilt, kept_free, partial(self._is_wanted, tick)):
                 return
             start = end
 
-    async def _build_all(self, prebuilt: Prebuilt, kept_free: int) -> bool:
+    def _is_wanted(self, tick: int) -> bool:
+        """Tell whether something is to be done at once, which is more urgent than to prebuild."""
+        due_s = self.due_s(tick)
+        return self._is_interrupted() or (due_s is not None and due_s <= self._ports.clock.elapsed_s())
+
+    async def _build_all(self, prebuilt: Prebuilt, kept_free: int, is_wanted: Callable[[], bool]) -> bool:
         """Build what *prebuilt* is to have; False when that is to be left, for now or until its tick comes."""
         budget, gate = self._ports.budget, self._ports.gate
         try:
-            while not self._is_interrupted() and await prebuilt.more() and budget.bytes > kept_free:
-                await gate.over(unless=self._is_interrupted)
+            while not is_wanted() and await prebuilt.more() and budget.bytes > kept_free:
+                await gate.over(unless=is_wanted)
         except KafkaError:
             # The tick will meet the same trouble, if it lasts, and say so.
             self._prebuilt.release()
             return False
-        return not self._is_interrupted()
+        return not is_wanted()
 
     def _count(self, fired: Slice, late_arrivals: int) -> None:
         metrics = self._ports.metrics
@@ -367,6 +431,6 @@ class Firing:
         for reason, count in fired.refused.items():
             metrics.rejected.labels(reason).inc(count)
         metrics.late_arrivals.inc(late_arrivals)
-        now_s = self._ports.clock.wall_s()
-        for second, count in fired.seconds.items():
-            metrics.lateness.add(now_s - second, count)
+        now_ms = self._ports.clock.wall_s() * 1000
+        for due_ms, count in fired.dues_ms.items():
+            metrics.lateness.add(max(now_ms - due_ms, 0) / 1000, count)

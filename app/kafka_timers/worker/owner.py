@@ -3,6 +3,7 @@ One owned partition, from takeover to hand-over.
 
     take over   shut out the owner before → write a barrier → read the seals → open the store → follow the log
     per tick    fire, see `firing`; then prebuild the next seconds
+    in between  fire what is due at a moment of the ticked second, by the clock of the broker that has appended the tick
 
 Each step takes what the one before it returns, so none can be left out or come too early: the barrier is written when
 the owner before is shut out, and seals and requests are read from brokers that show it.
@@ -22,6 +23,7 @@ from kafka_timers.core.changes import Changes
 from kafka_timers.core.decisions import true_by_now
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed, partitions_in
 from kafka_timers.errors import TopicsError
@@ -80,9 +82,12 @@ class Owner:
         self._outbox: Outbox | None = None
         self._slice_size = SliceSize(ports.settings.slice_rows, ports.settings.slice_bytes)
         self._tick = 0
+        self._tick_clock = TickClock()
         self._came_s = self._ticked_s = ports.clock.elapsed_s()
         self._fired_up_to = 0
         self._wake = asyncio.Event()
+        # Set with it, and when rows were read.
+        self._news = asyncio.Event()
         self._stopped = asyncio.Event()
         # Where to read the log from instead of going on, when a copy has asked for it.
         self._read_from: int | None = None
@@ -114,8 +119,9 @@ class Owner:
 
     # --- called from outside -----------------------------------------------------------------------------------------
 
-    def tick(self, second: int) -> None:
+    def tick(self, second: int, read: TickRead) -> None:
         """Fire everything up to *second*; a later tick that comes before that is done covers it."""
+        self._tick_clock.read(read)
         if second > self._tick:
             self._tick = second
             self._ticked_s = self._ports.clock.elapsed_s()
@@ -185,8 +191,8 @@ class Owner:
             try:
                 firing = await self._take_over()
                 # A tick may have come before or during the takeover.
-                self._wake.set()
-                while await self._next_tick():
+                self._wake_up()
+                while await self._next_moment(firing):
                     second = self._tick
                     await firing.up_to(second)
                     self._fired_up_to = max(second, self._fired_up_to)
@@ -367,7 +373,7 @@ class Owner:
         for task in self._chores:
             task.add_done_callback(partial(_chore_ended, self._follower))
         self._firing = firing = Firing(
-            *(self.number, self._ports, self._follower, sender, outbox, self._slice_size),
+            *(self.number, self._ports, self._follower, sender, outbox, self._slice_size, self._tick_clock),
             is_interrupted=self._wake.is_set,
             is_stopped=self._stopped.is_set,
         )
@@ -380,6 +386,8 @@ class Owner:
     def _on_read(self, changes: Changes) -> None:
         if self._firing:
             self._firing.on_read(changes)
+            if changes.rows:
+                self._news.set()
         if self._outbox:
             self._outbox.add(changes.answers)
 
@@ -387,16 +395,28 @@ class Owner:
 
     def _wake_up(self) -> None:
         self._wake.set()
+        self._news.set()
         self._follower.wake()
         # Prebuilding may be waiting for others to have sent.
         self._ports.gate.nudge()
 
-    async def _next_tick(self) -> bool:
-        """Wait for a tick; False when the partition is to be given up."""
-        await self._wake.wait()
+    async def _next_moment(self, firing: Firing) -> bool:
+        """Wait for a tick, or until something of the last one's second is due; False when to give the partition up."""
+        while not self._wake.is_set():
+            self._news.clear()
+            due_s = firing.due_s(self._tick)
+            if due_s is not None and due_s <= self._ports.clock.elapsed_s():
+                break
+            await self._rest(due_s)
         self._wake.clear()
         self._follower.check()
         return not self._stopped.is_set()
+
+    async def _rest(self, until_s: float | None) -> None:
+        """Wait until then, by the monotonic clock, for a tick, or until something was read that is due earlier."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if until_s is None else until_s - self._ports.clock.elapsed_s()):
+                await self._news.wait()
 
     async def _forget(self) -> None:
         """Forget timer ids that are old enough, until cancelled."""

@@ -17,10 +17,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from kafka_timers.core.changes import Row
+from kafka_timers.core.keys import count_of
 from kafka_timers.core.rows import holds_any
 from kafka_timers.worker.slices import Slice
 
 _ABOVE_ALL = b"\xff"
+# So many requests may lie before what is ready, and be fired with it.
+_BEFORE_MAX = 1_000
 
 # Returns what the store has from one key on and before another one, in order.
 Rows = Callable[[bytes, bytes], Iterator[Row]]
@@ -120,11 +123,17 @@ class Prebuilt:
         self._rows = iter(())
 
     def take(self, start: bytes, end: bytes, rows: Rows) -> Slice | None:
-        """Hand out the next slice if the *rows* from *start* on and before key *end* begin with it."""
+        """Hand out the next slice if the *rows* from *start* on and before key *end* begin with it, or nearly so."""
         if not self.slices or self.start < start or self.end > end:
             return None
-        if self.start > start and next(rows(start, self.start), None):
-            return None
+        before = 0
+        for key, _ in rows(start, self.start) if self.start > start else ():
+            before += count_of(key)
+            if before > _BEFORE_MAX:
+                return None
+        if before:
+            # Of the second before, and due when its last moment was fired: they are missed in this slice.
+            self._lowest = min(self._lowest, start)
         built = self.slices.popleft()
         self._budget.bytes += built.bytes
         self.start = behind(built)

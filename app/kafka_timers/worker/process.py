@@ -32,7 +32,7 @@ from kafka_timers.broker.seals import SealLog
 from kafka_timers.broker.topics import examine
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Target
-from kafka_timers.core.partition import tick_second
+from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import FORMAT, Topics, number_in
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError, WorkerError
 from kafka_timers.probes import Probes
@@ -184,7 +184,7 @@ class Worker:
 
     # --- the Faust app's callbacks -----------------------------------------------------------------------------------
 
-    def _on_tick(self, number: int, key: bytes | None, appended_ms: int) -> None:
+    def _on_tick(self, number: int, key: bytes | None, appended_ms: int, epoch: int) -> None:
         second = number_in(key)
         if second is None:
             self.metrics.ticks_refused.inc()
@@ -203,7 +203,7 @@ class Worker:
             self._newest_tick = second
             self.metrics.tick_delay.add(self._clock.wall_s() - second, 1)
         if owner := self._owners.get(number):
-            owner.tick(usable)
+            owner.tick(usable, TickRead(appended_ms, self._ticked_s, epoch))
 
     async def _on_assigned(self, numbers: set[int], format: int, member_id: str) -> None:
         keep_member_id(Path(self._settings.data_dir), member_id)

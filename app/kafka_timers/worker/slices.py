@@ -88,12 +88,12 @@ class Slice:
         clock: tells when callbacks are built, and how late they are.
         rows_max: most requests; the last row may exceed it.
         bytes_max: of the rows; the last of them may exceed it.
-        not_before_s: the second that fires; no callback is dated before it, though it is built earlier.
+        not_before_ms: the moment that fires; no callback is dated before it, though it is built earlier.
 
     Attributes:
         contents: the rows, as their seal tells them.
         refused: how many of them go to `timer-rejected`, by reason.
-        seconds: rows by their second, without those that came late themselves.
+        dues_ms: rows by the moment at which they are due, without those that came late themselves.
         bytes: of the rows.
     """
 
@@ -107,11 +107,11 @@ class Slice:
         *,
         rows_max: int,
         bytes_max: int,
-        not_before_s: int,
+        not_before_ms: int,
     ) -> None:
         self.contents = Contents()
         self.refused: Counter[Reason] = Counter()
-        self.seconds: Counter[int] = Counter()
+        self.dues_ms: Counter[int] = Counter()
         self.bytes = 0
         self._number = number
         self._new_batch = new_batch
@@ -120,7 +120,7 @@ class Slice:
         self._rejects_to = _accumulator_to(rejects.topic, rejects.target)
         self._clock = clock
         self._rows_max, self._bytes_max = rows_max, bytes_max
-        self._not_before_ms = not_before_s * 1000
+        self._not_before_ms = not_before_ms
         self._accumulators: dict[bytes, _Accumulator] = {}
         self._full: list[Ready] = []
         self._gone: dict[str, Reason] = {}
@@ -185,13 +185,13 @@ class Slice:
         return rest
 
     async def _add_batch(self, key: bytes, row: bytes) -> None:
-        batch, second, contents = batches.unpack(row), parts_of(key)[0] // 1000, self.contents
+        batch, due_ms, contents = batches.unpack(row), parts_of(key)[0], self.contents
         contents.named |= batch.named
         self.bytes += len(row)
-        self.seconds[second] += len(batch.offsets)
+        self.dues_ms[due_ms] += len(batch.offsets)
         contents.offsets += batch.offsets
         contents.through = max(contents.through, key)
-        requests = _Requests(repeat(second), batch.offsets, batch.requests, lambda: batches.raw_requests(row))
+        requests = _Requests(repeat(due_ms // 1000), batch.offsets, batch.requests, lambda: batches.raw_requests(row))
         await self._build(requests, len(row), plain=batch.plain)
 
     async def _add_singles(self, rows: list[Row]) -> None:
@@ -200,9 +200,8 @@ class Slice:
         keys, contents = [key for key, _ in rows], self.contents
         self.bytes += sum([len(row) for _, row in rows])
         dues_ms, offsets = zip(*map(parts_of, keys), strict=True)
-        seconds = [due_ms // 1000 for due_ms in dues_ms]
         late = [is_late(key) for key in keys]
-        self.seconds.update([second for second, came_late in zip(seconds, late, strict=True) if not came_late])
+        self.dues_ms.update([due_ms for due_ms, came_late in zip(dues_ms, late, strict=True) if not came_late])
         contents.late += sum(late)
         contents.offsets += offsets
         contents.copies += [
@@ -416,12 +415,13 @@ class Slice:
 
     def lateness_ms(self, share: float) -> int:
         """Return how late *share* (0 to 1) of the rows are by now at most, up to 24 days; 0 without any."""
-        late, left = 0, share * self.seconds.total()
-        for second in sorted(self.seconds, reverse=True):
+        late, left, now_ms = 0, share * self.dues_ms.total(), int(self._clock.wall_s() * 1000)
+        for due_ms in sorted(self.dues_ms, reverse=True):
             if left <= 0:
                 break
-            late = min(int((self._clock.wall_s() - second) * 1000), _LATENESS_MS_MAX)
-            left -= self.seconds[second]
+            # Where timers fire at ticks alone, they are early by their millisecond.
+            late = min(max(now_ms - due_ms, 0), _LATENESS_MS_MAX)
+            left -= self.dues_ms[due_ms]
         return late
 
     def _append(

@@ -58,6 +58,9 @@ from kafka_timers.worker.store_memory import StoreMemory
 _FORMAT = 4
 _HEAD = struct.Struct(">BQQQQB")
 _SCAN = struct.Struct(">QQ")
+_MILLIS = struct.Struct(">HH")
+# Flags of the head, which tell what follows it.
+_SCANNING, _WITHIN_SECONDS = 1, 2
 _CHUNK = struct.Struct(">Q")
 _COUNT = struct.Struct(">IQ")
 _OFFSET = struct.Struct(">Q")
@@ -182,14 +185,17 @@ class TimerStore:
             )
         if meta is None or meta[0] != _FORMAT or not self._is_whole():
             return None
-        _, position, second, snapshot, known_from, scanning = _HEAD.unpack_from(meta)
-        scan = None
-        if scanning:
-            of_second, scan_snapshot = _SCAN.unpack_from(meta, _HEAD.size)
+        _, position, second, snapshot, known_from, flags = _HEAD.unpack_from(meta)
+        scan, at, millis, of_millis = None, _HEAD.size, 0, 0
+        if flags & _SCANNING:
+            (of_second, scan_snapshot), at = _SCAN.unpack_from(meta, at), at + _SCAN.size
             scan = Scan((of_second + 1) * 1000, scan_snapshot)
-        if meta[_HEAD.size + _SCAN.size * scanning :] != self._identity:
+        if flags & _WITHIN_SECONDS:
+            (millis, of_millis), at = _MILLIS.unpack_from(meta, at), at + _MILLIS.size
+            scan = scan and scan._replace(end_ms=scan.end_ms + of_millis)
+        if meta[at:] != self._identity:
             return None
-        return Head(position, (second + 1) * 1000, snapshot, known_from, scan)
+        return Head(position, (second + 1) * 1000 + millis, snapshot, known_from, scan)
 
     def _is_whole(self) -> bool:
         """Whether all families have the same last batch; an earlier version numbered none."""
@@ -359,11 +365,15 @@ class TimerStore:
             delete(_IGNORED + _OFFSET.pack(offset), side)
 
     def _meta(self, head: Head) -> bytes:
-        # Whole seconds, as the tick has them.
+        # Seconds, as earlier versions have them; they take what follows for another store's identity, and begin anew.
         scan = head.scan
         read = head.position, head.sealed_ms // 1000 - 1, head.snapshot, head.known_from
         tail = _SCAN.pack(scan.end_ms // 1000 - 1, scan.snapshot) if scan else b""
-        return _HEAD.pack(_FORMAT, *read, scan is not None) + tail + self._identity
+        flags = _SCANNING if scan else 0
+        millis = head.sealed_ms % 1000, scan.end_ms % 1000 if scan else 0
+        if any(millis):
+            flags, tail = flags | _WITHIN_SECONDS, tail + _MILLIS.pack(*millis)
+        return _HEAD.pack(_FORMAT, *read, flags) + tail + self._identity
 
     def forget(self, second: int) -> bool:
         """Forget some ids that are worth nothing more from the UNIX *second* on; False when there are none left."""

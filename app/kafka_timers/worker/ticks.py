@@ -24,8 +24,8 @@ from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
 
-# Partition, key, and append time in UNIX milliseconds of a tick.
-OnTick = Callable[[int, bytes | None, int], None]
+# Partition, key, append time in UNIX milliseconds, and leader epoch of the broker of a tick.
+OnTick = Callable[[int, bytes | None, int, int], None]
 
 _RETRY_S = 0.5
 # There is one each second.
@@ -43,9 +43,12 @@ class _Ticks:
 
     awaited = 0
 
-    def __init__(self, place: _Place, on_tick: OnTick, on_failure: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, place: _Place, epoch: Callable[[], int], on_tick: OnTick, on_failure: Callable[[Exception], None]
+    ) -> None:
         self.partition = place
         self.heard_s = asyncio.get_running_loop().time()
+        self._epoch = epoch
         self._on_tick = on_tick
         self._on_failure = on_failure
 
@@ -53,8 +56,9 @@ class _Ticks:
         """Ticks can always be taken."""
 
     def ingest(self, records: Sequence[Record], position: int) -> None:
+        epoch = self._epoch()
         for record in records:
-            self._on_tick(self.partition.number, record.key, record.timestamp)
+            self._on_tick(self.partition.number, record.key, record.timestamp, epoch)
         self.partition.position = position
         self.heard_s = asyncio.get_running_loop().time()
 
@@ -128,8 +132,14 @@ class TickReader:
                 await asyncio.sleep(_RETRY_S)
             else:
                 break
-        feed = self._feeds[number] = _Ticks(_Place(number, position), self._on_tick, partial(self._failed, number))
+        feed = self._feeds[number] = _Ticks(
+            _Place(number, position), partial(self._epoch, number), self._on_tick, partial(self._failed, number)
+        )
         self._reader.add(feed)
+
+    def _epoch(self, number: int) -> int:
+        leader = self._cluster.leader(self._topic, number)
+        return leader.epoch if leader else -1
 
     def _failed(self, number: int, error: Exception) -> None:
         log.warning("%s partition %d: %s", self._topic, number, error)

@@ -1,0 +1,90 @@
+"""Told stories of timers that are due within a second."""
+
+from unittest import mock
+
+import pytest
+
+from simulation.told import told
+
+
+def test_a_timer_fires_at_its_millisecond() -> None:
+    with told() as story:
+        story.start("a", 0)
+        story.request(3, millis=250)
+        story.request(3)
+        story.request(3, millis=999)
+        story.finish()
+        assert [number for number, _ in story.fired()] == [0, 1, 2]
+        assert [at_s for _, at_s in story.fired()] == pytest.approx([3.25, 3.0, 3.999], abs=0.003)
+        assert min(at_s - due_s for (_, at_s), due_s in zip(story.fired(), (3.25, 3.0, 3.999), strict=True)) >= 0
+
+
+def test_a_cancel_in_its_second_is_in_time_before_its_millisecond() -> None:
+    with told() as story:
+        story.start("a", 0)
+        story.request(3, timer_id=b"a", millis=500)
+        story.request(3, timer_id=b"b", millis=100)
+        story.until(3.499)
+        story.cancel(b"a")
+        story.cancel(b"b")
+        story.finish()
+        assert [number for number, _ in story.fired()] == [1]
+        assert story.answers() == ["CANCELLED", "TOO_LATE"]
+
+
+def test_where_workers_fire_at_ticks_alone_it_fires_at_the_tick() -> None:
+    with told(instant_every_ms=0) as story:
+        story.start("a", 0)
+        story.request(3, timer_id=b"a", millis=500)
+        story.until(3.2)
+        story.cancel(b"a")
+        story.until(4.5)
+        assert (story.fired(), story.answers()) == ([(0, 3.0)], ["TOO_LATE"])
+
+
+def test_what_is_asked_for_when_it_is_due_already_fires_at_once() -> None:
+    with told() as story:
+        story.start("a", 0)
+        story.until(3.3)
+        story.request(3)
+        story.request(3, millis=200)
+        story.until(3.4)
+        assert [(number, round(at_s, 1)) for number, at_s in story.fired()] == [(0, 3.3), (1, 3.3)]
+        story.finish()
+
+
+def test_moments_of_a_second_follow_each_other_no_faster_than_the_settings_say() -> None:
+    with told(instant_every_ms=100, seal_every_s=9) as story:
+        story.start("a", 0)
+        for millis in range(300, 500, 5):
+            story.request(3, millis=millis)
+        story.until(3.95)
+        assert [second for second, _ in story.sealed()][1:] == [3, 3, 3]
+        assert len(story.fired()) == 40
+        story.finish()
+
+
+def test_a_takeover_within_a_second_fires_the_rest_of_it() -> None:
+    with told() as story:
+        a = story.start("a", 0)
+        for millis in (0, 300, 600, 900):
+            story.request(3, millis=millis)
+        story.until(3.4)
+        story.world.group.kill(a)
+        story.start("b", 0)
+        story.finish()
+        assert [number for number, _ in story.fired()] == [0, 1, 2, 3]
+        assert story.fired()[1][1] < 3.31
+
+
+def test_a_cancel_that_was_appended_before_the_millisecond_is_waited_for() -> None:
+    """It is on its way when the moment comes."""
+    with told() as story:
+        story.start("a", 0)
+        story.request(3, timer_id=b"a", millis=500)
+        story.until(3.499)
+        with mock.patch.object(story.network, "lag_s", return_value=0.05):
+            story.cancel(b"a")
+            story.until(3.6)
+        story.finish()
+        assert (story.fired(), story.answers()) == ([], ["CANCELLED"])
