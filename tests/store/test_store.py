@@ -251,6 +251,20 @@ def test_a_store_that_is_opened_again_knows_where_it_was(tmp_path: Path) -> None
     again.close()
 
 
+@pytest.mark.parametrize("scan", [None, Scan(152_000, 3), Scan(151_999, 3)])
+@pytest.mark.parametrize("sealed_ms", [FIRST_MS, 151_000, 151_001, 151_750])
+def test_a_store_that_is_opened_again_knows_up_to_which_moment_it_was_sealed(
+    tmp_path: Path, sealed_ms: int, scan: Scan | None
+) -> None:
+    head = Head(position=3, sealed_ms=sealed_ms, snapshot=2, known_from=1, scan=scan)
+    store = opened(tmp_path)
+    store.write(Changes(head))
+    store.close()
+    again = opened(tmp_path)
+    assert again.head() == head
+    again.close()
+
+
 def test_a_store_of_another_kafka_says_nothing(tmp_path: Path) -> None:
     store = opened(tmp_path)
     filled(store, Partition(0), [100])
@@ -514,8 +528,13 @@ class Steps:
 
     def _head(self) -> Head:
         chance = self.chance
-        scan = Scan(chance.randrange(2, 99) * 1_000, chance.randrange(99), chance.choice([b"", first_key(5_000)]))
-        parts = chance.randrange(2**63), chance.randrange(1, 10**9) * 1_000, chance.randrange(99), chance.randrange(99)
+        scan = Scan(
+            chance.choice([5_000, chance.randrange(2_000, 99_000)]),
+            chance.randrange(99),
+            chance.choice([b"", first_key(5_000)]),
+        )
+        sealed_ms = chance.choice([5_000, chance.randrange(1_000, 10**12)])
+        parts = chance.randrange(2**63), sealed_ms, chance.randrange(99), chance.randrange(99)
         return Head(*parts, chance.choice([None, scan]), done_below=chance.randrange(99))
 
     def _version(self) -> Version:
