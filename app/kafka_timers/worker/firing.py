@@ -387,6 +387,9 @@ class Firing:
         partition, budget, store = self._partition, self._ports.budget, self._follower.store
         if not tick or partition.scan:
             return
+        first_ms = store.first_ms(partition.sealed_ms)
+        if first_ms is None or first_ms >= (tick + 1 + _PREBUILD_S) * 1000:
+            return
         within = self._fires_within_seconds
         start = first_key(partition.sealed_ms)
         for second in range(tick + 1, tick + 1 + _PREBUILD_S):

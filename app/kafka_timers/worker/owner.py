@@ -414,8 +414,11 @@ class Owner:
 
     async def _rest(self, until_s: float | None) -> None:
         """Wait until then, by the monotonic clock, for a tick, or until something was read that is due earlier."""
+        if until_s is None:
+            await self._news.wait()
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(None if until_s is None else until_s - self._ports.clock.elapsed_s()):
+            async with asyncio.timeout(until_s - self._ports.clock.elapsed_s()):
                 await self._news.wait()
 
     async def _forget(self) -> None:
