@@ -515,13 +515,13 @@ MUTANTS = [
     _one(
         "ticks of another leader count",
         TICK_CLOCK,
-        "        if newest and newest.epoch != tick.epoch:\n",
-        "        if False:\n",
+        "        kept = [each for each in self._ticks if each.epoch == tick.epoch]\n",
+        "        kept = self._ticks\n",
     ),
     _one(
         "ticks of before a step of the clock count",
         TICK_CLOCK,
-        "        for each in stepped:\n            self._ticks.remove(each)\n",
+        "        kept = [each for each in kept if _told(each, tick.read_s) <= tick.appended_ms + _STEP_MS]\n",
         "",
     ),
     _one("the clock is not slowed", TICK_CLOCK, "_DRIFT = 0.001\n", "_DRIFT = 0.0\n"),

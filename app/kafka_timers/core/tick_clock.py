@@ -59,14 +59,10 @@ class TickClock:
 
     def read(self, tick: TickRead) -> None:
         """Take note of *tick*, which was read after all others."""
-        newest = self._ticks[-1] if self._ticks else None
-        if newest and newest.epoch != tick.epoch:
-            # Another broker, and another clock.
-            self._ticks.clear()
-        stepped = [each for each in self._ticks if _told(each, tick.read_s) > tick.appended_ms + _STEP_MS]
-        for each in stepped:
-            self._ticks.remove(each)
-        self._ticks.append(tick)
+        # Another leader epoch is another broker, and another clock.
+        kept = [each for each in self._ticks if each.epoch == tick.epoch]
+        kept = [each for each in kept if _told(each, tick.read_s) <= tick.appended_ms + _STEP_MS]
+        self._ticks = deque([*kept, tick], _TICKS)
 
     def now_ms(self, at_s: float) -> int | None:
         """Return the UNIX millisecond that the broker's clock has reached at *at_s*, by the monotonic clock."""

@@ -150,12 +150,12 @@ def outcomes_of(
         took has the seal of its moment, and fence null.
     """
     timers = requests.where(F.col("kind") == REQUEST).select(
-        *_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic"
+        *_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic", asked_ms().alias("asked_ms")
     )
-    moments = timers.select("partition", asked_ms().alias("at")).distinct()
+    moments = timers.select("partition", F.col("asked_ms").alias("at")).distinct()
     found = first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms")
     seen = timers.join(keep(_marks(requests, rejected, millis_from_of(intervals))), [*_REQUEST], "left")
-    seen = seen.withColumn("asked_ms", asked_ms()).join(keep(found), ["partition", "asked_ms"], "left")
+    seen = seen.join(keep(found), ["partition", "asked_ms"], "left")
     far = by_seal("interval") if horizon_s is None else waits_longer(F.lit(horizon_s))
     seen = seen.withColumn("far", far).withColumn("at", F.when(far, F.col("copied_at")).otherwise(F.col("offset")))
     behind = F.coalesce(F.col("at") >= F.col("interval.fence"), F.lit(False))
