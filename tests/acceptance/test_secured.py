@@ -107,8 +107,8 @@ async def test_whoever_asks_and_whoever_fires_may_log_in_in_any_way(
             return secured.sasl, secured.config(user, "OAUTHBEARER", **more)
         return secured.sasl, secured.config(user, way)
 
-    for process in ("oscillator", "worker"):
-        await service.start_as(process, *login(process))
+    await service.start_as("oscillator", *login("oscillator"))
+    await service.until_serving(await service.start_as("worker", *login("worker")))
     where, config = login("client")
     async with TimerClient(Kafka.of(where, str(config)), topic_prefix=service.prefix) as client:
         await client.after(0, topic=service.callbacks, value=b"fires")
