@@ -201,6 +201,23 @@ async def test_fire_now_lets_a_timer_fire_as_it_was_asked_for_and_once(live: Liv
     assert (code, "no timer of this id waits" in errors) == (4, True)
 
 
+async def test_a_timer_is_asked_for_moved_and_fires_by_the_millisecond(live: Live) -> None:
+    topic, due = live.service.prefix + "millis", int(time.time()) + 3_600
+    await live.service.create_topic(topic)
+    what = ("--topic", topic, "--timer-id", "fine")
+    sent = await live.told("send", "--at", f"{due}.345", *what)
+    assert (sent["second"], sent["due_ms"]) == (due, due * 1000 + 345)
+    [found] = (await live.told("find", "fine"))["records"]
+    assert found["due_ms"] == due * 1000 + 345
+    before_ms = int(time.time() * 1000)
+    moved = await live.told("move", "fine", "--in", "1250ms", "--topic", topic)
+    assert (moved["outcome"], moved["due_ms"]) == ("MOVED", due * 1000 + 345)
+    [record] = await live.service.read(topic, 1)
+    headers = dict(record.headers)
+    due_ms = int(headers["timer-expiry"]) * 1000 + int(headers.get("timer-millis", 0))
+    assert before_ms + 1_250 <= due_ms <= record.timestamp
+
+
 async def test_next_and_ahead_tell_what_comes_and_how_much(live: Live) -> None:
     service, due = live.service, (int(time.time()) // 60 + 2_000) * 60
     topic = service.prefix + "coming"

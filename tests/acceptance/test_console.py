@@ -91,8 +91,9 @@ async def test_a_timer_is_asked_for_seen_moved_and_fires(console: Console) -> No
     topic, due = await console.topic("once"), int(time.time()) + 3_600
     headers = [{"name": "trace", "valueBase64": "/w=="}, {"name": "none"}]
     asked = {"at": due, "topic": topic, "key": "k", "value": "v", "timerId": "a/b", "token": "t", "headers": headers}
-    status, made = await console.ask("POST", "/v1/timers", asked)
+    status, made = await console.ask("POST", "/v1/timers", asked | {"at": due + 0.345})
     assert (status, made["outcome"], made["state"], made["second"]) == (201, "ACCEPTED", "pending", due)
+    assert (made["dueMs"], made["at"][-5:]) == (due * 1000 + 345, ".345Z")
     status, seen = await console.ask("GET", "/v1/timers/a%2Fb", token=READ)
     assert (status, seen["state"], seen["request"], seen["value"], seen["token"]) == (
         200,
@@ -102,11 +103,12 @@ async def test_a_timer_is_asked_for_seen_moved_and_fires(console: Console) -> No
         "t",
     )
     assert seen["headers"][0] == {"name": "trace", "value": None, "valueBase64": "/w=="}
+    assert (seen["dueMs"], seen["at"]) == (made["dueMs"], made["at"])
 
     await console.service.until_sealed(int(time.time()))
     status, page = await console.ask("GET", f"/v1/timers?topic={topic}&values=true", token=READ)
     [listed] = page["timers"]
-    assert (listed["timerId"], listed["key"], listed["value"], listed["second"]) == ("a/b", "k", "v", due)
+    assert (listed["timerId"], listed["key"], listed["value"], listed["dueMs"]) == ("a/b", "k", "v", made["dueMs"])
     assert (page["cursor"], page["unknown"]) == (None, [])
     status, ahead = await console.ask("GET", f"/v1/ahead?unit=hour&from={due - 7200}&to={due + 7200}", token=READ)
     assert sum(each["count"] for each in ahead["counts"]) >= 1

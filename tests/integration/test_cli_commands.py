@@ -101,11 +101,12 @@ async def test_topics_as_json(where: list[str], prefix: str) -> None:
 
 async def test_send_publishes_what_its_options_say(bootstrap: str, where: list[str], prefix: str) -> None:
     await topics.create(Kafka(bootstrap), prefix, 1)
-    at = ["--at", "2030-03-17T18:46:40+01:00", "--topic", "calls", "--key", "k", "--value", "v"]
+    at = ["--at", "2030-03-17T18:46:40.250+01:00", "--topic", "calls", "--key", "k", "--value", "v"]
     more = ["--timer-id", "id", "--token", "t", "--header", "a=b=c", "--header", "a="]
     code, output, errors = await ended("send", *where, *at, *more, "--json")
     assert (code, errors) == (0, "")
     assert json.loads(output) == {
+        "due_ms": 1_900_000_000_250,
         "second": 1_900_000_000,
         "partition": 0,
         "offset": 0,
@@ -131,8 +132,8 @@ async def test_send_reads_the_value_from_standard_input(bootstrap: str, where: l
     before_s = time.time()
     code, output, _ = await ended("send", *where, "--in", "1h", "--topic", "calls", "--value", "-", stdin=b"\x00\xff\n")
     assert code == 0
-    second = int(output.split("(second ")[1].split(")")[0])
-    assert 3_600 <= second - before_s < 3_600 + LIMIT_S
+    due_s = float(output.split("(second ")[1].split(")")[0])
+    assert 3_600 <= due_s - before_s < 3_600 + LIMIT_S
     assert output.endswith("request 0:0\n")
     consumer = AIOKafkaConsumer(prefix + "timer-request", bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
@@ -236,12 +237,14 @@ async def test_move_asks_for_what_its_options_say_and_tells_what_it_replaced(
     assert json.loads(output) == {
         "timer_id": name,
         "outcome": name[2:],
+        "due_ms": second and second * 1000,
         "second": second,
         "request": request,
         "asked": "0:1",
     }
     first, record = seen
-    assert 3_600 <= int(first.key) - before_s < 3_600 + LIMIT_S
+    due_s = int(first.key) + future_from(first.value).millis / 1000
+    assert 3_600 <= due_s - before_s + 1e-6 < 3_600 + LIMIT_S
     future = future_from(record.value)
     assert (record.key, future.timerId, future.cancel) == (b"1900000000", name, False)
     assert (future.callBackTopic, future.callBackKey, future.callBack) == ("calls", "k", b"v")
@@ -259,7 +262,8 @@ async def test_send_if_absent_tells_whether_the_timer_stands(
         ended_with, output, errors = await ended(*send, "--json")
     assert (ended_with, errors) == (code, "")
     second, request = (None, None) if code == 0 else (1_900_000_000, "0:17")
-    answer = {"outcome": name[2:], "second": second, "request": request, "asked": "0:1"}
+    due = {"due_ms": second and second * 1000, "second": second}
+    answer = {"outcome": name[2:], **due, "request": request, "asked": "0:1"}
     assert json.loads(output) == {"timer_id": name} | answer
     futures = [future_from(record.value) for record in seen]
     assert [(future.timerId, future.condition) for future in futures] == [(name, Condition.IF_ABSENT)] * 2

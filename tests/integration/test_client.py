@@ -64,18 +64,18 @@ async def test_request_lies_where_the_timer_says(bootstrap: str, topics: str, cl
         FAR + 0.25, topic="reminders", key="order-7", value=b"pay", timer_id="id", token="token", headers=[("a", None)]
     )
     [record] = await read(bootstrap, topics + "timer-request")
-    assert (record.key, record.headers) == (b"4000000001", ())
-    assert (timer.second, timer.partition, timer.offset) == (FAR + 1, record.partition, record.offset)
+    assert (record.key, record.headers) == (b"4000000000", ())
+    assert (timer.due_ms, timer.partition, timer.offset) == (FAR * 1000 + 250, record.partition, record.offset)
     assert (timer.timer_id, timer.token, timer.request) == ("id", "token", f"{record.partition}:{record.offset}")
     future = future_from(record.value)
     assert (future.callBackTopic, future.callBackKey, future.callBack) == ("reminders", "order-7", b"pay")
-    assert (future.timerId, future.token, future.headers[0].key) == ("id", "token", "a")
+    assert (future.timerId, future.token, future.headers[0].key, future.millis) == ("id", "token", "a", 250)
 
 
 async def test_delay_counts_from_this_hosts_clock(client: TimerClient) -> None:
     before = time.time()
-    timer = await client.after(30, topic="reminders")
-    assert before + 30 <= timer.second < time.time() + 31
+    timer = await client.after(30.5, topic="reminders")
+    assert before + 30.5 <= timer.due_ms / 1000 + 1e-6 < time.time() + 30.502
 
 
 async def test_send_later_asks_for_key_and_value_on_the_topic(bootstrap: str, topics: str, client: TimerClient) -> None:

@@ -59,7 +59,7 @@ def place(record: Record) -> str:
 async def reply(producer: AIOKafkaProducer, record: Record, **given: Any) -> None:
     """Answer the cancel or move *record*, with CANCELLED unless something else is given."""
     future = future_from(record.value)
-    content = {"timerId": future.timerId, "outcome": Reply.CANCELLED, "second": FAR, "request": "0:0"}
+    content = {"timerId": future.timerId, "outcome": Reply.CANCELLED, "second": FAR, "millis": 7, "request": "0:0"}
     answer = Reply(**(content | {"asked": place(record)} | given))
     await producer.send_and_wait(future.replyTopic, answer.SerializeToString(), future.timerId.encode())
 
@@ -95,30 +95,30 @@ async def test_cancel_is_published_for_the_partition_of_its_id_and_its_answer_re
     assert [field.name for field, _ in future.ListFields()] == ["timerId", "cancel", "replyTopic"]
     assert (future.timerId, future.cancel, future.replyTopic) == ("größe", True, topics + "timer-reply")
     await reply(producer, record, outcome=Reply.CANCELLED, second=FAR, request="3:17")
-    assert await call == Answer(Outcome.CANCELLED, FAR, "3:17", place(record))
+    assert await call == Answer(Outcome.CANCELLED, FAR * 1000 + 7, "3:17", place(record))
 
 
 async def test_move_is_a_whole_request_with_an_answer(
     topics: str, client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
-    given: dict[str, Any] = {"topic": "reminders", "key": "k", "value": b"v", "token": "t", "millis": 7}
-    call, record = await asked(client.move("id", FAR + 0.5, headers=[("a", b"b")], **given), requests)
+    given: dict[str, Any] = {"topic": "reminders", "key": "k", "value": b"v", "token": "t"}
+    call, record = await asked(client.move("id", FAR + 0.007, headers=[("a", b"b")], **given), requests)
     future = future_from(record.value)
-    assert (record.key, record.partition) == (b"4000000001", partition_of("id", PARTITIONS))
+    assert (record.key, record.partition) == (b"4000000000", partition_of("id", PARTITIONS))
     assert (future.timerId, future.cancel, future.replyTopic) == ("id", False, topics + "timer-reply")
     assert (future.callBackTopic, future.callBackKey, future.callBack) == ("reminders", "k", b"v")
     assert (future.token, future.millis, future.headers[0].key) == ("t", 7, "a")
     await reply(producer, record, outcome=Reply.MOVED, second=FAR, request="3:16")
-    assert await call == Answer(Outcome.MOVED, FAR, "3:16", place(record))
+    assert await call == Answer(Outcome.MOVED, FAR * 1000 + 7, "3:16", place(record))
 
 
 async def test_create_is_a_whole_request_under_a_condition(
     topics: str, client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
-    given: dict[str, Any] = {"topic": "reminders", "key": "k", "value": b"v", "token": "t", "millis": 7}
-    call, record = await asked(client.create("id", FAR + 0.5, headers=[("a", b"b")], **given), requests)
+    given: dict[str, Any] = {"topic": "reminders", "key": "k", "value": b"v", "token": "t"}
+    call, record = await asked(client.create("id", FAR + 0.007, headers=[("a", b"b")], **given), requests)
     future = future_from(record.value)
-    assert (record.key, record.partition) == (b"4000000001", partition_of("id", PARTITIONS))
+    assert (record.key, record.partition) == (b"4000000000", partition_of("id", PARTITIONS))
     assert (future.timerId, future.condition, future.ifRequest) == ("id", Condition.IF_ABSENT, "")
     assert (future.callBackTopic, future.callBackKey, future.callBack) == ("reminders", "k", b"v")
     assert (future.token, future.millis, future.headers[0].key) == ("t", 7, "a")
@@ -139,7 +139,7 @@ async def test_cancel_and_move_name_the_pending_request_that_they_mean(
         future = future_from(record.value)
         assert (future.condition, future.ifRequest) == (Condition.IF_PENDING, meant)
         await reply(producer, record, outcome=Reply.IGNORED, second=FAR, request="3:18")
-        assert await call == Answer(Outcome.IGNORED, FAR, "3:18", place(record))
+        assert await call == Answer(Outcome.IGNORED, FAR * 1000 + 7, "3:18", place(record))
 
 
 @pytest.mark.parametrize("outcome", Outcome)
@@ -149,8 +149,8 @@ async def test_every_outcome_is_told(
     call, record = await asked(client.cancel("id"), requests)
     known = {"second": 0, "request": ""} if outcome is Outcome.UNKNOWN else {}
     await reply(producer, record, outcome=Reply.Outcome.Value(outcome), **known)
-    second, request = (None, None) if outcome is Outcome.UNKNOWN else (FAR, "0:0")
-    assert await call == Answer(outcome, second, request, place(record))
+    due_ms, request = (None, None) if outcome is Outcome.UNKNOWN else (FAR * 1000 + 7, "0:0")
+    assert await call == Answer(outcome, due_ms, request, place(record))
 
 
 async def test_answer_may_come_before_the_place_of_its_question(

@@ -193,7 +193,7 @@ RECEIVED = [
     (received((0, 1, "t", 5011, 5_900_000)), [("doubled", 1, 5011, "2 callbacks, the first in t")]),
     (
         received((0, 20, "t", 5011, 5_010_999), without=20),
-        [("early", 20, 5011, "callback in t 1 ms before its second")],
+        [("early", 20, 5011, "callback in t 1 ms before it was due")],
     ),
     (
         received((0, 13, "t", 5010, 5_010_100), (0, 2, "t", 5012, 5_012_100)),
@@ -227,6 +227,22 @@ def test_a_wrong_callback_is_found_and_nothing_else(spark: SparkSession, clean: 
     wanted = [(kind, number, *rest) for number, (_, found) in enumerate(RECEIVED) for kind, *rest in found]
     finding = "kind string, partition int, offset bigint, second bigint, detail string"
     assertDataFrameEqual(findings, spark.createDataFrame(wanted, finding))
+
+
+def test_a_callback_is_early_by_its_millisecond_where_a_part_of_a_second_was_sealed(spark: SparkSession) -> None:
+    """Whoever fires at ticks alone fires all of a second with its tick."""
+    asked = [request(10, 5000, 5009.5), request(11, 5000, 5009.7)]
+    in_parts = [seal(5008, 20), part_of(5009, 5009.501, 20, [10]), part_of(5009.501, 5009.701, 20, [11])]
+    history = History(spark, (asked, in_parts), (asked, [seal(5008, 20), seal(5009, 20, [10, 11])]))
+    received = [
+        (partition, offset, "t", 5009, at_ms)
+        for partition in (0, 1)
+        for offset, at_ms in ((10, 5_009_500), (11, 5_009_699))
+    ]
+    found = callback_findings(history.outcomes, of(spark, received, CALLBACK), history.intervals, 5009, 5009)
+    assert told(found, "partition", "kind", "offset", "detail") == [
+        (0, "early", 11, "callback in t 1 ms before it was due")
+    ]
 
 
 def test_lateness_is_counted_from_the_second_or_the_append_if_that_was_later(

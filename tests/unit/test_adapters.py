@@ -106,7 +106,7 @@ def test_what_an_earlier_callback_was_told_does_not_travel_on(adapter: str) -> N
     good = GOOD[adapter]
     _, _, future = parsed(adapter, Given(good.key, good.value, (*good.headers, *stale, ("mine", b"1"))))
     assert ("mine", b"1") in headers_of(future)
-    assert not {"timer-request", "timer-id", "timer-expiry"} & {name for name, _ in headers_of(future)}
+    assert not {"timer-request", "timer-id", "timer-expiry", "timer-millis"} & {name for name, _ in headers_of(future)}
 
 
 # --- headers ---------------------------------------------------------------------------------------------------------
@@ -134,6 +134,12 @@ def test_headers_say_all_that_a_timer_needs() -> None:
         headers=[Header(key="trace", value=b"\x00\xff"), Header(key="null")],
         replyTopic="replies",
     )
+
+
+@pytest.mark.parametrize(("text", "millis"), [(b"0", 0), (b"7", 7), (b"007", 7), (b"999", 999)])
+def test_a_header_may_name_the_millisecond(text: bytes, millis: int) -> None:
+    second, _, future = parsed("headers", Given(b"pay-7", b"v", (*PLAIN, ("timer-millis", text))))
+    assert (second, future.millis) == (SECOND, millis)
 
 
 def test_a_record_without_a_value_takes_its_timer_back() -> None:
@@ -167,18 +173,23 @@ def test_a_countdown_runs_from_the_records_timestamp() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timestamp_ms", "countdown_s", "second"),
+    ("timestamp_ms", "countdown_s", "due_ms"),
     [
-        (1_700_000_000_000, 0, 1_700_000_000),
-        (1_700_000_000_001, 0, 1_700_000_001),
-        (1_700_000_000_999, 3, 1_700_000_004),
-        (1_700_000_000_500, 0.5, 1_700_000_001),
-        (1_700_000_000_500, 0.6, 1_700_000_002),
-        (1_700_000_000_000, 1e9, 2_700_000_000),
+        (1_700_000_000_000, 0, 1_700_000_000_000),
+        (1_700_000_000_001, 0, 1_700_000_000_001),
+        (1_700_000_000_999, 3, 1_700_000_003_999),
+        (1_700_000_000_500, 0.5, 1_700_000_001_000),
+        (1_700_000_000_500, 0.6, 1_700_000_001_100),
+        (1_700_000_000_500, 0.0001, 1_700_000_000_501),
+        (1_700_000_000_000, 16.1, 1_700_000_016_100),
+        (1_700_000_000_000, 1e9, 2_700_000_000_000),
     ],
 )
-def test_a_countdown_never_ends_too_early(timestamp_ms: int, countdown_s: float, second: int) -> None:
-    assert parsed("countdown", Given(value=body(countdown=countdown_s), timestamp=timestamp_ms))[0] == second
+def test_a_countdown_ends_at_its_millisecond_and_never_too_early(
+    timestamp_ms: int, countdown_s: float, due_ms: int
+) -> None:
+    second, _, future = parsed("countdown", Given(value=body(countdown=countdown_s), timestamp=timestamp_ms))
+    assert second * 1000 + future.millis == due_ms
 
 
 def test_text_of_any_script_is_sent_as_utf8() -> None:
@@ -276,16 +287,18 @@ def test_a_message_of_timebridge_without_a_key_lies_anywhere(key: bytes | None) 
 
 
 @pytest.mark.parametrize(
-    ("when", "second"),
+    ("when", "due_ms"),
     [
-        (b"2024-12-25T10:00:00+02:00", 1_735_113_600),
-        (b"2024-12-25T10:00:00.000Z", 1_735_120_800),
-        (b"2024-12-25T10:00:00.000001Z", 1_735_120_801),
-        (b"2024-12-25T10:00:00.123456789Z", 1_735_120_801),
+        (b"2024-12-25T10:00:00+02:00", 1_735_113_600_000),
+        (b"2024-12-25T10:00:00.000Z", 1_735_120_800_000),
+        (b"2024-12-25T10:00:00.345Z", 1_735_120_800_345),
+        (b"2024-12-25T10:00:00.000001Z", 1_735_120_800_001),
+        (b"2024-12-25T10:00:00.123456789Z", 1_735_120_800_124),
     ],
 )
-def test_zones_and_fractions_are_understood_and_never_early(when: bytes, second: int) -> None:
-    assert parsed("timebridge", Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1])))[0] == second
+def test_zones_and_fractions_are_understood_and_never_early(when: bytes, due_ms: int) -> None:
+    second, _, future = parsed("timebridge", Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1])))
+    assert second * 1000 + future.millis == due_ms
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -330,6 +343,9 @@ def test_a_second_that_is_none_is_refused(adapter: str, header: str, text: bytes
         ("headers", Given(b"", headers=PLAIN), Refusal.KEY_MISSING),
         ("headers", Given(None, None), Refusal.KEY_MISSING),
         ("headers", Given(headers=PLAIN[:1]), Refusal.TOPIC_MISSING),
+        ("headers", Given(headers=(*PLAIN, ("timer-millis", b"1000"))), Refusal.MILLIS_OUT_OF_RANGE),
+        ("headers", Given(headers=(*PLAIN, ("timer-millis", b"-1"))), Refusal.MILLIS_OUT_OF_RANGE),
+        ("headers", Given(headers=(*PLAIN, ("timer-millis", b"soon"))), Refusal.MILLIS_OUT_OF_RANGE),
         ("countdown", Given(value=None), Refusal.VALUE_MISSING),
         ("countdown", Given(value=b""), Refusal.VALUE_MISSING),
         ("countdown", Given(value=b"{"), Refusal.VALUE_NOT_COUNTDOWN),

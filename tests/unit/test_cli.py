@@ -14,7 +14,7 @@ import pytest
 from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
 
-from kafka_timers.cli.options import delay_s_of, when_of
+from kafka_timers.cli.options import Seconds, delay_ms_of, when_of
 from kafka_timers.cli.program import program
 from kafka_timers.cli.render import callback_lines, printable
 from kafka_timers.environment import env_name
@@ -195,18 +195,36 @@ def test_an_address_that_is_none_is_said_plainly() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("3s", 3), ("5m", 300), ("2h", 7_200), ("1d", 86_400), ("1h30m", 5_400), ("1d2h3m4s", 93_784), ("0s", 0)],
+    [
+        ("3s", 3),
+        ("5m", 300),
+        ("2h", 7_200),
+        ("1d", 86_400),
+        ("1h30m", 5_400),
+        ("1d2h3m4s", 93_784),
+        ("0s", 0),
+        ("250ms", 0.25),
+        ("1m1ms", 60.001),
+        ("1m1s5ms", 61.005),
+    ],
 )
-def test_durations_are_days_hours_minutes_and_seconds(text: str, seconds: int) -> None:
-    assert delay_s_of(text) == seconds
+def test_durations_are_days_hours_minutes_seconds_and_milliseconds(text: str, seconds: float) -> None:
+    assert delay_ms_of(text) == round(seconds * 1000)
+
+
+def test_a_duration_of_whole_seconds_has_no_milliseconds() -> None:
+    assert Seconds().convert("1m30s", None, None) == 90
+    assert Seconds().convert("1000ms", None, None) == 1
+    with pytest.raises(click.BadParameter, match="give whole seconds"):
+        Seconds().convert("250ms", None, None)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "3", "s", "-3s", "3 s", "3ms", "1.5h", "30m1h", "3s3s", "3S", "٣s", "1w", "9999999999s"]
+    "text", ["", "3", "s", "-3s", "3 s", "3ms3s", "1.5h", "30m1h", "3s3s", "3S", "٣s", "1w", "9999999999s"]
 )
 def test_a_duration_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration: give days, hours, minutes, seconds"):
-        delay_s_of(text)
+        delay_ms_of(text)
 
 
 @pytest.mark.parametrize(
@@ -216,10 +234,11 @@ def test_a_duration_of_another_form_is_refused(text: str) -> None:
         ("2030-01-31T12:00:00+02:00", datetime(2030, 1, 31, 12, tzinfo=timezone(timedelta(hours=2)))),
         ("2030-01-31 12:00:00.25+00:00", datetime(2030, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)),
         ("1900000000", 1_900_000_000),
+        ("1900000000.345", 1_900_000_000.345),
         ("0", 0),
     ],
 )
-def test_times_are_iso_8601_with_a_zone_or_unix_seconds(text: str, when: datetime | int) -> None:
+def test_times_are_iso_8601_with_a_zone_or_unix_seconds(text: str, when: datetime | float) -> None:
     assert when_of(text) == when
 
 
@@ -232,7 +251,9 @@ def test_times_are_iso_8601_with_a_zone_or_unix_seconds(text: str, when: datetim
         ("9" * 5_000, "are these milliseconds"),
         ("tomorrow", "neither ISO 8601"),
         ("-5", "neither ISO 8601"),
-        ("1900000000.5", "neither ISO 8601"),
+        ("1900000000.", "neither ISO 8601"),
+        (".5", "neither ISO 8601"),
+        ("1900000000000.5", "are these milliseconds"),
         ("", "neither ISO 8601"),
         ("2030-02-30T12:00:00Z", "neither ISO 8601"),
     ],
@@ -274,6 +295,17 @@ def test_a_line_of_watch_tells_second_lateness_key_and_value() -> None:
         "order-7",
         "hello",
     ]
+
+
+def test_a_line_of_watch_counts_from_the_millisecond() -> None:
+    headers = (("timer-expiry", b"%d" % EXPIRY_S), ("timer-millis", b"50"), ("timer-request", b"3:17"))
+    late = record(headers=headers, timestamp_ms=EXPIRY_S * 1000 + 62)
+    line, told = callback_lines(late, 0.0, 80)
+    assert line.startswith("2030-03-17 17:46:40.050")
+    assert "12 ms late" in line
+    assert told.split() == ["timer-request=3:17"]
+    shown = callback_document(late, 0.0)
+    assert (shown["second"], shown["due_ms"], shown["lateness_ms"]) == (EXPIRY_S, EXPIRY_S * 1000 + 50, 12)
 
 
 def test_a_line_of_watch_fits_the_terminal_and_holds_no_control_characters() -> None:
@@ -325,7 +357,14 @@ def test_lateness_is_counted_to_the_arrival_when_the_record_has_no_time() -> Non
 
 
 @pytest.mark.parametrize(
-    "headers", [(), (("timer-expiry", None),), (("timer-expiry", b"soon"),), (("timer-expiry", b"9" * 30),)]
+    "headers",
+    [
+        (),
+        (("timer-expiry", None),),
+        (("timer-expiry", b"soon"),),
+        (("timer-expiry", b"9" * 30),),
+        (("timer-expiry", b"5"), ("timer-millis", b"x")),
+    ],
 )
 def test_a_record_that_is_no_callback_is_shown_without_lateness(headers: tuple[tuple[str, bytes | None], ...]) -> None:
     shown = callback_document(record(headers=headers), 0.0)
@@ -340,6 +379,7 @@ def test_a_record_as_json_keeps_bytes_that_are_not_text() -> None:
         "partition": 1,
         "offset": 5,
         "second": EXPIRY_S,
+        "due_ms": EXPIRY_S * 1000,
         "lateness_ms": 12,
         "request": "3:17",
         "timer_id": None,

@@ -17,10 +17,11 @@ from kafka_timers.client.request import (
     cancel_of,
     check_home,
     future_of,
+    moment_after,
+    moment_at,
     only_if_absent,
     only_if_pending,
-    second_after,
-    second_at,
+    timed,
 )
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.verdicts import expected_in
@@ -35,45 +36,57 @@ def asked(**given: Any) -> Future:
 
 
 @pytest.mark.parametrize(
-    ("when", "second"),
+    ("when", "moment_ms"),
     [
-        (1, 1),
-        (1_700_000_000, 1_700_000_000),
-        (1_700_000_000.0, 1_700_000_000),
-        (1_700_000_000.000001, 1_700_000_001),
-        (1_700_000_000.999, 1_700_000_001),
-        (0.5, 1),
-        (99_999_999_999, 99_999_999_999),
-        (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), 1_700_000_000),
-        (datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC), 1_700_000_001),
-        (datetime(2023, 11, 14, 22, 13, 19, 999_999, tzinfo=UTC), 1_700_000_000),
-        (datetime(2023, 11, 15, 3, 43, 20, tzinfo=timezone(timedelta(hours=5, minutes=30))), 1_700_000_000),
-        (datetime(2023, 11, 14, 23, 13, 20, tzinfo=BERLIN), 1_700_000_000),
+        (1, 1_000),
+        (1_700_000_000, 1_700_000_000_000),
+        (1_700_000_000.0, 1_700_000_000_000),
+        (12.345, 12_345),
+        (1_700_000_000.345, 1_700_000_000_345),
+        (1_700_000_000.000001, 1_700_000_000_001),
+        (1_700_000_000.999, 1_700_000_000_999),
+        (1_700_000_000.999001, 1_700_000_001_000),
+        (99_999_999_999, 99_999_999_999_000),
+        (datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), 1_700_000_000_000),
+        (datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC), 1_700_000_000_001),
+        (datetime(2023, 11, 14, 22, 13, 19, 999_999, tzinfo=UTC), 1_700_000_000_000),
+        (datetime(2023, 11, 14, 22, 13, 20, 345_000, tzinfo=UTC), 1_700_000_000_345),
+        (datetime(2023, 11, 15, 3, 43, 20, tzinfo=timezone(timedelta(hours=5, minutes=30))), 1_700_000_000_000),
+        (datetime(2023, 11, 14, 23, 13, 20, tzinfo=BERLIN), 1_700_000_000_000),
     ],
 )
-def test_moment_is_the_first_whole_second_that_is_not_before_it(when: datetime | float, second: int) -> None:
-    assert second_at(when) == second
+def test_moment_is_the_first_millisecond_that_is_not_before_it(when: datetime | float, moment_ms: int) -> None:
+    assert moment_at(when) == moment_ms
+
+
+def test_every_millisecond_that_a_float_can_name_is_that_millisecond() -> None:
+    chance = random.Random(11)
+    for _ in range(2_000):
+        moment_ms = chance.randrange(1_000, 4_000_000_000_000)
+        assert moment_at(moment_ms / 1000) == moment_ms
+        assert moment_at(float(f"{moment_ms // 1000}.{moment_ms % 1000:03}")) == moment_ms
 
 
 def test_hour_that_a_clock_shows_twice_is_two_moments() -> None:
     twice = datetime(2023, 10, 29, 2, 30, tzinfo=BERLIN)
-    assert second_at(twice) == 1_698_539_400
-    assert second_at(twice.replace(fold=1)) == 1_698_539_400 + 3600
+    assert moment_at(twice) == 1_698_539_400_000
+    assert moment_at(twice.replace(fold=1)) == 1_698_543_000_000
 
 
 def test_day_over_the_change_to_summer_time_has_23_hours() -> None:
     before, after = (datetime(2023, 3, day, 12, tzinfo=BERLIN) for day in (25, 26))
-    assert second_at(after) - second_at(before) == 23 * 3600
+    assert moment_at(after) - moment_at(before) == 23 * 3_600_000
 
 
-def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
+def test_no_moment_is_ever_rounded_down_or_by_a_millisecond() -> None:
     chance = random.Random(7)
     for _ in range(2_000):
         moment = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC) + timedelta(microseconds=chance.randrange(10**17))
-        exact = (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(seconds=1)
-        assert 0 <= second_at(moment) - Decimal(exact) < 1 + Decimal("1e-5")
-        number = chance.uniform(0.1, 99_999_999_998)
-        assert 0 <= second_at(number) - number < 1
+        exact_us = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        assert 0 <= moment_at(moment) * 1_000 - exact_us < 1_000
+        # A float of that size is exact to a microsecond, not to less.
+        number = chance.uniform(1, 4_000_000_000)
+        assert -1e-6 <= moment_at(number) / 1000 - number < 0.001 + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -83,9 +96,10 @@ def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
         (1_700_000_000_000, "UNIX seconds, that is 1700000000"),
         (1_700_000_000_000.0, "looks like milliseconds"),
         (100_000_000_000, "looks like milliseconds"),
-        (99_999_999_999.5, "outside the years 1970 to 5138"),
+        (99_999_999_999.9999, "outside the years 1970 to 5138"),
         (0, "outside the years 1970 to 5138"),
         (-1, "outside the years 1970 to 5138"),
+        (0.999, "outside the years 1970 to 5138"),
         (-0.5, "outside the years 1970 to 5138"),
         (datetime(1969, 12, 31, tzinfo=UTC), "outside the years 1970 to 5138"),
         (datetime(5139, 1, 1, tzinfo=UTC), "outside the years 1970 to 5138"),
@@ -104,32 +118,30 @@ def test_no_moment_is_ever_rounded_down_or_by_a_second() -> None:
 )
 def test_what_is_no_moment_is_refused_with_what_to_give_instead(when: Any, advice: str) -> None:
     with pytest.raises(WhenError, match=advice):
-        second_at(when)
+        moment_at(when)
 
 
 def test_number_too_large_for_a_float_is_refused_like_any_other() -> None:
     with pytest.raises(WhenError, match="looks like milliseconds"):
-        second_at(10**400)
+        moment_at(10**400)
 
 
 @pytest.mark.parametrize(
-    ("delay", "second"),
+    ("delay", "moment_ms"),
     [
-        (0, 101),
-        (0.5, 101),
-        (0.6, 102),
-        (30, 131),
-        (timedelta(minutes=1), 161),
-        (timedelta(0), 101),
-        (5e9, 5_000_000_101),
+        (0, 100_500),
+        (0.5, 101_000),
+        (0.25, 100_750),
+        (0.0001, 100_501),
+        (30, 130_500),
+        (timedelta(minutes=1), 160_500),
+        (timedelta(milliseconds=1), 100_501),
+        (timedelta(0), 100_500),
+        (5e9, 5_000_000_100_500),
     ],
 )
-def test_delay_ends_in_the_first_whole_second_after_it(delay: timedelta | float, second: int) -> None:
-    assert second_after(delay, 100.5) == second
-
-
-def test_no_delay_at_the_beginning_of_a_second_is_that_second() -> None:
-    assert second_after(0, 100.0) == 100
+def test_delay_ends_in_the_first_millisecond_after_it(delay: timedelta | float, moment_ms: int) -> None:
+    assert moment_after(delay, 100.5) == moment_ms
 
 
 @pytest.mark.parametrize(
@@ -150,7 +162,7 @@ def test_no_delay_at_the_beginning_of_a_second_is_that_second() -> None:
 )
 def test_what_is_no_delay_is_refused(delay: Any) -> None:
     with pytest.raises(WhenError):
-        second_after(delay, 1_700_000_000.0)
+        moment_after(delay, 1_700_000_000.0)
 
 
 def test_request_without_more_has_the_three_fields_alone() -> None:
@@ -159,11 +171,10 @@ def test_request_without_more_has_the_three_fields_alone() -> None:
 
 
 def test_request_carries_everything_given() -> None:
-    future = asked(
-        key="k", value=b"\x00\xff", timer_id="id", token="t", millis=999, headers=[("a", b""), ("b", None), ("a", b"1")]
-    )
+    future = asked(key="k", value=b"\x00\xff", timer_id="id", token="t", headers=[("a", b""), ("b", None), ("a", b"1")])
     assert (future.callBackKey, future.callBack, future.timerId, future.token) == ("k", b"\x00\xff", "id", "t")
-    assert future.millis == 999
+    assert timed(future, 1_700_000_000_345) == b"1700000000"
+    assert future.millis == 345
     assert [(header.key, header.value if header.HasField("value") else None) for header in future.headers] == [
         ("a", b""),
         ("b", None),
@@ -196,10 +207,6 @@ def test_key_as_bytes_is_the_key_as_text() -> None:
         ({"token": ""}, "token is empty"),
         ({"value": "text"}, "value is of type str"),
         ({"value": None}, "value is of type NoneType"),
-        ({"millis": 1000}, "0 to 999"),
-        ({"millis": -1}, "0 to 999"),
-        ({"millis": 1.5}, "0 to 999"),
-        ({"millis": True}, "0 to 999"),
         ({"headers": [("trace", "text")]}, "header 'trace'"),
         ({"headers": [(b"trace", b"1")]}, "header b'trace'"),
         ({"headers": [("timer-token", b"1")]}, "set by the timer service"),
@@ -255,6 +262,6 @@ def test_request_of_another_partition_than_the_ids_is_refused() -> None:
 def test_every_outcome_of_the_service_is_one_of_the_client() -> None:
     names = set(Reply.Outcome.keys()) - {"OUTCOME_UNSPECIFIED"}
     assert names == set(Outcome)
-    told = Answer.of(Reply(outcome="IGNORED", second=9, request="3:16", asked="3:17"))
-    assert told == Answer(Outcome.IGNORED, 9, "3:16", "3:17")
+    told = Answer.of(Reply(outcome="IGNORED", second=9, millis=250, request="3:16", asked="3:17"))
+    assert told == Answer(Outcome.IGNORED, 9_250, "3:16", "3:17")
     assert Answer.of(Reply(outcome="ACCEPTED", asked="3:17")) == Answer(Outcome.ACCEPTED, None, None, "3:17")

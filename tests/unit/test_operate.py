@@ -22,7 +22,8 @@ def test_it_needs_no_library_of_the_command_line(module: str) -> None:
 
 
 def test_a_timer_and_an_answer_name_their_requests() -> None:
-    assert timer_document(Timer(15, 3, 17, "id", None)) == {
+    assert timer_document(Timer(15_250, 3, 17, "id", None)) == {
+        "due_ms": 15_250,
         "second": 15,
         "partition": 3,
         "offset": 17,
@@ -30,8 +31,9 @@ def test_a_timer_and_an_answer_name_their_requests() -> None:
         "token": None,
         "request": "3:17",
     }
-    answer = Answer(Outcome.TOO_LATE, 15, "3:17", "3:20")
-    document = {"timer_id": "id", "outcome": "TOO_LATE", "second": 15, "request": "3:17", "asked": "3:20"}
+    answer = Answer(Outcome.TOO_LATE, 15_250, "3:17", "3:20")
+    when = {"due_ms": 15_250, "second": 15}
+    document = {"timer_id": "id", "outcome": "TOO_LATE", **when, "request": "3:17", "asked": "3:20"}
     assert json.loads(json.dumps(answer_document("id", answer))) == document
 
 

@@ -102,7 +102,7 @@ def test_request_that_no_worker_takes_has_no_second(key: bytes | None, future: F
 def test_table_fits_a_terminal_and_holds_no_control_characters() -> None:
     rows = [
         Outcome(
-            *(12_345_678, 1_700_000_000_999, 4_000_000_000_000, False, "\x1b[2J[bold]" * 9, "日本\n" * 9),
+            *(12_345_678, 1_700_000_000_999, 4_000_000_000_250, False, "\x1b[2J[bold]" * 9, "日本\n" * 9),
             State.PENDING,
         ),
         Outcome(12_345_679, 1_700_000_001_000, None, True, "", "", State.TOO_LATE),
@@ -111,7 +111,7 @@ def test_table_fits_a_terminal_and_holds_no_control_characters() -> None:
     console = Console(file=StringIO(), width=80)
     console.print(history_table(3, rows))
     shown = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "3:12345678  2023-11-14 22:13:20  2096-10-02 07:06:40  pending   \\x1b[2J[" in shown
-    assert "3:12345679  2023-11-14 22:13:21  cancel               too late" in shown
+    assert "3:12345678  2023-11-14 22:13:20  2096-10-02 07:06:40.250  pending   \\x1b[2J" in shown
+    assert "3:12345679  2023-11-14 22:13:21  cancel                   too late" in shown
     assert "3:12345680  2023-11-14 22:13:21  -                    refused   key-missing" in shown
     assert all(line.isprintable() and len(line) <= 80 for line in shown.splitlines())

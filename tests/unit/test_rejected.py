@@ -11,7 +11,7 @@ from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Condition, Copy, Future, Header
 from kafka_timers.errors import RequestError
 
-NOW_S = 2_000
+NOW_MS = 2_000_500
 HOME = partition_of("id", 8)
 
 
@@ -42,7 +42,7 @@ def refused(
 
 def test_a_refused_request_is_told_with_place_reason_and_what_it_asks_for() -> None:
     headers = [Header(key="trace", value=b"\xff"), Header(key="none")]
-    document = refused(more={"words": "no leader"}, token="t", headers=headers).document()
+    document = refused(more={"words": "no leader"}, token="t", millis=250, headers=headers).document()
     assert document == {
         "place": "3:17",
         "at_ms": 1_000_500,
@@ -53,6 +53,7 @@ def test_a_refused_request_is_told_with_place_reason_and_what_it_asks_for() -> N
         "request": f"{HOME}:5",
         "cut": 0,
         "second": 1000,
+        "due_ms": 1_000_250,
         "cancel": False,
         "topic": "calls",
         "key": "k",
@@ -67,6 +68,7 @@ def test_a_refused_request_is_told_with_place_reason_and_what_it_asks_for() -> N
 def test_what_is_no_request_is_told_by_its_bytes(value: bytes | None) -> None:
     document = Rejected.of(Record(b"soon", value, headers=told("value-not-a-future"))).document()
     assert (document["record_key"], document["second"], "topic" in document) == ("soon", None, False)
+    assert document["due_ms"] is None
     shown = {None: None, b"": "", b"\x0a": "\n"}
     assert document.get("record_value_base64", "//8=") == "//8="
     assert document.get("record_value") == shown.get(value)
@@ -76,13 +78,13 @@ def test_a_record_that_tells_nothing_is_shown_all_the_same() -> None:
     odd = Rejected.of(Record(None, None, headers=[("other", None)]))
     assert (odd.reason, odd.topic, odd.request, odd.future) == ("", "", "?:?", None)
     with pytest.raises(RequestError, match="it was read from a topic that is not told"):
-        odd.again("timer-request", 8, NOW_S)
+        odd.again("timer-request", 8, NOW_MS)
 
 
 def test_a_request_with_an_id_is_asked_for_again_unless_a_later_one_is_known() -> None:
     """It is known by its id itself, for an hour, if it was refused in its second."""
-    second, future = refused(token="t", tombstoneTopic="schedules", replyTopic="mine").again("timer-request", 8, NOW_S)
-    assert second == NOW_S
+    due_ms, future = refused(token="t", tombstoneTopic="schedules", replyTopic="mine").again("timer-request", 8, NOW_MS)
+    assert due_ms == NOW_MS
     assert (future.timerId, future.condition, future.ifRequest) == ("id", Condition.IF_ABSENT, f"{HOME}:5")
     assert (future.callBackTopic, future.callBack, future.token, future.tombstoneTopic) == (
         "calls",
@@ -94,26 +96,28 @@ def test_a_request_with_an_id_is_asked_for_again_unless_a_later_one_is_known() -
 
 def test_one_that_lay_elsewhere_is_not_known_by_its_id() -> None:
     elsewhere = {"partition": (HOME + 1) % 8}
-    _, future = refused("id-in-foreign-partition", more=elsewhere).again("timer-request", 8, NOW_S)
+    _, future = refused("id-in-foreign-partition", more=elsewhere).again("timer-request", 8, NOW_MS)
     assert (future.timerId, future.condition, future.ifRequest) == ("id", Condition.IF_ABSENT, "")
 
 
 def test_a_request_without_an_id_gets_one_of_its_place() -> None:
-    _, future = refused(timerId="").again("timer-request", 8, NOW_S)
+    _, future = refused(timerId="").again("timer-request", 8, NOW_MS)
     assert (future.timerId, future.condition, future.ifRequest) == ("rejected-3:17", Condition.IF_ABSENT, "")
 
 
-def test_what_is_still_to_come_keeps_its_second_and_what_was_a_copy_is_none() -> None:
-    second, future = refused(key=b"3000", copy=Copy(offset=5, decidedOffset=9)).again("timer-request", 8, NOW_S)
-    assert (second, future.HasField("copy"), future.ifRequest) == (3000, False, f"{HOME}:5")
+def test_what_is_still_to_come_keeps_its_millisecond_and_what_was_a_copy_is_none() -> None:
+    due_ms, future = refused(key=b"3000", millis=7, copy=Copy(offset=5, decidedOffset=9)).again(
+        "timer-request", 8, NOW_MS
+    )
+    assert (due_ms, future.HasField("copy"), future.ifRequest) == (3_000_007, False, f"{HOME}:5")
 
 
 @pytest.mark.parametrize("reason", ["key-missing", "key-not-a-second", "key-in-milliseconds"])
 def test_one_whose_key_names_no_second_needs_one(reason: str) -> None:
     wrong = refused(reason, key=b"1900000000000" if "milli" in reason else None)
     with pytest.raises(RequestError, match=r"3:17 cannot be sent again: its key names no second .*: give one"):
-        wrong.again("timer-request", 8, NOW_S)
-    assert wrong.again("timer-request", 8, NOW_S, 2_500).second == 2_500
+        wrong.again("timer-request", 8, NOW_MS)
+    assert wrong.again("timer-request", 8, NOW_MS, 2_500_250).due_ms == 2_500_250
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_one_that_cannot_be_sent_again_says_why(
     reason: str, more: dict[str, object], asked: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(RequestError, match=why):
-        refused(reason, more=more, **asked).again("timer-request", 8, NOW_S)
+        refused(reason, more=more, **asked).again("timer-request", 8, NOW_MS)
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -151,7 +155,7 @@ def test_of_every_reason_it_is_known_whether_the_request_can_be_sent_again(reaso
     contents = ["value-", "millis-", "id-missing", "condition-invalid", "copy-", "topic-missing"]
     is_wrong_itself = any(reason.startswith(each) for each in contents)
     try:
-        refused(reason).again("timer-request", 8, NOW_S, 2_500)
+        refused(reason).again("timer-request", 8, NOW_MS, 2_500_000)
     except RequestError:
         assert is_wrong_itself
     else:

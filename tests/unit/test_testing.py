@@ -95,7 +95,7 @@ async def test_callback_appears_in_its_second_and_not_before() -> None:
     clock = ManualClock(1_700_000_000.0)
     timers = InMemoryTimers(clock)
     timer = await timers.client.after(30, topic="reminders", key="order-7", value=b"pay")
-    assert timer == Timer(1_700_000_030, 0, 0, None, None)
+    assert timer == Timer(1_700_000_030_000, 0, 0, None, None)
     await clock.advance(29.999)
     assert timers.take("reminders") == []
     await clock.advance(0.001)
@@ -125,11 +125,11 @@ async def test_callback_has_the_headers_that_the_service_writes() -> None:
     )
 
 
-async def test_callbacks_come_in_order_of_second_then_millis_then_acceptance() -> None:
+async def test_callbacks_come_in_order_of_millisecond_then_acceptance() -> None:
     clock = ManualClock()
     timers = InMemoryTimers(clock)
-    for second, millis in [(2, 500), (2, 0), (1, 999), (2, 500), (1, 0)]:
-        await timers.client.at(second, topic="reminders", millis=millis)
+    for when in (2.5, 2, 1.999, 2.5, 1.0):
+        await timers.client.at(when, topic="reminders")
     await clock.advance(10)
     assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:4", "0:2", "0:1", "0:0", "0:3"]
 
@@ -137,8 +137,8 @@ async def test_callbacks_come_in_order_of_second_then_millis_then_acceptance() -
 async def test_late_request_fires_at_once_and_keeps_its_second() -> None:
     clock = ManualClock(100.2)
     timers = InMemoryTimers(clock)
-    await timers.client.at(101, topic="reminders", value=b"in time", millis=0)
-    await timers.client.at(40, topic="reminders", value=b"late", millis=999)
+    await timers.client.at(101, topic="reminders", value=b"in time")
+    await timers.client.at(40.999, topic="reminders", value=b"late")
     assert timers.take("reminders") == []
     fired = []
     for seconds in (0.001, 0.798, 0.001):
@@ -150,14 +150,17 @@ async def test_late_request_fires_at_once_and_keeps_its_second() -> None:
 async def test_a_timer_fires_at_its_millisecond_and_can_be_cancelled_before_it() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
-    await timers.client.at(101, topic="reminders", value=b"fires", timer_id="fires", millis=250)
-    await timers.client.at(101, topic="reminders", value=b"is cancelled", timer_id="is cancelled", millis=250)
+    await timers.client.at(101.25, topic="reminders", value=b"fires", timer_id="fires")
+    await timers.client.after(1.25, topic="reminders", value=b"is cancelled", timer_id="is cancelled")
     clock.set(101.249)
     assert timers.take("reminders") == []
     assert (await timers.client.cancel("is cancelled")).outcome is Outcome.CANCELLED
     clock.set(101.25)
-    assert [(each.value, each.timestamp) for each in timers.take("reminders")] == [(b"fires", 101_250)]
-    assert (await timers.client.cancel("fires")).outcome is Outcome.TOO_LATE
+    [fired] = timers.take("reminders")
+    assert (fired.value, fired.timestamp) == (b"fires", 101_250)
+    assert fired.headers[1:3] == (("timer-expiry", b"101"), ("timer-millis", b"250"))
+    late = await timers.client.cancel("fires")
+    assert (late.outcome, late.due_ms, late.second) == (Outcome.TOO_LATE, 101_250, 101)
 
 
 async def test_clock_that_steps_back_fires_nothing_twice() -> None:
@@ -191,7 +194,7 @@ async def test_cancelled_timer_does_not_fire() -> None:
     timer = await timers.client.at(110, topic="reminders", timer_id="id")
     other = await timers.client.at(110, topic="reminders", timer_id="other")
     await clock.advance(9.999)
-    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 110, timer.request, "0:2")
+    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 110_000, timer.request, "0:2")
     await clock.advance(100)
     assert [request_from(record.headers) for record in timers.take("reminders")] == [other.request]
 
@@ -201,7 +204,7 @@ async def test_cancel_in_the_second_of_the_timer_is_too_late() -> None:
     timers = InMemoryTimers(clock)
     timer = await timers.client.at(110, topic="reminders", timer_id="id")
     await clock.advance(10)
-    assert await timers.client.cancel("id") == Answer(Outcome.TOO_LATE, 110, timer.request, "0:1")
+    assert await timers.client.cancel("id") == Answer(Outcome.TOO_LATE, 110_000, timer.request, "0:1")
     assert len(timers.take("reminders")) == 1
 
 
@@ -209,7 +212,7 @@ async def test_cancel_of_a_late_request_is_too_late_before_it_fires() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     timer = await timers.client.at(40, topic="reminders", timer_id="id")
-    assert await timers.client.cancel("id") == Answer(Outcome.TOO_LATE, 40, timer.request, "0:1")
+    assert await timers.client.cancel("id") == Answer(Outcome.TOO_LATE, 40_000, timer.request, "0:1")
     await clock.advance(1)
     assert len(timers.take("reminders")) == 1
 
@@ -225,9 +228,9 @@ async def test_move_replaces_the_timer_as_a_whole() -> None:
     timers = InMemoryTimers(clock)
     first = await timers.client.at(110, topic="reminders", key="k", value=b"first", token="t", timer_id="id")
     moved = await timers.client.move("id", 105, topic="others", value=b"second")
-    assert moved == Answer(Outcome.MOVED, 110, first.request, "0:1")
+    assert moved == Answer(Outcome.MOVED, 110_000, first.request, "0:1")
     assert await timers.client.move("id", 120, topic="others", value=b"third") == Answer(
-        Outcome.MOVED, 105, moved.asked, "0:2"
+        Outcome.MOVED, 105_000, moved.asked, "0:2"
     )
     await clock.advance(100)
     [record] = timers.take("others")
@@ -244,7 +247,7 @@ async def test_second_request_of_an_id_is_a_move_too() -> None:
     timers = InMemoryTimers(clock)
     await timers.client.at(110, topic="reminders", value=b"first", timer_id="id")
     second = await timers.client.after(20, topic="reminders", value=b"second", timer_id="id")
-    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 120, second.request, "0:2")
+    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 120_000, second.request, "0:2")
     await timers.client.at(130, topic="reminders", value=b"after the cancel", timer_id="id")
     await clock.advance(100)
     assert [record.value for record in timers.take("reminders")] == [b"after the cancel"]
@@ -255,7 +258,9 @@ async def test_move_that_comes_too_late_fires_as_well() -> None:
     timers = InMemoryTimers(clock)
     first = await timers.client.at(110, topic="reminders", timer_id="id")
     clock.set(110.0)
-    assert await timers.client.move("id", 120, topic="reminders") == Answer(Outcome.TOO_LATE, 110, first.request, "0:1")
+    assert await timers.client.move("id", 120, topic="reminders") == Answer(
+        Outcome.TOO_LATE, 110_000, first.request, "0:1"
+    )
     await clock.advance(10)
     assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:0", "0:1"]
 
@@ -265,7 +270,7 @@ async def test_move_of_nothing_is_a_new_timer() -> None:
     timers = InMemoryTimers(clock)
     assert await timers.client.move("id", 120, topic="reminders") == Answer(Outcome.UNKNOWN, None, None, "0:0")
     assert (await timers.client.cancel("id")).outcome is Outcome.CANCELLED
-    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 120, "0:0", "0:2")
+    assert await timers.client.cancel("id") == Answer(Outcome.CANCELLED, 120_000, "0:0", "0:2")
     assert await timers.client.move("id", 130, topic="reminders") == Answer(Outcome.UNKNOWN, None, None, "0:3")
     await clock.advance(100)
     assert [request_from(record.headers) for record in timers.take("reminders")] == ["0:3"]
@@ -298,7 +303,7 @@ async def test_create_stands_once_however_often_it_is_asked_for() -> None:
     created = await timers.client.create("id", 110, topic="reminders", key="k", value=b"first", token="t")
     assert created == Answer(Outcome.ACCEPTED, None, None, "0:0")
     again = await timers.client.create("id", 105, topic="reminders", value=b"second")
-    assert again == Answer(Outcome.IGNORED, 110, created.asked, "0:1")
+    assert again == Answer(Outcome.IGNORED, 110_000, created.asked, "0:1")
     await clock.advance(100)
     [record] = timers.take("reminders")
     assert (record.key, record.value, request_from(record.headers)) == (b"k", b"first", created.asked)
@@ -348,7 +353,7 @@ async def test_late_move_fires_alone_or_not_at_all_under_a_condition() -> None:
     first = await timers.client.at(110, topic="reminders", timer_id="id")
     clock.set(110.0)
     ignored = await timers.client.move("id", 120, topic="reminders", if_pending=True)
-    assert ignored == Answer(Outcome.IGNORED, 110, first.request, "0:1")
+    assert ignored == Answer(Outcome.IGNORED, 110_000, first.request, "0:1")
     await clock.advance(100)
     assert [request_from(record.headers) for record in timers.take("reminders")] == [first.request]
 
@@ -358,9 +363,9 @@ async def test_move_of_what_is_pending_is_a_move_also_under_a_condition() -> Non
     timers = InMemoryTimers(clock)
     first = await timers.client.at(110, topic="reminders", timer_id="id")
     moved = await timers.client.move("id", 120, topic="reminders", if_pending=True, request=first.request)
-    assert moved == Answer(Outcome.MOVED, 110, first.request, "0:1")
+    assert moved == Answer(Outcome.MOVED, 110_000, first.request, "0:1")
     ignored = await timers.client.move("id", 130, topic="reminders", if_pending=True, request=first.request)
-    assert ignored == Answer(Outcome.IGNORED, 120, moved.asked, "0:2")
+    assert ignored == Answer(Outcome.IGNORED, 120_000, moved.asked, "0:2")
     await clock.advance(100)
     assert [request_from(record.headers) for record in timers.take("reminders")] == [moved.asked]
 
@@ -379,11 +384,11 @@ async def test_cancel_under_a_condition_tells_who_has_taken_the_timer_back() -> 
     timers = InMemoryTimers(clock)
     timer = await timers.client.at(110, topic="reminders", timer_id="id")
     other = await timers.client.cancel("id", if_pending=True, request="0:7")
-    assert other == Answer(Outcome.IGNORED, 110, timer.request, "0:1")
+    assert other == Answer(Outcome.IGNORED, 110_000, timer.request, "0:1")
     cancelled = await timers.client.cancel("id", if_pending=True, request=timer.request)
-    assert cancelled == Answer(Outcome.CANCELLED, 110, timer.request, "0:2")
+    assert cancelled == Answer(Outcome.CANCELLED, 110_000, timer.request, "0:2")
     again = await timers.client.cancel("id", if_pending=True)
-    assert again == Answer(Outcome.IGNORED, 110, timer.request, "0:3")
+    assert again == Answer(Outcome.IGNORED, 110_000, timer.request, "0:3")
     assert (await timers.client.cancel("id")).outcome is Outcome.CANCELLED
     assert (await timers.client.cancel("nothing", if_pending=True)).request is None
     await clock.advance(100)

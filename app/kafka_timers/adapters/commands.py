@@ -38,6 +38,7 @@ class Refusal(StrEnum):
     EXPIRY_IN_MILLISECONDS = "expiry-in-milliseconds"
     EXPIRY_NOT_RFC3339 = "expiry-not-rfc3339"
     EXPIRY_OUT_OF_RANGE = "expiry-out-of-range"
+    MILLIS_OUT_OF_RANGE = "millis-out-of-range"
     TOPIC_MISSING = "topic-missing"
     NOT_UTF8 = "not-utf8"
     CALLER_MISSING = "caller-missing"

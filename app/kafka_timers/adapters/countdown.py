@@ -21,7 +21,8 @@ from kafka_timers.adapters.commands import (
     headers_by_name,
     pack_future,
 )
-from kafka_timers.core.wire import SECOND_LIMIT
+from kafka_timers.client.request import moment_after
+from kafka_timers.errors import WhenError
 
 _CALLER = "CALLER_SERVICE"
 # Records of several producers go back and forth by less. One that lies further ahead counts for its own second alone.
@@ -45,15 +46,13 @@ def parse(record: SourceRecord) -> Parsed:
         return Refusal.VALUE_NOT_COUNTDOWN
     if not topic:
         return Refusal.TOPIC_MISSING
-    # One comparison refuses NaN too.
-    if not 0 <= countdown_s < SECOND_LIMIT:
+    try:
+        due_ms = moment_after(countdown_s, record.timestamp / 1000)
+    except WhenError:
         return Refusal.EXPIRY_OUT_OF_RANGE
-    # The first whole second that is not before the end of the countdown.
-    second = int(-((record.timestamp + countdown_s * 1000) // -1000))
-    if not 0 < second < SECOND_LIMIT:
-        return Refusal.EXPIRY_OUT_OF_RANGE
-    future = pack_future(callBackTopic=topic, callBack=message.encode(), headers=forwarded_headers(record))
-    return Command(second, None, future)
+    headers = forwarded_headers(record)
+    future = pack_future(callBackTopic=topic, callBack=message.encode(), millis=due_ms % 1000, headers=headers)
+    return Command(due_ms // 1000, None, future)
 
 
 class Callers:

@@ -4,6 +4,7 @@ The adapter for any client without protobuf: a timer in the headers of a plain r
     key                     the timer's id, as in `Future.timerId`; a later record with it moves or cancels the timer
     value                   of the callback; a record without one cancels the timer
     timer-expiry            header: UNIX seconds in ASCII
+    timer-millis            header: of that second, 0 to 999 in ASCII; 0 if it is not there
     timer-callback-topic, timer-callback-key, timer-token, timer-reply-topic        headers: as the fields of a Future
 
 All other headers pass on to the callback.
@@ -20,7 +21,7 @@ from kafka_timers.adapters.commands import (
     headers_by_name,
     pack_future,
 )
-from kafka_timers.core.wire import EXPIRY_HEADER, TOKEN_HEADER
+from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, TOKEN_HEADER, number_in
 
 _TOPIC, _KEY, _REPLY = "timer-callback-topic", "timer-callback-key", "timer-reply-topic"
 
@@ -35,6 +36,9 @@ def parse(record: SourceRecord) -> Parsed:
     second = expiry_in(headers.get(EXPIRY_HEADER))
     if isinstance(second, Refusal):
         return second
+    millis = number_in(headers.get(MILLIS_HEADER) or b"0")
+    if millis is None or millis > 999:
+        return Refusal.MILLIS_OUT_OF_RANGE
     topic = headers.get(_TOPIC)
     if not topic:
         return Refusal.TOPIC_MISSING
@@ -44,6 +48,7 @@ def parse(record: SourceRecord) -> Parsed:
         callBack=record.value,
         timerId=timer_id,
         token=headers.get(TOKEN_HEADER),
+        millis=millis,
         headers=forwarded_headers(record, (_TOPIC, _KEY, _REPLY)),
         replyTopic=headers.get(_REPLY),
     )

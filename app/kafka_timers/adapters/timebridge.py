@@ -13,7 +13,7 @@ import re
 from datetime import datetime
 
 from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord, forwarded_headers, pack_future
-from kafka_timers.client.request import second_at
+from kafka_timers.client.request import moment_at
 from kafka_timers.errors import WhenError
 
 _WHEN, _WHERE = "X-Timebridge-When", "X-Timebridge-Where"
@@ -37,12 +37,14 @@ def parse(record: SourceRecord) -> Parsed:
     if not _rfc3339_matches(when):
         return Refusal.EXPIRY_NOT_RFC3339
     try:
-        second = second_at(datetime.fromisoformat(when.decode()))
+        due_ms = moment_at(datetime.fromisoformat(when.decode()))
     except WhenError:
         return Refusal.EXPIRY_OUT_OF_RANGE
     except ValueError:
         # Such as the 30th of February.
         return Refusal.EXPIRY_NOT_RFC3339
     headers_on = forwarded_headers(record, (_WHEN, _WHERE))
-    future = pack_future(callBackTopic=where, callBackKey=record.key, callBack=record.value, headers=headers_on)
-    return Command(second, record.key or None, future)
+    future = pack_future(
+        callBackTopic=where, callBackKey=record.key, callBack=record.value, millis=due_ms % 1000, headers=headers_on
+    )
+    return Command(due_ms // 1000, record.key or None, future)

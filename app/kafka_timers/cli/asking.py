@@ -23,9 +23,9 @@ from kafka_timers.cli.options import (
     options_of,
 )
 from kafka_timers.cli.pending import asked, say_unknown
-from kafka_timers.cli.render import answer_line, found_line, pending_table, printable, second_text
+from kafka_timers.cli.render import answer_line, found_line, moment_text, pending_table, printable
 from kafka_timers.cli.running import wait_for
-from kafka_timers.client.request import Answer, Outcome, Timer, only_if_pending, second_after
+from kafka_timers.client.request import Answer, Outcome, Timer, moment_after, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import HostClock
 from kafka_timers.core.text import bytes_in
@@ -84,9 +84,9 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **give
     if as_json:
         click.echo(json.dumps(timer_document(timer)))
     else:
-        at = second_text(timer.second)
-        is_past = timer.second < HostClock().wall_s()
-        fires = f"{at} is past: it fires with the next tick" if is_past else f"fires at {at}"
+        at = moment_text(timer.due_ms)
+        is_past = timer.due_ms < HostClock().wall_s() * 1000
+        fires = f"{at} is past: it fires at once" if is_past else f"fires at {at}"
         click.echo(f"{fires}, request {timer.request}")
 
 
@@ -271,10 +271,10 @@ def show_answers(names: Sequence[str], answers: Sequence[Answer | KafkaTimersErr
 @json_option
 def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     """
-    Have the pending timer ID fire in the next second.
+    Have the pending timer ID fire now.
 
     It is moved there as it is, and only if it still is the one that was found,
-    so nothing fires twice. Exits with 0 if it fires then, with 4 if no timer of
+    so nothing fires twice. Exits with 0 if it fires now, with 4 if no timer of
     this id waits, and with 5 if the one that did was cancelled or moved or has
     fired meanwhile; then nothing has changed.
     """
@@ -286,8 +286,8 @@ def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> N
             return None
         request, _, future = found.waiting
         async with TimerClient(kafka, topic_prefix=topic_prefix, timeout_s=10.0) as client:
-            soon = second_after(0, HostClock().wall_s())
-            return await client.ask(only_if_pending(future, True, request), soon)
+            now_ms = moment_after(0, HostClock().wall_s())
+            return await client.ask(only_if_pending(future, True, request), now_ms)
 
     answer = wait_for(ask())
     if answer is None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from kafka_timers.cli.options import Delay, When, json_option, options_of, when_of
+from kafka_timers.cli.options import Seconds, When, json_option, options_of, second_of, when_of
 from kafka_timers.cli.render import rows_table
 from kafka_timers.cli.running import log_to_stderr, needs
-from kafka_timers.client.request import second_at
+from kafka_timers.client.request import moment_at
 from kafka_timers.clock import HostClock
 from kafka_timers.operate.documents import row_document
 from kafka_timers.settings import LakeSettings
@@ -36,8 +36,7 @@ _SAMPLE_ROWS = 10
 
 class _Second(When):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        when = super().convert(value, param, ctx)
-        return when if isinstance(when, int) else int(when.timestamp())
+        return second_of(super().convert(value, param, ctx))
 
 
 def _reads(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,7 +225,7 @@ def cancel(where: str, yes: bool, **given: Any) -> None:
 
 def _to_second(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
     try:
-        return None if given is None else second_at(when_of(given))
+        return None if given is None else -(moment_at(when_of(given)) // -1000)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
 
@@ -356,7 +355,7 @@ def replay(
 
 @lake.command()
 @options_of(LakeSettings)
-@click.option("--ahead", "ahead_s", type=Delay(), default="7d", show_default=True, help="how far to look")
+@click.option("--ahead", "ahead_s", type=Seconds(), default="7d", show_default=True, help="how far to look")
 @click.option(
     "--by",
     type=click.Choice(["second", "minute", "hour", "day"]),

@@ -14,7 +14,7 @@ import click
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.running import argument_bytes
-from kafka_timers.client.request import second_after, second_at, when_of
+from kafka_timers.client.request import moment_after, moment_at, when_of
 from kafka_timers.clock import HostClock
 from kafka_timers.environment import env_name
 from kafka_timers.operate.acls import PROCESSES
@@ -23,24 +23,25 @@ from kafka_timers.settings import WorkerSettings, bounds_of, objection
 __all__ = [
     "Delay",
     "Principal",
+    "Seconds",
     "When",
     "Where",
     "callback_of",
     "callback_options",
     "condition_options",
-    "delay_s_of",
+    "delay_ms_of",
     "json_option",
+    "moment_given",
     "on_instance",
     "on_kafka",
     "options_of",
-    "second_given",
     "second_of",
     "when_of",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 
 # --- values ----------------------------------------------------------------------------------------------------------
 
@@ -53,16 +54,27 @@ class _Listed(click.ParamType):
 
 
 class Delay(click.ParamType):
-    """A duration, as 3s or 1h30m; gives seconds."""
+    """A duration, as 250ms, 3s or 1h30m; gives milliseconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the seconds that *value* stands for."""
+        """Return the milliseconds that *value* stands for."""
         try:
-            return delay_s_of(value)
+            return delay_ms_of(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class Seconds(Delay):
+    """A duration of whole seconds, as 3s or 1h30m; gives them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the seconds that *value* stands for."""
+        seconds, millis = divmod(super().convert(value, param, ctx), 1000)
+        if millis:
+            self.fail(f"{value!r}: give whole seconds", param, ctx)
+        return seconds
 
 
 class When(click.ParamType):
@@ -70,7 +82,7 @@ class When(click.ParamType):
 
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime | float:
         """Return the point in time that *value* names."""
         try:
             return when_of(value)
@@ -122,22 +134,25 @@ class Principal(click.ParamType):
         return process, principal
 
 
-def delay_s_of(text: str) -> int:
+def delay_ms_of(text: str) -> int:
     """
-    Return the seconds that *text* stands for: days, hours, minutes and seconds in this order, as 3s, 5m or 1h30m.
+    Return the milliseconds that *text* stands for: days, hours, minutes, seconds and milliseconds in this order, as
+    250ms, 3s or 1h30m.
 
     Raises:
         ValueError: *text* is not of this form.
     """
-    parts = re.fullmatch(r"(?=.)" + "".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in _UNITS_S), text)
+    parts = re.fullmatch(r"(?=.)" + "".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in _UNITS_MS), text)
     if parts is None:
-        raise ValueError(f"{text!r} is not a duration: give days, hours, minutes, seconds, as 3s, 5m, 1h30m or 2d")
-    return sum(int(part or 0) * unit_s for part, unit_s in zip(parts.groups(), _UNITS_S.values(), strict=True))
+        raise ValueError(
+            f"{text!r} is not a duration: give days, hours, minutes, seconds, milliseconds, as 250ms, 3s, 1h30m or 2d"
+        )
+    return sum(int(part or 0) * unit_ms for part, unit_ms in zip(parts.groups(), _UNITS_MS.values(), strict=True))
 
 
-def second_of(when: datetime | int) -> int:
+def second_of(when: datetime | float) -> int:
     """Return *when* in UNIX seconds, a fraction cut off."""
-    return int(when.timestamp()) if isinstance(when, datetime) else when
+    return int(when.timestamp() if isinstance(when, datetime) else when)
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -203,7 +218,7 @@ def callback_options(command: _Function) -> _Function:
     """Give *command* the options that say when a callback fires and what it is."""
     for option in reversed(
         [
-            click.option("--in", "delay_s", type=Delay(), help="fire after this time, as 3s, 5m, 1h30m or 2d"),
+            click.option("--in", "delay_ms", type=Delay(), help="fire after this time, as 250ms, 3s, 1h30m or 2d"),
             click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
             click.option("--topic", required=True, help="topic of the callback; it must exist"),
             click.option("--key", help="key of the callback  [default: no key]"),
@@ -223,7 +238,7 @@ def callback_options(command: _Function) -> _Function:
     return command
 
 
-def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], dict[str, Any]]:
+def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], dict[str, Any]]:
     """
     Return when the callback of `callback_options` fires, and what it is, as `TimerClient.at` takes it.
 
@@ -233,20 +248,20 @@ def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | int], di
     Returns:
         A function that gives the time, counting --in from the call; and the keyword arguments.
     """
-    delay_s, when, value = given.pop("delay_s"), given.pop("when"), given["value"]
-    if (delay_s is None) == (when is None):
+    delay_ms, when, value = given.pop("delay_ms"), given.pop("when"), given["value"]
+    if (delay_ms is None) == (when is None):
         raise click.UsageError("give either --in or --at")
     given["value"] = sys.stdin.buffer.read() if value == "-" else argument_bytes(value)
-    return (lambda: second_after(delay_s, HostClock().wall_s()) if when is None else when), given
+    return (lambda: moment_after(delay_ms / 1000, HostClock().wall_s()) / 1000 if when is None else when), given
 
 
-def second_given(delay_s: int | None, when: datetime | int | None) -> int | None:
-    """Return the UNIX second that --in or --at names, counting from now; None if neither is given."""
-    if delay_s is not None and when is not None:
+def moment_given(delay_ms: int | None, when: datetime | float | None) -> int | None:
+    """Return the UNIX millisecond that --in or --at names, counting from now; None if neither is given."""
+    if delay_ms is not None and when is not None:
         raise click.UsageError("give either --in or --at")
-    if delay_s is not None:
-        return second_after(delay_s, HostClock().wall_s())
-    return None if when is None else second_at(when)
+    if delay_ms is not None:
+        return moment_after(delay_ms / 1000, HostClock().wall_s())
+    return None if when is None else moment_at(when)
 
 
 def condition_options(command: _Function) -> _Function:

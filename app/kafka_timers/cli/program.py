@@ -21,8 +21,8 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.asking import ASKING, EXIT_CODES
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.options import (
-    Delay,
     Principal,
+    Seconds,
     json_option,
     on_instance,
     on_kafka,
@@ -290,9 +290,9 @@ def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, sea
 
 @program.command()
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), required=True, help="timers a second, at most")
-@click.option("--delay", "delay_s", type=Delay(), required=True, help="how long they wait, on average, as 30d")
+@click.option("--delay", "delay_s", type=Seconds(), required=True, help="how long they wait, on average, as 30d")
 @click.option("--payload", "payload_bytes", type=click.IntRange(min=0), required=True, help="bytes of a callback")
-@click.option("--horizon", "horizon_s", type=Delay(), default="0s", help="what waits longer is left to a lake, as 1d")
+@click.option("--horizon", "horizon_s", type=Seconds(), default="0s", help="what waits longer is left to a lake, as 1d")
 @click.option("--replication", type=click.IntRange(min=1), default=3, show_default=True, help="replicas of the topics")
 @json_option
 def capacity(as_json: bool, **given: Any) -> None:

@@ -15,7 +15,7 @@ import click
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.seals import last_seals
 from kafka_timers.cli.asking import answers_to, show_answers
-from kafka_timers.cli.options import Delay, When, json_option, on_instance, second_given
+from kafka_timers.cli.options import Delay, Seconds, When, json_option, moment_given, on_instance
 from kafka_timers.cli.render import printable, rejected_lines
 from kafka_timers.cli.running import wait_for
 from kafka_timers.client.request import Answer
@@ -38,7 +38,7 @@ def _filters(command: Any) -> Any:
             click.option("--reason", "reasons", multiple=True, help="only those with this reason; repeatable"),
             click.option("--topic", default="", help="only those for this callback topic"),
             click.option("--timer-id", default="", help="only those with this timer id"),
-            click.option("--since", "since_s", type=Delay(), help="only those of this time, as 1h  [default: all]"),
+            click.option("--since", "since_s", type=Seconds(), help="only those of this time, as 1h  [default: all]"),
         ]
     ):
         command = option(command)
@@ -95,7 +95,7 @@ def rejected(
 @click.argument("places", metavar="[PLACE]...", nargs=-1)
 @on_instance
 @_filters
-@click.option("--in", "delay_s", type=Delay(), help="let them fire after this time  [default: when they ask, or now]")
+@click.option("--in", "delay_ms", type=Delay(), help="let them fire after this time  [default: when they ask, or now]")
 @click.option("--at", "when", type=When(), help="let them fire at this time")
 @click.option("--limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="at most so many")
 @click.option("--dry-run", is_flag=True, help="show what would be sent, and send nothing")
@@ -106,8 +106,8 @@ def redrive(
     kafka: Kafka,
     topic_prefix: str,
     since_s: int | None,
-    delay_s: int | None,
-    when: datetime | int | None,
+    delay_ms: int | None,
+    when: datetime | float | None,
     limit: int,
     dry_run: bool,
     yes: bool,
@@ -129,13 +129,13 @@ def redrive(
     wanted = _which(which)
     if bool(places) == bool(since_s is not None or wanted != Which()):
         raise click.UsageError("give PLACEs, or say which with --reason, --topic, --timer-id or --since")
-    second = second_given(delay_s, when)
+    due_ms = moment_given(delay_ms, when)
     found, partitions = wait_for(_chosen(kafka, topic_prefix, places, wanted, since_s, limit))
-    now_s = int(HostClock().wall_s())
+    now_ms = int(HostClock().wall_s() * 1000)
     again, not_again = dict[str, Again](), list[str]()
     for each in found:
         try:
-            again[each.place] = each.again(Topics.of(topic_prefix).requests, partitions, now_s, second)
+            again[each.place] = each.again(Topics.of(topic_prefix).requests, partitions, now_ms, due_ms)
         except RequestError as error:
             not_again.append(str(error))
 
@@ -190,7 +190,7 @@ def _preview(found: Sequence[Rejected], not_again: Sequence[str]) -> None:
 
 async def _sent(kafka: Kafka, prefix: str, requests: Sequence[Again]) -> list[Answer | KafkaTimersError]:
     async with TimerClient(kafka, topic_prefix=prefix, timeout_s=10.0) as client:
-        return await answers_to([client.ask(each.future, each.second) for each in requests])
+        return await answers_to([client.ask(each.future, each.due_ms) for each in requests])
 
 
 REJECTED = (rejected, redrive)

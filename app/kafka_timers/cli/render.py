@@ -18,7 +18,7 @@ from kafka_timers.client.request import Answer
 from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in
-from kafka_timers.core.wire import EXPIRY_HEADER, SECOND_LIMIT
+from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT
 from kafka_timers.operate.capacity import Need
 from kafka_timers.operate.find import Found
 from kafka_timers.operate.health import PartitionStatus, Refused, ServiceStatus
@@ -31,12 +31,12 @@ __all__ = [
     "capacity_table",
     "found_line",
     "history_table",
+    "moment_text",
     "pending_table",
     "printable",
     "problem_lines",
     "rejected_lines",
     "rows_table",
-    "second_text",
     "status_lines",
     "status_table",
     "unknown_lines",
@@ -57,9 +57,16 @@ def printable(data: bytes | None) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def second_text(second: int) -> str:
-    """Return *second* as people read it, and as it is."""
-    return f"{_utc(second, '%Y-%m-%d %H:%M:%S')} UTC (second {second})"
+def moment_text(moment_ms: int) -> str:
+    """Return *moment_ms* as people read it, and in UNIX seconds."""
+    second, millis = divmod(moment_ms, 1000)
+    return f"{_moment(moment_ms)} UTC (second {second}{f'.{millis:03}' if millis else ''})"
+
+
+def _moment(moment_ms: int) -> str:
+    """Return *moment_ms* in UTC, its milliseconds only where there are any."""
+    second, millis = divmod(moment_ms, 1000)
+    return _utc(second, "%Y-%m-%d %H:%M:%S") + (f".{millis:03}" if millis else "")
 
 
 def _utc(second: int, form: str) -> str:
@@ -73,7 +80,7 @@ def _utc(second: int, form: str) -> str:
 def answer_line(timer_id: str, answer: Answer) -> str:
     """Return *answer* as a line."""
     line = f"{_name(timer_id)}: {answer.outcome.lower().replace('_', ' ')}"
-    known = "" if answer.second is None else f"of {second_text(answer.second)}, request {answer.request}"
+    known = "" if answer.due_ms is None else f"of {moment_text(answer.due_ms)}, request {answer.request}"
     if answer.outcome == "IGNORED":
         return f"{line}; known is the timer {known}" if known else f"{line}; no timer of this id is known"
     return f"{line}, {known}" if known else line
@@ -81,7 +88,7 @@ def answer_line(timer_id: str, answer: Answer) -> str:
 
 def found_line(timer_id: str, found: Found) -> str:
     """Return how much was *found* of *timer_id*, and where, as a line."""
-    sealed = f"sealed up to {second_text(found.seal.last)}" if found.seal else "nothing is sealed"
+    sealed = f"sealed up to {moment_text(found.seal.last * 1000)}" if found.seal else "nothing is sealed"
     return (
         f"{len(found.outcomes)} records of {_name(timer_id)} in partition {found.partition} from offset "
         f"{found.start} to {found.end}; {sealed}"
@@ -137,20 +144,21 @@ def _refused(found: Refused | None) -> str:
 
 def callback_lines(record: ConsumerRecord, now_s: float, width: int) -> list[str]:
     """
-    Return *record* as lines of at most *width* cells: second, lateness, key and value; then its headers.
+    Return *record* as lines of at most *width* cells: when it was due, lateness, key and value; then its headers.
 
-    The second is not shown again as a header. Headers that there are not make no line.
+    When it was due is not shown again as a header. Headers that there are not make no line.
     """
-    second, lateness_ms = lateness_of(record, now_s)
-    if second is None or lateness_ms is None:
-        head = f"{'no timer':19} {'-':>15} "
+    due_ms, lateness_ms = lateness_of(record, now_s)
+    if due_ms is None or lateness_ms is None:
+        head = f"{'no timer':23} {'-':>15} "
     else:
         word = "late" if lateness_ms >= 0 else "early"
-        head = f"{_utc(second, '%Y-%m-%d %H:%M:%S'):19} {f'{_span(abs(lateness_ms))} {word}':>15} "
-    told = [(shown(name).encode(), value or b"") for name, value in record.headers if name != EXPIRY_HEADER]
+        head = f"{_moment(due_ms):23} {f'{_span(abs(lateness_ms))} {word}':>15} "
+    due = (EXPIRY_HEADER, MILLIS_HEADER)
+    told = [(shown(name).encode(), value or b"") for name, value in record.headers if name not in due]
     headers = " ".join(printable(name + b"=" + value) for name, value in told)
-    line = head + _fitted(printable(record.key), 16) + " " + _fitted(printable(record.value), max(10, width - 53))
-    return [line, *([f"{'':36}{_fitted(headers, max(20, width - 36)).rstrip()}"] if headers else [])]
+    line = head + _fitted(printable(record.key), 16) + " " + _fitted(printable(record.value), max(10, width - 57))
+    return [line, *([f"{'':40}{_fitted(headers, max(20, width - 40)).rstrip()}"] if headers else [])]
 
 
 def _span(ms: int) -> str:
@@ -184,7 +192,7 @@ def rejected_lines(rejected: Rejected) -> list[str]:
     elif future.cancel:
         lines.append(f"{'':30}cancel of {future.timerId}")
     else:
-        due = printable(rejected.key) if rejected.second is None else _utc(rejected.second, "%Y-%m-%d %H:%M:%S")
+        due = printable(rejected.key) if rejected.due_ms is None else _moment(rejected.due_ms)
         key = f", key {future.callBackKey}" if future.callBackKey else ""
         timer_id = f", id {future.timerId}" if future.timerId else ""
         lines.append(f"{'':30}{due} to {future.callBackTopic or 'no topic'}{key}{timer_id}")
@@ -269,7 +277,7 @@ def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
     table.add_column("topic, key", overflow="fold")
     for each in rows:
         callback = each.reason if each.reason else printable(f"{each.topic} {each.key}".encode())
-        due = "-" if each.second is None else _utc(each.second, "%Y-%m-%d %H:%M:%S")
+        due = "-" if each.due_ms is None else _moment(each.due_ms)
         table.add_row(
             f"{partition}:{each.offset}",
             _utc(each.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
@@ -296,8 +304,7 @@ def pending_table(timers: Sequence[Mapping[str, Any]]) -> Table:
     for timer in timers:
         # As Text, or a topic could be taken for markup.
         texts = (Text("-" if (data := bytes_in(timer, name)) is None else printable(data)) for name in _TEXTS)
-        at = _utc(timer["second"], "%Y-%m-%d %H:%M:%S")
-        table.add_row(at, timer["request"], *texts, str(timer["value_bytes"]))
+        table.add_row(_moment(timer["due_ms"]), timer["request"], *texts, str(timer["value_bytes"]))
     return table
 
 

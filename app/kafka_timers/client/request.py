@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
+from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import REQUEST_HEADER, SECOND_LIMIT, SERVICE_HEADERS, Condition, Future, Header, Reply
 from kafka_timers.errors import RequestError, WhenError
@@ -26,17 +27,18 @@ __all__ = [
     "cancel_of",
     "check_home",
     "future_of",
+    "moment_after",
+    "moment_at",
     "only_if_absent",
     "only_if_pending",
-    "second_after",
-    "second_at",
+    "timed",
     "when_of",
 ]
 
 Headers = Iterable[tuple[str, bytes | None]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SECOND = timedelta(seconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 
 _request_matches = re.compile(r"(0|[1-9][0-9]{0,9}):[0-9]{1,19}", re.ASCII).fullmatch
 
@@ -55,7 +57,6 @@ class Callback:
         value: value of the callback.
         timer_id: the caller's own name for the timer; None for none.
         token: cancellation token, which the callback carries; None for none.
-        millis: of the second, 0 to 999.
         headers: headers of the callback, after the service's own.
     """
 
@@ -64,7 +65,6 @@ class Callback:
     value: bytes = b""
     timer_id: str | None = None
     token: str | None = None
-    millis: int = 0
     headers: Headers = ()
 
 
@@ -74,18 +74,23 @@ class Timer:
     A request that the broker has accepted.
 
     Attributes:
-        second: UNIX second in which it fires.
+        due_ms: UNIX millisecond at which it fires.
         partition: partition of `timer-request` that holds the request.
         offset: offset in that partition; -1 when the broker did not tell it (after a retry that it knew already).
         timer_id: the sender's own name for it.
         token: what the callback carries in the header `timer-token`.
     """
 
-    second: int
+    due_ms: int
     partition: int
     offset: int
     timer_id: str | None
     token: str | None
+
+    @property
+    def second(self) -> int:
+        """UNIX second in which it fires."""
+        return self.due_ms // 1000
 
     @property
     def request(self) -> str:
@@ -123,7 +128,8 @@ class Answer:
 
     Attributes:
         outcome: what became of the timer that it was about.
-        second: UNIX second for which the earlier timer of this id was made; None when none is known.
+        due_ms: UNIX millisecond for which the earlier timer of this id was made; None when none is known. A worker of
+            an earlier version tells its second alone.
         request: partition:offset of that timer's request, as its callback has it in the header `timer-request`; None
             when none is known.
         asked: partition:offset of the call's own record. Where a move or a create stands, this is the request of the
@@ -131,9 +137,14 @@ class Answer:
     """
 
     outcome: Outcome
-    second: int | None
+    due_ms: int | None
     request: str | None
     asked: str
+
+    @property
+    def second(self) -> int | None:
+        """UNIX second for which the earlier timer of this id was made; None when none is known."""
+        return None if self.due_ms is None else self.due_ms // 1000
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
@@ -144,15 +155,18 @@ class Answer:
             ValueError: its outcome is none that this version knows.
         """
         outcome = Outcome(Reply.Outcome.Name(reply.outcome))
-        return cls(outcome, reply.second or None, reply.request or None, reply.asked)
+        due_ms = reply.second * 1000 + reply.millis if reply.second else None
+        return cls(outcome, due_ms, reply.request or None, reply.asked)
 
 
-def second_at(when: datetime | float) -> int:
+def moment_at(when: datetime | float) -> int:
     """
-    Return the first whole UNIX second that is not before *when*, so that a timer never fires too early.
+    Return *when* in UNIX milliseconds: the first one that is not before it, so that a timer never fires too early.
+
+    A float is taken to the microsecond; what it has behind that comes from how floats are rounded.
 
     Args:
-        when: an aware datetime, or UNIX seconds. A moment in the past is allowed: its timer fires with the next tick.
+        when: an aware datetime, or UNIX seconds. A moment in the past is allowed: its timer fires at once.
 
     Raises:
         WhenError: *when* is neither, has no timezone, is not a finite number, or lies outside the years 1970 to 5138;
@@ -162,7 +176,7 @@ def second_at(when: datetime | float) -> int:
         if when.utcoffset() is None:
             raise WhenError(f"{when!r} has no timezone: give an aware datetime, such as datetime.now(UTC) + delay")
         # In whole microseconds: a float would lose them.
-        second = -((_EPOCH - when) // _SECOND)
+        moment_ms = -((_EPOCH - when) // _MILLISECOND)
     elif isinstance(when, bool) or not isinstance(when, int | float):
         raise WhenError(f"{when!r} is of type {type(when).__name__}: give an aware datetime or UNIX seconds")
     elif isinstance(when, float) and not math.isfinite(when):
@@ -170,18 +184,18 @@ def second_at(when: datetime | float) -> int:
     elif when >= SECOND_LIMIT:
         raise WhenError(f"{when!r} looks like milliseconds: give UNIX seconds, that is {when // 1000}")
     else:
-        second = math.ceil(when)
-    if not 0 < second < SECOND_LIMIT:
+        moment_ms = -(round(when * 1_000_000) // -1_000)
+    if not FIRST_MS <= moment_ms < SECOND_LIMIT * 1000:
         raise WhenError(f"{when!r} lies outside the years 1970 to 5138: give a moment after the UNIX epoch")
-    return second
+    return moment_ms
 
 
-def second_after(delay: timedelta | float, now_s: float) -> int:
+def moment_after(delay: timedelta | float, now_s: float) -> int:
     """
-    Return the first whole UNIX second that is not before *now_s* + *delay*.
+    Return *now_s* + *delay* in UNIX milliseconds, the first one that is not before it.
 
     Args:
-        delay: a timedelta or seconds; 0 is the next second that begins.
+        delay: a timedelta or seconds; 0 is now.
         now_s: UNIX seconds.
 
     Raises:
@@ -196,20 +210,21 @@ def second_after(delay: timedelta | float, now_s: float) -> int:
     # One comparison refuses NaN too.
     if not 0 <= delay_s < SECOND_LIMIT:
         raise WhenError(f"a delay of {delay!r} is not possible: give 0 or more seconds, or a moment to at()")
-    return second_at(now_s + delay_s)
+    return moment_at(now_s + delay_s)
 
 
-def when_of(text: str) -> datetime | int:
+def when_of(text: str) -> datetime | float:
     """
-    Return the point in time that *text* names: an aware datetime from ISO 8601, or UNIX seconds from digits.
+    Return the point in time that *text* names: an aware datetime from ISO 8601, or UNIX seconds from a number.
 
     Raises:
         ValueError: *text* is neither, has no zone, or counts milliseconds.
     """
-    if re.fullmatch("[0-9]+", text):
-        if len(text) > 12 or int(text) >= SECOND_LIMIT:
-            raise ValueError(f"{text} is too large for UNIX seconds: are these milliseconds?")
-        return int(text)
+    if number := re.fullmatch(r"([0-9]+)(\.[0-9]+)?", text):
+        whole, fraction = number.groups()
+        if len(whole) > 12 or int(whole) >= SECOND_LIMIT:
+            raise ValueError(f"{text[:100]} is too large for UNIX seconds: are these milliseconds?")
+        return float(text) if fraction else int(text)
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
@@ -221,7 +236,7 @@ def when_of(text: str) -> datetime | int:
 
 def future_of(callback: Callback, reserved: Collection[str]) -> Future:
     """
-    Return the message that asks for *callback*.
+    Return the message that asks for *callback*; its millisecond comes with the key of its record.
 
     Args:
         callback: the caller's arguments.
@@ -230,15 +245,13 @@ def future_of(callback: Callback, reserved: Collection[str]) -> Future:
     Raises:
         RequestError: an argument is not what a request can carry; the text names it.
     """
-    topic, value, millis = callback.topic, callback.value, callback.millis
+    topic, value = callback.topic, callback.value
     if not isinstance(topic, str) or not _topic_matches(topic):
         raise RequestError(f"topic {topic!r} is not the name of a Kafka topic: name the one that gets the callback")
     if topic in reserved:
         raise RequestError(f"topic {topic} is one of the timer service's own: callbacks need another")
     if not isinstance(value, bytes):
         raise RequestError(f"value is of type {type(value).__name__}: give the callback's bytes")
-    if isinstance(millis, bool) or not isinstance(millis, int) or not 0 <= millis <= 999:
-        raise RequestError(f"millis {millis!r}: give 0 to 999, the millisecond of the second")
     future = Future(callBackTopic=topic, callBack=value)
     if callback.key is not None:
         future.callBackKey = _checked_text("key", callback.key)
@@ -246,11 +259,15 @@ def future_of(callback: Callback, reserved: Collection[str]) -> Future:
         future.timerId = _checked_text("timer_id", callback.timer_id)
     if callback.token is not None:
         future.token = _checked_text("token", callback.token)
-    if millis:
-        future.millis = millis
     if callback.headers:
         future.headers.extend(_header(name, content) for name, content in callback.headers)
     return future
+
+
+def timed(future: Future, due_ms: int) -> bytes:
+    """Have *future* ask for the UNIX millisecond *due_ms*, and return the key of its record."""
+    future.millis = due_ms % 1000
+    return b"%d" % (due_ms // 1000)
 
 
 def cancel_of(timer_id: str) -> Future:

@@ -32,10 +32,11 @@ from kafka_timers.client.request import (
     cancel_of,
     check_home,
     future_of,
+    moment_after,
+    moment_at,
     only_if_absent,
     only_if_pending,
-    second_after,
-    second_at,
+    timed,
 )
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.routing import partition_of
@@ -142,15 +143,14 @@ class TimerClient:
         value: bytes = b"",
         timer_id: str | None = None,
         token: str | None = None,
-        millis: int = 0,
         headers: Headers = (),
     ) -> Timer:
         """
         Ask for a callback at *when*, and return once the broker has accepted that.
 
         Args:
-            when: an aware datetime or UNIX seconds. A fraction of a second is rounded up: never early. A moment in the
-                past fires at once.
+            when: an aware datetime or UNIX seconds; it fires at that millisecond. What is left of a fraction is rounded
+                up: never early. A moment in the past fires at once.
             topic: gets the callback; it must exist and be allowed by the service's operator.
             key: key of the callback, as text or its UTF-8 bytes; None for a callback without a key.
             value: value of the callback.
@@ -158,7 +158,6 @@ class TimerClient:
                 that one is due when the broker takes this request, both fire; `move` with `if_pending` and `create`
                 rule that out.
             token: handed back in the header `timer-token`; see `TokenGuard`.
-            millis: 0-999, the millisecond of the second at which it fires.
             headers: headers of the callback, after the service's own.
 
         Raises:
@@ -166,8 +165,8 @@ class TimerClient:
             RequestError: another argument is not what a request can carry.
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
-        callback = Callback(topic, key, value, timer_id, token, millis, headers)
-        return await self._schedule(second_at(when), callback)
+        callback = Callback(topic, key, value, timer_id, token, headers)
+        return await self._schedule(moment_at(when), callback)
 
     async def after(
         self,
@@ -178,20 +177,19 @@ class TimerClient:
         value: bytes = b"",
         timer_id: str | None = None,
         token: str | None = None,
-        millis: int = 0,
         headers: Headers = (),
     ) -> Timer:
         """
         Ask for a callback *delay* from now by this host's clock; otherwise as `at`.
 
         Args:
-            delay: a timedelta or seconds; 0 is the next second that begins. Never early, so up to a second later.
+            delay: a timedelta or seconds; 0 is at once.
 
         Raises:
             WhenError: *delay* is negative, or no time at all.
         """
-        callback = Callback(topic, key, value, timer_id, token, millis, headers)
-        return await self._schedule(second_after(delay, self._clock.wall_s()), callback)
+        callback = Callback(topic, key, value, timer_id, token, headers)
+        return await self._schedule(moment_after(delay, self._clock.wall_s()), callback)
 
     async def send_later(self, key: bytes | None, value: bytes, topic: str, when: datetime | float) -> Timer:
         """
@@ -210,7 +208,6 @@ class TimerClient:
         key: str | bytes | None = None,
         value: bytes = b"",
         token: str | None = None,
-        millis: int = 0,
         headers: Headers = (),
         request: str | None = None,
         timeout_s: float = 10.0,
@@ -242,10 +239,10 @@ class TimerClient:
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
-        callback = Callback(topic, key, value, timer_id, token, millis, headers)
-        second = second_at(when)
+        callback = Callback(topic, key, value, timer_id, token, headers)
+        due_ms = moment_at(when)
         future = future_of(callback, self._reserved)
-        return await self.ask(only_if_absent(future, request), second, timeout_s)
+        return await self.ask(only_if_absent(future, request), due_ms, timeout_s)
 
     async def cancel(
         self, timer_id: str, *, if_pending: bool = False, request: str | None = None, timeout_s: float = 10.0
@@ -283,7 +280,6 @@ class TimerClient:
         key: str | bytes | None = None,
         value: bytes = b"",
         token: str | None = None,
-        millis: int = 0,
         headers: Headers = (),
         if_pending: bool = False,
         request: str | None = None,
@@ -314,18 +310,18 @@ class TimerClient:
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
-        callback = Callback(topic, key, value, timer_id, token, millis, headers)
-        second = second_at(when)
+        callback = Callback(topic, key, value, timer_id, token, headers)
+        due_ms = moment_at(when)
         future = future_of(callback, self._reserved)
-        return await self.ask(only_if_pending(future, if_pending, request), second, timeout_s)
+        return await self.ask(only_if_pending(future, if_pending, request), due_ms, timeout_s)
 
-    async def ask(self, future: Future, second: int | None, timeout_s: float = 10.0, *, asked_by: str = "") -> Answer:
+    async def ask(self, future: Future, due_ms: int | None, timeout_s: float = 10.0, *, asked_by: str = "") -> Answer:
         """
-        Publish *future* as it is, and return what the service says to it: for tools that pass on requests of others.
+        Publish *future*, and return what the service says to it: for tools that pass on requests of others.
 
         Args:
-            future: has a timer id; its `replyTopic` is set to that of this client.
-            second: UNIX second in which it fires; None for a cancel.
+            future: has a timer id; its `replyTopic` is set to that of this client, its `millis` to those of *due_ms*.
+            due_ms: UNIX millisecond at which it fires; None for a cancel.
             timeout_s: longest wait for the answer, once the broker has accepted the request.
             asked_by: who asks, for those who read `timer-request`: the record's header `timer-asked-by`, if any.
 
@@ -343,7 +339,7 @@ class TimerClient:
         future.replyTopic = self._reply_topic
         answers = await self._reading()
         # The key of a cancel is not read by the worker: it is what Kafka's own partitioners find the partition by.
-        key = future.timerId.encode() if second is None else b"%d" % second
+        key = future.timerId.encode() if due_ms is None else timed(future, due_ms)
         headers = [(ASKED_BY_HEADER, asked_by.encode())] if asked_by else []
         publishing = self._publish(key, future.SerializeToString(), future.timerId, headers)
         return await answers.answer(future, publishing, timeout_s)
@@ -362,12 +358,13 @@ class TimerClient:
                 self._answers = await AnswerReader.open(self._reply_topic, partitions, kafka, options, self._timeout_s)
             return self._answers
 
-    async def _schedule(self, second: int, callback: Callback) -> Timer:
+    async def _schedule(self, due_ms: int, callback: Callback) -> Timer:
         future = future_of(callback, self._reserved)
+        key = timed(future, due_ms)
         # One partition per timer id: only there has it one order, which a later request for the same id relies on.
         name = future.timerId or future.callBackKey
-        partition, offset = await self._publish(b"%d" % second, future.SerializeToString(), name)
-        return Timer(second, partition, offset, callback.timer_id, callback.token)
+        partition, offset = await self._publish(key, future.SerializeToString(), name)
+        return Timer(due_ms, partition, offset, callback.timer_id, callback.token)
 
     async def _publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
         """Return partition and offset of the record; *name* chooses the partition, an empty one takes them by turns."""

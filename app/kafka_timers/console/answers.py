@@ -66,6 +66,7 @@ class TimerOut(Model):
     place: Annotated[str, Field(description="where it stands in the order; `cursor` goes on behind one")]
     request: Annotated[str, Field(description="partition:offset of its request, as its callback tells it")]
     second: int
+    due_ms: Annotated[int, Field(description="the same in UNIX milliseconds, to which it fires")]
     at: Annotated[str, Field(description="the same in RFC 3339")]
     topic: str
     key: str | None
@@ -81,8 +82,8 @@ class TimerOut(Model):
         """Return what a worker has *told*."""
         texts = {name: _text(bytes_in(told, name)) for name in ("topic", "key", "timer_id", "token")}
         values = {name: told.get(name) for name in ("value", "value_base64", "headers")}
-        same = {name: told[name] for name in ("place", "request", "second", "value_bytes")}
-        return cls.model_validate(same | texts | values | {"at": at(told["second"])})
+        same = {name: told[name] for name in ("place", "request", "second", "due_ms", "value_bytes")}
+        return cls.model_validate(same | texts | values | {"at": at(told["due_ms"])})
 
 
 class Unknown(Model):
@@ -132,6 +133,7 @@ class AnswerOut(Model):
     state: Annotated[str, Field(description="of the timer: pending, cancelled or fired")]
     request: Annotated[str | None, Field(description="partition:offset of the request of the timer that is meant")]
     second: int | None
+    due_ms: Annotated[int | None, Field(description="the same in UNIX milliseconds")]
     at: Annotated[str | None, Field(description="the same in RFC 3339")]
 
 
@@ -141,6 +143,7 @@ class RecordOut(Model):
     request: str
     appended: str
     second: int | None
+    due_ms: int | None
     cancel: bool
     topic: str
     key: str | None
@@ -155,6 +158,7 @@ class HistoryOut(Model):
     state: Annotated[str, Field(description="pending, parked, fired, refused, cancelled or moved")]
     request: str
     second: int | None
+    due_ms: int | None
     at: str | None
     topic: str
     key: str | None
@@ -174,6 +178,7 @@ class RequestOut(Model):
     request: str
     appended: str
     second: int | None
+    due_ms: int | None
     at: str | None
     cancel: bool
     waits: Annotated[
@@ -220,6 +225,7 @@ class RejectedOut(Model):
     request: str
     cut: int
     second: int | None
+    due_ms: int | None
     cancel: bool = False
     topic: str | None = None
     key: str | None = None
@@ -237,7 +243,7 @@ class RejectedOut(Model):
     def of(cls, rejected: Rejected) -> Self:
         """Return what *rejected* tells."""
         told = rejected.document()
-        return cls.model_validate(told | {"at": at(told.pop("at_ms") // 1000)})
+        return cls.model_validate(told | {"at": at(told.pop("at_ms"))})
 
 
 class RejectedPage(Model):
@@ -247,7 +253,7 @@ class RejectedPage(Model):
     left_out: Annotated[int, Field(description="earlier ones that match")]
 
 
-def answer_out(timer_id: str, answer: Answer, now_s: float, second: int | None = None) -> AnswerOut:
+def answer_out(timer_id: str, answer: Answer, now_s: float, due_ms: int | None = None) -> AnswerOut:
     """
     Return *answer* to a request about *timer_id*.
 
@@ -255,11 +261,11 @@ def answer_out(timer_id: str, answer: Answer, now_s: float, second: int | None =
         timer_id: that it is about.
         answer: to the request.
         now_s: UNIX time; what was due before is taken for fired.
-        second: UNIX second of the new timer that the request has asked for, if it has.
+        due_ms: UNIX millisecond of the new timer that the request has asked for, if it has.
     """
-    is_new = second is not None and answer.outcome not in (Outcome.CANCELLED, Outcome.IGNORED)
-    meant = second if is_new else answer.second
-    state = "pending" if is_new or (meant or 0) > now_s else "fired"
+    is_new = due_ms is not None and answer.outcome not in (Outcome.CANCELLED, Outcome.IGNORED)
+    meant_ms = due_ms if is_new else answer.due_ms
+    state = "pending" if is_new or (meant_ms or 0) > now_s * 1000 else "fired"
     if answer.outcome is Outcome.CANCELLED:
         state = "cancelled"
     return AnswerOut(
@@ -267,8 +273,7 @@ def answer_out(timer_id: str, answer: Answer, now_s: float, second: int | None =
         outcome=answer.outcome,
         state=state,
         request=answer.asked if is_new else answer.request,
-        second=meant,
-        at=None if meant is None else at(meant),
+        **_due(meant_ms),
     )
 
 
@@ -293,14 +298,14 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
         "timer_id": timer_id,
         "state": last.state,
         "request": f"{found.partition}:{last.offset}",
-        "second": last.second,
-        "at": None if last.second is None else at(last.second),
+        **_due(last.due_ms),
         **_callback(future),
         "history": [
             RecordOut(
                 request=f"{found.partition}:{each.offset}",
-                appended=at(each.appended_ms // 1000),
+                appended=at(each.appended_ms),
                 second=each.second,
+                due_ms=each.due_ms,
                 cancel=each.cancel,
                 topic=each.topic,
                 key=each.key or None,
@@ -316,11 +321,11 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
 def request_out(record: ConsumerRecord, future: Future, waits: bool | None) -> RequestOut:
     """Return the request *future* of *record*."""
     second = number_in(record.key)
+    due_ms = None if second is None or future.cancel else second * 1000 + future.millis
     shown = {
         "request": f"{record.partition}:{record.offset}",
-        "appended": at(record.timestamp // 1000),
-        "second": second,
-        "at": None if second is None else at(second),
+        "appended": at(record.timestamp),
+        **_due(due_ms),
         "cancel": future.cancel,
         "waits": waits,
         "timer_id": future.timerId or None,
@@ -341,16 +346,26 @@ def topics_out(found: CallbackTopics) -> TopicsOut:
 def waiting_out(timer_id: str, told: Told) -> HistoryOut:
     """Return what a worker has *told* of the timer that waits under *timer_id*."""
     timer = TimerOut.of(told)
-    same = timer.model_dump(include={"request", "second", "at", "topic", "key", "token", "value", "value_base64"})
+    same = timer.model_dump(
+        include={"request", "second", "due_ms", "at", "topic", "key", "token", "value", "value_base64"}
+    )
     headers = timer.headers or []
     return HistoryOut(timer_id=timer_id, state=State.PENDING, headers=headers, history=[], complete=False, **same)
 
 
-def at(second: int) -> str:
-    """Return the UNIX *second* in RFC 3339; as it is where no calendar has it."""
+def at(moment_ms: int) -> str:
+    """Return *moment_ms*, UNIX milliseconds, in RFC 3339, a fraction only where there is one."""
+    second, millis = divmod(moment_ms, 1000)
     if not 0 <= second < SECOND_LIMIT:
+        # No calendar has it.
         return str(second)
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(second, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{f'.{millis:03}' if millis else ''}Z")
+
+
+def _due(due_ms: int | None) -> dict[str, Any]:
+    if due_ms is None:
+        return {"second": None, "due_ms": None, "at": None}
+    return {"second": due_ms // 1000, "due_ms": due_ms, "at": at(due_ms)}
 
 
 def _text(data: bytes | None) -> str | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from kafka_timers.client.request import Callback, future_of, second_after, second_at, when_of
+from kafka_timers.client.request import Callback, future_of, moment_after, moment_at, when_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future
 from kafka_timers.errors import RequestError
 
@@ -48,19 +48,19 @@ class When(Model):
             raise ValueError("give `at` or `after`, not both")
         return self
 
-    def second(self, now_s: float) -> int | None:
+    def due_ms(self, now_s: float) -> int | None:
         """
-        Return the UNIX second; None if neither is given.
+        Return the UNIX millisecond; None if neither is given.
 
         Raises:
-            WhenError: it is no second that a timer can have.
+            WhenError: it is none that a timer can have.
             ValueError: `at` is neither RFC 3339 nor a number.
         """
         if self.after is not None:
-            return second_after(self.after, now_s)
+            return moment_after(self.after, now_s)
         if self.at is None:
             return None
-        return second_at(when_of(self.at) if isinstance(self.at, str) else self.at)
+        return moment_at(when_of(self.at) if isinstance(self.at, str) else self.at)
 
 
 class Change(When):

@@ -5,6 +5,7 @@ Which address does what, and what an error is answered.
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import wraps
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
@@ -199,8 +200,8 @@ async def create_timer(
     if idempotency_key and wish.timer_id not in (None, idempotency_key):
         raise _ProblemError(422, "timerId and Idempotency-Key are two names for one thing: give one, or the same twice")
     timer_id = wish.timer_id or idempotency_key or str(uuid.uuid4())
-    future, second = _future(Future(timerId=timer_id), wish, service), _second(wish, service)
-    answer = await service.create(future, second or 0, caller)
+    future, due_ms = _future(Future(timerId=timer_id), wish, service), _due_ms(wish, service)
+    answer = await service.create(future, due_ms or 0, caller)
     if answer.outcome is Outcome.IGNORED:
         if idempotency_key:
             response.status_code = 200
@@ -211,7 +212,7 @@ async def create_timer(
             "PUT; an id is known until an hour after its timer's second",
         )
     response.headers["Location"] = f"/v1/timers/{quote(timer_id, safe='')}"
-    return answer_out(timer_id, answer, service.clock.wall_s(), second)
+    return answer_out(timer_id, answer, service.clock.wall_s(), due_ms)
 
 
 async def list_timers(
@@ -251,22 +252,22 @@ async def set_timer(timer_id: _Id, wish: Wish, service: _Asked, caller: _Operato
     """Ask for a timer; it takes the place of the one that waits under its id. If that fires already, both do."""
     if wish.timer_id not in (None, timer_id):
         raise _ProblemError(422, "timerId is another one than the address has")
-    second = _second(wish, service) or 0
-    answer = await service.set(_future(Future(timerId=timer_id), wish, service), second, caller)
-    return answer_out(timer_id, answer, service.clock.wall_s(), second)
+    due_ms = _due_ms(wish, service) or 0
+    answer = await service.set(_future(Future(timerId=timer_id), wish, service), due_ms, caller)
+    return answer_out(timer_id, answer, service.clock.wall_s(), due_ms)
 
 
 async def move_timer(timer_id: _Id, change: Change, service: _Asked, caller: _Operator) -> AnswerOut:
     """Change a timer that waits: its time, or what it sends; what is left out stays. Otherwise nothing happens."""
-    second = _second(change, service)
+    due_ms = _due_ms(change, service)
     waiting = await service.pending(timer_id)
     if isinstance(waiting, Found):
         raise _gone(timer_id, waiting)
-    request, second_before, future = waiting
-    answer = await service.move(_future(future, change, service), second or second_before, caller, request)
+    request, due_before_ms, future = waiting
+    answer = await service.move(_future(future, change, service), due_ms or due_before_ms, caller, request)
     if answer.outcome is not Outcome.MOVED:
         raise _ProblemError(409, f"{timer_id!r} was moved, cancelled or fired meanwhile: nothing has changed")
-    return answer_out(timer_id, answer, service.clock.wall_s(), second or second_before)
+    return answer_out(timer_id, answer, service.clock.wall_s(), due_ms or due_before_ms)
 
 
 async def cancel_timer(
@@ -348,18 +349,18 @@ async def redrive(
     service: _Asked,
     caller: _Operator,
 ) -> AnswerOut:
-    """Send a refused request again, once; at its own second, or at once if that is past."""
+    """Send a refused request again, once; when it is due, or at once if that is past."""
     async with service.rejected() as log:
         refused: Rejected = await log.at(place)
     workers = await service.workers()
-    now_s = int(service.clock.wall_s())
-    again = refused.again(service.topics.requests, len(workers.addresses), now_s, _second(when, service))
+    now_ms = int(service.clock.wall_s() * 1000)
+    again = refused.again(service.topics.requests, len(workers.addresses), now_ms, _due_ms(when, service))
     answer = await service.redrive(again, caller)
     if answer.outcome is Outcome.IGNORED:
         raise _ProblemError(
             409, f"{place} was sent again already, or its id has a later timer: request {answer.request}"
         )
-    return answer_out(again.future.timerId, answer, service.clock.wall_s(), again.second)
+    return answer_out(again.future.timerId, answer, service.clock.wall_s(), again.due_ms)
 
 
 async def show_status(service: _Asked) -> dict[str, Any]:
@@ -408,9 +409,9 @@ def _future(future: Future, change: Change, service: Service) -> Future:
     return future
 
 
-def _second(when: When, service: Service) -> int | None:
+def _due_ms(when: When, service: Service) -> int | None:
     try:
-        return when.second(service.clock.wall_s())
+        return when.due_ms(service.clock.wall_s())
     except ValueError as error:
         raise _ProblemError(422, str(error)) from error
 
@@ -420,7 +421,7 @@ def _instant(text: str | None) -> int | None:
         return None
     try:
         when = when_of(text)
-        return when if isinstance(when, int) else max(int(when.timestamp()), 0)
+        return max(int(when.timestamp() if isinstance(when, datetime) else when), 0)
     except ValueError as error:
         raise _ProblemError(422, str(error)) from error
 

@@ -62,10 +62,10 @@ class TopicForbiddenError(KafkaTimersError):
 
 
 class Waiting(NamedTuple):
-    """A timer that waits: partition:offset of its request, its UNIX second, and what it asks for."""
+    """A timer that waits: partition:offset of its request, its UNIX millisecond, and what it asks for."""
 
     request: str
-    second: int
+    due_ms: int
     future: Future
 
 
@@ -193,7 +193,7 @@ class Service:
             future = await request_at(self._settings.kafka, self._settings.topic_prefix, told["request"])
             if future is not None:
                 future.ClearField("copy")
-                return Waiting(told["request"], told["second"], future)
+                return Waiting(told["request"], told["due_ms"], future)
         found = await self._found(timer_id, _READING_S)
         return Waiting(*found.waiting) if found.waiting else found
 
@@ -249,20 +249,20 @@ class Service:
 
     # --- asking ------------------------------------------------------------------------------------------------------
 
-    async def create(self, future: Future, second: int, caller: Caller) -> Answer:
+    async def create(self, future: Future, due_ms: int, caller: Caller) -> Answer:
         """Ask for a timer whose id is not known yet."""
         self._check(future)
-        return await self._ask(only_if_absent(future), second, caller, "create")
+        return await self._ask(only_if_absent(future), due_ms, caller, "create")
 
-    async def set(self, future: Future, second: int, caller: Caller) -> Answer:
+    async def set(self, future: Future, due_ms: int, caller: Caller) -> Answer:
         """Ask for a timer, whatever its id has had."""
         self._check(future)
-        return await self._ask(future, second, caller, "set")
+        return await self._ask(future, due_ms, caller, "set")
 
-    async def move(self, future: Future, second: int, caller: Caller, request: str) -> Answer:
+    async def move(self, future: Future, due_ms: int, caller: Caller, request: str) -> Answer:
         """Replace the timer of *request*, if it still waits."""
         self._check(future)
-        return await self._ask(only_if_pending(future, True, request), second, caller, "move")
+        return await self._ask(only_if_pending(future, True, request), due_ms, caller, "move")
 
     async def cancel(self, timer_id: str, caller: Caller, request: str | None) -> Answer:
         """Take back the timer of *timer_id*; with *request* only that one."""
@@ -272,7 +272,7 @@ class Service:
     async def redrive(self, again: Again, caller: Caller) -> Answer:
         """Ask once more for what was refused."""
         self._check(again.future)
-        return await self._ask(again.future, again.second, caller, "redrive")
+        return await self._ask(again.future, again.due_ms, caller, "redrive")
 
     def _check(self, future: Future) -> None:
         self._check_topic(future.callBackTopic)
@@ -289,12 +289,12 @@ class Service:
                 "callbacks there"
             )
 
-    async def _ask(self, future: Future, second: int | None, caller: Caller, what: str) -> Answer:
+    async def _ask(self, future: Future, due_ms: int | None, caller: Caller, what: str) -> Answer:
         async with self._starting:
             if self._client is None:
                 client = TimerClient(self._settings.kafka, topic_prefix=self._settings.topic_prefix, timeout_s=10.0)
                 self._client = await self._opened.enter_async_context(client)
-        answer = await self._client.ask(future, second, asked_by=caller.name)
+        answer = await self._client.ask(future, due_ms, asked_by=caller.name)
         # What is being read of the log may end before this.
         self._reads.forget(("find", future.timerId))
         log.info(

@@ -43,7 +43,7 @@ class _Record(Protocol):
 class Again(NamedTuple):
     """A request that asks once more for what was refused: under a timer id, and on the condition IF_ABSENT."""
 
-    second: int
+    due_ms: int
     future: Future
 
 
@@ -107,6 +107,12 @@ class Rejected:
         second = number_in(self.key)
         return second if second and second < SECOND_LIMIT else None
 
+    @property
+    def due_ms(self) -> int | None:
+        """The UNIX millisecond that it asks for; None where its key names no second, or its value is no Future."""
+        second, future = self.second, self.future
+        return None if second is None or future is None else second * 1000 + future.millis
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON: what it asks for, and key and value of the record where that cannot be told."""
         told: dict[str, Any] = {
@@ -119,6 +125,7 @@ class Rejected:
             "request": self.request,
             "cut": self.cut,
             "second": self.second,
+            "due_ms": self.due_ms,
         }
         if self.future is None or self.second is None:
             told |= json_of("record_key", self.key)
@@ -135,7 +142,7 @@ class Rejected:
             "headers": headers_of(future.headers),
         }
 
-    def again(self, requests: str, partitions: int, now_s: int, second: int | None = None) -> Again:
+    def again(self, requests: str, partitions: int, now_ms: int, due_ms: int | None = None) -> Again:
         """
         Return the request that asks for it once more.
 
@@ -145,13 +152,13 @@ class Rejected:
         Args:
             requests: name of `timer-request`.
             partitions: how many of it are served.
-            now_s: UNIX second; what was due before is asked for at this one.
-            second: UNIX second to ask for instead of its own.
+            now_ms: UNIX millisecond; what was due before is asked for at this one.
+            due_ms: UNIX millisecond to ask for instead of its own.
 
         Raises:
             RequestError: it cannot be; the text says why.
         """
-        if why := self._why_not(requests, second):
+        if why := self._why_not(requests, due_ms):
             raise RequestError(f"{self.place} cannot be sent again: {why}")
         future = Future()
         future.CopyFrom(self.future or Future())
@@ -164,9 +171,9 @@ class Rejected:
         elif self.request.partition(":")[0] == str(partition_of(future.timerId, partitions)):
             # It is known by its id for an hour itself, if it was refused in its second.
             future.ifRequest = self.request
-        return Again(second or max(self.second or 0, now_s), future)
+        return Again(due_ms or max(self.due_ms or 0, now_ms), future)
 
-    def _why_not(self, requests: str, second: int | None) -> str:
+    def _why_not(self, requests: str, due_ms: int | None) -> str:
         """Return why it cannot be sent again, as the end of a sentence; empty if it can be."""
         if self.door:
             return f"it came through the door {self.door}: publish it on {self.topic} again"
@@ -180,6 +187,6 @@ class Rejected:
             return "it is a cancel: use kafka-timers cancel"
         if self.future.condition == Condition.IF_PENDING:
             return "it was to stand only where it replaces a pending timer: use kafka-timers move"
-        if second is None and (self.second is None or self.reason in _KEYS):
+        if due_ms is None and (self.second is None or self.reason in _KEYS):
             return f"its key names no second ({self.reason}): give one, with --in or --at"
         return ""

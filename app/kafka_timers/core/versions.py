@@ -190,7 +190,8 @@ class Answer(NamedTuple):
             timerId=self.timer_id.decode(), outcome=Reply.Outcome.Name(self.outcome), asked=f"{partition}:{self.offset}"
         )
         if self.version:
-            reply.second, reply.request = self.version.second, f"{partition}:{self.version.offset}"
+            reply.second, reply.millis = divmod(self.version.due_ms, 1000)
+            reply.request = f"{partition}:{self.version.offset}"
         return reply
 
 

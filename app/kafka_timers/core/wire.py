@@ -25,6 +25,7 @@ __all__ = [
     "ID_HEADER",
     "ID_MEMORY_MS",
     "ID_MEMORY_S",
+    "MILLIS_HEADER",
     "OSCILLATOR_HEADER",
     "REJECT_PREFIX",
     "REQUEST_HEADER",
@@ -115,11 +116,13 @@ OSCILLATOR_HEADER = "oscillator"
 TOKEN_HEADER = "timer-token"  # noqa: S105  # a header's name, no secret
 ID_HEADER = "timer-id"
 EXPIRY_HEADER = "timer-expiry"
+# Of that second, 1 to 999; absent where it is 0.
+MILLIS_HEADER = "timer-millis"
 REQUEST_HEADER = "timer-request"
 # On `timer-request`: who has asked, where somebody asks for others.
 ASKED_BY_HEADER = "timer-asked-by"
 # The headers that the service itself sets on every callback.
-SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, REQUEST_HEADER))
+SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, MILLIS_HEADER, REQUEST_HEADER))
 # What the names of the headers on `timer-rejected` begin with that tell of the refusal.
 REJECT_PREFIX = "timer-rejected-"
 
@@ -211,6 +214,8 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
     """
     # Once per callback: each field is read once, since reading one is a call into the protobuf runtime.
     headers: list[tuple[str, bytes | None]] = [(EXPIRY_HEADER, b"%d" % second), (REQUEST_HEADER, name)]
+    if millis := request.millis:
+        headers.insert(1, (MILLIS_HEADER, b"%d" % millis))
     if timer_id := request.timerId:
         headers.insert(0, (ID_HEADER, timer_id))
     if token := request.token:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER
 from kafka_timers.lake.outcomes import due_ms, figures, fires
-from kafka_timers.lake.schema import AUDIT_SECONDS
+from kafka_timers.lake.schema import AUDIT_SECONDS, asked_ms
 
 __all__ = [
     "ADVICE",
@@ -38,7 +38,7 @@ ADVICE = {
     "not-promoted": "Run `kafka-timers lake promote`: it fires at once then. Promote more often from now on.",
     "missing": "The callback is not in its topic. If that topic's retention has not deleted it, make the timer again.",
     "doubled": "Receivers that read committed records have it more than once. With at-least-once this may be.",
-    "early": "The callback was there before its second. Compare the clocks of brokers and oscillators.",
+    "early": "The callback was there before it was due. Compare the clocks of brokers and oscillators.",
     "stale-version": "The timer had been cancelled or moved in time, and fired all the same.",
     "unexpected": "The callback is of no request that was to fire. Who else writes to this topic?",
 }
@@ -239,14 +239,16 @@ def callback_findings(
     )
     came, back = F.col("times").isNotNull(), F.col("taken_by").isNotNull()
     is_due = F.col("fence").isNotNull() & ~back & F.col("reason").isNull()
-    early_ms = F.col("second") * 1000 - F.col("at_ms")
+    # Whoever fires at ticks alone fires all of a second with its tick, and seals whole seconds.
+    is_by_millis = F.col("sealed_ms") % 1000 != 0
+    early_ms = F.when(is_by_millis, asked_ms()).otherwise(F.col("second") * 1000) - F.col("at_ms")
     why_not = F.coalesce(F.concat(F.lit("it was rejected, "), "reason"), F.lit("no worker had taken a copy of it"))
     other = (F.col("says") != F.col("second")) | (F.col("seen_in") != F.col("topic"))
     said = F.format_string
     findings = [
         ("missing", is_due & ~came, said("no callback in %s", "topic")),
         ("doubled", is_due & (F.col("times") > 1), said("%d callbacks, the first in %s", "times", "seen_in")),
-        ("early", is_due & (early_ms > 0), said("callback in %s %d ms before its second", "seen_in", early_ms)),
+        ("early", is_due & (early_ms > 0), said("callback in %s %d ms before it was due", "seen_in", early_ms)),
         ("stale-version", came & back, said("callback in %s, and record %d had withdrawn it", "seen_in", "taken_by")),
         ("unexpected", came & ~back & ~is_due, said("callback in %s, and %s", "seen_in", why_not)),
         (

@@ -104,7 +104,7 @@ REQUESTS = Table(
         ("appended_ms", LongType, False, "UNIX milliseconds of the append"),
         ("kind", StringType, False, "request, cancel, copy (of a far request, by promote) or refused"),
         ("second", LongType, True, "UNIX second in which it is due; null of cancels and of what is refused"),
-        ("millis", IntegerType, True, "0-999, order within the second; null where second is"),
+        ("millis", IntegerType, True, "0-999, of that second; null where second is"),
         ("topic", StringType, True, "of the callback; null where second is"),
         ("timer_id", StringType, True, "the sender's name for the timer; null without one, and of what is refused"),
         ("reason", StringType, True, "why it is refused, else null"),

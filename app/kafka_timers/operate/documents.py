@@ -39,12 +39,12 @@ Document = dict[str, Any]
 
 def timer_document(timer: Timer) -> Document:
     """Return *timer* as JSON."""
-    return dataclasses.asdict(timer) | {"request": timer.request}
+    return dataclasses.asdict(timer) | {"second": timer.second, "request": timer.request}
 
 
 def answer_document(timer_id: str, answer: Answer) -> Document:
     """Return the *answer* to a cancel, a move or a create of *timer_id* as JSON."""
-    return {"timer_id": timer_id} | dataclasses.asdict(answer)
+    return {"timer_id": timer_id} | dataclasses.asdict(answer) | {"second": answer.second}
 
 
 def status_document(status: ServiceStatus) -> Document:
@@ -88,19 +88,20 @@ def callback_document(record: ConsumerRecord, now_s: float) -> Document:
     """
     Return *record*, which was read from a callback topic, as JSON.
 
-    `second` and `lateness_ms` are null for a record that is no callback.
+    `second`, `due_ms` and `lateness_ms` are null for a record that is no callback.
 
     Args:
         record: as the consumer returned it.
         now_s: UNIX time at which it arrived.
     """
     headers = dict(reversed(record.headers))
-    second, lateness_ms = lateness_of(record, now_s)
+    due_ms, lateness_ms = lateness_of(record, now_s)
     return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "second": second,
+        "second": None if due_ms is None else due_ms // 1000,
+        "due_ms": due_ms,
         "lateness_ms": lateness_ms,
         **json_of("request", headers.get(REQUEST_HEADER)),
         **json_of("timer_id", headers.get(ID_HEADER)),

@@ -60,11 +60,11 @@ class Found:
 
     @property
     def waiting(self) -> tuple[str, int, Future] | None:
-        """The timer that is pending or parked: partition:offset of its request, its UNIX second, what it asks for."""
+        """The timer that is pending or parked: partition:offset of its request, its UNIX millisecond, its Future."""
         last = next((each for each in reversed(self.outcomes) if each.state in (State.PENDING, State.PARKED)), None)
-        if last is None or last.second is None:
+        if last is None or last.due_ms is None:
             return None
-        return f"{self.partition}:{last.offset}", last.second, self.request_of(last)
+        return f"{self.partition}:{last.offset}", last.due_ms, self.request_of(last)
 
     def request_of(self, outcome: Outcome) -> Future:
         """Return what the record of *outcome* asks for."""

@@ -12,7 +12,7 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.topics import answering
-from kafka_timers.core.wire import EXPIRY_HEADER
+from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER
 from kafka_timers.errors import TopicsError
 
 __all__ = ["lateness_of", "watching"]
@@ -54,18 +54,20 @@ async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIt
 
 def lateness_of(record: ConsumerRecord, now_s: float) -> tuple[int | None, int | None]:
     """
-    Return second and lateness in milliseconds of a callback; None and None for a record that is no callback.
+    Return when a callback was due, in UNIX milliseconds, and its lateness; None and None for a record that is none.
 
-    Lateness counts from the timer's second to the record's own time, or to *now_s* if the record carries none.
+    Lateness counts to the record's own time, or to *now_s* if the record carries none. A callback of an earlier
+    version does not tell its millisecond: its lateness counts from its second.
 
     Args:
         record: read from a callback topic.
         now_s: UNIX time at which the record arrived.
     """
     # Of one name the first: callbacks of earlier versions may have the requester's behind it.
-    expiry = dict(reversed(record.headers)).get(EXPIRY_HEADER) or b""
-    if not re.fullmatch(b"[0-9]{1,11}", expiry):
+    headers = dict(reversed(record.headers))
+    expiry, millis = headers.get(EXPIRY_HEADER) or b"", headers.get(MILLIS_HEADER) or b"0"
+    if not re.fullmatch(b"[0-9]{1,11}", expiry) or not re.fullmatch(b"[0-9]{1,3}", millis):
         return None, None
-    second = int(expiry)
+    due_ms = int(expiry) * 1000 + int(millis)
     at_ms = record.timestamp if record.timestamp >= 0 else int(now_s * 1000)
-    return second, at_ms - second * 1000
+    return due_ms, at_ms - due_ms

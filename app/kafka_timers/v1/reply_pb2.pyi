@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Reply(_message.Message):
-    __slots__ = ("timerId", "outcome", "second", "request", "asked")
+    __slots__ = ("timerId", "outcome", "second", "request", "asked", "millis")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OUTCOME_UNSPECIFIED: _ClassVar[Reply.Outcome]
@@ -28,9 +28,11 @@ class Reply(_message.Message):
     SECOND_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
+    MILLIS_FIELD_NUMBER: _ClassVar[int]
     timerId: str
     outcome: Reply.Outcome
     second: int
     request: str
     asked: str
-    def __init__(self, timerId: _Optional[str] = ..., outcome: _Optional[_Union[Reply.Outcome, str]] = ..., second: _Optional[int] = ..., request: _Optional[str] = ..., asked: _Optional[str] = ...) -> None: ...
+    millis: int
+    def __init__(self, timerId: _Optional[str] = ..., outcome: _Optional[_Union[Reply.Outcome, str]] = ..., second: _Optional[int] = ..., request: _Optional[str] = ..., asked: _Optional[str] = ..., millis: _Optional[int] = ...) -> None: ...

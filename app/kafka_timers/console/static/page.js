@@ -75,7 +75,10 @@ export function ask({ title, text = "", cli = "", input = "", value = "", yes })
   });
 }
 
-export const at = (second) => (second === null || second === undefined ? "–" : new Date(second * 1000).toISOString().replace("T", " ").replace(".000Z", " UTC"));
+export const at = (second) => (second === null || second === undefined ? "–" : new Date(second * 1000).toISOString().replace("T", " ").replace(/(\.000)?Z$/, " UTC"));
+
+/** When a timer is due, in UNIX seconds with their fraction; null if nothing tells. */
+export const dueOf = ({ dueMs }) => (dueMs === null || dueMs === undefined ? null : dueMs / 1000);
 
 /** A time from now on, as people say it: "in 3 min", "2 h ago". */
 export function fromNow(second) {

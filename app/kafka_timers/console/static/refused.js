@@ -1,6 +1,6 @@
 // What was refused, and sending it again.
 
-import { act, ask, at, el, failure, get, link, number, quoted, table } from "./page.js";
+import { act, ask, at, dueOf, el, failure, get, link, number, quoted, table } from "./page.js";
 
 const HEADS = [{ name: "refused" }, { name: "reason" }, { name: "asks for" }, { name: "timer id" }, { name: "request" }, { name: "" }];
 
@@ -33,7 +33,7 @@ export async function refused(screen) {
     const rows = page.rejected.reverse().map((each) => [
       each.at.replace("T", " ").replace("Z", ""),
       [each.reason, each.door && ` by door ${each.door}`, each.words && `: ${each.words}`].filter(Boolean).join(""),
-      each.topic === null ? `key ${each.recordKey ?? each.recordKeyBase64 ?? "null"}` : each.cancel ? "a cancel" : `${each.topic}, ${at(each.second)}`,
+      each.topic === null ? `key ${each.recordKey ?? each.recordKeyBase64 ?? "null"}` : each.cancel ? "a cancel" : `${each.topic}, ${at(dueOf(each))}`,
       each.timerId ? link(each.timerId, "timer", each.timerId) : "–",
       `${each.source} ${each.request}`,
       mayAct && each.topic !== null && !each.cancel ? el("button", { onclick: () => redrive(each), "aria-label": `Send ${each.place} again` }, "Send again") : "",

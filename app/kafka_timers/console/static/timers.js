@@ -1,12 +1,12 @@
 // Search among the timers that wait, and all of one.
 
-import { act, ask, at, bytesOf, el, failure, fromNow, get, hex, link, number, quoted, table, unknown } from "./page.js";
+import { act, ask, at, bytesOf, dueOf, el, failure, fromNow, get, hex, link, number, quoted, table, unknown } from "./page.js";
 
 const AGAIN_MS = 2_000;
 const HEADS = [{ name: "fires" }, { name: "timer id" }, { name: "topic" }, { name: "key" }, { name: "request" }, { name: "bytes", number: true }];
 
 const row = (each) => [
-  el("span", {}, at(each.second), " ", el("span", { class: "soft" }, fromNow(each.second))),
+  el("span", {}, at(dueOf(each)), " ", el("span", { class: "soft" }, fromNow(dueOf(each)))),
   each.timerId ? link(each.timerId, "timer", each.timerId) : el("span", { class: "soft" }, "none"),
   each.topic, each.key ?? "–", each.request, number(each.valueBytes),
 ];
@@ -51,7 +51,7 @@ async function request(place, at_, signal) {
     const waits = told.waits === null ? "whether it waits is not known: no worker tells, or it lies in the lake" : told.waits ? "it waits" : "it waits no more";
     part.replaceChildren(
       el("h3", {}, `Request ${at_}`),
-      el("p", { class: "state" }, told.cancel ? `A cancel, of ${told.appended}` : `Asked for at ${told.appended}, for ${at(told.second)}: ${waits}`),
+      el("p", { class: "state" }, told.cancel ? `A cancel, of ${told.appended}` : `Asked for at ${told.appended}, for ${at(dueOf(told))}: ${waits}`),
       table(HEADS, [row({ ...told, valueBytes: bytesOf(told).length })]),
       ...(told.cancel ? [] : [el("h3", {}, "Value"), values(told)]));
   } catch (error) {
@@ -142,7 +142,7 @@ function draw(screen, id, told) {
     await ask({ title: "Take it back?", text: `${id} would not fire.`, cli: `kafka-timers cancel ${name} --if-pending --request ${told.request}`, yes: "Take it back" }),
     () => act("DELETE", `${path}?request=${told.request}`));
   const fire = async () => after(
-    await ask({ title: "Fire it now?", text: `${id} would fire in the next second, and not at ${told.at}.`, cli: `kafka-timers fire-now ${name}`, yes: "Fire it" }),
+    await ask({ title: "Fire it now?", text: `${id} would fire now, and not at ${told.at}.`, cli: `kafka-timers fire-now ${name}`, yes: "Fire it" }),
     () => act("PATCH", path, { after: 0 }));
   const move = async () => after(
     await ask({ title: "Move it", text: "RFC 3339 with a zone, or UNIX seconds. All else stays as it is.", cli: `kafka-timers move ${name} --at … --topic ${quoted(told.topic)} --if-pending --request ${told.request}`, input: "New time", value: told.at, yes: "Move it" }),
@@ -155,7 +155,7 @@ function draw(screen, id, told) {
     : [["Ask again", again]];
   place.replaceChildren(
     el("h2", {}, id),
-    el("p", { class: `state${told.state === "refused" ? " bad" : ""}` }, `${told.state}; ${waits ? "fires" : "was for"} ${at(told.second)}, ${fromNow(told.second)}`),
+    el("p", { class: `state${told.state === "refused" ? " bad" : ""}` }, `${told.state}; ${waits ? "fires" : "was for"} ${at(dueOf(told))}, ${fromNow(dueOf(told))}`),
     el("div", { class: "buttons" }, mayAct ? buttons.map(([text, does]) => el("button", { onclick: does }, text)) : el("span", { class: "soft" }, "You may look only.")),
     said,
     el("h3", {}, "Callback"),
@@ -166,6 +166,6 @@ function draw(screen, id, told) {
     told.complete ? "" : el("p", { id: "reading", class: "soft", role: "status" }, "The log is still being read …"),
     el("ol", { class: "life" }, told.history.map((each) => el("li", {},
       el("strong", {}, each.cancel ? "taken back" : "asked for"), ` at ${each.appended.replace("T", " ").replace("Z", " UTC")}, request ${each.request}`,
-      el("br"), each.cancel ? `the cancel: ${each.state}` : `for ${at(each.second)}: ${each.state}${each.reason ? `, ${each.reason}` : ""}`))),
+      el("br"), each.cancel ? `the cancel: ${each.state}` : `for ${at(dueOf(each))}: ${each.state}${each.reason ? `, ${each.reason}` : ""}`))),
     el("p", {}, el("code", {}, `kafka-timers find ${name}`)));
 }

@@ -16,7 +16,8 @@ export async function trial({ place, signal, mayAct }) {
 
   const tell = () => {
     const id = fields.timerId.value ? ` --timer-id ${quoted(fields.timerId.value)}` : "";
-    cli.textContent = `kafka-timers send --in ${fields.after.value}s --topic ${quoted(fields.topic.value)} --key ${quoted(fields.key.value)} --value ${quoted(fields.value.value)}${id}`;
+    const after = Number(fields.after.value);
+    cli.textContent = `kafka-timers send --in ${Number.isInteger(after) ? `${after}s` : `${Math.ceil(after * 1000)}ms`} --topic ${quoted(fields.topic.value)} --key ${quoted(fields.key.value)} --value ${quoted(fields.value.value)}${id}`;
   };
   const submit = async (event) => {
     event.preventDefault();
