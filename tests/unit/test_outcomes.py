@@ -113,5 +113,5 @@ def test_table_fits_a_terminal_and_holds_no_control_characters() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "3:12345678  2023-11-14 22:13:20  2096-10-02 07:06:40.250  pending   \\x1b[2J" in shown
     assert "3:12345679  2023-11-14 22:13:21  cancel                   too late" in shown
-    assert "3:12345680  2023-11-14 22:13:21  -                    refused   key-missing" in shown
+    assert "3:12345680  2023-11-14 22:13:21  -                        refused   key-missing" in shown
     assert all(line.isprintable() and len(line) <= 80 for line in shown.splitlines())
