@@ -20,7 +20,7 @@ from kafka_timers.core.wire import Sealed, Topics
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
-from kafka_timers.worker.sender import KafkaSender
+from kafka_timers.worker.sender import KafkaSender, transactional_id
 
 Start = Callable[..., Awaitable[KafkaSender]]
 GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
@@ -101,12 +101,16 @@ async def test_what_an_owner_left_open_is_never_visible(start: Start, address: s
     assert await visible(address, prefix + "callbacks") == [b"redone"]
 
 
+@pytest.mark.parametrize("sealed", [0, 1, 2])
 @pytest.mark.parametrize("moment", ["before begin", "before send", "before commit"])
 async def test_an_owner_that_was_shut_out_makes_nothing_visible(
-    start: Start, address: str, prefix: str, moment: str
+    start: Start, address: str, prefix: str, moment: str, sealed: int
 ) -> None:
-    """Whenever it notices: it is told that another one owns the partition."""
+    """Whenever it notices, and whichever of its producers is next: it is told that another one owns the partition."""
     first = await start()
+    for second in range(sealed):
+        await first.begin()
+        await first.commit(Sealed(last=second, format=3))
     if moment != "before begin":
         await first.begin()
     if moment == "before commit":
@@ -118,7 +122,35 @@ async def test_an_owner_that_was_shut_out_makes_nothing_visible(
     send(second, prefix + "callbacks", b"good")
     await second.commit(Sealed(last=100))
     assert await visible(address, prefix + "callbacks") == [b"good"]
-    assert await sealed_seconds(address, prefix) == [100]
+    assert await sealed_seconds(address, prefix) == [*range(sealed), 100]
+
+
+@pytest.mark.parametrize("forms", [(), (2,), (3, 2), (3, 3, 2), (3, 3, 3, 2)])
+async def test_whoever_knows_the_last_seal_shuts_an_owner_out_with_the_one_id_that_it_knows(
+    start: Start, address: str, prefix: str, forms: tuple[int, ...]
+) -> None:
+    """A worker of an earlier version knows the first id alone, and leaves a partition that is sealed in format 3."""
+    sender = await start()
+    for second, form in enumerate(forms):
+        await sender.begin()
+        await sender.commit(Sealed(last=second, format=form))
+    async with AIOKafkaProducer(
+        bootstrap_servers=address, transactional_id=transactional_id(prefix + "g", prefix, 0), acks="all"
+    ):
+        assert not await sender.is_held()
+        with pytest.raises(FencedError):
+            await finish(sender, "before begin", prefix)
+    assert await sealed_seconds(address, prefix) == [*range(len(forms))]
+
+
+async def test_transactions_of_one_owner_appear_in_their_order(start: Start, address: str, prefix: str) -> None:
+    sender = await start()
+    for second in range(100, 130):
+        await sender.begin()
+        send(sender, prefix + "callbacks", b"%d" % second)
+        await sender.commit(Sealed(last=second, format=3))
+    assert await visible(address, prefix + "callbacks") == [b"%d" % second for second in range(100, 130)]
+    assert (await sealed_seconds(address, prefix))[-1] == 129
 
 
 async def finish(sender: KafkaSender, moment: str, prefix: str) -> None:
@@ -173,8 +205,9 @@ async def test_an_owner_is_one_until_another_sender_was_started(start: Start, ad
     await old.begin()
     send(old, prefix + "callbacks", b"callback")
     asked = asyncio.create_task(old.is_held())
-    await old.commit(Sealed(partition=0, first=1, last=1))
+    await old.commit(Sealed(partition=0, first=1, last=1, format=3))
     assert await asked
+    assert await old.is_held()
     new = await start()
     assert not await old.is_held()
     assert await new.is_held()

@@ -887,6 +887,22 @@ MUTANTS = [
         "    return name if is_plain else",
         "    return name if True else",
     ),
+    Mutant(
+        "an owner's second producer is shut out by its first use",
+        SENDER,
+        (
+            (
+                "            for producer in self._producers:\n                await producer.start()\n",
+                "            await self._producer.start()\n",
+            ),
+            (
+                "        await self._free.acquire()\n        self._producer.begin()\n",
+                "        await self._free.acquire()\n"
+                "        if self._producer.coordinator.identity[0] < 0:\n            await self._producer.start()\n"
+                "        self._producer.begin()\n",
+            ),
+        ),
+    ),
     _one(
         "doors have transactional ids in common",
         "adapters/reader.py",

@@ -243,7 +243,7 @@ def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
         digest=digest_of([6, 9]),
         fence=15,
         restore_from=12,
-        format=2,
+        format=3,
         first_ms=21_000,
         end_ms=31_000,
         conditions_from=15,

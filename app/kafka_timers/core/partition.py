@@ -51,7 +51,8 @@ class Partition:
     Args:
         number: of the partition.
         horizon_s: requests due more seconds than this after their append are left to the lake; 0 leaves none.
-        format: of seals that every member of the group can read; conditions are judged once a scan began with 2.
+        format: of seals that every member of the group can read; conditions are judged once a scan began with 2, and
+            moments within a second with 3.
 
     Attributes:
         head: how far it has come.
@@ -418,9 +419,8 @@ class Partition:
             horizon_s=self.horizon_s,
             horizon_from=self.horizon_from,
         )
-        # Whoever knows no more than whole seconds can read what covers some.
-        is_whole = not (self.sealed_ms % 1000 or scan.end_ms % 1000)
-        form = min(self.format, 2) if is_whole else 3
+        # An owner of whole seconds may go on from within one.
+        form = max(self.format, 3 if self.sealed_ms % 1000 or scan.end_ms % 1000 else 1)
         if form > 1:
             seal.format, seal.first_ms, seal.end_ms = form, self.sealed_ms, scan.end_ms
         millis_from = scan.snapshot if self.is_to_count_millis and self._is_first_slice else self.millis_from

@@ -198,7 +198,7 @@ class Firing:
 
     @property
     def _fires_within_seconds(self) -> bool:
-        return self._partition.format > 2 and self._ports.settings.instant_every_ms > 0
+        return self._partition.format > 2
 
     def _end_ms(self, second: int) -> int:
         """Return the moment before which all has come of what *second*, which is ticked, lets come."""

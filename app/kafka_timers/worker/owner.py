@@ -106,8 +106,10 @@ class Owner:
 
     def _new_follower(self) -> Follower:
         ports = self._ports
+        # Whoever fires at ticks alone is an owner of whole seconds.
+        form = ports.format() if ports.settings.instant_every_ms else min(ports.format(), 2)
         return Follower(
-            Partition(self.number, ports.settings.horizon_s, ports.format()),
+            Partition(self.number, ports.settings.horizon_s, form),
             partitions=ports.partitions,
             topic=ports.names.requests,
             stores=ports.stores,

@@ -1,8 +1,12 @@
 """
 What leaves a partition: callbacks, rejects and the seal that names them, all or nothing.
 
-Exactly once means: one transactional producer per owned partition, whose `start()` shuts out the one before. What that
-one had begun is aborted, what it still sends is refused, so a paused owner that comes back can repeat nothing.
+Exactly once means: transactional producers of the owned partition, whose `start()` shuts out those of the owner before.
+What that one had begun is aborted, what it still sends is refused, so a paused owner that comes back can repeat nothing.
+
+There are two of them, used in turn: a broker takes no new transaction of an id before that of the last one is complete,
+and looks only every 20 ms whether it is. A worker of an earlier version shuts out the first one alone. So the second one
+is used only behind a seal of a format for which such a worker leaves the partition to others.
 Everything goes through the transaction, a seal with nothing due as well: the plain seal of a paused owner could appear
 after one of its successor and declare less as done than the successor had fired.
 
@@ -38,6 +42,8 @@ BATCH_BYTES = 512 << 10
 _MISSING_S = 0.3
 # A compacted topic takes no record without a key.
 _BARRIER_KEY = b"barrier"
+# Whoever knows seals of this format shuts out both producers.
+_FORMAT_OF_TWO = 3
 
 
 def transactional_id(group: str, prefix: str, partition: int) -> str:
@@ -52,9 +58,15 @@ def transactional_id(group: str, prefix: str, partition: int) -> str:
     return name if is_plain else f"{name}/{Topics.of(prefix).requests}"
 
 
+def transactional_ids(group: str, prefix: str, partition: int) -> tuple[str, str]:
+    """Return both transactional ids of the owner of *partition*, of which the first one is `transactional_id`."""
+    name = transactional_id(group, prefix, partition)
+    return name, f"{name}/2"
+
+
 class KafkaSender:
     """
-    The producer of one partition.
+    The producers of one partition.
 
     Args:
         settings: of the worker.
@@ -70,9 +82,15 @@ class KafkaSender:
         self._names = names
         # Held by whoever has a transaction open, or asks for a later epoch, which would abort one.
         self._free = asyncio.Lock()
-        name = transactional_id(settings.group, settings.topic_prefix, partition) if self._transactional else None
+        ids = transactional_ids(settings.group, settings.topic_prefix, partition)
+        # They share connections: one has ended its transaction before the other one begins.
         lane = f"sender {partition}"
-        self._producer = Producer(cluster, name, self._timeout_s, BATCH_BYTES, lane, missing_s=_MISSING_S)
+        self._producers = [
+            Producer(cluster, name, self._timeout_s, BATCH_BYTES, lane, missing_s=_MISSING_S)
+            for name in (ids if self._transactional else (None,))
+        ]
+        # The one whose turn it is.
+        self._producer = self._producers[0]
 
     @property
     def trouble(self) -> str:
@@ -88,11 +106,13 @@ class KafkaSender:
             aiokafka.errors.KafkaError: no broker answers, or it refuses the producer.
         """
         with naming_the_timeout(self._timeout_s):
-            await self._producer.start()
+            for producer in self._producers:
+                await producer.start()
 
     async def stop(self) -> None:
         """Disconnect; what was not committed is aborted by the next owner's start."""
-        await self._producer.stop()
+        for producer in self._producers:
+            await producer.stop()
 
     def new_batch(self) -> Batch:
         """Return an empty batch of at most `BATCH_BYTES`; may be called before `begin`."""
@@ -177,6 +197,8 @@ class KafkaSender:
             batch.append(timestamp=None, key=key, value=seal.SerializeToString())
             self.send_all([(batch, self._names.sealed, self._partition)])
             await (self._producer.commit() if self._transactional else self._producer.flush())
+            is_first = self._producer is self._producers[0]
+            self._producer = self._producers[-1 if is_first and seal.format >= _FORMAT_OF_TWO else 0]
             self._free.release()
         except ProducerFenced as error:
             raise FencedError from error
