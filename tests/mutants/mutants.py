@@ -439,10 +439,21 @@ MUTANTS = [
     # --- store -------------------------------------------------------------------------------------------------------
     _one("iterators outlive their store", STORE, "            iterator.close()\n", "            pass\n"),
     _one(
+        "a range that is deleted begins with the first row that there ever was",
+        STORE,
+        "        if len(keys) > _SINGLY_MAX:\n            batch.delete_range(keys[0], before, family)\n",
+        "        if keys:\n            batch.delete_range(kind, before, family)\n",
+    ),
+    _one(
+        "rows that come in front of what was deleted are not looked for",
+        STORE,
+        "        self._least[kind] = min(self._least[kind], key)\n",
+        "        pass\n",
+    ),
+    _one(
         "marks of what has fired stay",
         STORE,
-        "            if self._has_marks:\n"
-        "                batch.delete_range(_MARKS, _MARKS + changes.drop_before, self._side_family)\n",
+        "            if self._has_marks:\n                dropped[_MARKS] = _MARKS + before\n",
         "",
     ),
     _one(
@@ -454,8 +465,8 @@ MUTANTS = [
     _one(
         "the lowest row is not known anew after rows were dropped",
         STORE,
-        "        self._lowest = None if dropped or changes.removed else lowest\n",
-        "        self._lowest = lowest\n",
+        "        is_known = self._lowest is not None and before is None and not changes.removed\n",
+        "        is_known = self._lowest is not None\n",
     ),
     _one(
         "an id is forgotten though it was asked for again",
@@ -546,7 +557,7 @@ MUTANTS = [
     _one(
         "a seal that ends within a second says that earlier workers know it",
         PARTITION,
-        "        form = min(self.format, 2) if is_whole else 3\n",
+        "        form = max(self.format, 3 if self.sealed_ms % 1000 or scan.end_ms % 1000 else 1)\n",
         "        form = min(self.format, 2)\n",
     ),
     _one(

@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -395,6 +396,23 @@ def test_what_was_withdrawn_is_no_row_any_more_also_after_a_restart(tmp_path: Pa
     drop(store, partition, first_key(101_000))
     assert store.count_withdrawn(FIRST, LAST) == (1, 0)
     store.close()
+
+
+def test_what_was_dropped_costs_what_is_dropped_later_nothing(tmp_path: Path) -> None:
+    """In CPU time, since RocksDB looks at all that it has deleted when the way in which that was done is wrong."""
+    store, partition = opened(tmp_path), Partition(0)
+    keys = [row_key(second * 1000, offset) for offset, second in enumerate(range(100, 1_700))]
+    store.write(Changes(partition.head, rows=[(key, b"row") for key in keys]))
+    took_s = []
+    for offset, second in enumerate(range(100, 1_699)):
+        began_s = time.process_time()
+        store.write(Changes(partition.head, answers=[Answer(offset, b"t", b"a", Reply.UNKNOWN, None)]))
+        store.write(Changes(partition.head, answered_before=offset + 1, drop_before=first_key((second + 1) * 1000)))
+        assert store.first_ms((second + 1) * 1000) == (second + 1) * 1000
+        assert next(store.answers(), None) is None
+        took_s.append(time.process_time() - began_s)
+    store.close()
+    assert min(took_s[-100:]) < 20 * min(took_s[:100])
 
 
 def test_ids_are_forgotten_an_hour_after_their_second_but_not_those_asked_for_again(tmp_path: Path) -> None:

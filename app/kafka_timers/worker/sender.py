@@ -1,12 +1,13 @@
 """
 What leaves a partition: callbacks, rejects and the seal that names them, all or nothing.
 
-Exactly once means: transactional producers of the owned partition, whose `start()` shuts out those of the owner before.
-What that one had begun is aborted, what it still sends is refused, so a paused owner that comes back can repeat nothing.
+Exactly once means: transactional producers of the owned partition, whose start shuts out those of the owner before.
+What that one had begun is aborted, what it still sends is refused, so a paused owner that comes back repeats nothing.
 
-There are two of them, used in turn: a broker takes no new transaction of an id before that of the last one is complete,
-and looks only every 20 ms whether it is. A worker of an earlier version shuts out the first one alone. So the second one
-is used only behind a seal of a format for which such a worker leaves the partition to others.
+There are two of them, used in turn: a broker takes no new transaction of an id before its last one is complete, and
+looks only every 20 ms whether it is. A worker of an earlier version shuts out the first one alone. So the second one is
+used only behind a seal of a format for which such a worker leaves the partition to others.
+
 Everything goes through the transaction, a seal with nothing due as well: the plain seal of a paused owner could appear
 after one of its successor and declare less as done than the successor had fired.
 

@@ -39,6 +39,7 @@ import struct
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -74,6 +75,8 @@ _NUMBER, _IDS_NUMBER, _SIDE_NUMBER = first_key(0) + b"n", b"\xff", b"n"
 _ABOVE_ALL = b"\xff" * 8
 # From how many full buffers, and tables that are not sorted in yet, a store is behind.
 _BUFFERS_MAX, _TABLES_MAX = 2, 36
+# So many rows are deleted one by one.
+_SINGLY_MAX = 128
 
 _T = TypeVar("_T")
 
@@ -110,6 +113,8 @@ class TimerStore:
         self._iterators: WeakSet[Generator[Any]] = WeakSet()
         # No row has a lower key; None when that has to be looked up. It is asked for every second of every partition.
         self._lowest: bytes | None = None
+        # Of each kind no key is lower: what was deleted in front of it is not walked over again.
+        self._least = {kind: kind for kind in (_ROWS, _MARKS, _EXPIRING, _ANSWERS)}
         number = self._db.get(_NUMBER)
         self._number: int = _OFFSET.unpack(number)[0] if number else 0
         # Whether requests may lie here that do not fire, and whether ids may be due to be forgotten.
@@ -261,7 +266,7 @@ class TimerStore:
 
     def answers(self) -> Iterator[Answer]:
         """Yield the answers that are kept, in the order of what they answer."""
-        kept = self._side_items(_ANSWERS, _ANSWERS + _END)
+        kept = self._side_items(self._least[_ANSWERS], _ANSWERS + _END)
         return (Answer.unpack(_OFFSET.unpack_from(key, 1)[0], row) for key, row in kept)
 
     def has_due(self, sealed_ms: int, end_ms: int) -> bool:
@@ -275,7 +280,7 @@ class TimerStore:
 
     def _lowest_key(self, sealed_ms: int) -> bytes:
         if self._lowest is None:
-            self._lowest = next((key for key, _ in self._items(first_key(sealed_ms), _END)), _END)
+            self._lowest = next(self.keys(max(first_key(sealed_ms), self._least[_ROWS]), _END), _END)
         return self._lowest
 
     def last_second(self) -> int:
@@ -314,17 +319,22 @@ class TimerStore:
             Exception: RocksDB did not take them; nothing has changed.
         """
         batch = WriteBatch(raw_mode=True)
-        if changes.drop_before is not None:
-            batch.delete_range(_ROWS, changes.drop_before)
+        before, dropped = changes.drop_before, dict[bytes, bytes]()
+        if before is not None:
+            dropped[_ROWS] = before
             if self._has_marks:
-                batch.delete_range(_MARKS, _MARKS + changes.drop_before, self._side_family)
+                dropped[_MARKS] = _MARKS + before
+        if changes.answered_before is not None:
+            dropped[_ANSWERS] = _ANSWERS + _OFFSET.pack(changes.answered_before)
+        for kind, below in dropped.items():
+            self._delete_below(batch, kind, below)
         for key in changes.removed:
             batch.delete(key)
-        put, lowest = batch.put, self._lowest
+        put = batch.put
         for key, value in changes.rows:
             put(key, value)
-            if lowest is not None and key < lowest:
-                lowest = key
+        lowest = min(changes.rows)[0] if changes.rows else _END
+        self._may_have(_ROWS, lowest)
         self._write_side(batch, changes)
         for chunk, (count, until_ms) in changes.counts.items():
             if count or until_ms:
@@ -334,12 +344,33 @@ class TimerStore:
                 batch.delete(_CHUNKS + _CHUNK.pack(chunk))
         batch.put(_META, self._meta(changes.head))
         self._write(batch)
-        dropped = changes.drop_before is not None
-        self._lowest = None if dropped or changes.removed else lowest
+        for kind, below in dropped.items():
+            self._least[kind] = max(self._least[kind], below)
+        is_known = self._lowest is not None and before is None and not changes.removed
+        self._lowest = min(self._lowest or _END, lowest) if is_known else None
         self._has_expiring |= bool(changes.expiring)
         self._has_marks |= bool(changes.marks)
-        if dropped and self._has_marks:
-            self._has_marks = next(self._marks(changes.drop_before or b"", _END), None) is not None
+        if before is not None and self._has_marks:
+            self._has_marks = next(self._marks(before, _END), None) is not None
+
+    def _delete_below(self, batch: WriteBatch, kind: bytes, before: bytes) -> None:
+        """
+        Delete all rows of a *kind* below the key *before*.
+
+        Whenever something was written, RocksDB splits all ranges that were deleted since its buffer was emptied before
+        it reads; if they lie in each other, that takes time by the square of their number. So few rows are deleted one
+        by one, and a range begins with the first row that is there.
+        """
+        db, family = (self._db, None) if kind == _ROWS else (self._side, self._side_family)
+        keys = list(islice(self._track(_walked_keys(*_sought(db, self._least[kind], before))), _SINGLY_MAX + 1))
+        if len(keys) > _SINGLY_MAX:
+            batch.delete_range(keys[0], before, family)
+            return
+        for key in keys:
+            batch.delete(key, family)
+
+    def _may_have(self, kind: bytes, key: bytes) -> None:
+        self._least[kind] = min(self._least[kind], key)
 
     def _write_side(self, batch: WriteBatch, changes: Changes) -> None:
         put, delete, ids, side = batch.put, batch.delete, self._id_family, self._side_family
@@ -352,13 +383,15 @@ class TimerStore:
             if mark is None:
                 delete(_MARKS + key, side)
             else:
+                self._may_have(_MARKS, _MARKS + key)
                 put(_MARKS + key, (_SUPERSEDED if mark.superseded else _CANCELLED) + mark.timer_id, side)
         for second, (names, offsets) in changes.expiring.items():
-            put(_expiring_key(second, changes.last), batches.pack(batches.framed(names), offsets), side)
+            self._may_have(_EXPIRING, key := _expiring_key(second, changes.last))
+            put(key, batches.pack(batches.framed(names), offsets), side)
         for answer in changes.answers:
-            put(_ANSWERS + _OFFSET.pack(answer.offset), answer.pack(), side)
-        if changes.answered_before is not None:
-            batch.delete_range(_ANSWERS, _ANSWERS + _OFFSET.pack(changes.answered_before), side)
+            if answer.offset >= (changes.answered_before or 0):
+                self._may_have(_ANSWERS, key := _ANSWERS + _OFFSET.pack(answer.offset))
+                put(key, answer.pack(), side)
         for offset, due_ms in changes.ignored.items():
             put(_IGNORED + _OFFSET.pack(offset), _DUE.pack(due_ms), side)
         for offset in changes.unignored:
@@ -379,7 +412,7 @@ class TimerStore:
         """Forget some ids that are worth nothing more from the UNIX *second* on; False when there are none left."""
         if not self._has_expiring:
             return False
-        oldest = next(self._side_items(_EXPIRING, _EXPIRING + _END), None)
+        oldest = next(self._side_items(self._least[_EXPIRING], _EXPIRING + _END), None)
         if oldest is None or oldest[0] >= _expiring_key(max(second - ID_MEMORY_S + 1, 0), 0):
             self._has_expiring = oldest is not None
             return False
@@ -390,9 +423,9 @@ class TimerStore:
             # Of an id with a later request that one is kept.
             if version and version.latest == offset:
                 batch.delete(name, self._id_family)
-        # Single tombstones in front of what is looked for next would be walked over each time.
-        batch.delete_range(_EXPIRING, key + b"\0", self._side_family)
+        batch.delete(key, self._side_family)
         self._write(batch)
+        self._least[_EXPIRING] = key
         return True
 
     def _write(self, batch: WriteBatch) -> None:
