@@ -23,6 +23,7 @@ from kafka_timers.core.keys import (
     is_batch,
     is_late,
     late_key,
+    moment_of,
     parts_of,
     row_key,
 )
@@ -514,7 +515,7 @@ class Steps:
         chance = self.chance
         changes = Changes(self._head())
         if chance.random() < 0.3:
-            changes.drop_before = first_key(chance.randrange(1_000, 9_000))
+            changes.drop_before = first_key(chance.randrange(8_000, 11_500))
             self.rows = {key: singles for key, singles in self.rows.items() if key >= changes.drop_before}
         changes.removed = chance.sample(sorted(self.rows), len(self.rows) // 4) if chance.random() < 0.3 else []
         for key in changes.removed:
@@ -563,7 +564,7 @@ class Steps:
 
     def _add_row(self, changes: Changes) -> None:
         chance, least = self.chance, changes.drop_before or first_key(FIRST_MS)
-        due_ms, self.offset = chance.randrange(9_000, 12_000), self.offset + 10
+        due_ms, self.offset = chance.randrange(max(9_000, moment_of(least)), 12_000), self.offset + 10
         offsets = [self.offset - 2, self.offset]
         value = Future(callBack=b"%d" % self.offset).SerializeToString()
         kinds = {
