@@ -314,7 +314,7 @@ class WorkerSettings(KafkaSettings):
     max_clock_skew_s: float = setting(2.0, "ticks further ahead of the broker's clock are refused and alarmed", above=0)
     fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read", least=0)
     instant_every_ms: int = setting(
-        10, "least milliseconds between two moments of a second at which timers fire; 0 fires at ticks alone", least=0
+        5, "least milliseconds between two moments of a second at which timers fire; 0 fires at ticks alone", least=0
     )
     seal_every_s: int = setting(5, "seconds between seals while nothing is due", least=1)
     slice_rows: int = setting(25_000, "most callbacks in one transaction; a larger second is fired in slices", least=1)

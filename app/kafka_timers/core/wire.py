@@ -67,7 +67,7 @@ Condition = Future.Condition
 
 _Fault = TypeVar("_Fault")
 
-# Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 begins or ends within a second.
+# Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 may begin or end within a second.
 FORMAT = 3
 
 
