@@ -124,10 +124,9 @@ MUTANTS = [
     _one(
         "rows are dropped before the seal is committed",
         FIRING,
-        "        await self._sender.commit(sent.seal)\n        return _Committed(sent)\n",
+        "        await self._sender.commit(sent.seal, on_taken)\n",
         "        if sent.drop_before:\n            self._follower.store.write(self._partition.sealed(sent.seal, "
-        "sent.slice.contents, sent.drop_before))\n        await self._sender.commit(sent.seal)\n"
-        "        return _Committed(sent)\n",
+        "sent.slice.contents, sent.drop_before))\n        await self._sender.commit(sent.seal, on_taken)\n",
     ),
     _one("what was held back is forgotten", FIRING, "        self._follower.release_held()\n", "        pass\n"),
     _one(

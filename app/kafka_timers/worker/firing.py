@@ -137,6 +137,8 @@ class Firing:
         self._tick_clock = tick_clock
         self._asked_for = 0
         self._opened_s = 0.0
+        # What the stages of the slice under way have taken.
+        self._took_s: dict[str, float] = {}
         self._is_interrupted = is_interrupted
         self._is_stopped = is_stopped
         self._prebuilt = PrebuiltSeconds()
@@ -182,6 +184,7 @@ class Firing:
         ports, partition, end_ms = self._ports, self._partition, self._end_ms(second)
         if end_ms <= partition.sealed_ms:
             return
+        began_s = ports.clock.elapsed_s()
         with ports.gate.firing():
             if second != self._asked_for:
                 await self._read_up_to(await ports.ends.end(self._number, second))
@@ -190,6 +193,7 @@ class Firing:
                 # What was appended before that moment may withdraw it.
                 await self._read_up_to(await ports.bounds.end(self._number))
             self._opened_s = ports.clock.elapsed_s()
+            self._took_s["read"] = self._opened_s - began_s
             while self._has_to_seal(end_ms) and not self._is_stopped():
                 self.second = second
                 with ports.gate.on():
@@ -294,6 +298,7 @@ class Firing:
     async def _send(self, scan: _OpenScan) -> _Sent:
         """Send the callbacks of the next slice of *scan*, and return its seal, with what is not answered yet."""
         ports, partition, store, sender = self._ports, self._partition, self._follower.store, self._sender
+        began_s = ports.clock.elapsed_s()
         # What a seal covers is never decided anew, and all that was read below the scan's snapshot is here by now.
         answered = await self._outbox.confirmed()
         slice_, missed, rows, is_last = self._next_slice(scan)
@@ -318,10 +323,21 @@ class Firing:
         for letter in await self._outbox.unsent():
             seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)
         has_rows = bool(len(slice_) or cancelled or superseded)
+        self._took_s["build"] = ports.clock.elapsed_s() - began_s
         return _Sent(slice_, seal, drop_before if has_rows else None, answered)
 
     async def _commit(self, sent: _Sent) -> _Committed:
-        await self._sender.commit(sent.seal)
+        clock, began_s = self._ports.clock, self._ports.clock.elapsed_s()
+
+        def on_taken() -> None:
+            self._took_s["acknowledge"] = clock.elapsed_s() - began_s
+
+        await self._sender.commit(sent.seal, on_taken)
+        took_s, self._took_s = self._took_s, {}
+        if sent.seal.fired:
+            took_s["commit"] = clock.elapsed_s() - began_s - took_s["acknowledge"]
+            for stage, stage_s in took_s.items():
+                self._ports.metrics.stages.add(stage_s, stage=stage)
         return _Committed(sent)
 
     def _drop(self, scan: _OpenScan, committed: _Committed) -> None:

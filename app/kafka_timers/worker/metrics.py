@@ -5,7 +5,7 @@ One registry per process, made by the worker and served by `kafka_timers.probes`
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 
@@ -14,29 +14,37 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-_BUCKETS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
+_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _CALLERS_MAX = 100
 
 
 class BulkHistogram(Collector):
-    """A histogram that takes many equal observations at once, as those of a second are."""
+    """
+    A histogram that takes many equal observations at once, as those of a second are.
 
-    def __init__(self, name: str, help: str, registry: CollectorRegistry) -> None:
-        self._name, self._help = name, help
-        self._counts = [0] * (len(_BUCKETS_S) + 1)
-        self._sum_s = 0.0
+    Args:
+        stages: each has a histogram of its own, told by the label `stage`; without any there is one, without a label.
+    """
+
+    def __init__(self, name: str, help: str, registry: CollectorRegistry, stages: Sequence[str] = ()) -> None:
+        self._name, self._help, self._labels = name, help, ["stage"] if stages else []
+        self._counts = {stage: [0] * (len(_BUCKETS_S) + 1) for stage in stages or ("",)}
+        self._sums_s = dict.fromkeys(self._counts, 0.0)
         registry.register(self)
 
-    def add(self, value_s: float, count: int) -> None:
+    def add(self, value_s: float, count: int = 1, stage: str = "") -> None:
         """Observe *value_s* seconds *count* times."""
-        self._counts[bisect_left(_BUCKETS_S, value_s)] += count
-        self._sum_s += value_s * count
+        self._counts[stage][bisect_left(_BUCKETS_S, value_s)] += count
+        self._sums_s[stage] += value_s * count
 
     def collect(self) -> Iterable[Metric]:
         """Return the one metric, for the registry."""
         bounds = [*map(floatToGoString, _BUCKETS_S), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
-        return [HistogramMetricFamily(self._name, self._help, buckets=buckets, sum_value=self._sum_s)]
+        family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
+        for stage, counts in self._counts.items():
+            buckets = list(zip(bounds, accumulate(counts), strict=True))
+            family.add_metric([stage] if self._labels else [], buckets, self._sums_s[stage])
+        return [family]
 
 
 class WorkerMetrics:
@@ -57,8 +65,8 @@ class WorkerMetrics:
         def single(name: str, help: str) -> Gauge:
             return Gauge(f"kafka_timers_{name}", help, registry=registry)
 
-        def histogram(name: str, help: str) -> BulkHistogram:
-            return BulkHistogram(f"kafka_timers_{name}", help, registry)
+        def histogram(name: str, help: str, *stages: str) -> BulkHistogram:
+            return BulkHistogram(f"kafka_timers_{name}", help, registry, stages)
 
         self.requests = counter("requests", "requests taken into a store")
         self.far = counter("far", "requests left to the lake")
@@ -80,6 +88,11 @@ class WorkerMetrics:
             "partition_failing_seconds", "since the partition fails again and again; 0 while it is served"
         )
         self.lateness = histogram("lateness_seconds", "from a callback's second to its commit, late arrivals left out")
+        self.stages = histogram(
+            "stage_seconds",
+            "what a transaction with callbacks waits for, one after the other",
+            *("read", "build", "acknowledge", "commit"),
+        )
         self.tick_delay = histogram("tick_delay_seconds", "from a second to the arrival of its tick in this process")
         self.pending = gauge("pending", "requests that wait")
         self.armed = gauge("armed", "callbacks of the next second that are built")

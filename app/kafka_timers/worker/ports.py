@@ -119,9 +119,13 @@ class Sender(Protocol):
             KafkaError: this sender is of no more use.
         """
 
-    async def commit(self, seal: Sealed) -> None:
+    async def commit(self, seal: Sealed, on_taken: Callable[[], None]) -> None:
         """
         End the slice with *seal*; all of it is visible once this returns.
+
+        Args:
+            seal: of the slice.
+            on_taken: called when all replicas in sync have all of it.
 
         Raises:
             FencedError: another worker owns the partition; nothing of the slice is visible.

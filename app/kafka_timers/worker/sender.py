@@ -179,9 +179,13 @@ class KafkaSender:
         except ProducerFenced as error:
             raise FencedError from error
 
-    async def commit(self, seal: Sealed) -> None:
+    async def commit(self, seal: Sealed, on_taken: Callable[[], None] = lambda: None) -> None:
         """
         End the slice with *seal*; all of it is visible once this returns.
+
+        Args:
+            seal: of the slice.
+            on_taken: called when all replicas in sync have all of it.
 
         Raises:
             FencedError: another worker owns the partition; nothing of the slice is visible.
@@ -197,7 +201,10 @@ class KafkaSender:
             key = b"%d" % self._partition if is_complete(seal) else b"%d slice" % self._partition
             batch.append(timestamp=None, key=key, value=seal.SerializeToString())
             self.send_all([(batch, self._names.sealed, self._partition)])
-            await (self._producer.commit() if self._transactional else self._producer.flush())
+            await self._producer.flush()
+            on_taken()
+            if self._transactional:
+                await self._producer.commit()
             is_first = self._producer is self._producers[0]
             self._producer = self._producers[-1 if is_first and seal.format >= _FORMAT_OF_TWO else 0]
             self._free.release()

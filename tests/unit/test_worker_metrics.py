@@ -1,0 +1,32 @@
+"""What Prometheus reads of the worker's histograms."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from kafka_timers.worker.metrics import BulkHistogram
+
+
+def lines(registry: CollectorRegistry) -> list[str]:
+    return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+
+
+def test_many_equal_observations_are_as_many_single_ones() -> None:
+    registry = CollectorRegistry()
+    late = BulkHistogram("late_seconds", "help", registry)
+    late.add(0.002, 3)
+    late.add(400)
+    told = lines(registry)
+    assert 'late_seconds_bucket{le="0.001"} 0.0' in told
+    assert 'late_seconds_bucket{le="0.002"} 3.0' in told
+    assert 'late_seconds_bucket{le="300.0"} 3.0' in told
+    assert 'late_seconds_bucket{le="+Inf"} 4.0' in told
+    assert told[-2:] == ["late_seconds_count 4.0", "late_seconds_sum 400.006"]
+
+
+def test_each_stage_has_a_histogram_of_its_own_from_the_start() -> None:
+    registry = CollectorRegistry()
+    BulkHistogram("stage_seconds", "help", registry, ("build", "commit")).add(0.5, stage="commit")
+    told = lines(registry)
+    assert 'stage_seconds_count{stage="build"} 0.0' in told
+    assert 'stage_seconds_sum{stage="commit"} 0.5' in told
+    assert 'stage_seconds_bucket{le="0.2",stage="commit"} 0.0' in told
+    assert 'stage_seconds_bucket{le="0.5",stage="commit"} 1.0' in told
