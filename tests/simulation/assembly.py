@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 from unittest import mock
 
@@ -103,18 +104,30 @@ class DiskStores:
 
 
 class Clock:
-    """The clock of a host, which is that of the loop."""
+    """
+    The clock of a worker's host.
 
-    def __init__(self, loop: SeededLoop) -> None:
+    Args:
+        loop: shows the time of the brokers.
+        seed: of how wrong this clock is: the date by up to an hour, and what passes by up to half a millisecond a
+            second; None is not at all.
+    """
+
+    def __init__(self, loop: SeededLoop, seed: object = None) -> None:
         self._loop = loop
+        self._ahead_s, self._pace = 0.0, 1.0
+        if seed is not None:
+            rng = Random(f"{seed}/clock")
+            self._ahead_s = rng.choice((0.0, rng.uniform(-2, 2), -3_600.0, 3_600.0))
+            self._pace += rng.uniform(-0.0005, 0.0005)
 
     def wall_s(self) -> float:
         """Return UNIX time in seconds."""
-        return self._loop.wall_s
+        return self._loop.wall_s + self._ahead_s
 
     def elapsed_s(self) -> float:
         """Return monotonic seconds."""
-        return self._loop.time()
+        return self._loop.time() * self._pace
 
     async def sleep_until(self, wall_s: float) -> None:
         """Return once `wall_s()` has reached *wall_s*."""
@@ -168,7 +181,8 @@ class Process:
         self.run(self._keep_house())
 
     def _connect(self, seed: object, settings: dict[str, Any]) -> Ports:
-        kafka, network, faults, clock = self.kafka, self.network, self.faults, Clock(self.loop)
+        kafka, network, faults, self._clock = self.kafka, self.network, self.faults, Clock(self.loop, seed)
+        clock = self._clock
         configured = WorkerSettings(data_dir=str(self.disk.folder), **settings)
         gate = PriorityGate()
         self.brokers = Brokers(kafka, network, faults, seed)
@@ -253,7 +267,7 @@ class Process:
         if owner and second is not None:
             usable = tick_second(second, appended_ms, self._ports.settings.max_clock_skew_s)
             if usable is not None:
-                owner.tick(usable, TickRead(appended_ms, self.loop.time(), epoch))
+                owner.tick(usable, TickRead(appended_ms, self._clock.elapsed_s(), epoch))
 
     @property
     def was_impatient(self) -> bool:
