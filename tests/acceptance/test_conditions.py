@@ -69,8 +69,8 @@ async def test_a_late_move_fires_twice_without_a_condition_and_not_at_all_with_o
     await until(due + 0.2)
     late = await live.ask("move", "plain", due + 2)
     ignored = await live.ask("move", "conditional", due + 2, if_pending=True)
-    assert late == Answer(Outcome.TOO_LATE, due, plain.asked, late.asked)
-    assert ignored == Answer(Outcome.IGNORED, due, conditional.asked, ignored.asked)
+    assert late == Answer(Outcome.TOO_LATE, due * 1000, plain.asked, late.asked)
+    assert ignored == Answer(Outcome.IGNORED, due * 1000, conditional.asked, ignored.asked)
     assert sorted(await live.fired("plain", due + 2)) == sorted([plain.asked, late.asked])
     assert await live.fired("conditional", due + 2) == [conditional.asked]
 
@@ -91,9 +91,9 @@ async def test_a_cancel_that_names_another_version_is_ignored(live: Live) -> Non
     due = soon() + 1
     first = await live.ask("create", "named", due)
     moved = await live.ask("move", "named", due + 1, if_pending=True, request=first.asked)
-    assert moved == Answer(Outcome.MOVED, due, first.asked, moved.asked)
+    assert moved == Answer(Outcome.MOVED, due * 1000, first.asked, moved.asked)
     other = await live.client.cancel("named", if_pending=True, request=first.asked)
-    assert other == Answer(Outcome.IGNORED, due + 1, moved.asked, other.asked)
+    assert other == Answer(Outcome.IGNORED, (due + 1) * 1000, moved.asked, other.asked)
     assert await live.fired("named", due + 1) == [moved.asked]
     gone = await live.client.cancel("named", if_pending=True)
     assert (gone.outcome, gone.request) == (Outcome.IGNORED, moved.asked)
