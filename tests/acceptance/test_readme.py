@@ -71,7 +71,8 @@ async def test_the_code_and_the_commands_of_the_readme_show_a_callback_in_its_se
         assert (await watching.stdout.readline()).startswith(b"watching callbacks")
     send = shown('kafka-timers send --in 3s --topic callbacks --key order-7 --value "pay now"').replace("-", "_", 1)
     assert "fires at" in await output(await start(*program, *shlex.split(send), address=address))
-    line = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})? +(\d+ ms|\d+\.\d s) late order-7 +pay now +\n +timer-request=\d+:\d+\n"
+    moment, late = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?", r"(\d+ ms|\d+\.\d s) late"
+    line = rf"{moment} +{late} order-7 +pay now +\n +timer-request=\d+:\d+\n"
     assert re.fullmatch(line, await output(watching))
     status = shown("kafka-timers status").replace("-", "_", 1)
     assert "sealed up to" in await output(await start(*program, *shlex.split(status), address=address))
