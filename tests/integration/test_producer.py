@@ -5,6 +5,7 @@ Answers are lost between the broker, which has done what it was asked for, and t
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -28,6 +29,8 @@ from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.broker.requests import ApiVersions, Fetch
 
 _BATCH_BYTES = 4_096
+# A broker looks every five minutes for records that are older than a topic keeps them.
+NOW_MS = int(time.time() * 1000)
 
 
 class Lossy(Cluster):
@@ -75,7 +78,7 @@ async def started(cluster: Cluster, name: str | None, lane: str = "a", group: st
 def send(producer: Producer, topic: str, *values: bytes, partition: int = 0) -> None:
     batch = producer.new_batch()
     for value in values:
-        assert batch.append(timestamp=1_000, key=b"k", value=value, headers=[("h", b"x")])
+        assert batch.append(timestamp=NOW_MS, key=b"k", value=value, headers=[("h", b"x")])
     producer.send(batch, topic, partition)
 
 
@@ -148,9 +151,9 @@ async def test_what_was_aborted_can_be_sent_again(cluster: Lossy, topic: str, ad
     await make_topic(address, prefix + "small", configs={"max.message.bytes": "300"})
     producer = await started(cluster, prefix)
     good, bad, missing = (producer.new_batch() for _ in range(3))
-    good.append(timestamp=1_000, key=None, value=b"good")
-    bad.append(timestamp=1_000, key=None, value=b"x" * 1_000)
-    missing.append(timestamp=1_000, key=None, value=b"nowhere")
+    good.append(timestamp=NOW_MS, key=None, value=b"good")
+    bad.append(timestamp=NOW_MS, key=None, value=b"x" * 1_000)
+    missing.append(timestamp=NOW_MS, key=None, value=b"nowhere")
     producer.begin()
     producer.send(good, topic, 0)
     producer.send(bad, prefix + "small", 0)
@@ -228,7 +231,7 @@ async def test_the_same_traffic_gives_the_batches_that_aiokafka_sends(
                 left, right = theirs.create_batch(), ours.new_batch()
                 for place in range(7):
                     record = {
-                        "timestamp": 1_000 + 10 * place - number,
+                        "timestamp": NOW_MS + 10 * place - number,
                         "key": [None, b"key"][place % 2],
                         "value": [b"value %d" % part, None][place % 5 == 4],
                         "headers": [(f"h{n}", b"x" * n) for n in range(place)],
