@@ -464,8 +464,8 @@ MUTANTS = [
     _one(
         "the lowest row is not known anew after rows were dropped",
         STORE,
-        "        is_known = self._lowest is not None and before is None and not changes.removed\n",
-        "        is_known = self._lowest is not None\n",
+        "        if before is not None or changes.removed:\n            self._lowest = None\n        elif",
+        "        if",
     ),
     _one(
         "an id is forgotten though it was asked for again",

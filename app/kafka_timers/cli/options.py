@@ -14,7 +14,7 @@ import click
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.running import argument_bytes
-from kafka_timers.client.request import moment_after, moment_at, when_of
+from kafka_timers.client.request import moment_after, moment_at, second_of, when_of
 from kafka_timers.clock import HostClock
 from kafka_timers.environment import env_name
 from kafka_timers.operate.acls import PROCESSES
@@ -148,11 +148,6 @@ def delay_ms_of(text: str) -> int:
             f"{text!r} is not a duration: give days, hours, minutes, seconds, milliseconds, as 250ms, 3s, 1h30m or 2d"
         )
     return sum(int(part or 0) * unit_ms for part, unit_ms in zip(parts.groups(), _UNITS_MS.values(), strict=True))
-
-
-def second_of(when: datetime | float) -> int:
-    """Return *when* in UNIX seconds, a fraction cut off."""
-    return int(when.timestamp() if isinstance(when, datetime) else when)
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from kafka_timers.cli.running import argument_bytes
 from kafka_timers.client.request import Answer
 from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.rejected import Rejected
-from kafka_timers.core.text import bytes_in
+from kafka_timers.core.text import bytes_in, fraction_of
 from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT
 from kafka_timers.operate.capacity import Need
 from kafka_timers.operate.find import Found
@@ -59,14 +59,12 @@ def printable(data: bytes | None) -> str:
 
 def moment_text(moment_ms: int) -> str:
     """Return *moment_ms* as people read it, and in UNIX seconds."""
-    second, millis = divmod(moment_ms, 1000)
-    return f"{_moment(moment_ms)} UTC (second {second}{f'.{millis:03}' if millis else ''})"
+    return f"{_moment(moment_ms)} UTC (second {moment_ms // 1000}{fraction_of(moment_ms)})"
 
 
 def _moment(moment_ms: int) -> str:
     """Return *moment_ms* in UTC, its milliseconds only where there are any."""
-    second, millis = divmod(moment_ms, 1000)
-    return _utc(second, "%Y-%m-%d %H:%M:%S") + (f".{millis:03}" if millis else "")
+    return _utc(moment_ms // 1000, "%Y-%m-%d %H:%M:%S") + fraction_of(moment_ms)
 
 
 def _utc(second: int, form: str) -> str:

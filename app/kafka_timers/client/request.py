@@ -31,6 +31,7 @@ __all__ = [
     "moment_at",
     "only_if_absent",
     "only_if_pending",
+    "second_of",
     "timed",
     "when_of",
 ]
@@ -232,6 +233,11 @@ def when_of(text: str) -> datetime | float:
     if when.tzinfo is None:
         raise ValueError(f"{text!r} has no zone: add Z for UTC, or an offset as +02:00")
     return when
+
+
+def second_of(when: datetime | float) -> int:
+    """Return *when*, as `when_of` returns it, in UNIX seconds, a fraction cut off."""
+    return int(when.timestamp() if isinstance(when, datetime) else when)
 
 
 def future_of(callback: Callback, reserved: Collection[str]) -> Future:

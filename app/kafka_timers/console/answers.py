@@ -16,7 +16,7 @@ from kafka_timers.client.request import Answer, Outcome
 from kafka_timers.console.models import Model
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.rejected import Rejected
-from kafka_timers.core.text import bytes_in, headers_of, json_of
+from kafka_timers.core.text import bytes_in, fraction_of, headers_of, json_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future, number_in
 from kafka_timers.operate.callback_topics import CallbackTopics
 from kafka_timers.operate.find import Found
@@ -355,11 +355,11 @@ def waiting_out(timer_id: str, told: Told) -> HistoryOut:
 
 def at(moment_ms: int) -> str:
     """Return *moment_ms*, UNIX milliseconds, in RFC 3339, a fraction only where there is one."""
-    second, millis = divmod(moment_ms, 1000)
+    second = moment_ms // 1000
     if not 0 <= second < SECOND_LIMIT:
         # No calendar has it.
         return str(second)
-    return datetime.fromtimestamp(second, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{f'.{millis:03}' if millis else ''}Z")
+    return datetime.fromtimestamp(second, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{fraction_of(moment_ms)}Z")
 
 
 def _due(due_ms: int | None) -> dict[str, Any]:

@@ -5,7 +5,6 @@ Which address does what, and what an error is answered.
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from datetime import datetime
 from functools import wraps
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
@@ -16,7 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from kafka_timers import __version__
-from kafka_timers.client.request import Outcome, when_of
+from kafka_timers.client.request import Outcome, second_of, when_of
 from kafka_timers.console.access import Caller, Role, problem
 from kafka_timers.console.answers import (
     AheadOut,
@@ -420,8 +419,7 @@ def _instant(text: str | None) -> int | None:
     if not text:
         return None
     try:
-        when = when_of(text)
-        return max(int(when.timestamp() if isinstance(when, datetime) else when), 0)
+        return max(second_of(when_of(text)), 0)
     except ValueError as error:
         raise _ProblemError(422, str(error)) from error
 

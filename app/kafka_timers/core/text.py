@@ -1,5 +1,5 @@
 """
-Bytes of users in JSON, which has text alone.
+Bytes of users in JSON, which has text alone, and milliseconds behind a second.
 
 Pure.
 """
@@ -8,7 +8,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["bytes_in", "headers_of", "json_of"]
+__all__ = ["bytes_in", "fraction_of", "headers_of", "json_of"]
 
 
 def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
@@ -30,3 +30,9 @@ def bytes_in(document: Mapping[str, Any], name: str) -> bytes | None:
         return base64.b64decode(encoded)
     text = document.get(name)
     return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def fraction_of(moment_ms: int) -> str:
+    """Return what is written behind the second of *moment_ms*, as .250; nothing where it is a whole one."""
+    millis = moment_ms % 1000
+    return f".{millis:03}" if millis else ""

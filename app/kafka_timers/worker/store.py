@@ -346,8 +346,10 @@ class TimerStore:
         self._write(batch)
         for kind, below in dropped.items():
             self._least[kind] = max(self._least[kind], below)
-        is_known = self._lowest is not None and before is None and not changes.removed
-        self._lowest = min(self._lowest or _END, lowest) if is_known else None
+        if before is not None or changes.removed:
+            self._lowest = None
+        elif self._lowest is not None:
+            self._lowest = min(self._lowest, lowest)
         self._has_expiring |= bool(changes.expiring)
         self._has_marks |= bool(changes.marks)
         if before is not None and self._has_marks:
