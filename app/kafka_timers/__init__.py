@@ -1,18 +1,22 @@
 """
 Durable timers for services on Kafka: publish a Future, get a callback in its second.
 
-What a service imports that asks for timers (`TimerClient`) or receives their callbacks (`TokenGuard`). Needs aiokafka
-and protobuf only; the processes of the timer service itself come with extras. For tests see `kafka_timers.testing`.
+What a service imports that asks for timers (`TimerClient`) or receives their callbacks (`Callback`, `TokenGuard`).
+Needs aiokafka and protobuf only; the processes of the timer service itself come with extras. Without asyncio take
+`kafka_timers.sync`; for tests `kafka_timers.testing`.
 """
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.client.request import Answer, Outcome, Timer
+from kafka_timers.client.callback import Callback, request_from, token_from
+from kafka_timers.client.request import Answer, Headers, Outcome, Pending, Timer
+from kafka_timers.client.retry import Retry, RetryPolicy
 from kafka_timers.client.timer_client import TimerClient
-from kafka_timers.client.token_guard import TokenGuard, request_from, token_from
+from kafka_timers.client.token_guard import TokenGuard
 from kafka_timers.core.wire import Future, Header
 from kafka_timers.errors import (
     AnswerError,
     BrokerError,
+    ClientStateError,
     KafkaTimersError,
     PublishError,
     RequestError,
@@ -26,13 +30,19 @@ __all__ = [
     "Answer",
     "AnswerError",
     "BrokerError",
+    "Callback",
+    "ClientStateError",
     "Future",
     "Header",
+    "Headers",
     "Kafka",
     "KafkaTimersError",
     "Outcome",
+    "Pending",
     "PublishError",
     "RequestError",
+    "Retry",
+    "RetryPolicy",
     "SettingsError",
     "Timer",
     "TimerClient",

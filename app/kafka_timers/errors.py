@@ -6,6 +6,7 @@ What can go wrong, one class per thing that a caller can do about it.
     ├── RequestError     topic, key, value, id, token or headers are not what a request can carry
     ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
+    │   └── ClientStateError  the client is not started, was stopped, or belongs to another event loop
     ├── AnswerError      a cancel, a move or a create was accepted and its answer did not come; it stands
     ├── BrokerError      no broker answers, or it refuses what this process needs; `retriable` likewise
     │   └── LoginError   there is nothing to log in with for now
@@ -48,6 +49,13 @@ class PublishError(KafkaTimersError):
     def __init__(self, message: str, *, retriable: bool) -> None:
         super().__init__(message)
         self.retriable = retriable
+
+
+class ClientStateError(PublishError):
+    """A client cannot be used here: it is not started, was stopped, or belongs to another event loop."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retriable=False)
 
 
 class AnswerError(KafkaTimersError):

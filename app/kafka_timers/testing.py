@@ -8,34 +8,41 @@ Test timers without waiting: a clock that stands still until it is moved, and an
     [record] = timers.take("reminders")
 
 No Kafka, no threads, and the same result on every run. Of the service it has what a receiver sees, records, headers and
-their order, and what `cancel`, `move` and `create` are answered. It lets every topic pass and keeps nothing after the
-process.
+their order, what `cancel`, `move` and `create` are answered, and failures when a test asks for them. It keeps nothing
+after the process.
 """
 
 import asyncio
 import heapq
 import itertools
-from collections import defaultdict
-from collections.abc import Awaitable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from aiokafka import ConsumerRecord
 
+from kafka_timers import sync
 from kafka_timers.client.answers import AnswerReader
+from kafka_timers.client.channel import Channel
 from kafka_timers.client.producer import RecordHeaders
-from kafka_timers.client.request import Answer
+from kafka_timers.client.received import RawHeaders, pairs_of
+from kafka_timers.client.request import Answer, Pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
-from kafka_timers.core.keys import is_late, parts_of
+from kafka_timers.core.keys import first_key, is_late, parts_of
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.verdicts import accept
+from kafka_timers.core.verdicts import Reason, accept
 from kafka_timers.core.versions import Answer as Decision
-from kafka_timers.core.wire import Future, Request, callback_headers
+from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, Topics, callback_headers, reject_headers
+from kafka_timers.errors import AnswerError, PublishError
 
 __all__ = ["InMemoryTimers", "ManualClock"]
+
+_TOPICS = Topics()
 
 # Turns of the event loop that a woken task gets to reach its next sleep: a fixed number, so that every run is the same.
 _TURNS = 20
@@ -122,14 +129,19 @@ class InMemoryTimers:
 
     Attributes:
         client: a `TimerClient` whose requests stay in here; same checks, same results, no network.
+        topics: callback topics that exist; a callback for another one lies on `timer-rejected`, as `topic-unknown`.
+            None lets each pass.
 
     Args:
         clock: tells what is due, to the millisecond. What has come is not taken back when the clock is.
+        topics: as above.
     """
 
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, topics: Collection[str] | None = None) -> None:
+        self.topics = topics
+        self._failures: deque[PublishError | AnswerError] = deque()
         self._answers = _InMemoryAnswers()
-        self.client: TimerClient = _InMemoryClient(self, clock, self._answers)
+        self.client: TimerClient = _InMemoryClient(_InMemoryChannel(self, self._answers), clock)
         self._clock = clock
         self._partition = Partition(0)
         # In the service the first seal of a partition says so.
@@ -137,17 +149,62 @@ class InMemoryTimers:
         self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
+        # Key and value of each request, by offset.
+        self._requests: list[tuple[bytes, bytes]] = []
         self._tick()
 
+    @cached_property
+    def sync_client(self) -> sync.TimerClient:
+        """The same for code without asyncio; close it at the end of the test."""
+        return sync.TimerClient.over(self.client)
+
+    def pending(self) -> list[Pending]:
+        """Return the timers that wait, in the order in which they fire."""
+        self._tick()
+        partition, waiting = self._partition, []
+        start, end = first_key(partition.sealed_ms), first_key(SECOND_LIMIT * 1000)
+        for batch_key, batch in self._store.rows(start, end):
+            for key, row in batches.singles(batch_key, batch):
+                due_ms, offset = parts_of(key)
+                waiting.append(Pending.of(Future.FromString(row), due_ms, f"0:{offset}"))
+        return waiting
+
+    def put(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: RawHeaders = ()
+    ) -> ConsumerRecord[bytes, bytes]:
+        """Write a record on *topic* that is no callback, and return it; `take` returns it among the others."""
+        self._tick()
+        return self._append(topic, key, value, pairs_of(headers), self._now_ms)
+
+    def fail_next(self, *errors: PublishError | AnswerError) -> None:
+        """
+        Have the next calls of the client fail, each with one of *errors*.
+
+        With a `PublishError` nothing was accepted. With an `AnswerError` a cancel, a move or a create was accepted, and
+        stands; one is left over by calls that wait for no answer.
+        """
+        self._failures.extend(errors)
+
     def take(self, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
-        """Return the callbacks on *topic* that are due by now and were not taken before, in the order of firing."""
+        """
+        Return the records on *topic* that are there by now and were not taken before, in the order of firing.
+
+        *topic* may also be `timer-rejected`.
+        """
         self._tick()
         records = self._topics[topic][self._taken[topic] :]
         self._taken[topic] += len(records)
         return records
 
     def _accept(self, key: bytes, value: bytes) -> int:
-        """Take a record of `timer-request`, and return its offset."""
+        """
+        Take a record of `timer-request`, and return its offset.
+
+        Raises:
+            PublishError: a test has asked for it.
+        """
+        if self._failures and isinstance(self._failures[0], PublishError):
+            raise self._failures.popleft()
         self._tick()
         partition, offset = self._partition, self._partition.position
         # What comes after a moment was appended after it, also when the clock was set back.
@@ -157,7 +214,13 @@ class InMemoryTimers:
             raise AssertionError(f"the client has let pass what the service does not take: {accepted}")
         self._write(partition.read(offset + 1, accepted.rows, accepted.offsets, accepted.decided))
         self._answers.add(accepted.decided.answers)
+        self._requests.append((key, value))
+        if self._failures and Future.FromString(value).replyTopic:
+            self._answers.lose(self._failures.popleft())
         return offset
+
+    def _request(self, offset: int) -> Future:
+        return Future.FromString(self._requests[offset][1])
 
     def _tick(self) -> None:
         # Nobody can tell a callback that appears when it is due from one that appears when it is looked for.
@@ -183,23 +246,39 @@ class InMemoryTimers:
         contents.through = key
         # Late ones fire in the moment after they were accepted.
         fired_ms = max(due_ms, self._partition.sealed_ms)
-        topic, callback_key, value = request.callBackTopic.decode(), request.callBackKey or None, request.callBack
+        topic = request.callBackTopic.decode()
+        if self.topics is not None and topic not in self.topics:
+            contents.rejected.append(offset)
+            [headers] = reject_headers(Reason.TOPIC_UNKNOWN, _TOPICS.requests, 0, [offset])
+            self._append(_TOPICS.rejected, *self._requests[offset], headers, fired_ms)
+            return
+        headers = callback_headers(request, due_ms // 1000, b"0:%d" % offset)
+        self._append(topic, request.callBackKey or None, request.callBack, headers, fired_ms)
+
+    def _append(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[tuple[str, bytes | None]],
+        timestamp_ms: int,
+    ) -> ConsumerRecord[bytes, bytes]:
         log = self._topics[topic]
-        log.append(
-            ConsumerRecord(
-                topic=topic,
-                partition=0,
-                offset=len(log),
-                timestamp=fired_ms,
-                timestamp_type=1,
-                key=callback_key,
-                value=value,
-                checksum=None,
-                serialized_key_size=len(callback_key) if callback_key else -1,
-                serialized_value_size=len(value),
-                headers=tuple(callback_headers(request, due_ms // 1000, b"0:%d" % offset)),
-            )
+        record = ConsumerRecord(
+            topic=topic,
+            partition=0,
+            offset=len(log),
+            timestamp=timestamp_ms,
+            timestamp_type=1,
+            key=key,
+            value=value,
+            checksum=None,
+            serialized_key_size=-1 if key is None else len(key),
+            serialized_value_size=-1 if value is None else len(value),
+            headers=tuple(headers),
         )
+        log.append(record)
+        return record
 
     @property
     def _now_ms(self) -> int:
@@ -216,30 +295,53 @@ class _InMemoryAnswers(AnswerReader):
     def __init__(self) -> None:
         super().__init__()
         self._answers: dict[int, Answer] = {}
+        self._lost: dict[int, Exception] = {}
 
     def add(self, answers: Iterable[Decision]) -> None:
         self._answers.update({answer.offset: Answer.of(answer.reply(0)) for answer in answers})
 
+    def lose(self, error: PublishError | AnswerError) -> None:
+        """Have the last answer not come, and *error* in its place."""
+        self._lost[max(self._answers)] = error
+
     async def answer(self, future: Future, publishing: Awaitable[tuple[int, int]], timeout_s: float) -> Answer:
         """Return the answer to what *publishing* publishes."""
         _, offset = await publishing
-        return self._answers.pop(offset)
+        answer = self._answers.pop(offset)
+        if (error := self._lost.pop(offset, None)) is not None:
+            raise error
+        return answer
 
 
-class _InMemoryClient(TimerClient):
-    def __init__(self, timers: InMemoryTimers, clock: ManualClock, answers: _InMemoryAnswers) -> None:
-        super().__init__(clock=clock)
+class _InMemoryChannel:
+    """The way of a client's records into the service in memory."""
+
+    partitions = 1
+
+    def __init__(self, timers: InMemoryTimers, answers: _InMemoryAnswers) -> None:
         self._timers = timers
-        self._in_memory = answers
+        self._answers = answers
 
     async def start(self) -> None:
         """Nothing to connect to."""
 
-    async def _publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
+    async def stop(self) -> None:
+        """Nothing to disconnect from."""
+
+    async def publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
+        """Return partition and offset of the record."""
         return 0, self._timers._accept(key, value)
 
-    async def _reading(self) -> AnswerReader:
-        return self._in_memory
+    async def answers(self) -> AnswerReader:
+        """Return the reader of answers."""
+        return self._answers
 
-    def _partitions(self) -> int:
-        return 1
+    async def read(self, request: str) -> Future | None:
+        """Return what the request at partition:offset asks for."""
+        return self._timers._request(int(request.partition(":")[2]))
+
+
+class _InMemoryClient(TimerClient):
+    def __init__(self, channel: Channel, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self._channel = channel

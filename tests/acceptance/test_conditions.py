@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 from service import LIMIT_S, Process, Service, take
 
-from kafka_timers import Answer, Outcome, TimerClient, request_from
+from kafka_timers import Answer, Callback, Outcome, Pending, RetryPolicy, TimerClient, request_from
 
 
 class Live:
@@ -93,7 +94,7 @@ async def test_a_cancel_that_names_another_version_is_ignored(live: Live) -> Non
     moved = await live.ask("move", "named", due + 1, if_pending=True, request=first.asked)
     assert moved == Answer(Outcome.MOVED, due * 1000, first.asked, moved.asked)
     other = await live.client.cancel("named", if_pending=True, request=first.asked)
-    assert other == Answer(Outcome.IGNORED, (due + 1) * 1000, moved.asked, other.asked)
+    assert other == Answer(Outcome.IGNORED, (due + 1) * 1000, moved.asked, other.asked, waits=True)
     assert await live.fired("named", due + 1) == [moved.asked]
     gone = await live.client.cancel("named", if_pending=True)
     assert (gone.outcome, gone.request) == (Outcome.IGNORED, moved.asked)
@@ -127,3 +128,71 @@ async def test_what_was_ignored_does_not_fire_after_worker_and_disk_are_lost(liv
     ]
     assert await live.fired("kept", later + 1) == [moved.asked]
     assert await live.fired("lost", later + 1) == [first.asked]
+
+
+async def test_get_tells_what_waits_and_changes_nothing(live: Live) -> None:
+    due = soon()
+    asked = {"topic": live.service.callbacks, "key": "k", "value": b"v", "token": "t", "headers": [("a", None)]}
+    timer = await live.client.at(due + 0.25, timer_id="looked at", **asked)
+    waiting = await live.client.get("looked at")
+    topic = live.service.callbacks
+    assert waiting == Pending("looked at", due * 1000 + 250, timer.request, topic, b"k", b"v", "t", (("a", None),))
+    assert await live.client.get("nothing of this name") is None
+    assert await live.fired("looked at", due + 1) == [timer.request]
+    assert await live.client.get("looked at") is None
+
+
+async def test_the_time_of_a_timer_is_moved_alone_also_by_two_at_once(live: Live) -> None:
+    due = soon()
+    asked = {"topic": live.service.callbacks, "key": "k", "value": b"v", "token": "t", "headers": [("a", b"1")]}
+    await live.client.at(due + 100, timer_id="moved alone", **asked)
+    answers = await asyncio.gather(*(live.client.move("moved alone", due + 0.5 * number) for number in range(4)))
+    assert {answer.outcome for answer in answers} == {Outcome.MOVED}
+    waiting = await live.client.get("moved alone")
+    assert waiting is not None
+    assert (waiting.topic, waiting.key, waiting.value, waiting.token, waiting.headers) == (
+        live.service.callbacks,
+        b"k",
+        b"v",
+        "t",
+        (("a", b"1"),),
+    )
+    assert waiting.request in {answer.asked for answer in answers}
+    assert await live.fired("moved alone", due + 3) == [waiting.request]
+
+
+def first_with(bootstrap: str, topic: str, key: bytes) -> Message:
+    """Return the first record on *topic* with the *key*, as confluent-kafka reads it."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "orders", "isolation.level": "read_committed"})
+    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+    try:
+        while (record := consumer.poll(LIMIT_S)) is not None:
+            if record.error() is None and record.key() == key:
+                return record
+    finally:
+        consumer.close()
+    raise AssertionError(f"no record with key {key!r} on {topic}")
+
+
+async def test_a_record_of_another_client_comes_again_once_although_it_is_read_twice(live: Live) -> None:
+    """Read by confluent-kafka, which has committed no offset before the first reader has crashed."""
+    service, topic = live.service, live.service.callbacks
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+    producer.produce(topic, key=b"order-7", value=b"order", headers=[("trace", b"abc"), ("null", None)])
+    producer.flush()
+    policy = RetryPolicy(topic, first=0.5)
+    for _ in range(2):
+        record = await asyncio.to_thread(first_with, service.bootstrap, topic, b"order-7")
+        retry = await live.client.retry(record, policy, error="no stock")
+        assert (retry.attempt, retry.gave_up) == (1, False)
+    until_s = retry.timer.second + 1
+    await until(until_s)
+    await service.until_sealed(until_s)
+    async with service.reading(topic) as consumer:
+        read = await take(consumer, 1, LIMIT_S)
+        while more := await take(consumer, 1, 1.0):
+            read += more
+    [again] = [callback for each in read if (callback := Callback.of(each)) and callback.attempt]
+    assert (again.key, again.value, again.headers) == (b"order-7", b"order", (("trace", b"abc"), ("null", None)))
+    assert (again.attempt, again.timer_id) == (1, None)

@@ -12,7 +12,7 @@ import pytest
 from kafka_timers import Future, RequestError, WhenError
 from kafka_timers.client.request import (
     Answer,
-    Callback,
+    CallbackSpec,
     Outcome,
     cancel_of,
     check_home,
@@ -32,7 +32,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 def asked(**given: Any) -> Future:
     """A request for a callback on `reminders`, changed by what is given."""
-    return future_of(Callback(**({"topic": "reminders"} | given)), reserved={"timer-request"})
+    return future_of(CallbackSpec(**({"topic": "reminders"} | given)), reserved={"timer-request"})
 
 
 @pytest.mark.parametrize(
@@ -208,6 +208,10 @@ def test_key_as_bytes_is_the_key_as_text() -> None:
         ({"value": "text"}, "value is of type str"),
         ({"value": None}, "value is of type NoneType"),
         ({"headers": [("trace", "text")]}, "header 'trace'"),
+        ({"headers": {"trace": "text"}}, "header 'trace'"),
+        ({"headers": ["trace"]}, "header 'trace' is not a pair"),
+        ({"headers": [("trace",)]}, "is not a pair"),
+        ({"headers": 7}, "headers are of type int"),
         ({"headers": [(b"trace", b"1")]}, "header b'trace'"),
         ({"headers": [("timer-token", b"1")]}, "set by the timer service"),
         ({"headers": [("timer-request", b"1")]}, "set by the timer service"),

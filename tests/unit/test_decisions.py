@@ -94,6 +94,13 @@ OVER_MS = DUE_MS + ID_MEMORY_MS
 AT, NEW_MS = 7, 50_000_000
 
 
+def told(before: Version | None, appended_ms: int) -> Version | None:
+    """What an ignored record is told of the timer *before* it: also whether that one waits."""
+    if before is None or not before.due_ms:
+        return None
+    return before._replace(waits=not before.cancelled and before != FIRED and appended_ms < before.second_ms)
+
+
 def judging(sealed: int = 4, snapshot: int = 5, ignored: Iterable[int] = ()) -> Partition:
     """Return a partition that is sealed up to the second *sealed*, and judges conditions."""
     partition = Partition(0)
@@ -143,7 +150,7 @@ def test_a_request_if_absent_stands_only_where_none_was_made_within_the_hour(
         assert decided.versions == known == {b"a": Version(NEW_MS, AT)}
         assert decided.ignored == {}
     else:
-        assert (answer.outcome, answer.version) == (Reply.IGNORED, before)
+        assert (answer.outcome, answer.version) == (Reply.IGNORED, told(before, appended_ms))
         assert (decided.versions, known) == ({}, {b"a": before})
         assert decided.ignored == {AT: NEW_MS}
 
@@ -171,7 +178,9 @@ def test_a_request_if_absent_counts_all_but_the_one_that_it_names_once_that_is_d
     record = under(Condition.IF_ABSENT, appended_ms=appended_ms, expected=3)
     decided = decide([record], {b"a": before}, judging())
     [answer] = decided.answers
-    assert (answer.outcome, answer.version) == ((Reply.ACCEPTED, None) if holds else (Reply.IGNORED, before))
+    assert (answer.outcome, answer.version) == (
+        (Reply.ACCEPTED, None) if holds else (Reply.IGNORED, told(before, appended_ms))
+    )
     assert decided.withdrawn == []
     assert decided.ignored == ({} if holds else {AT: NEW_MS})
 
@@ -215,7 +224,7 @@ def test_a_record_if_pending_means_something_only_for_the_timer_that_was_meant(
         assert decided.ignored == {}
     else:
         # Of an id of which only a cancel is known there is nothing to tell.
-        assert (answer.outcome, answer.version) == (Reply.IGNORED, before if before and before.due_ms else None)
+        assert (answer.outcome, answer.version) == (Reply.IGNORED, told(before, appended_ms))
         assert (decided.versions, decided.withdrawn) == ({}, [])
         assert decided.ignored == ({} if cancel else {AT: NEW_MS})
 

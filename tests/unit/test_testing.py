@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from kafka_timers import Answer, Outcome, PublishError, RequestError, Timer, TimerClient, WhenError, request_from
+from kafka_timers import (
+    Answer,
+    AnswerError,
+    Outcome,
+    Pending,
+    PublishError,
+    RequestError,
+    Timer,
+    TimerClient,
+    WhenError,
+    request_from,
+)
 from kafka_timers.clock import Clock
 from kafka_timers.testing import InMemoryTimers, ManualClock
 
@@ -303,7 +314,7 @@ async def test_create_stands_once_however_often_it_is_asked_for() -> None:
     created = await timers.client.create("id", 110, topic="reminders", key="k", value=b"first", token="t")
     assert created == Answer(Outcome.ACCEPTED, None, None, "0:0")
     again = await timers.client.create("id", 105, topic="reminders", value=b"second")
-    assert again == Answer(Outcome.IGNORED, 110_000, created.asked, "0:1")
+    assert again == Answer(Outcome.IGNORED, 110_000, created.asked, "0:1", waits=True)
     await clock.advance(100)
     [record] = timers.take("reminders")
     assert (record.key, record.value, request_from(record.headers)) == (b"k", b"first", created.asked)
@@ -365,7 +376,7 @@ async def test_move_of_what_is_pending_is_a_move_also_under_a_condition() -> Non
     moved = await timers.client.move("id", 120, topic="reminders", if_pending=True, request=first.request)
     assert moved == Answer(Outcome.MOVED, 110_000, first.request, "0:1")
     ignored = await timers.client.move("id", 130, topic="reminders", if_pending=True, request=first.request)
-    assert ignored == Answer(Outcome.IGNORED, 120_000, moved.asked, "0:2")
+    assert ignored == Answer(Outcome.IGNORED, 120_000, moved.asked, "0:2", waits=True)
     await clock.advance(100)
     assert [request_from(record.headers) for record in timers.take("reminders")] == [moved.asked]
 
@@ -384,7 +395,7 @@ async def test_cancel_under_a_condition_tells_who_has_taken_the_timer_back() -> 
     timers = InMemoryTimers(clock)
     timer = await timers.client.at(110, topic="reminders", timer_id="id")
     other = await timers.client.cancel("id", if_pending=True, request="0:7")
-    assert other == Answer(Outcome.IGNORED, 110_000, timer.request, "0:1")
+    assert other == Answer(Outcome.IGNORED, 110_000, timer.request, "0:1", waits=True)
     cancelled = await timers.client.cancel("id", if_pending=True, request=timer.request)
     assert cancelled == Answer(Outcome.CANCELLED, 110_000, timer.request, "0:2")
     again = await timers.client.cancel("id", if_pending=True)
@@ -459,3 +470,181 @@ async def test_tests_on_the_receivers_page_pass() -> None:
     assert len(tests) == 2
     for test in tests:
         await test()
+
+
+# --- the time alone, and what waits ----------------------------------------------------------------------------------
+
+
+async def test_move_without_a_topic_changes_the_time_alone() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    headers = [("trace", b"1"), ("null", None)]
+    first = await timers.client.at(
+        110, topic="reminders", key="k", value=b"v", token="t", timer_id="id", headers=headers
+    )
+    moved = await timers.client.move("id", after=20.25)
+    assert (moved.outcome, moved.due_ms, moved.request) == (Outcome.MOVED, 110_000, first.request)
+    await clock.advance(20.249)
+    assert timers.take("reminders") == []
+    await clock.advance(0.001)
+    [record] = timers.take("reminders")
+    assert (record.key, record.value, record.headers) == (
+        b"k",
+        b"v",
+        (
+            ("timer-token", b"t"),
+            ("timer-id", b"id"),
+            ("timer-expiry", b"120"),
+            ("timer-millis", b"250"),
+            ("timer-request", moved.asked.encode()),
+            ("trace", b"1"),
+            ("null", None),
+        ),
+    )
+
+
+async def test_the_time_of_what_is_not_pending_cannot_be_changed() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    assert await timers.client.move("nothing", 120) == Answer(Outcome.IGNORED, None, None, "0:0")
+    await timers.client.at(110, topic="reminders", timer_id="cancelled")
+    await timers.client.cancel("cancelled")
+    assert (await timers.client.move("cancelled", 120)).outcome is Outcome.IGNORED
+    fired = await timers.client.at(110, topic="reminders", timer_id="fired")
+    clock.set(110)
+    late = await timers.client.move("fired", 120)
+    assert (late.outcome, late.request, late.waits) == (Outcome.IGNORED, fired.request, False)
+    await clock.advance(100)
+    assert [request_from(each.headers) for each in timers.take("reminders")] == [fired.request]
+
+
+async def test_the_time_of_one_request_is_changed_only_while_it_is_the_pending_one() -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    first = await timers.client.at(110, topic="reminders", timer_id="id")
+    moved = await timers.client.move("id", 120, request=first.request)
+    assert moved.outcome is Outcome.MOVED
+    again = await timers.client.move("id", 130, request=first.request)
+    assert (again.outcome, again.request, again.waits) == (Outcome.IGNORED, moved.asked, True)
+    other = await timers.client.at(110, topic="reminders", timer_id="other")
+    with pytest.raises(RequestError, match="is not one of 'id'"):
+        await timers.client.move("id", 130, request=other.request)
+
+
+@pytest.mark.parametrize("given", [{}, {"when": 120, "after": 5}])
+async def test_move_wants_one_moment(given: dict[str, Any]) -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    with pytest.raises(WhenError, match="either a moment or after="):
+        await timers.client.move("id", **given)
+
+
+@pytest.mark.parametrize("given", [{"key": "k"}, {"value": b"v"}, {"token": "t"}, {"headers": [("a", b"1")]}])
+async def test_without_a_topic_nothing_else_is_changed(given: dict[str, Any]) -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    with pytest.raises(RequestError, match="without a topic only the time is changed"):
+        await timers.client.move("id", 120, **given)
+
+
+async def test_get_returns_what_waits_and_nothing_else() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    client = timers.client
+    timer = await client.at(
+        110.5, topic="reminders", key="k", value=b"v", token="t", timer_id="id", headers={"a": b"1"}
+    )
+    found = await client.get("id")
+    assert found == Pending("id", 110_500, timer.request, "reminders", b"k", b"v", "t", (("a", b"1"),))
+    assert found.second == 110
+    moved = await client.move("id", 120)
+    again = await client.get("id")
+    assert again is not None
+    assert (again.due_ms, again.request) == (120_000, moved.asked)
+    assert await client.get("nothing") is None
+    await client.cancel("id")
+    assert await client.get("id") is None
+    await client.at(130, topic="reminders", timer_id="fires")
+    clock.set(130)
+    assert await client.get("fires") is None
+
+
+async def test_pending_tells_what_waits_in_the_order_of_firing() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    await timers.client.at(130, topic="reminders", value=b"second")
+    await timers.client.at(120.5, topic="reminders", value=b"first", timer_id="id")
+    await timers.client.at(110, topic="reminders", timer_id="cancelled")
+    await timers.client.cancel("cancelled")
+    waiting = timers.pending()
+    assert [(each.value, each.due_ms, each.timer_id) for each in waiting] == [
+        (b"first", 120_500, "id"),
+        (b"second", 130_000, None),
+    ]
+    assert waiting[0] == await timers.client.get("id")
+    clock.set(125)
+    assert [each.value for each in timers.pending()] == [b"second"]
+
+
+# --- failures on demand ----------------------------------------------------------------------------------------------
+
+
+async def test_publishing_fails_when_a_test_asks_for_it() -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    timers.fail_next(*[PublishError("no answer from the broker", retriable=True)] * 2)
+    for _ in range(2):
+        with pytest.raises(PublishError, match="no answer") as caught:
+            await timers.client.at(110, topic="reminders")
+        assert caught.value.retriable
+    await timers.client.at(110, topic="reminders")
+    assert len(timers.pending()) == 1
+
+
+async def test_an_answer_gets_lost_when_a_test_asks_for_it_and_the_cancel_stands() -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    timers.fail_next(AnswerError("no answer came within 10 s", asked="0:1"))
+    await timers.client.at(110, topic="reminders", timer_id="id")
+    with pytest.raises(AnswerError, match="no answer came"):
+        await timers.client.cancel("id")
+    assert timers.pending() == []
+    assert (await timers.client.cancel("id")).outcome is Outcome.CANCELLED
+
+
+async def test_a_callback_for_a_topic_that_is_missing_lies_on_timer_rejected() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock, topics=["reminders"])
+    timer = await timers.client.at(110, topic="reminder", value=b"misspelt")
+    await timers.client.at(110, topic="reminders", value=b"right")
+    await clock.advance(10)
+    assert [each.value for each in timers.take("reminders")] == [b"right"]
+    assert timers.take("reminder") == []
+    [rejected] = timers.take("timer-rejected")
+    assert rejected.headers == (
+        ("timer-rejected-reason", b"topic-unknown"),
+        ("timer-rejected-topic", b"timer-request"),
+        ("timer-rejected-partition", b"0"),
+        ("timer-rejected-offset", b"%d" % timer.offset),
+    )
+    assert rejected.key == b"110"
+
+
+async def test_other_records_come_with_the_callbacks() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    await timers.client.at(101, topic="orders", value=b"callback")
+    timers.put("orders", b"plain", key=b"k", headers={"a": b"1"})
+    timers.put("orders", None)
+    await clock.advance(1)
+    assert [(each.key, each.value, each.offset) for each in timers.take("orders")] == [
+        (b"k", b"plain", 0),
+        (None, None, 1),
+        (None, b"callback", 2),
+    ]
+
+
+def test_code_without_asyncio_has_a_client_too() -> None:
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    with timers.sync_client as client:
+        timer = client.at(110, topic="reminders", timer_id="id")
+        assert client.cancel("id") == Answer(Outcome.CANCELLED, 110_000, timer.request, "0:1")
+        client.after(5, topic="reminders", value=b"v")
+    clock.set(105)
+    assert [each.value for each in timers.take("reminders")] == [b"v"]

@@ -16,10 +16,11 @@ from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.reader import AdapterReader, Outlet, OwnedPartition, Passing
 from kafka_timers.clock import Clock
 from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.wire import reject_headers
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.slices import Headers, reject_headers
+from kafka_timers.worker.slices import Headers
 
 
 class AddedPartitions(AdapterReader):

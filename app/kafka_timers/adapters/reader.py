@@ -46,14 +46,14 @@ from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import REJECT_PREFIX
+from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import Ready
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.sender import BATCH_BYTES, Filling
-from kafka_timers.worker.slices import Headers, fitted, reject_headers
+from kafka_timers.worker.slices import Headers, fitted
 from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ Kafka as all processes see it.
     bounds        where logs begin and end
     fetching      committed records of one topic, straight from the broker's batches
     odd_batches   what aiokafka's parser does not read
+    placed        one record by its place
     seals         reads the end of `timer-sealed`
     topics        creates and checks the service's topics
     groups        what is told to the coordinator of a group

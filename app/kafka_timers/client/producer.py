@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -47,12 +48,12 @@ _TOPIC_WAIT_S = 5.0
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 
-async def partition_count(producer: AIOKafkaProducer, topic: str) -> int:
+async def partition_count(producer: "RenewableProducer", topic: str) -> int:
     """
     Return how many partitions *topic* has.
 
     Args:
-        producer: started.
+        producer: started. If it is renewed meanwhile, the new one is asked.
         topic: looked up again for some seconds, since a new topic is not known to every broker at once.
 
     Raises:
@@ -60,18 +61,15 @@ async def partition_count(producer: AIOKafkaProducer, topic: str) -> int:
         BrokerError: no broker answers through *producer*.
     """
     told_s: float | None = None
-    try:
-        # All topics: a question for one that is missing makes it, on brokers that allow that.
-        while (ids := (await producer.client.fetch_all_metadata()).partitions_for_topic(topic)) is None:
-            # A broker that is silent says nothing about the topic: the time begins with the first answer.
-            now_s = time.monotonic()
-            told_s = told_s or now_s
-            if now_s - told_s > _TOPIC_WAIT_S:
-                help = "create it with kafka-timers topics create"
-                raise TopicsError(f"topic {topic} is missing, or this client may not see it: {help}")
-            await asyncio.sleep(0.1)
-    except KafkaError as error:
-        raise BrokerError(f"no broker answers through the given producer; was it started? ({error})") from error
+    # All topics: a question for one that is missing makes it, on brokers that allow that.
+    while (ids := (await producer.metadata()).partitions_for_topic(topic)) is None:
+        # A broker that is silent says nothing about the topic: the time begins with the first answer.
+        now_s = time.monotonic()
+        told_s = told_s or now_s
+        if now_s - told_s > _TOPIC_WAIT_S:
+            help = "create it with kafka-timers topics create"
+            raise TopicsError(f"topic {topic} is missing, or this client may not see it: {help}")
+        await asyncio.sleep(0.1)
     return len(ids)
 
 
@@ -91,9 +89,9 @@ async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s:
         TopicsError: `timer-request` does not exist, or this client may not see it.
         BrokerError: no broker answers through *producer*, or those that lead `timer-sealed` do not tell.
     """
-    count = await partition_count(producer.current, topics.requests)
+    count = await partition_count(producer, topics.requests)
     # Of all topics: a question for one that is missing makes it, on brokers that allow that.
-    if (await producer.current.client.fetch_all_metadata()).partitions_for_topic(topics.sealed) is None:
+    if (await producer.metadata()).partitions_for_topic(topics.sealed) is None:
         return count
     kafka, options = producer.connecting
     async with AsyncExitStack() as opened:
@@ -167,6 +165,24 @@ class RenewableProducer:
             return self._kafka, {}
         where, options = connection_of(self._given)
         return Kafka(where), options
+
+    async def metadata(self) -> ClusterMetadata:
+        """
+        Return what the brokers tell of all topics.
+
+        Raises:
+            BrokerError: none answers.
+        """
+        while True:
+            asked = self.current
+            try:
+                return await asked.client.fetch_all_metadata()
+            except KafkaError as error:
+                # One that is renewed is stopped while it asks.
+                if asked is not self.current:
+                    continue
+                through = "this client's connections" if self._given is None else "the given producer; was it started?"
+                raise BrokerError(f"no broker answers through {through} ({error})", retriable=True) from error
 
     async def start(self) -> None:
         """

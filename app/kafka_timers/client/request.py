@@ -7,7 +7,7 @@ same to clients in other languages.
 
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,26 +20,33 @@ from kafka_timers.errors import RequestError, WhenError
 
 __all__ = [
     "Answer",
-    "Callback",
+    "CallbackSpec",
     "Headers",
     "Outcome",
+    "Pending",
     "Timer",
     "cancel_of",
     "check_home",
+    "checked_request",
     "future_of",
     "moment_after",
     "moment_at",
+    "moment_of",
     "only_if_absent",
     "only_if_pending",
+    "question_of",
     "second_of",
     "timed",
     "when_of",
 ]
 
-Headers = Iterable[tuple[str, bytes | None]]
+Headers = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+
+# No log gets so long.
+_NO_OFFSET = (1 << 63) - 1
 
 _request_matches = re.compile(r"(0|[1-9][0-9]{0,9}):[0-9]{1,19}", re.ASCII).fullmatch
 
@@ -48,7 +55,7 @@ _topic_matches = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
-class Callback:
+class CallbackSpec:
     """
     What a caller wants to get, in its own types and not checked yet; `TimerClient.at` explains the fields.
 
@@ -63,7 +70,7 @@ class Callback:
 
     topic: str
     key: str | bytes | None = None
-    value: bytes = b""
+    value: bytes | None = b""
     timer_id: str | None = None
     token: str | None = None
     headers: Headers = ()
@@ -135,12 +142,14 @@ class Answer:
             when none is known.
         asked: partition:offset of the call's own record. Where a move or a create stands, this is the request of the
             new timer.
+        waits: with `IGNORED`: whether that earlier timer waits, so that it could still be moved or taken back.
     """
 
     outcome: Outcome
     due_ms: int | None
     request: str | None
     asked: str
+    waits: bool = False
 
     @property
     def second(self) -> int | None:
@@ -157,7 +166,46 @@ class Answer:
         """
         outcome = Outcome(Reply.Outcome.Name(reply.outcome))
         due_ms = reply.second * 1000 + reply.millis if reply.second else None
-        return cls(outcome, due_ms, reply.request or None, reply.asked)
+        return cls(outcome, due_ms, reply.request or None, reply.asked, reply.waits)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """
+    A timer that waits.
+
+    Attributes:
+        timer_id: the sender's own name for it.
+        due_ms: UNIX millisecond at which it fires.
+        request: partition:offset of its request, as its callback has it in the header `timer-request`.
+        topic: gets the callback.
+        key: of the callback; None for none.
+        value: of the callback.
+        token: which the callback carries; None for none.
+        headers: of the callback, after the service's own.
+    """
+
+    timer_id: str | None
+    due_ms: int
+    request: str
+    topic: str
+    key: bytes | None
+    value: bytes
+    token: str | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def second(self) -> int:
+        """UNIX second in which it fires."""
+        return self.due_ms // 1000
+
+    @classmethod
+    def of(cls, future: Future, due_ms: int, request: str) -> Self:
+        """Return the timer of *future*, which fires at the UNIX millisecond *due_ms* and lies at *request*."""
+        headers = [(each.key, each.value if each.HasField("value") else None) for each in future.headers]
+        key, token = future.callBackKey.encode() or None, future.token or None
+        topic, value, name = future.callBackTopic, future.callBack, future.timerId or None
+        return cls(name, due_ms, request, topic, key, value, token, tuple(headers))
 
 
 def moment_at(when: datetime | float) -> int:
@@ -240,7 +288,7 @@ def second_of(when: datetime | float) -> int:
     return int(when.timestamp() if isinstance(when, datetime) else when)
 
 
-def future_of(callback: Callback, reserved: Collection[str]) -> Future:
+def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
     """
     Return the message that asks for *callback*; its millisecond comes with the key of its record.
 
@@ -266,8 +314,34 @@ def future_of(callback: Callback, reserved: Collection[str]) -> Future:
     if callback.token is not None:
         future.token = _checked_text("token", callback.token)
     if callback.headers:
-        future.headers.extend(_header(name, content) for name, content in callback.headers)
+        future.headers.extend(map(_header, _header_pairs(callback.headers)))
     return future
+
+
+def moment_of(when: datetime | float | None, after: timedelta | float | None, now_s: float) -> int:
+    """
+    Return the UNIX milliseconds of *when*, or of *after* from *now_s* on; one of them is given.
+
+    Raises:
+        WhenError: none or both are given; or as `moment_at` and `moment_after`.
+    """
+    if when is not None and after is None:
+        return moment_at(when)
+    if after is not None and when is None:
+        return moment_after(after, now_s)
+    raise WhenError("give either a moment or after=, the delay from now")
+
+
+def question_of(timer_id: str, partition: int) -> Future:
+    """
+    Return the message that changes nothing, and whose answer tells of the timer *timer_id*.
+
+    It is a cancel of a request that there is not, *partition* being the one of the id.
+
+    Raises:
+        RequestError: *timer_id* is empty or no text.
+    """
+    return only_if_pending(cancel_of(timer_id), True, f"{partition}:{_NO_OFFSET}")
 
 
 def timed(future: Future, due_ms: int) -> bytes:
@@ -299,7 +373,7 @@ def only_if_absent(future: Future, request: str | None = None) -> Future:
     """
     future.condition = Condition.IF_ABSENT
     if request is not None:
-        future.ifRequest = _checked_request(request)
+        future.ifRequest = checked_request(request)
     return future
 
 
@@ -318,7 +392,7 @@ def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future
     if request is not None:
         if not wanted:
             raise RequestError("request names the pending timer that is meant: give if_pending=True with it")
-        future.ifRequest = _checked_request(request)
+        future.ifRequest = checked_request(request)
     if wanted:
         future.condition = Condition.IF_PENDING
     return future
@@ -339,7 +413,13 @@ def check_home(future: Future, partitions: int) -> None:
         )
 
 
-def _checked_request(request: str) -> str:
+def checked_request(request: str) -> str:
+    """
+    Return *request*, which is partition:offset.
+
+    Raises:
+        RequestError: it is not.
+    """
     if not isinstance(request, str) or not _request_matches(request):
         raise RequestError(
             f"request {request!r} is not partition:offset: give what Timer.request, Answer.request or the header "
@@ -363,9 +443,21 @@ def _checked_text(what: str, given: str | bytes) -> str:
     return text
 
 
-def _header(name: str, content: bytes | None) -> Header:
-    if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
-        raise RequestError(f"header {name!r}: {content!r} is not a pair of str and bytes or None")
+def _header_pairs(headers: object) -> Iterable[object]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    if not isinstance(pairs, Iterable):
+        raise RequestError(f"headers are of type {type(headers).__name__}: give pairs of str and bytes or None")
+    return pairs
+
+
+def _header(pair: object) -> Header:
+    match pair:
+        case (str(name), (bytes() | None) as content):
+            pass
+        case (name, content):
+            raise RequestError(f"header {name!r}: {content!r} is not a pair of str and bytes or None")
+        case _:
+            raise RequestError(f"header {pair!r} is not a pair of str and bytes or None")
     if name in SERVICE_HEADERS:
         raise RequestError(f"header {name} is set by the timer service on every callback: use another name")
     return Header(key=name, value=content)

@@ -1,49 +1,50 @@
 """
 The client that services publish timers with.
 
-`request` checks the arguments and makes the messages, `producer` sends them, `answers` brings the answers to cancels,
-moves and creates.
+`request` checks the arguments and makes the messages, `channel` publishes them and brings the answers to cancels, moves
+and creates.
 """
 
-import asyncio
 import dataclasses
-import itertools
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aiokafka import AIOKafkaProducer
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.client.answers import AnswerReader
-from kafka_timers.client.producer import (
-    PartitionAccumulator,
-    RecordHeaders,
-    RenewableProducer,
-    partition_count,
-    served_count,
-)
+from kafka_timers.client.channel import Channel, KafkaChannel
+from kafka_timers.client.received import Received
 from kafka_timers.client.request import (
     Answer,
-    Callback,
+    CallbackSpec,
     Headers,
     Outcome,
+    Pending,
     Timer,
     cancel_of,
     check_home,
+    checked_request,
     future_of,
     moment_after,
     moment_at,
+    moment_of,
     only_if_absent,
     only_if_pending,
+    question_of,
     timed,
 )
+from kafka_timers.client.retry import Retry, RetryPolicy, repeated
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import ASKED_BY_HEADER, Future, Topics
-from kafka_timers.errors import PublishError, RequestError
+from kafka_timers.errors import RequestError
 
 __all__ = ["Answer", "Outcome", "Timer", "TimerClient"]
+
+
+# Of a timer that others move again and again meanwhile.
+_MOVES_MAX = 5
 
 
 class TimerClient:
@@ -79,18 +80,12 @@ class TimerClient:
         timeout_s: float = 30.0,
         clock: Clock | None = None,
     ) -> None:
-        self._topics = topics = Topics.of(topic_prefix)
-        self._topic = topics.requests
+        topics = Topics.of(topic_prefix)
         self._reserved = frozenset(dataclasses.astuple(topics))
-        kafka = Kafka(bootstrap) if isinstance(bootstrap, str) else bootstrap
-        self._producer = RenewableProducer(kafka, producer, timeout_s)
-        self._timeout_s = timeout_s
-        self._clock = clock or HostClock()
-        self._accumulators: list[PartitionAccumulator] = []
-        self._turns = itertools.count()
         self._reply_topic = reply_topic or topics.replies
-        self._answers: AnswerReader | None = None
-        self._opening = asyncio.Lock()
+        self._clock = clock or HostClock()
+        kafka = Kafka(bootstrap) if isinstance(bootstrap, str) else bootstrap
+        self._channel: Channel = KafkaChannel(kafka, topic_prefix, producer, self._reply_topic, timeout_s)
 
     async def start(self) -> None:
         """
@@ -100,16 +95,7 @@ class TimerClient:
             BrokerError: no broker answers at the address, or it refuses this client.
             TopicsError: `timer-request` does not exist, or this client may not see it.
         """
-        await self._producer.start()
-        try:
-            partitions = await served_count(self._producer, self._topics, self._timeout_s)
-        except BaseException:
-            await self._producer.stop()
-            raise
-        self._accumulators = [
-            PartitionAccumulator(self._producer, self._topic, partition, self._timeout_s)
-            for partition in range(partitions)
-        ]
+        await self._channel.start()
 
     async def stop(self) -> None:
         """
@@ -117,13 +103,7 @@ class TimerClient:
 
         Answers are not waited for: a `cancel`, `move` or `create` without one ends in `AnswerError`.
         """
-        accumulators, self._accumulators = self._accumulators, []
-        await asyncio.gather(*(accumulator.flush() for accumulator in accumulators))
-        async with self._opening:
-            if self._answers is not None:
-                await self._answers.close()
-                self._answers = None
-        await self._producer.stop()
+        await self._channel.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -165,8 +145,9 @@ class TimerClient:
             RequestError: another argument is not what a request can carry.
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
-        callback = Callback(topic, key, value, timer_id, token, headers)
-        return await self._schedule(moment_at(when), callback)
+        due_ms = moment_at(when)
+        callback = CallbackSpec(topic, key, value, timer_id, token, headers)
+        return await self._schedule(due_ms, future_of(callback, self._reserved))
 
     async def after(
         self,
@@ -188,8 +169,9 @@ class TimerClient:
         Raises:
             WhenError: *delay* is negative, or no time at all.
         """
-        callback = Callback(topic, key, value, timer_id, token, headers)
-        return await self._schedule(moment_after(delay, self._clock.wall_s()), callback)
+        due_ms = moment_after(delay, self._clock.wall_s())
+        callback = CallbackSpec(topic, key, value, timer_id, token, headers)
+        return await self._schedule(due_ms, future_of(callback, self._reserved))
 
     async def send_later(self, key: bytes | None, value: bytes, topic: str, when: datetime | float) -> Timer:
         """
@@ -239,7 +221,7 @@ class TimerClient:
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
-        callback = Callback(topic, key, value, timer_id, token, headers)
+        callback = CallbackSpec(topic, key, value, timer_id, token, headers)
         due_ms = moment_at(when)
         future = future_of(callback, self._reserved)
         return await self.ask(only_if_absent(future, request), due_ms, timeout_s)
@@ -274,9 +256,10 @@ class TimerClient:
     async def move(
         self,
         timer_id: str,
-        when: datetime | float,
+        when: datetime | float | None = None,
         *,
-        topic: str,
+        after: timedelta | float | None = None,
+        topic: str | None = None,
         key: str | bytes | None = None,
         value: bytes = b"",
         token: str | None = None,
@@ -286,34 +269,96 @@ class TimerClient:
         timeout_s: float = 10.0,
     ) -> Answer:
         """
-        Replace the timer that is pending under *timer_id* by one for *when*, and return what the service says to that.
+        Move the timer that is pending under *timer_id* to another moment, and return what the service says to that.
 
-        It is replaced as a whole: nothing of its topic, key, value, token or headers is kept. Without *if_pending* the
-        new timer stands whatever the outcome is: after `TOO_LATE` both timers fire. With it the new timer stands if it
-        has replaced the pending one, which is answered `MOVED`. Otherwise the answer is `IGNORED`, nothing has changed,
-        and a timer that could not be replaced any more fires alone.
+        Without *topic* it keeps its topic, key, value, token and headers: the pending request is read, and takes its
+        own place with the other moment if it is still pending then. It is answered `MOVED`, or `IGNORED`: nothing has
+        changed, since no timer is pending under the id, or it is due.
+
+        With *topic* it is replaced as a whole by what you give. Without *if_pending* the new timer then stands whatever
+        the outcome is: after `TOO_LATE` both timers fire. With it the new timer stands if it has replaced the pending
+        one, which is answered `MOVED`. Otherwise the answer is `IGNORED`, nothing has changed, and a timer that could
+        not be replaced any more fires alone.
 
         Args:
             timer_id: as it was given to `at`, `after`, `move` or `create`.
-            when: as in `at`, and so are the others.
-            if_pending: do nothing unless a timer is pending under this id.
-            request: with *if_pending*: replace only the timer of this request (partition:offset, as in
-                `Timer.request`), and not one that has replaced it since.
+            when: as in `at`.
+            after: in place of *when* the delay from now, as in `after`.
+            topic: as in `at`, and so are *key*, *value*, *token* and *headers*, which come with it.
+            if_pending: do nothing unless a timer is pending under this id; without *topic* it is always so.
+            request: only the timer of this request (partition:offset, as in `Timer.request`), and not one that has
+                replaced it since; with *topic* it needs *if_pending*.
             timeout_s: longest wait for the answer, once the broker has accepted the move.
 
         Raises:
-            WhenError: *when* is not a point in time that a timer can have.
-            RequestError: another argument is not what a request can carry; or as in `cancel`.
+            WhenError: *when* is not a point in time that a timer can have, *after* no delay, or both or none are given.
+            RequestError: another argument is not what a request can carry; without *topic*, the request does not lie on
+                `timer-request` any more; or as in `cancel`.
             PublishError: the broker did not accept the move; after a time limit it still may.
-            AnswerError: the move was accepted, and no answer came. It stands, or with *if_pending* it stands if it has
-                found the timer.
-            BrokerError: the reply topic cannot be read.
+            AnswerError: the move was accepted, and no answer came. It stands, or where it has a condition it stands if
+                it has found the timer.
+            BrokerError: the reply topic cannot be read; without *topic*, `timer-request` neither: this client may need
+                the right to.
             TopicsError: the reply topic does not exist.
         """
-        callback = Callback(topic, key, value, timer_id, token, headers)
-        due_ms = moment_at(when)
-        future = future_of(callback, self._reserved)
+        due_ms = moment_of(when, after, self._clock.wall_s())
+        if topic is None:
+            if key is not None or value or token is not None or headers:
+                raise RequestError(
+                    "without a topic only the time is changed: give topic with key, value, token and headers, or none "
+                    "of them"
+                )
+            return await self._move_in_time(timer_id, due_ms, request, timeout_s)
+        future = future_of(CallbackSpec(topic, key, value, timer_id, token, headers), self._reserved)
         return await self.ask(only_if_pending(future, if_pending, request), due_ms, timeout_s)
+
+    async def get(self, timer_id: str, *, timeout_s: float = 10.0) -> Pending | None:
+        """
+        Return the timer that is pending under *timer_id*, None when none is.
+
+        Asking costs one small record on `timer-request`, which the worker answers; then the pending request is read.
+        Where far requests are left to a lake, one of those is found within an hour after it was made, and not later.
+
+        Args:
+            timer_id: as it was given to `at`, `after`, `move` or `create`.
+            timeout_s: longest wait for the answer, once the broker has accepted the question.
+
+        Raises:
+            RequestError: as in `cancel`; or the request does not lie on `timer-request` any more.
+            PublishError: the broker did not accept the question.
+            AnswerError: the question was accepted, and no answer came.
+            BrokerError: the reply topic or `timer-request` cannot be read: this client may need the right to.
+            TopicsError: the reply topic does not exist.
+        """
+        known = await self._known(timer_id, timeout_s)
+        if not known.waits or known.request is None or known.due_ms is None:
+            return None
+        return Pending.of(await self._future_at(known.request, timer_id), known.due_ms, known.request)
+
+    async def retry(self, record: Any, policy: RetryPolicy, *, error: BaseException | str | None = None) -> Retry:
+        """
+        Have *record* come again after the delay of *policy*, or go to its dead-letter topic if it came often enough.
+
+        It is asked for once, however often the record is read: call this, then commit the record's offset. (An hour
+        after it came again the service has forgotten that it did.) With a transactional producer of yours as
+        `producer=`, what is asked for and the offsets that you send with the transaction stand together or not at all.
+
+        The record keeps key, value, token and its own headers. Headers tell how often it came and why; see `Callback`.
+        Its timer id is one of the service's, so a cancel by the id that it had at first does not find it.
+
+        Args:
+            record: that could not be handled, a callback or any other; of the kinds that `Callback.of` takes.
+            policy: tells when it comes again, how often, and where to.
+            error: why it could not be handled, for the header `timer-retry-error`; cut to 500 characters.
+
+        Raises:
+            RequestError: *record* is none, or not what a request can carry.
+            PublishError: the broker did not accept the request; after a time limit it still may.
+        """
+        again = repeated(Received.of(record), policy, error)
+        future = only_if_absent(future_of(again.callback, self._reserved))
+        timer = await self._schedule(moment_after(again.delay_s, self._clock.wall_s()), future)
+        return Retry(timer, again.attempt, again.gave_up)
 
     async def ask(self, future: Future, due_ms: int | None, timeout_s: float = 10.0, *, asked_by: str = "") -> Answer:
         """
@@ -335,50 +380,60 @@ class TimerClient:
         if not future.timerId:
             raise RequestError("timer_id is None, and the answer is about a timer with an id: give a str")
         if future.ifRequest:
-            check_home(future, self._partitions())
+            check_home(future, self._channel.partitions)
         future.replyTopic = self._reply_topic
-        answers = await self._reading()
+        answers = await self._channel.answers()
         # The key of a cancel is not read by the worker: it is what Kafka's own partitioners find the partition by.
         key = future.timerId.encode() if due_ms is None else timed(future, due_ms)
         headers = [(ASKED_BY_HEADER, asked_by.encode())] if asked_by else []
-        publishing = self._publish(key, future.SerializeToString(), future.timerId, headers)
+        publishing = self._channel.publish(key, future.SerializeToString(), future.timerId, headers)
         return await answers.answer(future, publishing, timeout_s)
 
-    async def _reading(self) -> AnswerReader:
-        """Return the reader of answers, which sees all answers that come from now on."""
-        async with self._opening:
-            # Raises where the client is not started.
-            self._partitions()
-            if self._answers is None or self._answers.failed:
-                kafka, options = self._producer.connection
-                if self._answers is not None:
-                    await self._answers.close()
-                    self._answers = None
-                partitions = await partition_count(self._producer.current, self._reply_topic)
-                self._answers = await AnswerReader.open(self._reply_topic, partitions, kafka, options, self._timeout_s)
-            return self._answers
+    async def _known(self, timer_id: str, timeout_s: float) -> Answer:
+        """Return what the service knows of *timer_id*, without a change."""
+        home = partition_of(timer_id, self._channel.partitions) if isinstance(timer_id, str) else 0
+        return await self.ask(question_of(timer_id, home), None, timeout_s)
 
-    async def _schedule(self, due_ms: int, callback: Callback) -> Timer:
-        future = future_of(callback, self._reserved)
+    async def _move_in_time(self, timer_id: str, due_ms: int, request: str | None, timeout_s: float) -> Answer:
+        """Replace the pending timer, or that of *request* alone, by itself at *due_ms*."""
+        meant, moves = request, 0
+        while True:
+            if meant is None:
+                answer = await self._known(timer_id, timeout_s)
+                meant = answer.request
+                if meant is None or not answer.waits:
+                    return answer
+            future = await self._future_at(meant, timer_id)
+            answer = await self.ask(only_if_pending(future, True, meant), due_ms, timeout_s)
+            moves += 1
+            # Others may have moved it meanwhile: then the answer names what is pending now.
+            if request is not None or not answer.waits or moves == _MOVES_MAX:
+                return answer
+            meant = answer.request
+
+    async def _future_at(self, request: str, timer_id: str) -> Future:
+        """
+        Return what the *request* of *timer_id* asks for.
+
+        Raises:
+            RequestError: it is not of this id, or does not lie there any more.
+            BrokerError: it cannot be read.
+        """
+        future = await self._channel.read(checked_request(request))
+        if future is None:
+            raise RequestError(
+                f"request {request} of {timer_id!r} lies on timer-request no more, so what it asks for is not known: "
+                "give topic, key and value"
+            )
+        if future.timerId != timer_id:
+            raise RequestError(f"request {request} is not one of {timer_id!r}")
+        for field in ("copy", "condition", "ifRequest"):
+            future.ClearField(field)
+        return future
+
+    async def _schedule(self, due_ms: int, future: Future) -> Timer:
         key = timed(future, due_ms)
         # One partition per timer id: only there has it one order, which a later request for the same id relies on.
         name = future.timerId or future.callBackKey
-        partition, offset = await self._publish(key, future.SerializeToString(), name)
-        return Timer(due_ms, partition, offset, callback.timer_id, callback.token)
-
-    async def _publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
-        """Return partition and offset of the record; *name* chooses the partition, an empty one takes them by turns."""
-        count = self._partitions()
-        partition = partition_of(name, count) if name else next(self._turns) % count
-        return partition, await self._accumulators[partition].append(key, value, headers)
-
-    def _partitions(self) -> int:
-        """
-        Return the number of partitions of `timer-request`.
-
-        Raises:
-            PublishError: the client is not started.
-        """
-        if not self._accumulators:
-            raise PublishError("the client is not started: use `async with TimerClient(...)`", retriable=False)
-        return len(self._accumulators)
+        partition, offset = await self._channel.publish(key, future.SerializeToString(), name)
+        return Timer(due_ms, partition, offset, future.timerId or None, future.token or None)

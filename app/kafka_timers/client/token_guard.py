@@ -7,12 +7,9 @@ into its latest request, and no other.
 """
 
 import secrets
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kafka_timers.core.wire import REQUEST_HEADER, TOKEN_HEADER
-
-__all__ = ["TokenGuard", "request_from", "token_from"]
+__all__ = ["TokenGuard"]
 
 
 @dataclass(slots=True)
@@ -43,7 +40,7 @@ class TokenGuard:
         """
         if isinstance(token, bytes):
             # Never equal to a str: each callback would be ignored, and nobody told.
-            raise TypeError("give the token as str, such as token_from(record.headers) returns it")
+            raise TypeError("give the token as str, such as Callback.token or token_from(record.headers)")
         accepted = bool(token) and token == self.token
         if accepted:
             self.token = None
@@ -52,23 +49,3 @@ class TokenGuard:
     def cancel(self) -> None:
         """Wait for no callback any more."""
         self.token = None
-
-
-def token_from(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
-    """Return the token that a callback carries, None when it carries none."""
-    return _header_text(headers, TOKEN_HEADER)
-
-
-def request_from(headers: Iterable[tuple[str, bytes | None]]) -> str | None:
-    """
-    Return partition:offset of the request that a callback answers, None when the record is no callback.
-
-    It is the same on every copy of a callback, and equal to `Timer.request`.
-    """
-    return _header_text(headers, REQUEST_HEADER)
-
-
-def _header_text(headers: Iterable[tuple[str, bytes | None]], name: str) -> str | None:
-    # The first: the service's own headers stand before those of the request.
-    value = next((value for header, value in headers if header == name), None)
-    return None if value is None else value.decode(errors="replace")

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from kafka_timers.client.request import Callback, future_of, moment_after, moment_at, when_of
+from kafka_timers.client.request import CallbackSpec, future_of, moment_after, moment_at, when_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future
 from kafka_timers.errors import RequestError
 
@@ -87,7 +87,7 @@ class Change(When):
             RequestError: something is not what a request can carry.
         """
         asked = future_of(
-            Callback(
+            CallbackSpec(
                 topic=future.callBackTopic if self.topic is None else self.topic,
                 key=self.key or None,
                 value=_bytes("value", self.value, self.value_base64) or b"",

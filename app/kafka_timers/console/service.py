@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 from aiokafka import ConsumerRecord
 
 from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.placed import record_at, request_at
 from kafka_timers.broker.seals import last_seals
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.client.request import Answer, only_if_absent, only_if_pending
@@ -32,7 +33,7 @@ from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, is_far, latest,
 from kafka_timers.errors import BrokerError, KafkaTimersError, TopicsError
 from kafka_timers.operate.callback_topics import CallbackTopics, read_callback_topics
 from kafka_timers.operate.documents import callback_document
-from kafka_timers.operate.find import Found, find, record_at, request_at
+from kafka_timers.operate.find import Found, find
 from kafka_timers.operate.health import ServiceStatus
 from kafka_timers.operate.pending import Told, Workers, addresses_of, asking
 from kafka_timers.operate.rejected import RejectedLog, Which, last_refused, reading_rejected

@@ -39,6 +39,8 @@ Known = MutableMapping[bytes, Version | None]
 def true_by_now(answer: Answer, partition: Partition) -> Answer:
     """Return what is true of an *answer* that was not sent, after others may have owned the *partition*."""
     version = answer.version
+    if version is not None and version.waits and partition.is_done(version):
+        return answer._replace(version=version._replace(waits=False))
     says_withdrawn = answer.outcome in (Reply.CANCELLED, Reply.MOVED)
     if version is None or not says_withdrawn or not partition.is_done(version):
         return answer
@@ -86,7 +88,7 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
             out.undecided_at = record.offset
             return False
         if not _holds(record, before, effect, partition):
-            _ignore(record, before, partition, out)
+            _ignore(record, before, effect, partition, out)
             return True
         if record.condition == Condition.IF_ABSENT:
             outcome, before = Reply.ACCEPTED, None
@@ -192,11 +194,13 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
     return is_meant and effect in (Effect.WITHDRAWS, Effect.FORGOTTEN)
 
 
-def _ignore(record: TimerRecord, before: Version | None, partition: Partition, out: Decided) -> None:
+def _ignore(
+    record: TimerRecord, before: Version | None, effect: Effect | None, partition: Partition, out: Decided
+) -> None:
     if record.due_ms is not None and not partition.is_done(Version(record.due_ms, record.offset)):
         out.ignored[record.offset] = record.due_ms
     if record.reply_topic and not partition.is_answered(record.offset):
-        about = before if before and before.due_ms else None
+        about = before._replace(waits=effect is Effect.WITHDRAWS) if before and before.due_ms else None
         out.answers.append(Answer(record.offset, record.reply_topic, record.timer_id, Reply.IGNORED, about))
 
 

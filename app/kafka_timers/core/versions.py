@@ -40,6 +40,7 @@ class Version(NamedTuple):
         far: whether it is left to the lake.
         copied: where its copy lies, if it is one.
         unsure: it is done, and nobody can tell any more whether a cancel was in time; it counts as cancelled then.
+        waits: of an answer alone: it could have been taken back when that was decided.
     """
 
     due_ms: int
@@ -49,6 +50,7 @@ class Version(NamedTuple):
     far: bool = False
     copied: Copied | None = None
     unsure: bool = False
+    waits: bool = False
 
     @property
     def second(self) -> int:
@@ -78,7 +80,8 @@ class Version(NamedTuple):
     def pack(self) -> bytes:
         """Return it as a row of the store."""
         second, millis = divmod(self.due_ms, 1000)
-        row = _VERSION.pack(second, millis, self.offset, self.by, self.cancelled | self.far << 1 | self.unsure << 2)
+        flags = self.cancelled | self.far << 1 | self.unsure << 2 | self.waits << 3
+        row = _VERSION.pack(second, millis, self.offset, self.by, flags)
         return row + _COPIED.pack(*self.copied) if self.copied else row
 
     @classmethod
@@ -86,7 +89,8 @@ class Version(NamedTuple):
         """Return what `pack` was called on."""
         second, millis, offset, by, flags = _VERSION.unpack_from(row)
         copied = Copied(*_COPIED.unpack_from(row, _VERSION.size)) if len(row) > _VERSION.size else None
-        return cls(second * 1000 + millis, offset, bool(flags & 1), by, bool(flags & 2), copied, bool(flags & 4))
+        cancelled, far, unsure, waits = (bool(flags & bit) for bit in (1, 2, 4, 8))
+        return cls(second * 1000 + millis, offset, cancelled, by, far, copied, unsure, waits)
 
 
 class Effect(Enum):
@@ -192,6 +196,7 @@ class Answer(NamedTuple):
         if self.version:
             reply.second, reply.millis = divmod(self.version.due_ms, 1000)
             reply.request = f"{partition}:{self.version.offset}"
+            reply.waits = self.version.waits
         return reply
 
 

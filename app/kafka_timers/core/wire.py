@@ -5,7 +5,7 @@ Everything on a topic is a promise to every client in every language; docs/wire.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
@@ -29,6 +29,11 @@ __all__ = [
     "OSCILLATOR_HEADER",
     "REJECT_PREFIX",
     "REQUEST_HEADER",
+    "RETRY_ATTEMPT_HEADER",
+    "RETRY_ERROR_HEADER",
+    "RETRY_FIRST_HEADER",
+    "RETRY_HEADERS",
+    "RETRY_ID_HEADER",
     "SECOND_LIMIT",
     "SERVICE_HEADERS",
     "TICK",
@@ -57,6 +62,7 @@ __all__ = [
     "latest",
     "number_in",
     "partitions_in",
+    "reject_headers",
     "rejection_in",
     "sealed_from",
     "second_in",
@@ -123,6 +129,13 @@ REQUEST_HEADER = "timer-request"
 ASKED_BY_HEADER = "timer-asked-by"
 # The headers that the service itself sets on every callback.
 SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, MILLIS_HEADER, REQUEST_HEADER))
+# What `TimerClient.retry` tells of a record that comes again: how often, where it lay at first, which timer id it had
+# then, and why it could not be handled.
+RETRY_ATTEMPT_HEADER = "timer-retry-attempt"
+RETRY_FIRST_HEADER = "timer-retry-first"
+RETRY_ID_HEADER = "timer-retry-id"
+RETRY_ERROR_HEADER = "timer-retry-error"
+RETRY_HEADERS = frozenset((RETRY_ATTEMPT_HEADER, RETRY_FIRST_HEADER, RETRY_ID_HEADER, RETRY_ERROR_HEADER))
 # What the names of the headers on `timer-rejected` begin with that tell of the refusal.
 REJECT_PREFIX = "timer-rejected-"
 
@@ -238,6 +251,18 @@ def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes
     """
     told = {name: content or b"" for name, content in reversed(headers)}
     return {name.removeprefix(REJECT_PREFIX): text for name, text in told.items() if name.startswith(REJECT_PREFIX)}
+
+
+def reject_headers(
+    reason: str, topic: str, partition: int, offsets: Iterable[int]
+) -> Iterator[list[tuple[str, bytes | None]]]:
+    """Return what `timer-rejected` tells of the record at each of *offsets*: why it is refused, and where it lies."""
+    alike: list[tuple[str, bytes | None]] = [
+        (REJECT_PREFIX + "reason", reason.encode()),
+        (REJECT_PREFIX + "topic", topic.encode()),
+        (REJECT_PREFIX + "partition", b"%d" % partition),
+    ]
+    return ([*alike, (REJECT_PREFIX + "offset", b"%d" % offset)] for offset in offsets)
 
 
 def is_complete(seal: Sealed) -> bool:

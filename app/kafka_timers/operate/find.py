@@ -20,7 +20,6 @@ from kafka_timers.core.wire import (
     Sealed,
     Topics,
     end_ms_of,
-    future_from,
     is_complete,
     latest,
     number_in,
@@ -28,7 +27,7 @@ from kafka_timers.core.wire import (
 )
 from kafka_timers.errors import BrokerError
 
-__all__ = ["Found", "find", "record_at", "request_at"]
+__all__ = ["Found", "find"]
 
 # Large, since the log may hold millions of records: a fetch costs a round trip.
 _FETCH_BYTES = 16 << 20
@@ -118,45 +117,6 @@ async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
         except KafkaError as error:
             raise BrokerError(f"{where.topic} partition {partition} could not be read: {error}") from error
     return Found(partition, start, end, seal, outcomes, records)
-
-
-async def request_at(kafka: Kafka, prefix: str, request: str) -> Future | None:
-    """
-    Return what the *request*, partition:offset on `timer-request`, asks for; None if it does not lie there any more.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses; or there is no such partition.
-        WireError: it asks for nothing that can be read.
-    """
-    record = await record_at(kafka, prefix, request)
-    if record is None:
-        return None
-    return future_from(record.value or b"", topic=record.topic, partition=record.partition, offset=record.offset)
-
-
-async def record_at(kafka: Kafka, prefix: str, request: str) -> ConsumerRecord | None:
-    """
-    Return the record of the *request*, partition:offset on `timer-request`; None if none lies there any more, or yet.
-
-    Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses; or there is no such partition.
-    """
-    number, offset = map(int, request.split(":"))
-    where = TopicPartition(Topics.of(prefix).requests, number)
-    async with AsyncExitStack() as opened:
-        async with answering(kafka):
-            consumer = await opened.enter_async_context(consuming(kafka, fetch_max_wait_ms=50))
-            start = (await consumer.beginning_offsets([where]))[where]
-            end = (await consumer.end_offsets([where]))[where]
-        if not start <= offset < end:
-            return None
-        try:
-            async for records in pages(consumer, where, offset, offset + 1):
-                for record in records:
-                    return record
-        except KafkaError as error:
-            raise BrokerError(f"{where.topic} partition {number} offset {offset} could not be read: {error}") from error
-    return None
 
 
 async def _read(

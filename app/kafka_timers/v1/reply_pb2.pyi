@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Reply(_message.Message):
-    __slots__ = ("timerId", "outcome", "second", "request", "asked", "millis")
+    __slots__ = ("timerId", "outcome", "second", "request", "asked", "millis", "waits")
     class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OUTCOME_UNSPECIFIED: _ClassVar[Reply.Outcome]
@@ -29,10 +29,12 @@ class Reply(_message.Message):
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
     timerId: str
     outcome: Reply.Outcome
     second: int
     request: str
     asked: str
     millis: int
-    def __init__(self, timerId: _Optional[str] = ..., outcome: _Optional[_Union[Reply.Outcome, str]] = ..., second: _Optional[int] = ..., request: _Optional[str] = ..., asked: _Optional[str] = ..., millis: _Optional[int] = ...) -> None: ...
+    waits: bool
+    def __init__(self, timerId: _Optional[str] = ..., outcome: _Optional[_Union[Reply.Outcome, str]] = ..., second: _Optional[int] = ..., request: _Optional[str] = ..., asked: _Optional[str] = ..., millis: _Optional[int] = ..., waits: bool = ...) -> None: ...

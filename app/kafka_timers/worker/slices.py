@@ -25,7 +25,14 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
 from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
 from kafka_timers.core.verdicts import Reason, unpack_refused
-from kafka_timers.core.wire import EXPIRY_HEADER, REJECT_PREFIX, REQUEST_HEADER, Request, callback_headers
+from kafka_timers.core.wire import (
+    EXPIRY_HEADER,
+    REJECT_PREFIX,
+    REQUEST_HEADER,
+    Request,
+    callback_headers,
+    reject_headers,
+)
 from kafka_timers.worker.ports import CallbackTopics, Ready
 from kafka_timers.worker.sender import BATCH_BYTES
 
@@ -464,16 +471,6 @@ class Slice:
 
     def _now_ms(self) -> int:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
-
-
-def reject_headers(reason: str, topic: str, partition: int, offsets: Iterable[int]) -> Iterator[Headers]:
-    """Return what `timer-rejected` tells of the record at each of *offsets*: why it is refused, and where it lies."""
-    alike: Headers = [
-        (REJECT_PREFIX + "reason", reason.encode()),
-        (REJECT_PREFIX + "topic", topic.encode()),
-        (REJECT_PREFIX + "partition", b"%d" % partition),
-    ]
-    return ([*alike, (REJECT_PREFIX + "offset", b"%d" % offset)] for offset in offsets)
 
 
 def fitted(key: bytes | None, value: bytes | None, room: int) -> tuple[bytes | None, bytes | None, Headers]:
