@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import faust
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.abc import AbstractTokenProvider
@@ -25,6 +26,7 @@ from kafka_timers.broker.internals import (
     Member,
     PromptConsumer,
     connection_of,
+    have_read_committed,
     hurry,
     member_id_of,
     transactional_id_of,
@@ -165,6 +167,26 @@ async def test_a_worker_is_a_member_of_its_group_and_reads_nothing_by_that(start
     fetcher = started.consumer._fetcher
     fetches, resets, _, is_stale, paused = type(fetcher)._get_actions_per_node(fetcher, SimpleNamespace(tps=[]))
     assert fetcher._get_actions_per_node(SimpleNamespace(tps=[AT])) == (fetches, resets, None, is_stale, paused)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_agents_of_a_user_read_committed_records_once_they_are_told_to(committed: bool) -> None:
+    app: Any = faust.App("receivers", broker="kafka://127.0.0.1:9")
+    if committed:
+        have_read_committed(app)
+    thread = app.consumer._thread
+    consumer = thread._create_consumer(loop=asyncio.get_running_loop())
+
+    async def connect() -> None:
+        pass
+
+    consumer._client.bootstrap = connect
+    await consumer.start()
+    # What each fetch asks for: 1 is committed.
+    assert consumer._fetcher._isolation_level == int(committed)
+    await consumer.stop()
+    # Its thread would have closed it.
+    thread.thread_loop.close()
 
 
 async def test_a_member_asks_one_broker_after_the_other_who_coordinates_and_waits_for_none_for_long(

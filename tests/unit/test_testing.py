@@ -2,7 +2,9 @@
 
 import asyncio
 import inspect
+import itertools
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -434,10 +436,16 @@ async def test_real_client_that_was_not_started_says_so() -> None:
     assert not caught.value.retriable
 
 
-async def test_cancel_on_the_receivers_page_tells_what_became_of_the_timer() -> None:
+def of_the_page(text: str) -> dict[str, Any]:
+    """Return what the block of the receivers page defines in which *text* is."""
     names: dict[str, Any] = {}
-    [block] = [block for block in python_blocks(RECEIVERS_PAGE) if "def pay(number" in block]
+    [block] = [block for block in python_blocks(RECEIVERS_PAGE) if text in block]
     exec(block, names)
+    return names
+
+
+async def test_cancel_on_the_receivers_page_tells_what_became_of_the_timer() -> None:
+    names = of_the_page("def pay(number")
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     for number in ("1", "2"):
@@ -448,9 +456,7 @@ async def test_cancel_on_the_receivers_page_tells_what_became_of_the_timer() -> 
 
 
 async def test_conditions_on_the_receivers_page_hold() -> None:
-    names: dict[str, Any] = {}
-    [block] = [block for block in python_blocks(RECEIVERS_PAGE) if "def extend(number" in block]
-    exec(block, names)
+    names = of_the_page("def extend(number")
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     assert await names["open_order"]("1", 110, timers.client)
@@ -460,6 +466,60 @@ async def test_conditions_on_the_receivers_page_hold() -> None:
     assert not await names["extend"]("1", 130, timers.client)
     await clock.advance(100)
     assert [dict(record.headers)["timer-expiry"] for record in timers.take("deadlines")] == [b"120"]
+
+
+async def test_moves_of_the_time_alone_on_the_receivers_page_hold() -> None:
+    names = of_the_page("def snooze(number")
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    assert await names["deadline"]("1", timers.client) is None
+    await timers.client.at(200, topic="deadlines", timer_id="deadline-1")
+    assert await names["snooze"]("1", timers.client)
+    assert await names["deadline"]("1", timers.client) == 700
+    clock.set(700)
+    assert not await names["snooze"]("1", timers.client)
+
+
+async def test_a_callback_is_described_as_on_the_receivers_page() -> None:
+    names = of_the_page("def describe(record")
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    await timers.client.at(101.25, topic="deadlines", timer_id="deadline-1")
+    timers.put("deadlines", b"plain")
+    await clock.advance(10)
+    described = [names["describe"](record) for record in timers.take("deadlines")]
+    assert described == ["no callback", "deadline-1 was due at 101250 and left 0 ms later"]
+
+
+async def test_the_loop_with_retries_on_the_receivers_page_gives_up_in_the_end() -> None:
+    names = of_the_page("def consume(orders")
+    clock = ManualClock(100.0)
+    timers = InMemoryTimers(clock)
+    timers.put("orders", b"order")
+    handled, committed = [], []
+
+    async def handle(record: Any) -> None:
+        handled.append(clock.wall_s())
+        raise ConnectionError("no stock")
+
+    class Orders:
+        async def __aiter__(self) -> AsyncIterator[Any]:
+            while not (dead := timers.take("orders-dead")):
+                for record in timers.take("orders"):
+                    yield record
+                await clock.advance(1)
+            [given_up] = dead
+            assert dict(given_up.headers)["timer-retry-error"] == b"ConnectionError: no stock"
+
+        async def commit(self) -> None:
+            committed.append(clock.wall_s())
+
+    names["handle"] = handle
+    await names["consume"](Orders(), timers.client)
+    waited = [after - before for before, after in itertools.pairwise(handled)]
+    # Less the jitter; the clock goes by seconds.
+    assert all(0.8 * full <= delay <= full + 1 for delay, full in zip(waited, [10, 30, 90, 270, 810], strict=True))
+    assert committed == handled
 
 
 async def test_tests_on_the_receivers_page_pass() -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "Member",
     "PromptConsumer",
     "connection_of",
+    "have_read_committed",
     "hurry",
     "member_id_of",
     "read_nothing",
@@ -140,13 +141,37 @@ def read_nothing(app: Any) -> None:
     Args:
         app: of Faust; not started. It makes its consumer, of a class that has the same fields, when its thread starts.
     """
+
+    def changed(consumer: Any) -> None:
+        consumer.__class__ = Member
+        hurry(consumer._client)
+
+    _with_consumer(app, changed)
+
+
+def have_read_committed(app: Any) -> None:
+    """
+    Have the consumer of *app* read committed records; Faust ties that to its transactions.
+
+    Args:
+        app: of Faust; not started.
+    """
+
+    def changed(consumer: Any) -> None:
+        # The fetcher, which is made when the consumer starts, asks with it.
+        consumer._isolation_level = "read_committed"
+
+    _with_consumer(app, changed)
+
+
+def _with_consumer(app: Any, change: Callable[[Any], None]) -> None:
+    """Have *change* called with the consumer of *app* once its thread has made it, and before it starts."""
     thread = app.consumer._thread
     create = thread._create_consumer
 
     def created(loop: Any) -> Any:
         consumer = create(loop)
-        consumer.__class__ = Member
-        hurry(consumer._client)
+        change(consumer)
         return consumer
 
     thread._create_consumer = created
