@@ -36,6 +36,7 @@ class Wish(NamedTuple):
         condition: under which it means anything.
         expected: offset of the only request that `IF_PENDING` means; None for any.
         original: set for a copy.
+        has_callback: whether it says in the field `callback` what fires.
     """
 
     second: int = 0
@@ -48,6 +49,7 @@ class Wish(NamedTuple):
     condition: int = Condition.CONDITION_UNSPECIFIED
     expected: int | None = None
     original: Original | None = None
+    has_callback: bool = False
 
     @property
     def due_ms(self) -> int:
@@ -205,7 +207,8 @@ class Audit:
         """Read the record at *offset*, which *seal* is the first to cover, or comes behind when none does."""
         wish = self.wishes[offset]
         judged = seal.HasField("conditions_from") and offset >= seal.conditions_from
-        if wish.is_refused or (wish.condition and not judged):
+        takes_callbacks = seal.HasField("callbacks_from") and offset >= seal.callbacks_from
+        if wish.is_refused or (wish.condition and not judged) or (wish.has_callback and not takes_callbacks):
             if not wish.original:
                 self.requests[offset] = self._waiting[offset] = _Request(wish, offset, is_refused=True)
             return
@@ -221,6 +224,8 @@ class Audit:
         if wish.is_cancel:
             return
         is_far = 0 < self.terms.horizon_s < wish.second - wish.appended_ms // 1000
+        if wish.has_callback and not is_far and offset < seal.fence and seal.format < 4:
+            raise PromiseError(f"P8: #{offset} has a callback, and the seal over it is of format {seal.format}")
         self.requests[offset] = request = _Request(wish, offset, is_far=is_far)
         if not is_far:
             self._waiting[offset] = request

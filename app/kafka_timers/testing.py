@@ -30,6 +30,7 @@ from kafka_timers.client.received import RawHeaders, pairs_of
 from kafka_timers.client.request import Answer, Pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.core import rows as batches
+from kafka_timers.core.callbacks import Outgoing
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import first_key, is_late, parts_of
@@ -145,7 +146,7 @@ class InMemoryTimers:
         self._clock = clock
         self._partition = Partition(0)
         # In the service the first seal of a partition says so.
-        self._partition.conditions_from = self._partition.millis_from = 0
+        self._partition.judge_from(0, 0, 0)
         self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
@@ -246,14 +247,15 @@ class InMemoryTimers:
         contents.through = key
         # Late ones fire in the moment after they were accepted.
         fired_ms = max(due_ms, self._partition.sealed_ms)
-        topic = request.callBackTopic.decode()
+        outgoing = Outgoing.of(request)
+        topic = outgoing.topic.decode()
         if self.topics is not None and topic not in self.topics:
             contents.rejected.append(offset)
             [headers] = reject_headers(Reason.TOPIC_UNKNOWN, _TOPICS.requests, 0, [offset])
             self._append(_TOPICS.rejected, *self._requests[offset], headers, fired_ms)
             return
         headers = callback_headers(request, due_ms // 1000, b"0:%d" % offset)
-        self._append(topic, request.callBackKey or None, request.callBack, headers, fired_ms)
+        self._append(topic, outgoing.key, outgoing.value, headers, fired_ms)
 
     def _append(
         self,
@@ -328,7 +330,7 @@ class _InMemoryChannel:
     async def stop(self) -> None:
         """Nothing to disconnect from."""
 
-    async def publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
+    async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
         """Return partition and offset of the record."""
         return 0, self._timers._accept(key, value)
 

@@ -25,6 +25,7 @@ def _one(name: str, file: str, old: str, new: str) -> Mutant:
 OWNER, FIRING, FOLLOWER = "worker/owner.py", "worker/firing.py", "worker/follower.py"
 STORE, OUTBOX, ENDS = "worker/store.py", "worker/outbox.py", "worker/end_offsets.py"
 PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
+JUDGING, CALLBACKS = "core/judging.py", "core/callbacks.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
 PRODUCER, COORDINATOR, SENDER = "broker/producer.py", "broker/coordinator.py", "worker/sender.py"
 ASKING, SOURCE, TICK_CLOCK = "broker/asking.py", "adapters/source.py", "core/tick_clock.py"
@@ -482,7 +483,7 @@ MUTANTS = [
     _one(
         "the open scan is not in the head",
         STORE,
-        "        flags = _SCANNING if scan else 0\n",
+        "        flags = (_SCANNING if scan else 0) | (_HAS_CALLBACKS if head.has_callbacks else 0)\n",
         '        flags, tail = 0, b""\n',
     ),
     # --- moments of a second -----------------------------------------------------------------------------------------
@@ -550,13 +551,13 @@ MUTANTS = [
     _one(
         "what depends on milliseconds is not held back for the seal that tells of them",
         PARTITION,
-        "            return Effect.UNDECIDED if waits else Effect.TOO_LATE\n",
+        "            return Effect.UNDECIDED if self.may_be_in_time(appended_ms, before.due_ms) else Effect.TOO_LATE\n",
         "            return Effect.TOO_LATE\n",
     ),
     _one(
         "a seal that ends within a second says that earlier workers know it",
         PARTITION,
-        "        form = max(self.format, 3 if self.sealed_ms % 1000 or scan.end_ms % 1000 else 1)\n",
+        "        form = max(min(self.format, 3), 3 if self.sealed_ms % 1000 or scan.end_ms % 1000 else 1)\n",
         "        form = min(self.format, 2)\n",
     ),
     _one(
@@ -650,11 +651,60 @@ MUTANTS = [
     ),
     _one(
         "conditions are judged before a seal says so",
-        PARTITION,
+        JUDGING,
         "            return not self.waits_to_judge\n",
         "            return self.format < 2\n",
     ),
     _one("what was ignored is not sealed", PARTITION, "            seal.ignored.extend(", "            sorted("),
+    # --- callbacks in a field of their own ---------------------------------------------------------------------------
+    _one(
+        "callbacks are taken before a seal says so",
+        JUDGING,
+        "            return not self.waits_to_take\n",
+        "            return False\n",
+    ),
+    _one(
+        "callbacks are refused by workers that know them",
+        JUDGING,
+        "        callbacks_from = snapshot if self.waits_to_take else self.callbacks_from\n",
+        "        callbacks_from = self.callbacks_from\n",
+    ),
+    _one(
+        "a seal over callbacks can be gone on from by who does not know them",
+        PARTITION,
+        "        if self.head.has_callbacks:\n",
+        "        if False:\n",
+    ),
+    _one(
+        "a store forgets that there were callbacks",
+        STORE,
+        " | (_HAS_CALLBACKS if head.has_callbacks else 0)\n",
+        "\n",
+    ),
+    _one(
+        "a copy of what was refused for its callback fires",
+        VERDICTS,
+        "            if partition.refuses_callback(future.copy.offset):\n",
+        "            if False:\n",
+    ),
+    _one(
+        "a callback on a partition that is not there goes to another",
+        CALLBACKS,
+        "            return self.partition if self.partition < partitions else None\n",
+        "            return self.partition % partitions\n",
+    ),
+    _one(
+        "a tombstone has an empty value",
+        CALLBACKS,
+        "        return cls(asked.topic, key, value, partition,",
+        '        return cls(asked.topic, key, value or b"", partition,',
+    ),
+    _one(
+        "a copy counts though its id has a later record",
+        DECISIONS,
+        "    if record.timer_id and not stays:\n",
+        "    if record.timer_id and (before is None or before.offset <= original.offset):\n",
+    ),
     # --- decisions ---------------------------------------------------------------------------------------------------
     _one(
         "a repeated copy counts",
@@ -878,7 +928,7 @@ MUTANTS = [
     _one(
         "a callback without a key goes to a compacted topic",
         SLICES,
-        "        if key is None and to.target.needs_key:\n",
+        "        if outgoing.key is None and to.target.needs_key:\n",
         "        if False:\n",
     ),
     _one(

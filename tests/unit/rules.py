@@ -221,6 +221,35 @@ class _ConditionsFromTheStart(Partition):
         return seal
 
 
+class _CallbacksAtOnce(Partition):
+    @property
+    def waits_to_take(self) -> bool:
+        return False
+
+    def refuses_callback(self, offset: int) -> bool:
+        return not self.is_to_take_callbacks and super().refuses_callback(offset)
+
+    def seal(self, contents: Contents, **more: Any) -> Sealed:
+        seal = super().seal(contents, **more)
+        if super().waits_to_take:
+            seal.callbacks_from = seal.fence
+        return seal
+
+
+class _CallbacksFromTheStart(Partition):
+    def seal(self, contents: Contents, **more: Any) -> Sealed:
+        seal = super().seal(contents, **more)
+        if self.takes_callbacks:
+            seal.callbacks_from = 0
+        return seal
+
+
+class _CallbacksKeepTheFormat(Partition):
+    def seal(self, contents: Contents, **more: Any) -> Sealed:
+        self.head = replace(self.head, has_callbacks=False)
+        return super().seal(contents, **more)
+
+
 class _IgnoredIsNotSealed(Partition):
     def seal(self, contents: Contents, **more: Any) -> Sealed:
         seal = super().seal(contents, **more)
@@ -480,6 +509,11 @@ CORE_RULES: dict[str, Rule] = {
 }
 
 CONDITION_RULES: dict[str, Rule] = {
+    "callbacks wait for a seal": Rule(
+        "callbacks in a field are taken once a seal says from where on", _CallbacksAtOnce
+    ),
+    "callbacks from": Rule("where an owner did not know callbacks, they are refused", _CallbacksFromTheStart),
+    "format of callbacks": Rule("a seal says that there are callbacks in a field", _CallbacksKeepTheFormat),
     "conditions wait for a seal": Rule("conditions are judged once a seal says from where on", _ConditionsAtOnce),
     "conditions from": Rule("where an owner did not know conditions, they are refused", _ConditionsFromTheStart),
     "ignored is sealed": Rule("what waits in vain is named in each seal", _IgnoredIsNotSealed),

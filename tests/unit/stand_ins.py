@@ -30,7 +30,7 @@ class Record:
 
 def asked(offset: int = 0, key: bytes | None = b"%d" % SECOND, topic: str = "callbacks", **more: object) -> Record:
     """Return a record that asks for a callback; *more* are fields of the Future."""
-    future = Future(callBackTopic=topic, callBackKey="k", **({"callBack": b"v"} | more))  # type: ignore[arg-type]
+    future = Future(callBackTopic=topic, **({"callBackKey": "k", "callBack": b"v"} | more))  # type: ignore[arg-type]
     return Record(key, future.SerializeToString(), offset)
 
 

@@ -21,6 +21,7 @@ from kafka_timers.client.request import (
     moment_at,
     only_if_absent,
     only_if_pending,
+    set_callback,
     timed,
 )
 from kafka_timers.core.routing import partition_of
@@ -197,16 +198,18 @@ def test_key_as_bytes_is_the_key_as_text() -> None:
         ({"topic": None}, "not the name of a Kafka topic"),
         ({"topic": b"reminders"}, "not the name of a Kafka topic"),
         ({"topic": "timer-request"}, "timer service's own"),
-        ({"key": b"\xff"}, "key .* is not UTF-8"),
-        ({"key": "\ud800"}, "key .* is not UTF-8"),
+        ({"key": "\ud800"}, "key .* is no text: give bytes"),
         ({"key": 7}, "key is of type int"),
-        ({"key": ""}, "key is empty.* give None"),
-        ({"key": b""}, "key is empty.* give None"),
+        ({"partition": -1}, "partition -1 is not the number of a partition"),
+        ({"partition": "1"}, "partition '1' is not the number of a partition"),
+        ({"partition": True}, "partition True is not the number of a partition"),
+        ({"partition": 1 << 31}, "is not the number of a partition"),
+        ({"partition_key": 7}, "partition_key is of type int"),
+        ({"partition": 1, "partition_key": "k"}, "exclude each other"),
         ({"timer_id": ""}, "timer_id is empty"),
         ({"timer_id": 7}, "timer_id is of type int"),
         ({"token": ""}, "token is empty"),
         ({"value": "text"}, "value is of type str"),
-        ({"value": None}, "value is of type NoneType"),
         ({"headers": [("trace", "text")]}, "header 'trace'"),
         ({"headers": {"trace": "text"}}, "header 'trace'"),
         ({"headers": ["trace"]}, "header 'trace' is not a pair"),
@@ -220,6 +223,48 @@ def test_key_as_bytes_is_the_key_as_text() -> None:
 def test_what_a_request_cannot_carry_is_refused_by_name(given: dict[str, Any], advice: str) -> None:
     with pytest.raises(RequestError, match=advice):
         asked(**given)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"key": "clé"}, {"key": "clé".encode()}, {"value": b"\xff"}, {"key": None, "value": b""}]
+)
+def test_what_workers_of_all_versions_know_is_asked_for_in_the_first_three_fields(given: dict[str, Any]) -> None:
+    future = asked(**given)
+    assert not future.HasField("callback")
+    assert (future.callBackTopic, future.callBack) == ("reminders", given.get("value", b""))
+    assert future.callBackKey == ("clé" if given.get("key") else "")
+
+
+@pytest.mark.parametrize(
+    ("given", "callback"),
+    [
+        ({"key": b"\xff\0"}, {"key": b"\xff\0", "value": b""}),
+        ({"key": b""}, {"key": b"", "value": b""}),
+        ({"key": "k", "value": None}, {"key": b"k"}),
+        ({"value": None}, {}),
+        ({"key": "k", "partition": 0}, {"key": b"k", "value": b"", "partition": 0}),
+        ({"partition_key": "home"}, {"value": b"", "partitionKey": b"home"}),
+        ({"partition_key": b"\xff", "value": b"v"}, {"value": b"v", "partitionKey": b"\xff"}),
+    ],
+)
+def test_what_those_cannot_carry_is_asked_for_in_the_field_callback(
+    given: dict[str, Any], callback: dict[str, Any]
+) -> None:
+    future = asked(**given)
+    assert (future.callBackTopic, future.callBackKey, future.callBack) == ("", "", b"")
+    said = {field.name: value for field, value in future.callback.ListFields()}
+    assert said == {"topic": "reminders"} | callback
+
+
+def test_a_callback_that_is_changed_takes_the_form_that_it_needs_and_keeps_its_partition() -> None:
+    future = asked(key="k", value=b"v")
+    set_callback(future, "reminders", b"\xff", b"v")
+    assert (future.callBackKey, future.callback.key, future.callback.value) == ("", b"\xff", b"v")
+    set_callback(future, "others", b"k", b"v")
+    assert future == asked(topic="others", key="k", value=b"v")
+    there = asked(key="k", value=None, partition=3)
+    set_callback(there, "others", None, b"v")
+    assert there == asked(topic="others", value=b"v", partition=3)
 
 
 def test_topic_of_three_dots_is_a_name_to_kafka() -> None:

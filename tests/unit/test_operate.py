@@ -31,9 +31,9 @@ def test_a_timer_and_an_answer_name_their_requests() -> None:
         "token": None,
         "request": "3:17",
     }
-    answer = Answer(Outcome.TOO_LATE, 15_250, "3:17", "3:20")
+    answer = Answer(Outcome.IGNORED, 15_250, "3:17", "3:20", waits=True)
     when = {"due_ms": 15_250, "second": 15}
-    document = {"timer_id": "id", "outcome": "TOO_LATE", **when, "request": "3:17", "asked": "3:20"}
+    document = {"timer_id": "id", "outcome": "IGNORED", **when, "request": "3:17", "asked": "3:20", "waits": True}
     assert json.loads(json.dumps(answer_document("id", answer))) == document
 
 

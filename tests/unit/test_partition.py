@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kafka_timers.core import backlog
-from kafka_timers.core import partition as rules
+from kafka_timers.core import ignored as rules
 from kafka_timers.core.changes import Head, Scan
 from kafka_timers.core.contents import Contents, digest_of
 from kafka_timers.core.keys import REFUSED_MS, first_key, is_late, parts_of
@@ -248,6 +248,7 @@ def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
         end_ms=31_000,
         conditions_from=15,
         millis_from=15,
+        callbacks_from=15,
     )
     assert (partition.sealed_ms, partition.pending) == (21_000, 4)
     partition.apply(partition.sealed(sealed, contents))
@@ -419,7 +420,7 @@ def test_a_seal_of_a_later_format_is_not_gone_on_from(more: dict[str, Any]) -> N
     """Also not when an earlier one says all that is needed: what the later one adds may be what must not be lost."""
     partition = Partition(4)
     later = Sealed(partition=4, first=12, last=12, fence=9, format=FORMAT + 1, first_ms=12_000, end_ms=13_000, **more)
-    with pytest.raises(NewerFormatError, match=r"partition 4 has seals of format 4, .* up to 3: upgrade this worker"):
+    with pytest.raises(NewerFormatError, match=r"partition 4 has seals of format 5, .* up to 4: upgrade this worker"):
         partition.acquire([Sealed(first=1, last=11, fence=8), later], None)
     assert (partition.sealed_ms, partition.position, partition.scan) == (1_000, 0, None)
 

@@ -15,11 +15,11 @@ from stand_ins import DUE_MS, ROOMY, SECOND, Known, slice_to
 from kafka_timers.broker.batches import Batch
 from kafka_timers.core.callbacks import Target, fits
 from kafka_timers.core.changes import Row
-from kafka_timers.core.keys import REFUSED_MS, batch_key, row_key
+from kafka_timers.core.keys import REFUSED_MS, batch_key, parts_of, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.rows import framed, pack
 from kafka_timers.core.verdicts import Reason, pack_refused
-from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers
+from kafka_timers.core.wire import Callback, Future, Header, Request, Sealed, callback_headers
 from kafka_timers.worker import slices
 from kafka_timers.worker.firing import SliceSize
 from kafka_timers.worker.ports import Ready
@@ -325,6 +325,89 @@ async def test_a_tombstone_goes_with_the_callback_that_asks_for_it(small: bool) 
         ([("timer-request", b"3:%d" % offset)], partition, b"k", None)
         for offset, partition in enumerate([hashed, 0, hashed, hashed])
     ]
+
+
+# --- callbacks in a field of their own -------------------------------------------------------------------------------
+
+
+def shaped(offset: int, topic: str = "callbacks", second: int = SECOND, **callback: Any) -> Row:
+    """A request that says in the field `callback` what fires."""
+    key = Partition(3).place(second * 1000, offset)
+    assert key
+    return key, Future(callback=Callback(topic=topic, **callback)).SerializeToString()
+
+
+def gathered(rows: list[Row]) -> list[Row]:
+    """The same requests as one batch."""
+    offsets = [parts_of(key)[1] for key, _ in rows]
+    return [(batch_key(DUE_MS, offsets[-1], len(rows)), pack(framed([value for _, value in rows]), offsets))]
+
+
+@pytest.mark.parametrize("together", [list, gathered], ids=["singles", "batch"])
+async def test_keys_of_any_bytes_and_tombstones_leave_as_they_are(together: Any) -> None:
+    outbox = Outbox()
+    rows = [
+        shaped(0, key=b"\xff\0\x80", value=b"v"),
+        shaped(1, key=b"", value=b""),
+        shaped(2, key=b"deleted"),
+        shaped(3),
+        row(4, callBackKey="k"),
+    ]
+    done = await built(outbox, together(rows))
+    found = {record.headers[-1][1]: (record.key, record.value) for _, record in outbox.records("callbacks")}
+    assert found == {
+        b"3:0": (b"\xff\0\x80", b"v"),
+        b"3:1": (b"", b""),
+        b"3:2": (b"deleted", None),
+        b"3:3": (None, None),
+        b"3:4": (b"k", b"4"),
+    }
+    assert (done.fired, done.contents.offsets, done.refused) == ({"callbacks": 5}, [0, 1, 2, 3, 4], {})
+
+
+@pytest.mark.parametrize("together", [list, gathered], ids=["singles", "batch"])
+async def test_a_callback_goes_to_the_partition_that_it_names_or_that_its_key_for_that_gives(together: Any) -> None:
+    outbox, choose, partitions = Outbox(), DefaultPartitioner(), list(range(ROOMY.partitions))
+    rows = [
+        *(shaped(at, key=b"key", value=b"", partition=at) for at in partitions),
+        *(shaped(10 + n, key=b"key", value=b"", partitionKey=b"home-%d" % n) for n in range(20)),
+        *(shaped(40 + n, key=b"\xff%d" % n, value=b"") for n in range(20)),
+    ]
+    await built(outbox, together(rows))
+    found = {int(record.headers[-1][1][2:]): partition for partition, record in outbox.records("callbacks")}
+    homes = [choose(b"home-%d" % n, partitions, partitions) for n in range(20)]
+    hashed = [choose(b"\xff%d" % n, partitions, partitions) for n in range(20)]
+    assert [found[at] for at in partitions] == partitions
+    assert [found[10 + n] for n in range(20)] == homes
+    assert [found[40 + n] for n in range(20)] == hashed
+
+
+@pytest.mark.parametrize("together", [list, gathered], ids=["singles", "batch"])
+async def test_a_callback_on_a_partition_that_its_topic_has_not_is_rejected_and_its_neighbours_fire(
+    together: Any,
+) -> None:
+    outbox = Outbox()
+    rows = [shaped(0, value=b"a", partition=6), shaped(1, value=b"b", partition=7), shaped(2, value=b"c", partition=0)]
+    done = await built(outbox, together(rows))
+    assert [record.value for _, record in outbox.records("callbacks")] == [b"c", b"a"]
+    assert (done.refused, done.contents.rejected) == ({Reason.PARTITION_UNKNOWN: 1}, [1])
+    [(_, rejected)] = outbox.records("timer-rejected")
+    assert rejected.value == rows[1][1]
+
+
+async def test_a_tombstone_without_a_key_is_rejected_where_its_topic_wants_one() -> None:
+    known = Known(compacted=Target(3, 1_048_588, needs_key=True))
+    outbox = Outbox()
+    rows = [shaped(0, "compacted"), shaped(1, "compacted", key=b""), shaped(2, "compacted", key=b"k")]
+    done = await built(outbox, rows, known)
+    assert sorted(record.key for _, record in outbox.records("compacted")) == [b"", b"k"]
+    assert done.refused == {Reason.TOPIC_NEEDS_KEY: 1}
+
+
+async def test_a_callback_in_its_field_that_is_too_large_for_its_topic_is_rejected() -> None:
+    small = Target(3, 2_000)
+    done = await built(Outbox(), [shaped(0, value=b"x" * 1_000), shaped(1, value=b"x" * 2_000)], Known(callbacks=small))
+    assert (done.fired, done.refused) == ({"callbacks": 1}, {Reason.TOO_LARGE: 1})
 
 
 async def test_a_callback_whose_tombstone_has_no_topic_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from kafka_timers.core import rows as batches
 from kafka_timers.core import verdicts, wire
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import Known, decide
-from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, is_late, parts_of
+from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, count_of, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.routing import hash_of, partition_of
 from kafka_timers.core.verdicts import (
@@ -25,7 +26,7 @@ from kafka_timers.core.verdicts import (
     unpack_refused,
 )
 from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
-from kafka_timers.core.wire import COPY_STALE_S, Condition, Copy, Future, Sealed
+from kafka_timers.core.wire import COPY_STALE_S, Callback, Condition, Copy, Future, Sealed
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 
@@ -368,6 +369,90 @@ def test_a_condition_waits_for_a_seal_that_tells_from_where_they_are_judged() ->
     partition.begin(2_000)
     out = accepted(records, partition)
     assert (out.count, out.offsets, out.decided.undecided_at) == (2, [0, 1], None)
+
+
+# --- callbacks in a field of their own -------------------------------------------------------------------------------
+
+
+def shaped(offset: int, **more: Any) -> Record:
+    """A request that says in the field `callback` what fires."""
+    callback = more.pop("callback", {"topic": "calls", "key": b"\xff"})
+    given = {"callBackKey": "", "callBack": b"", "topic": "", "callback": Callback(**callback)}
+    return asked(offset, **(given | more))
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"callback": {}}, "topic-missing"),
+        ({"callback": {"topic": "t", "partition": -1}}, "callback-invalid"),
+        ({"callback": {"topic": "t", "partition": 1, "partitionKey": b"k"}}, "callback-invalid"),
+        ({"callBackKey": "k"}, "callback-invalid"),
+        ({"callBack": b"v"}, "callback-invalid"),
+    ],
+)
+def test_a_callback_that_contradicts_itself_is_refused_and_its_neighbours_are_kept(
+    more: dict[str, Any], reason: str
+) -> None:
+    partition = Partition(0)
+    partition.callbacks_from = 0
+    out = accepted([asked(5), shaped(6, **more), asked(7)], partition)
+    assert out.refused == {reason: 1}
+    assert [parts_of(key) for key, _ in out.rows] == [(DUE_MS, 5), (REFUSED_MS, 6), (DUE_MS, 7)]
+
+
+@pytest.mark.parametrize("named", [{}, {"timerId": "a"}])
+def test_callbacks_in_their_field_are_kept_among_others_and_are_told(named: dict[str, Any]) -> None:
+    partition = Partition(0)
+    partition.callbacks_from = 0
+    more = named | ({"replyTopic": "r"} if named else {})
+    out = accepted([asked(5), shaped(6, **more), shaped(7, millis=5)], partition)
+    assert [offset for key, row in out.rows for offset in (parts_of(key)[1],)] == [5, 6, 7]
+    assert (out.topics, out.has_callbacks, out.refused) == ({"callbacks", "calls"}, True, {})
+    together = accepted([asked(5), shaped(6)], partition)
+    assert ([count_of(key) for key, _ in together.rows], together.has_callbacks) == ([2], True)
+    assert not accepted([asked(5), asked(6)], partition).has_callbacks
+
+
+def test_a_callback_is_refused_while_any_member_of_the_group_does_not_know_it() -> None:
+    partition = Partition(0, takes_callbacks=False)
+    partition.begin(2_000)
+    out = accepted([shaped(6), asked(7)], partition)
+    assert (out.refused, out.count) == ({"callback-unsupported": 1}, 2)
+
+
+def test_a_callback_waits_for_a_seal_that_tells_from_where_they_are_taken() -> None:
+    partition = Partition(0)
+    assert accepted([shaped(0)], partition).refused == {"callback-unsupported": 1}
+    partition.begin(2_000)
+    out = accepted([asked(0), shaped(1), asked(2)], partition)
+    assert (out.count, [parts_of(key)[1] for key, _ in out.rows]) == (1, [0])
+    seal = partition.seal(Contents(), complete=True)
+    assert (seal.callbacks_from, seal.format) == (0, 3)
+    partition.apply(partition.sealed(seal, Contents()))
+    out = accepted([shaped(1), asked(2)], partition)
+    assert (out.count, out.refused) == (2, {})
+    partition.apply(partition.read(3, out.rows, out.offsets, has_callbacks=out.has_callbacks))
+    partition.begin(3_000)
+    assert partition.seal(Contents(), complete=True).format == 4
+
+
+def test_a_callback_below_the_offset_from_which_they_are_taken_is_refused_and_so_is_its_copy() -> None:
+    partition = Partition(0, horizon_s=60)
+    partition.callbacks_from = 7
+    out = accepted([shaped(6), shaped(7)], partition)
+    assert out.refused == {"callback-unsupported": 1}
+    second, key = SECOND + 1_000, b"%d" % (SECOND + 1_000)
+    copies = [
+        replace(
+            shaped(20 + of, key=key, copy=Copy(offset=of, appended=second - 600, decidedOffset=12, decided=SECOND)),
+            timestamp=SECOND * 1000,
+        )
+        for of in (6, 7)
+    ]
+    out = accepted(copies, partition)
+    assert out.copies["refused"] == 1
+    assert [parts_of(key)[1] for key, _ in out.rows] == [7]
 
 
 def test_a_scan_that_was_left_open_by_an_older_owner_does_not_tell_from_where_conditions_are_judged() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from kafka_timers.client.token_guard import token_from
+from kafka_timers.client.callback import token_from
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers, future_from, sealed_from

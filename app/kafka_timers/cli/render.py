@@ -15,6 +15,7 @@ from rich.text import Text
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.cli.running import argument_bytes
 from kafka_timers.client.request import Answer
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.outcomes import Outcome
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in, fraction_of
@@ -191,9 +192,10 @@ def rejected_lines(rejected: Rejected) -> list[str]:
         lines.append(f"{'':30}cancel of {future.timerId}")
     else:
         due = printable(rejected.key) if rejected.due_ms is None else _moment(rejected.due_ms)
-        key = f", key {future.callBackKey}" if future.callBackKey else ""
+        topic, callback_key, _ = Shown.of(future)
+        key = f", key {printable(callback_key)}" if callback_key else ""
         timer_id = f", id {future.timerId}" if future.timerId else ""
-        lines.append(f"{'':30}{due} to {future.callBackTopic or 'no topic'}{key}{timer_id}")
+        lines.append(f"{'':30}{due} to {topic or 'no topic'}{key}{timer_id}")
     # A value may have a megabyte.
     return [_fitted(printable(line.encode()), 500).rstrip() for line in lines]
 

@@ -18,7 +18,7 @@ from kafka_timers.client.producer import (
     partition_count,
     served_count,
 )
-from kafka_timers.core.routing import partition_of
+from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Future, Topics
 from kafka_timers.errors import ClientStateError
 
@@ -43,7 +43,7 @@ class Channel(Protocol):
             ClientStateError: nothing can be published here and now.
         """
 
-    async def publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
+    async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
         """Return partition and offset of the record; *name* chooses the partition, an empty one takes them by turns."""
 
     async def answers(self) -> AnswerReader:
@@ -126,7 +126,7 @@ class KafkaChannel:
             )
         return len(self._accumulators)
 
-    async def publish(self, key: bytes, value: bytes, name: str, headers: RecordHeaders = ()) -> tuple[int, int]:
+    async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
         """
         Return partition and offset of the record; *name* chooses the partition, an empty one takes them by turns.
 
@@ -134,7 +134,7 @@ class KafkaChannel:
             PublishError: the broker did not accept it; after a time limit it still may.
         """
         count = self.partitions
-        partition = partition_of(name, count) if name else next(self._turns) % count
+        partition = (hash_of(name) if name else next(self._turns)) % count
         return partition, await self._accumulators[partition].append(key, value, headers)
 
     async def answers(self) -> AnswerReader:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import REQUEST_HEADER, SECOND_LIMIT, SERVICE_HEADERS, Condition, Future, Header, Reply
@@ -36,6 +37,7 @@ __all__ = [
     "only_if_pending",
     "question_of",
     "second_of",
+    "set_callback",
     "timed",
     "when_of",
 ]
@@ -45,6 +47,7 @@ Headers = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
+_PARTITION_MAX = (1 << 31) - 1
 # No log gets so long.
 _NO_OFFSET = (1 << 63) - 1
 
@@ -62,10 +65,12 @@ class CallbackSpec:
     Attributes:
         topic: name of the topic that gets the callback.
         key: key of the callback; None for none.
-        value: value of the callback.
+        value: value of the callback; None for a tombstone.
         timer_id: the caller's own name for the timer; None for none.
         token: cancellation token, which the callback carries; None for none.
         headers: headers of the callback, after the service's own.
+        partition: of the topic; None for the one that Kafka's default gives to the key.
+        partition_key: gives the partition in place of the key; None for none.
     """
 
     topic: str
@@ -74,6 +79,8 @@ class CallbackSpec:
     timer_id: str | None = None
     token: str | None = None
     headers: Headers = ()
+    partition: int | None = None
+    partition_key: str | bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +187,7 @@ class Pending:
         request: partition:offset of its request, as its callback has it in the header `timer-request`.
         topic: gets the callback.
         key: of the callback; None for none.
-        value: of the callback.
+        value: of the callback; None for a tombstone.
         token: which the callback carries; None for none.
         headers: of the callback, after the service's own.
     """
@@ -190,7 +197,7 @@ class Pending:
     request: str
     topic: str
     key: bytes | None
-    value: bytes
+    value: bytes | None
     token: str | None
     headers: tuple[tuple[str, bytes | None], ...]
 
@@ -203,8 +210,8 @@ class Pending:
     def of(cls, future: Future, due_ms: int, request: str) -> Self:
         """Return the timer of *future*, which fires at the UNIX millisecond *due_ms* and lies at *request*."""
         headers = [(each.key, each.value if each.HasField("value") else None) for each in future.headers]
-        key, token = future.callBackKey.encode() or None, future.token or None
-        topic, value, name = future.callBackTopic, future.callBack, future.timerId or None
+        topic, key, value = Shown.of(future)
+        name, token = future.timerId or None, future.token or None
         return cls(name, due_ms, request, topic, key, value, token, tuple(headers))
 
 
@@ -304,11 +311,19 @@ def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
         raise RequestError(f"topic {topic!r} is not the name of a Kafka topic: name the one that gets the callback")
     if topic in reserved:
         raise RequestError(f"topic {topic} is one of the timer service's own: callbacks need another")
-    if not isinstance(value, bytes):
-        raise RequestError(f"value is of type {type(value).__name__}: give the callback's bytes")
-    future = Future(callBackTopic=topic, callBack=value)
-    if callback.key is not None:
-        future.callBackKey = _checked_text("key", callback.key)
+    if value is not None and not isinstance(value, bytes):
+        raise RequestError(f"value is of type {type(value).__name__}: give the callback's bytes, or None")
+    future = Future()
+    partition, partition_key = callback.partition, _checked_bytes("partition_key", callback.partition_key)
+    if partition is not None:
+        if isinstance(partition, bool) or not isinstance(partition, int) or not 0 <= partition <= _PARTITION_MAX:
+            raise RequestError(f"partition {partition!r} is not the number of a partition")
+        if partition_key is not None:
+            raise RequestError("partition and partition_key exclude each other: give one of them")
+        future.callback.partition = partition
+    if partition_key is not None:
+        future.callback.partitionKey = partition_key
+    set_callback(future, topic, _checked_bytes("key", callback.key), value)
     if callback.timer_id is not None:
         future.timerId = _checked_text("timer_id", callback.timer_id)
     if callback.token is not None:
@@ -342,6 +357,36 @@ def question_of(timer_id: str, partition: int) -> Future:
         RequestError: *timer_id* is empty or no text.
     """
     return only_if_pending(cancel_of(timer_id), True, f"{partition}:{_NO_OFFSET}")
+
+
+def set_callback(future: Future, topic: str, key: bytes | None, value: bytes | None) -> None:
+    """
+    Have *future* ask for a callback with this *topic*, *key* and *value*; a partition that it names stays.
+
+    What fields 1 to 3 can carry is put there, which workers of all versions know.
+    """
+    asked, has_callback = future.callback, future.HasField("callback")
+    names_partition = has_callback and (asked.HasField("partition") or asked.HasField("partitionKey"))
+    if not names_partition and value is not None and (key is None or _is_text(key)):
+        future.ClearField("callback")
+        future.callBackTopic, future.callBackKey, future.callBack = topic, (key or b"").decode(), value
+        return
+    for name in ("callBackTopic", "callBackKey", "callBack"):
+        future.ClearField(name)
+    asked.topic = topic
+    for name, content in (("key", key), ("value", value)):
+        if content is None:
+            asked.ClearField(name)
+        else:
+            setattr(asked, name, content)
+
+
+def _is_text(content: bytes) -> bool:
+    """Tell whether *content* is text, and some."""
+    try:
+        return bool(content.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def timed(future: Future, due_ms: int) -> bytes:
@@ -426,6 +471,17 @@ def checked_request(request: str) -> str:
             f"{REQUEST_HEADER} says"
         )
     return request
+
+
+def _checked_bytes(what: str, given: str | bytes | None) -> bytes | None:
+    if given is None or isinstance(given, bytes):
+        return given
+    try:
+        return given.encode()
+    except UnicodeError as error:
+        raise RequestError(f"{what} {given!r} is no text: give bytes") from error
+    except AttributeError as error:
+        raise RequestError(f"{what} is of type {type(given).__name__}: give a str or bytes") from error
 
 
 def _checked_text(what: str, given: str | bytes) -> str:

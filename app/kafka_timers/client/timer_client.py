@@ -36,6 +36,7 @@ from kafka_timers.client.request import (
 )
 from kafka_timers.client.retry import Retry, RetryPolicy, repeated
 from kafka_timers.clock import Clock, HostClock
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import ASKED_BY_HEADER, Future, Topics
 from kafka_timers.errors import RequestError
@@ -120,10 +121,12 @@ class TimerClient:
         *,
         topic: str,
         key: str | bytes | None = None,
-        value: bytes = b"",
+        value: bytes | None = b"",
         timer_id: str | None = None,
         token: str | None = None,
         headers: Headers = (),
+        partition: int | None = None,
+        partition_key: str | bytes | None = None,
     ) -> Timer:
         """
         Ask for a callback at *when*, and return once the broker has accepted that.
@@ -132,13 +135,18 @@ class TimerClient:
             when: an aware datetime or UNIX seconds; it fires at that millisecond. What is left of a fraction is rounded
                 up: never early. A moment in the past fires at once.
             topic: gets the callback; it must exist and be allowed by the service's operator.
-            key: key of the callback, as text or its UTF-8 bytes; None for a callback without a key.
-            value: value of the callback.
+            key: key of the callback, text or bytes; None for a callback without a key.
+            value: value of the callback; None for a tombstone, a record without a value.
             timer_id: your own name for the timer. It takes the place of the one that is pending under this name. If
                 that one is due when the broker takes this request, both fire; `move` with `if_pending` and `create`
                 rule that out.
             token: handed back in the header `timer-token`; see `TokenGuard`.
             headers: headers of the callback, after the service's own.
+            partition: of *topic*; by default the one that Kafka's default partitioner gives to *key*.
+            partition_key: gives the partition in place of *key*.
+
+        A key that is not UTF-8, a tombstone, a partition and a partition key need workers of this version, as
+        docs/wire.md tells: others refuse the request.
 
         Raises:
             WhenError: *when* is not a point in time that a timer can have.
@@ -146,7 +154,7 @@ class TimerClient:
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
         due_ms = moment_at(when)
-        callback = CallbackSpec(topic, key, value, timer_id, token, headers)
+        callback = CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key)
         return await self._schedule(due_ms, future_of(callback, self._reserved))
 
     async def after(
@@ -155,10 +163,12 @@ class TimerClient:
         *,
         topic: str,
         key: str | bytes | None = None,
-        value: bytes = b"",
+        value: bytes | None = b"",
         timer_id: str | None = None,
         token: str | None = None,
         headers: Headers = (),
+        partition: int | None = None,
+        partition_key: str | bytes | None = None,
     ) -> Timer:
         """
         Ask for a callback *delay* from now by this host's clock; otherwise as `at`.
@@ -170,7 +180,7 @@ class TimerClient:
             WhenError: *delay* is negative, or no time at all.
         """
         due_ms = moment_after(delay, self._clock.wall_s())
-        callback = CallbackSpec(topic, key, value, timer_id, token, headers)
+        callback = CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key)
         return await self._schedule(due_ms, future_of(callback, self._reserved))
 
     async def send_later(self, key: bytes | None, value: bytes, topic: str, when: datetime | float) -> Timer:
@@ -188,9 +198,11 @@ class TimerClient:
         *,
         topic: str,
         key: str | bytes | None = None,
-        value: bytes = b"",
+        value: bytes | None = b"",
         token: str | None = None,
         headers: Headers = (),
+        partition: int | None = None,
+        partition_key: str | bytes | None = None,
         request: str | None = None,
         timeout_s: float = 10.0,
     ) -> Answer:
@@ -221,7 +233,7 @@ class TimerClient:
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
-        callback = CallbackSpec(topic, key, value, timer_id, token, headers)
+        callback = CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key)
         due_ms = moment_at(when)
         future = future_of(callback, self._reserved)
         return await self.ask(only_if_absent(future, request), due_ms, timeout_s)
@@ -261,9 +273,11 @@ class TimerClient:
         after: timedelta | float | None = None,
         topic: str | None = None,
         key: str | bytes | None = None,
-        value: bytes = b"",
+        value: bytes | None = b"",
         token: str | None = None,
         headers: Headers = (),
+        partition: int | None = None,
+        partition_key: str | bytes | None = None,
         if_pending: bool = False,
         request: str | None = None,
         timeout_s: float = 10.0,
@@ -284,7 +298,7 @@ class TimerClient:
             timer_id: as it was given to `at`, `after`, `move` or `create`.
             when: as in `at`.
             after: in place of *when* the delay from now, as in `after`.
-            topic: as in `at`, and so are *key*, *value*, *token* and *headers*, which come with it.
+            topic: as in `at`, and so is what describes the callback, which comes with it.
             if_pending: do nothing unless a timer is pending under this id; without *topic* it is always so.
             request: only the timer of this request (partition:offset, as in `Timer.request`), and not one that has
                 replaced it since; with *topic* it needs *if_pending*.
@@ -303,13 +317,16 @@ class TimerClient:
         """
         due_ms = moment_of(when, after, self._clock.wall_s())
         if topic is None:
-            if key is not None or value or token is not None or headers:
+            others = (key, token, partition, partition_key)
+            if value != b"" or headers or any(each is not None for each in others):
                 raise RequestError(
-                    "without a topic only the time is changed: give topic with key, value, token and headers, or none "
-                    "of them"
+                    "without a topic only the time is changed: give topic with key, value, token and all else of the "
+                    "callback, or none of them"
                 )
             return await self._move_in_time(timer_id, due_ms, request, timeout_s)
-        future = future_of(CallbackSpec(topic, key, value, timer_id, token, headers), self._reserved)
+        future = future_of(
+            CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key), self._reserved
+        )
         return await self.ask(only_if_pending(future, if_pending, request), due_ms, timeout_s)
 
     async def get(self, timer_id: str, *, timeout_s: float = 10.0) -> Pending | None:
@@ -386,7 +403,7 @@ class TimerClient:
         # The key of a cancel is not read by the worker: it is what Kafka's own partitioners find the partition by.
         key = future.timerId.encode() if due_ms is None else timed(future, due_ms)
         headers = [(ASKED_BY_HEADER, asked_by.encode())] if asked_by else []
-        publishing = self._channel.publish(key, future.SerializeToString(), future.timerId, headers)
+        publishing = self._channel.publish(key, future.SerializeToString(), future.timerId.encode(), headers)
         return await answers.answer(future, publishing, timeout_s)
 
     async def _known(self, timer_id: str, timeout_s: float) -> Answer:
@@ -434,6 +451,6 @@ class TimerClient:
     async def _schedule(self, due_ms: int, future: Future) -> Timer:
         key = timed(future, due_ms)
         # One partition per timer id: only there has it one order, which a later request for the same id relies on.
-        name = future.timerId or future.callBackKey
+        name = future.timerId.encode() or Shown.of(future).key or b""
         partition, offset = await self._channel.publish(key, future.SerializeToString(), name)
         return Timer(due_ms, partition, offset, future.timerId or None, future.token or None)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from kafka_timers.client.request import Answer, Outcome
 from kafka_timers.console.models import Model
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.text import bytes_in, fraction_of, headers_of, json_of
@@ -373,10 +374,11 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _callback(future: Future) -> dict[str, Any]:
+    topic, key, value = Shown.of(future)
     return {
-        "topic": future.callBackTopic,
-        "key": future.callBackKey or None,
+        "topic": topic,
+        **json_of("key", key),
         "token": future.token or None,
-        **json_of("value", future.callBack),
+        **json_of("value", value),
         "headers": headers_of(future.headers),
     }

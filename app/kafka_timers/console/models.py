@@ -11,7 +11,8 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from kafka_timers.client.request import CallbackSpec, future_of, moment_after, moment_at, when_of
+from kafka_timers.client.request import CallbackSpec, future_of, moment_after, moment_at, set_callback, when_of
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.wire import SECOND_LIMIT, Future
 from kafka_timers.errors import RequestError
 
@@ -86,9 +87,10 @@ class Change(When):
         Raises:
             RequestError: something is not what a request can carry.
         """
+        topic, key, value = Shown.of(future)
         asked = future_of(
             CallbackSpec(
-                topic=future.callBackTopic if self.topic is None else self.topic,
+                topic=topic if self.topic is None else self.topic,
                 key=self.key or None,
                 value=_bytes("value", self.value, self.value_base64) or b"",
                 token=self.token or None,
@@ -97,11 +99,12 @@ class Change(When):
             reserved,
         )
         given = self.model_fields_set
-        future.callBackTopic = asked.callBackTopic
+        wanted = Shown.of(asked)
         if "key" in given:
-            future.callBackKey = asked.callBackKey
+            key = wanted.key
         if given & {"value", "value_base64"}:
-            future.callBack = asked.callBack
+            value = wanted.value
+        set_callback(future, wanted.topic, key, value)
         if "token" in given:
             future.token = asked.token
         if "headers" in given:

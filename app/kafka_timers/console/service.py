@@ -27,7 +27,7 @@ from kafka_timers.clock import Clock
 from kafka_timers.console.access import Caller
 from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.console.sharing import ANSWER_S, BusyError, LateError, Shared
-from kafka_timers.core.callbacks import topics_in
+from kafka_timers.core.callbacks import Shown, topics_in
 from kafka_timers.core.rejected import Again, Rejected
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics, is_far, latest, number_in
 from kafka_timers.errors import BrokerError, KafkaTimersError, TopicsError
@@ -276,7 +276,7 @@ class Service:
         return await self._ask(again.future, again.due_ms, caller, "redrive")
 
     def _check(self, future: Future) -> None:
-        self._check_topic(future.callBackTopic)
+        self._check_topic(Shown.of(future).topic)
         if future.tombstoneTopic:
             self._check_topic(future.tombstoneTopic)
 

@@ -7,8 +7,10 @@ Pure. What can be told only of the topic is judged in the request's second, not 
 import re
 from dataclasses import dataclass
 from fnmatch import translate
+from typing import NamedTuple
 
-from kafka_timers.core.wire import SECOND_LIMIT, Request, callback_headers
+from kafka_timers.core.routing import hash_of
+from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, callback_headers
 
 # Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
 _BATCH_OVERHEAD = 100
@@ -33,6 +35,66 @@ class Target:
     needs_key: bool = False
 
 
+class Outgoing(NamedTuple):
+    """
+    A callback as it is written.
+
+    Attributes:
+        topic: in UTF-8.
+        key: None for none.
+        value: None for a tombstone.
+        partition: that was asked for, None for the one that the key gives.
+        hashed: what gives the partition: the partition key, else the key; empty if there is none.
+    """
+
+    topic: bytes
+    key: bytes | None
+    value: bytes | None
+    partition: int | None
+    hashed: bytes
+
+    @classmethod
+    def of(cls, request: Request) -> "Outgoing":
+        """Return the callback that *request* asks for."""
+        if not request.HasField("callback"):
+            return cls(request.callBackTopic, request.callBackKey or None, request.callBack, None, request.callBackKey)
+        asked = request.callback
+        key, value, partition, partition_key = (
+            getattr(asked, name) if asked.HasField(name) else None
+            for name in ("key", "value", "partition", "partitionKey")
+        )
+        return cls(asked.topic, key, value, partition, (key or b"") if partition_key is None else partition_key)
+
+    def at(self, partitions: int, otherwise: int) -> int | None:
+        """
+        Return the partition, None when the topic has none of that number.
+
+        Args:
+            partitions: how many the topic has.
+            otherwise: chooses one where nothing does.
+        """
+        if self.partition is not None:
+            return self.partition if self.partition < partitions else None
+        return (hash_of(self.hashed) if self.hashed else otherwise) % partitions
+
+
+class Shown(NamedTuple):
+    """The callback that a Future asks for, as people and the lake are told of it: as in `Outgoing`, topic as text."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+
+    @classmethod
+    def of(cls, future: Future) -> "Shown":
+        """Return the callback that *future* asks for."""
+        if not future.HasField("callback"):
+            return cls(future.callBackTopic, future.callBackKey.encode() or None, future.callBack)
+        asked = future.callback
+        key, value = (getattr(asked, name) if asked.HasField(name) else None for name in ("key", "value"))
+        return cls(asked.topic, key, value)
+
+
 def topics_in(globs: str) -> "re.Pattern[str]":
     """Return what matches the names of topics that *globs* mean, which are comma separated."""
     return re.compile("|".join(translate(glob.strip()) for glob in globs.split(",")))
@@ -44,5 +106,6 @@ def fits(request: Request, size: int, target: Target) -> bool:
         return True
     headers = callback_headers(request, SECOND_LIMIT, b"0123456789:01234567890123456789")
     header_bytes = sum([len(name) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers])
-    body_bytes = len(request.callBackKey) + len(request.callBack)
+    outgoing = Outgoing.of(request)
+    body_bytes = len(outgoing.key or b"") + len(outgoing.value or b"")
     return _BATCH_OVERHEAD + body_bytes + header_bytes <= target.batch_bytes_max

@@ -41,6 +41,7 @@ class Head:
         known_from: the offset from which on the log has been read into the store, without a gap up to `position`.
         scan: what is being fired, if anything.
         done_below: the highest `restore_from` that was sealed; a store does not keep it.
+        has_callbacks: whether there was a request with a `callback`.
     """
 
     position: int
@@ -49,6 +50,7 @@ class Head:
     known_from: int
     scan: Scan | None
     done_below: int = 0
+    has_callbacks: bool = False
 
     @property
     def must_read_to(self) -> int:
@@ -90,6 +92,7 @@ class Changes:
         conditions_from: the offset from which on conditions are judged, if this step tells it; a store does not keep
             it.
         millis_from: the same of milliseconds, see `Partition`.
+        callbacks_from: the same of requests with a `callback`.
     """
 
     head: Head
@@ -107,3 +110,4 @@ class Changes:
     unignored: list[int] = field(default_factory=list)
     conditions_from: int | None = None
     millis_from: int | None = None
+    callbacks_from: int | None = None

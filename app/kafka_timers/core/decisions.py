@@ -230,8 +230,9 @@ def _decide_copy(record: TimerRecord, original: Original, known: Known, partitio
     version = Version(record.due_ms, original.offset, copied=Copied(record.offset, original.decided))
     known[original.name] = version
     out.keep(original.name, version, appended_s)
-    # A later request of the id, made when this one's second had begun already, stays the last.
-    if record.timer_id and (before is None or before.offset <= original.offset):
+    # A later record of the id, made when this one's second had begun already, stays the last.
+    stays = before is not None and before.offset != original.offset < before.latest
+    if record.timer_id and not stays:
         known[record.timer_id] = version
         out.keep(record.timer_id, version, max(version.second, appended_s))
         if partition.is_done(version):

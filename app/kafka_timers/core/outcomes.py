@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kafka_timers.core import rows as batches
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, parts_of
@@ -202,6 +203,8 @@ class _History:
             self._partition.conditions_from = last.conditions_from
         if last.HasField("millis_from") or not seals:
             self._partition.millis_from = last.millis_from
+        if last.HasField("callbacks_from") or not seals:
+            self._partition.callbacks_from = last.callbacks_from
         self._partition.ignored = dict.fromkeys(last.ignored, 0)
         self._partition.replaced_below = 0 if whole else last.fence
         self._store = MemoryStore()
@@ -225,8 +228,10 @@ class _History:
         asking = _Kept(record.key, future.SerializeToString(), record.offset, record.timestamp)
         accepted = accept([asking], self._partition, self._partitions, self._store.versions)
         due_ms, verdict = judged(asking, self._number, self._partitions)
+        topic, key, _ = Shown.of(future)
+        text = (key or b"").decode(errors="backslashreplace")
         outcome = Outcome(
-            *(record.offset, record.timestamp, due_ms, future.cancel, future.callBackTopic, future.callBackKey),
+            *(record.offset, record.timestamp, due_ms, future.cancel, topic, text),
             state=self._state_of(accepted, future),
             reason=next(iter(accepted.refused), "") or (verdict if isinstance(verdict, Reason) else ""),
         )

@@ -34,47 +34,42 @@ from dataclasses import replace
 from kafka_timers.core.backlog import Backlog, Count, Tally, chunk_of, chunks_of
 from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan
 from kafka_timers.core.contents import DIGESTS, Contents, digest_of
+from kafka_timers.core.ignored import named_of, unnamed_of
+from kafka_timers.core.judging import Judging
 from kafka_timers.core.keys import FIRST_MS, Copied, first_key, late_key, row_key
 from kafka_timers.core.takeover import start_of
 from kafka_timers.core.versions import Decided, Effect, Version
-from kafka_timers.core.wire import FORMAT, ID_MEMORY_MS, Sealed, is_complete, is_far
-
-# Each seal names the requests that wait in vain; of more than these the oldest are forgotten, and would fire if the log
-# were read again without a store.
-IGNORED_MAX = 10_000
+from kafka_timers.core.wire import CALLBACKS_FORMAT, FORMAT, ID_MEMORY_MS, Sealed, is_complete, is_far
 
 
-class Partition:
+class Partition(Judging):
     """
     The state of one partition.
 
     Args:
         number: of the partition.
         horizon_s: requests due more seconds than this after their append are left to the lake; 0 leaves none.
-        format: of seals that every member of the group can read; conditions are judged once a scan began with 2, and
-            moments within a second with 3.
+        format: see `Judging`.
+        takes_callbacks: see `Judging`; by default it follows from *format*.
 
     Attributes:
         head: how far it has come.
         backlog: how many requests wait.
         horizon_from: the offset from which on all owners have judged by this horizon.
-        conditions_from: the offset from which on all owners judge conditions; None before a seal tells it.
-        millis_from: the offset from which on a record may withdraw a request up to its millisecond; below it up to the
-            begin of its second. None before a seal tells it.
         ignored: offsets of requests whose condition did not hold, and what they are due at in UNIX milliseconds, 0
             where that has not been read.
         replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
     """
 
-    def __init__(self, number: int, horizon_s: int = 0, format: int = FORMAT) -> None:
+    def __init__(
+        self, number: int, horizon_s: int = 0, format: int = FORMAT, *, takes_callbacks: bool | None = None
+    ) -> None:
+        super().__init__(format, format >= CALLBACKS_FORMAT if takes_callbacks is None else takes_callbacks)
         self.number = number
         self.horizon_s = horizon_s
         self.head = Head(position=0, sealed_ms=FIRST_MS, snapshot=0, known_from=0, scan=None)
         self.backlog = Backlog()
         self.horizon_from = 0
-        self.format = format
-        self.conditions_from: int | None = None
-        self.millis_from: int | None = None
         self.ignored: dict[int, int] = {}
         self.replaced_below = 0
 
@@ -100,10 +95,7 @@ class Partition:
         self.ignored.update(changes.ignored)
         for offset in changes.unignored:
             self.ignored.pop(offset, None)
-        if changes.conditions_from is not None:
-            self.conditions_from = changes.conditions_from
-        if changes.millis_from is not None:
-            self.millis_from = changes.millis_from
+        self.judge_from(changes.conditions_from, changes.millis_from, changes.callbacks_from)
 
     # --- acquiring it ------------------------------------------------------------------------------------------------
 
@@ -130,11 +122,18 @@ class Partition:
             NewerFormatError: a later version has written one of the seals.
         """
         start = start_of(
-            seals, local, horizon_s=self.horizon_s, format=self.format, log_start=log_start, read_from=read_from
+            seals,
+            local,
+            horizon_s=self.horizon_s,
+            format=self.format,
+            takes_callbacks=self.takes_callbacks,
+            log_start=log_start,
+            read_from=read_from,
         )
         self.head = start.head
         self.horizon_from = start.horizon_from
         self.conditions_from, self.millis_from = start.conditions_from, start.millis_from
+        self.callbacks_from = start.callbacks_from
         self.ignored = dict.fromkeys(start.ignored, 0)
         self.replaced_below = start.head.must_read_to
         return start.keeps_store
@@ -206,9 +205,7 @@ class Partition:
             appended_ms: UNIX milliseconds at which the broker appended the record.
         """
         if appended_ms >= self.closes_ms(before, by):
-            # By the millisecond it may be in time, if the open scan is what tells that milliseconds count.
-            waits = self.is_to_count_millis and self._is_first_slice and appended_ms < before.due_ms
-            return Effect.UNDECIDED if waits else Effect.TOO_LATE
+            return Effect.UNDECIDED if self.may_be_in_time(appended_ms, before.due_ms) else Effect.TOO_LATE
         if before.far:
             return Effect.WITHDRAWS
         if self.is_done(before):
@@ -249,49 +246,6 @@ class Partition:
         """
         return offset >= self.horizon_from and not is_far(due_ms // 1000, appended_s, self.horizon_s)
 
-    @property
-    def is_to_judge_conditions(self) -> bool:
-        """Whether conditions will be judged, and no seal tells yet from which offset on."""
-        return self.format > 1 and self.conditions_from is None
-
-    @property
-    def is_to_count_millis(self) -> bool:
-        """Whether milliseconds will count, and no seal tells yet from which offset on."""
-        return self.format > 2 and self.millis_from is None
-
-    @property
-    def _is_first_slice(self) -> bool:
-        # A scan that was left open by an owner of an earlier format has slices: what lies behind its snapshot was
-        # judged by that.
-        return self.scan is not None and not self.scan.through
-
-    @property
-    def waits_to_judge(self) -> bool:
-        """Whether conditions are judged from the open scan's snapshot on, once a slice of it is sealed."""
-        return self.is_to_judge_conditions and self._is_first_slice
-
-    @property
-    def has_to_tell(self) -> bool:
-        """Whether the next seal is to tell from which offset on something is judged, and so is worth to be written."""
-        return self.is_to_judge_conditions or self.is_to_count_millis
-
-    def refuses_condition(self, offset: int) -> bool:
-        """
-        Tell whether a record at *offset* may have no condition: some owner did not know what that is.
-
-        That owner has read on behind its last seal, and may have answered what it found there. So where no seal says
-        from where on conditions are judged, they are refused up to the snapshot of a scan that is to say so, and held
-        back only from there:
-         1. an owner of format 1 refuses the condition of offset 5, and answers the cancel of offset 6: in time
-         2. all know format 2; the next owner would hold back 5, and so 6, and fire what was cancelled
-        Held by test_what_was_answered_behind_a_refused_condition_stays_true_through_an_upgrade.
-        """
-        if self.conditions_from is None:
-            return not self.waits_to_judge
-        # Also where a member of an earlier version has joined since: what was accepted under a condition must come to
-        # the same end whenever it is read again.
-        return offset < self.conditions_from
-
     def has_replaced(self, offset: int, appended_ms: int) -> bool:
         """
         Tell whether a request that stands by replacing another one has done so, although that one was not read.
@@ -320,6 +274,8 @@ class Partition:
         rows: Sequence[Row] = (),
         offsets: Sequence[int] = (),
         decided: Decided | None = None,
+        *,
+        has_callbacks: bool = False,
     ) -> Changes:
         """
         Return what changes when the log is read on.
@@ -329,10 +285,12 @@ class Partition:
             rows: that are kept of it.
             offsets: under which these count as pending, ascending.
             decided: what else follows.
+            has_callbacks: whether any of the rows is a request with a `callback`.
         """
         tally = self.tally()
         tally.add(chunks_of(offsets, ascending=True))
-        changes = Changes(replace(self.head, position=position), rows=list(rows), counts=tally.counts)
+        head = replace(self.head, position=position, has_callbacks=self.head.has_callbacks or has_callbacks)
+        changes = Changes(head, rows=list(rows), counts=tally.counts)
         if decided is not None:
             tally.remove(chunks_of([each.counted for each in decided.withdrawn]))
             for offset, since_ms in decided.remember:
@@ -420,16 +378,15 @@ class Partition:
             horizon_from=self.horizon_from,
         )
         # An owner of whole seconds may go on from within one.
-        form = max(self.format, 3 if self.sealed_ms % 1000 or scan.end_ms % 1000 else 1)
+        form = max(min(self.format, 3), 3 if self.sealed_ms % 1000 or scan.end_ms % 1000 else 1)
+        if self.head.has_callbacks:
+            # Who does not know them must not own the partition any more.
+            form = CALLBACKS_FORMAT
         if form > 1:
             seal.format, seal.first_ms, seal.end_ms = form, self.sealed_ms, scan.end_ms
-        millis_from = scan.snapshot if self.is_to_count_millis and self._is_first_slice else self.millis_from
-        if millis_from is not None:
-            seal.millis_from = millis_from
-        judged_from = scan.snapshot if self.waits_to_judge else self.conditions_from
-        if judged_from is not None:
-            seal.conditions_from = judged_from
-            seal.ignored.extend(sorted(self.ignored)[-IGNORED_MAX:])
+        self.tell(seal, scan.snapshot)
+        if seal.HasField("conditions_from"):
+            seal.ignored.extend(named_of(self.ignored))
         return seal
 
     def sealed(self, seal: Sealed, contents: Contents, drop_before: bytes | None = None) -> Changes:
@@ -448,23 +405,13 @@ class Partition:
         else:
             head = replace(self.head, scan=scan._replace(through=seal.through))
         changes = Changes(replace(head, done_below=seal.restore_from), drop_before=drop_before, counts=after.counts)
-        # One that came late is done with a later scan than its due tells:
-        #  1. 14 is sealed; offset 13 asks for 13 if its id is pending, and is ignored    2. slices of the next scan are
-        #  sealed    3. a next owner without a store reads offset 13 again, and must find it among the ignored ones
-        # Held by test_what_came_late_and_was_ignored_is_named_until_it_is_done. For an hour after its second it would
-        # make its id known to an owner who believes that it stood.
-        # Held by test_what_was_ignored_makes_no_id_known_after_its_second. One whose due is not known is named for as
-        # long as it may be read again.
-        gone = [
-            at
-            for at, due in self.ignored.items()
-            if (due + ID_MEMORY_MS < head.sealed_ms and at < head.snapshot if due else at < seal.restore_from)
-        ]
-        changes.unignored = [*gone, *sorted(self.ignored)[:-IGNORED_MAX]]
+        changes.unignored = unnamed_of(self.ignored, head, seal.restore_from)
         if seal.HasField("conditions_from"):
             changes.conditions_from = seal.conditions_from
         if seal.HasField("millis_from"):
             changes.millis_from = seal.millis_from
+        if seal.HasField("callbacks_from"):
+            changes.callbacks_from = seal.callbacks_from
         return changes
 
     def _tally_without(self, contents: Contents) -> Tally:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 from kafka_timers.core import rows as batches
+from kafka_timers.core.callbacks import Outgoing
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import FIRST_MS, REFUSED_MS, first_key, is_batch, moment_of, parts_of, row_key, row_of
 from kafka_timers.core.text import headers_of, json_of
@@ -70,20 +71,20 @@ class Pending(NamedTuple):
 
     def document(self, *, with_values: bool) -> dict[str, Any]:
         """Return it as JSON, with value and headers only if asked for."""
-        request, place = self.request, self.place
+        request, place, outgoing = self.request, self.place, Outgoing.of(self.request)
         told: dict[str, Any] = {
             "place": str(place),
             "request": f"{place.partition}:{place.offset}",
             "second": self.due_ms // 1000,
             "due_ms": self.due_ms,
-            **json_of("topic", request.callBackTopic),
-            **json_of("key", request.callBackKey or None),
+            **json_of("topic", outgoing.topic),
+            **json_of("key", outgoing.key),
             **json_of("timer_id", request.timerId or None),
             **json_of("token", request.token or None),
-            "value_bytes": len(request.callBack),
+            "value_bytes": len(outgoing.value or b""),
         }
         if with_values:
-            told |= {**json_of("value", request.callBack), "headers": headers_of(request.headers)}
+            told |= {**json_of("value", outgoing.value), "headers": headers_of(request.headers)}
         return told
 
 
@@ -124,10 +125,11 @@ class Wanted:
     def takes(self, waiting: Pending) -> bool:
         """Tell whether *waiting* is one of them."""
         request, place = waiting.request, waiting.place
+        outgoing = Outgoing.of(request)
         return (
             self.from_ms <= place.moment_ms < self.to_ms
-            and (not self.topic or request.callBackTopic == self.topic)
-            and (self.key is None or request.callBackKey == self.key)
+            and (not self.topic or outgoing.topic == self.topic)
+            and (self.key is None or (outgoing.key or b"") == self.key)
             and (not self.timer_id or request.timerId == self.timer_id)
             and (not self.id_prefix or request.timerId.startswith(self.id_prefix))
             and (self.after is None or place > self.after)

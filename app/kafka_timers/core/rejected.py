@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.text import headers_of, json_of
 from kafka_timers.core.verdicts import Reason
@@ -132,13 +133,14 @@ class Rejected:
         if self.future is None:
             return told | json_of("record_value", self.value)
         future = self.future
+        topic, key, value = Shown.of(future)
         return told | {
             "cancel": future.cancel,
-            "topic": future.callBackTopic,
-            "key": future.callBackKey or None,
+            "topic": topic,
+            **json_of("key", key),
             "timer_id": future.timerId or None,
             "token": future.token or None,
-            **json_of("value", future.callBack),
+            **json_of("value", value),
             "headers": headers_of(future.headers),
         }
 

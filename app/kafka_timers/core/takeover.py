@@ -5,7 +5,16 @@ from typing import NamedTuple
 
 from kafka_timers.core.changes import Head, Scan
 from kafka_timers.core.keys import FIRST_MS
-from kafka_timers.core.wire import Sealed, age_of, check_format, end_ms_of, first_ms_of, is_complete, latest
+from kafka_timers.core.wire import (
+    CALLBACKS_FORMAT,
+    Sealed,
+    age_of,
+    check_format,
+    end_ms_of,
+    first_ms_of,
+    is_complete,
+    latest,
+)
 
 __all__ = ["Start", "start_of"]
 
@@ -20,6 +29,7 @@ class Start(NamedTuple):
         horizon_from: see `Partition`.
         conditions_from: see `Partition`.
         millis_from: see `Partition`.
+        callbacks_from: see `Partition`.
         ignored: offsets of requests whose condition did not hold, ascending.
     """
 
@@ -28,6 +38,7 @@ class Start(NamedTuple):
     horizon_from: int
     conditions_from: int | None
     millis_from: int | None
+    callbacks_from: int | None
     ignored: Sequence[int]
 
 
@@ -37,6 +48,7 @@ def start_of(
     *,
     horizon_s: int,
     format: int,
+    takes_callbacks: bool = True,
     log_start: int = 0,
     read_from: int | None = None,
 ) -> Start:
@@ -70,14 +82,19 @@ def start_of(
         if local.sealed_ms > sealed_ms:
             # The seals are gone, this store is not.
             sealed_ms, snapshot, scan = local.sealed_ms, local.snapshot, None
+    has_callbacks = last.format >= CALLBACKS_FORMAT or (local is not None and local.has_callbacks)
+    # Where the log starts above it, nothing that is left to be known lies below.
+    known_from_start = 0 if position <= log_start else known_from
     return Start(
-        # Where the log starts above it, nothing that is left to be known lies below.
-        Head(position, sealed_ms, snapshot, 0 if position <= log_start else known_from, scan, restore_from),
+        Head(position, sealed_ms, snapshot, known_from_start, scan, restore_from, has_callbacks),
         keeps_store=local is not None,
         # What owners with another horizon have kept is below, and reconciled: the log is read anew from here.
         horizon_from=last.horizon_from if horizon_s == last.horizon_s else known_from,
         conditions_from=last.conditions_from if is_first or last.HasField("conditions_from") else None,
         millis_from=last.millis_from if (is_first and format > 2) or last.HasField("millis_from") else None,
+        callbacks_from=(
+            last.callbacks_from if (is_first and takes_callbacks) or last.HasField("callbacks_from") else None
+        ),
         ignored=last.ignored,
     )
 
@@ -116,7 +133,8 @@ def _has_judged_otherwise(last: Sealed, local: Head) -> bool:
      3. A takes over with its store; whoever reads the log anew judges offset 4
     Held by test_what_a_paused_owner_has_refused_is_judged_once_another_one_judges_conditions.
     """
-    return any(_has_passed(judged_from, local) for judged_from in (last.conditions_from, last.millis_from))
+    told = (last.conditions_from, last.millis_from, last.callbacks_from)
+    return any(_has_passed(judged_from, local) for judged_from in told)
 
 
 def _has_passed(judged_from: int, local: Head) -> bool:

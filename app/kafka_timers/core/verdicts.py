@@ -19,12 +19,13 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from kafka_timers.core import rows as batches
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.changes import Row
 from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, is_late, row_key
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
+from kafka_timers.core.versions import Decided, Dropped, KnownFromError, Original, TimerRecord, Version
 from kafka_timers.core.wire import Condition, Extras, Future, Record, is_far, second_in
 
 
@@ -41,6 +42,8 @@ class Reason(StrEnum):
     ID_IN_FOREIGN_PARTITION = "id-in-foreign-partition"
     CONDITION_INVALID = "condition-invalid"
     CONDITION_UNSUPPORTED = "condition-unsupported"
+    CALLBACK_INVALID = "callback-invalid"
+    CALLBACK_UNSUPPORTED = "callback-unsupported"
     COPY_INVALID = "copy-invalid"
     UNREADABLE = "unreadable"
     PARTITION_ADDED = "partition-added"
@@ -49,6 +52,7 @@ class Reason(StrEnum):
     TOPIC_FORBIDDEN = "topic-forbidden"
     TOPIC_RESERVED = "topic-reserved"
     TOPIC_NEEDS_KEY = "topic-needs-key"
+    PARTITION_UNKNOWN = "partition-unknown"
     TOPIC_REFUSED = "topic-refused"
     TOO_LARGE = "too-large"
 
@@ -119,9 +123,20 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         return None, Reason.MILLIS_OUT_OF_RANGE
     if future.HasField("copy") and not 0 <= future.copy.offset < future.copy.decidedOffset <= record.offset:
         return None, Reason.COPY_INVALID
-    if not future.callBackTopic:
-        return None, Reason.TOPIC_MISSING
+    if reason := _callback_fault(future):
+        return None, reason
     return second * 1000 + future.millis, future
+
+
+def _callback_fault(future: Future) -> Reason | None:
+    if not future.HasField("callback"):
+        return None if future.callBackTopic else Reason.TOPIC_MISSING
+    asked = future.callback
+    if future.callBackTopic or future.callBackKey or future.callBack:
+        return Reason.CALLBACK_INVALID
+    if asked.HasField("partition") and (asked.partition < 0 or asked.HasField("partitionKey")):
+        return Reason.CALLBACK_INVALID
+    return None if asked.topic else Reason.TOPIC_MISSING
 
 
 def _condition_fault(future: Future, number: int) -> Reason | None:
@@ -209,7 +224,13 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
             return None
     requests = [future for future in futures if not future.cancel] if has_cancels else futures
     topics = {future.callBackTopic for future in requests}
-    return None if "" in topics else Screened(futures, framed, extras, topics, ids)
+    if "" in topics:
+        if not extras.HasField("callback") or any(map(_callback_fault, requests)):
+            return None
+        topics = {Shown.of(future).topic for future in requests}
+    elif extras.HasField("callback") and any(map(_callback_fault, requests)):
+        return None
+    return Screened(futures, framed, extras, topics, ids)
 
 
 def dues_of(keys: Iterable[bytes | None]) -> dict[bytes | None, int] | None:
@@ -245,6 +266,8 @@ class Accepted:
         topics: callback topics that the others name.
         decided: what follows for timer ids, and of copies.
         faults: records on which this code has failed, and how.
+        has_callbacks: whether any request that is kept has a `callback`.
+        undecided_at: offset of the first record of which nothing can be said yet, for another reason than its id.
     """
 
     count: int
@@ -257,6 +280,8 @@ class Accepted:
     topics: set[str] = field(default_factory=set)
     decided: Decided = field(default_factory=Decided)
     faults: dict[int, Exception] = field(default_factory=dict)
+    has_callbacks: bool = False
+    undecided_at: int | None = None
 
 
 def accept(records: Sequence[Record], partition: Partition, partitions: int, lookup: Lookup) -> Accepted:
@@ -294,8 +319,9 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
             # It may pass when it is judged for itself; then its neighbours are to blame, and one of those fails.
             faults |= _faults_among(kept.named, known, partition)
     out = kept.out
-    if out.decided.undecided_at is not None:
-        sure = [record for record in records if record.offset < out.decided.undecided_at]
+    undecided_at = min([at for at in (out.undecided_at, out.decided.undecided_at) if at is not None], default=None)
+    if undecided_at is not None:
+        sure = [record for record in records if record.offset < undecided_at]
         return accept(sure, partition, partitions, lookup)
     _add_doubtful(out, kept.doubtful)
     out.faults = faults
@@ -349,6 +375,8 @@ def _one_by_one(
         if record.offset not in faults:
             try:
                 _take(record, partition, partitions, kept)
+                if kept.out.undecided_at is not None:
+                    break
                 continue
             except Exception as error:
                 faults[record.offset] = error
@@ -361,6 +389,16 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
     due_ms, future = judged(record, number, partitions)
     if not isinstance(future, Reason) and future.condition and partition.refuses_condition(offset):
         future = Reason.CONDITION_UNSUPPORTED
+    if not isinstance(future, Reason) and due_ms is not None and future.HasField("callback"):
+        if partition.waits_to_take:
+            out.undecided_at = offset
+            return
+        if future.HasField("copy"):
+            if partition.refuses_callback(future.copy.offset):
+                out.copies[Dropped.REFUSED] += 1
+                return
+        elif partition.refuses_callback(offset):
+            future = Reason.CALLBACK_UNSUPPORTED
     if isinstance(future, Reason):
         _refuse(future, record, partition, out)
         return
@@ -383,7 +421,8 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
         # One that is done may be followed by another one of the same original.
         kept.named.append(timer_record(future, due_ms, record, number))
     if key is not None:
-        out.topics.add(future.callBackTopic)
+        out.topics.add(Shown.of(future).topic)
+        out.has_callbacks |= future.HasField("callback")
         row = (key, record.value or b"")
         if lead_s is not None or future.condition:
             kept.doubtful[offset] = row, counted, lead_s
@@ -415,6 +454,9 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
     if passed is None:
         return None
     futures, framed, extras, topics, ids = passed
+    has_callbacks = extras.HasField("callback")
+    if has_callbacks and (partition.callbacks_from is None or records[0].offset < partition.callbacks_from):
+        return None
     requests = records
     if extras.HasField("cancel"):
         requests = [record for record, future in zip(records, futures, strict=True) if not future.cancel]
@@ -448,7 +490,10 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
         rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
     else:
         rows = _by_due(requests, values, due, plain=plain, named=has_ids)
-    return _Kept(Accepted(len(records), rows, offsets, far=len(far), topics=topics), named, {})
+    accepted = Accepted(
+        len(records), rows, offsets, far=len(far), topics=topics, has_callbacks=has_callbacks and bool(rows)
+    )
+    return _Kept(accepted, named, {})
 
 
 def _by_due(

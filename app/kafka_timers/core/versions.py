@@ -248,12 +248,14 @@ class Dropped(StrEnum):
         STALE: it was appended too long after it was decided: what came in between may be forgotten here.
         REPEATED: there is one of its original already.
         OVERTAKEN: there is a record of its timer id that was not known when it was decided.
+        REFUSED: its original was refused, by workers who did not know what it asks for.
     """
 
     HELD = "held"
     STALE = "stale"
     REPEATED = "repeated"
     OVERTAKEN = "overtaken"
+    REFUSED = "refused"
 
 
 @dataclass(slots=True)

@@ -12,13 +12,14 @@ from typing import Protocol, Self, TypeVar
 from google.protobuf.message import DecodeError
 
 from kafka_timers.errors import NewerFormatError, WireError
-from kafka_timers.v1.future_pb2 import Copy, Future, Header
+from kafka_timers.v1.future_pb2 import Callback, Copy, Future, Header
 from kafka_timers.v1.reply_pb2 import Reply
 from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 __all__ = [
     "ASKED_BY_HEADER",
+    "CALLBACKS_FORMAT",
     "COPY_STALE_S",
     "EXPIRY_HEADER",
     "FORMAT",
@@ -38,6 +39,7 @@ __all__ = [
     "SERVICE_HEADERS",
     "TICK",
     "TOKEN_HEADER",
+    "Callback",
     "Condition",
     "Copy",
     "Extras",
@@ -73,8 +75,9 @@ Condition = Future.Condition
 
 _Fault = TypeVar("_Fault")
 
-# Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 may begin or end within a second.
-FORMAT = 3
+# Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 may begin or end within a second, 4 knows requests with
+# a `callback`; it is written once there was one.
+FORMAT = CALLBACKS_FORMAT = 4
 
 
 class Record(Protocol):

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.verdicts import Reason, dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future, end_ms_of, first_ms_of, is_complete, sealed_from
 from kafka_timers.errors import WireError
@@ -177,7 +178,7 @@ def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | N
         "kind": pa.repeat(REQUEST, len(batch)),
         "second": pa.array([due_ms // 1000 for due_ms in dues.values()], pa.int64()).take(keys.indices),
         "millis": pa.repeat(pa.scalar(0, pa.int32()), len(batch)),
-        "topic": pa.array([future.callBackTopic for future in passed.futures], pa.string()),
+        "topic": pa.array([Shown.of(future).topic for future in passed.futures], pa.string()),
     }
     if passed.extras.HasField("timerId"):
         columns["timer_id"] = pa.array([future.timerId or None for future in passed.futures], pa.string())
@@ -191,7 +192,7 @@ def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
     timer_id, on_condition = future.timerId or None, _condition_of(future, number)
     if due_ms is None:
         return _Judged(CANCEL, timer_id=timer_id, **on_condition)
-    asked = (due_ms // 1000, due_ms % 1000, future.callBackTopic, timer_id, None)
+    asked = (due_ms // 1000, due_ms % 1000, Shown.of(future).topic, timer_id, None)
     if not future.HasField("copy"):
         return _Judged(REQUEST, *asked, **on_condition)
     copy = future.copy

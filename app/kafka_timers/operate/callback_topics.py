@@ -13,6 +13,7 @@ from typing import NamedTuple
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.topics import answering, counted
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.text import bytes_in
 from kafka_timers.operate.pending import Page, Workers
 from kafka_timers.operate.rejected import Which, last_refused
@@ -85,8 +86,8 @@ async def read_callback_topics(
         topic.coming += 1
         topic.next_second = told["second"] if topic.next_second is None else topic.next_second
     for each in refused:
-        if each.future is not None and each.future.callBackTopic:
-            of(each.future.callBackTopic).refused += 1
+        if each.future is not None and (name := Shown.of(each.future).topic):
+            of(name).refused += 1
     asked = [name for name, topic in found.items() if topic.is_allowed and len(name) <= _NAME_LENGTH]
     async with answering(kafka), Cluster.open(kafka) as cluster:
         for name, count in (await counted(cluster, asked)).items():

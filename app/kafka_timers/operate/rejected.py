@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming, pages
 from kafka_timers.broker.topics import answering, counts
+from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, RequestError, TopicsError
@@ -45,7 +46,7 @@ class Which:
         future = rejected.future
         return (
             (not self.reasons or rejected.reason in self.reasons)
-            and (not self.topic or (future is not None and future.callBackTopic == self.topic))
+            and (not self.topic or (future is not None and Shown.of(future).topic == self.topic))
             and (not self.timer_id or (future is not None and future.timerId == self.timer_id))
         )
 

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Future(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callback")
     class Condition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONDITION_UNSPECIFIED: _ClassVar[Future.Condition]
@@ -31,6 +31,7 @@ class Future(_message.Message):
     COPY_FIELD_NUMBER: _ClassVar[int]
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     IFREQUEST_FIELD_NUMBER: _ClassVar[int]
+    CALLBACK_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: str
     callBackKey: str
     callBack: bytes
@@ -46,7 +47,22 @@ class Future(_message.Message):
     copy: Copy
     condition: Future.Condition
     ifRequest: str
-    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ...) -> None: ...
+    callback: Callback
+    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callback: _Optional[_Union[Callback, _Mapping]] = ...) -> None: ...
+
+class Callback(_message.Message):
+    __slots__ = ("topic", "key", "value", "partition", "partitionKey")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONKEY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: bytes
+    value: bytes
+    partition: int
+    partitionKey: bytes
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[bytes] = ..., value: _Optional[bytes] = ..., partition: _Optional[int] = ..., partitionKey: _Optional[bytes] = ...) -> None: ...
 
 class Copy(_message.Message):
     __slots__ = ("offset", "appended", "decidedOffset", "decided")

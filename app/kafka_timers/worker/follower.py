@@ -215,7 +215,9 @@ class Follower:
         kept_to, held = position, records[accepted.count :]
         if held:
             kept_to = held[0].offset
-        changes = self.partition.read(kept_to, accepted.rows, accepted.offsets, accepted.decided)
+        changes = self.partition.read(
+            kept_to, accepted.rows, accepted.offsets, accepted.decided, has_callbacks=accepted.has_callbacks
+        )
         self.write(changes)
         if held:
             self._held.append((held, position))

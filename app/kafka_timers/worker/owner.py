@@ -25,7 +25,7 @@ from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.tick_clock import TickClock, TickRead
 from kafka_timers.core.versions import Letter
-from kafka_timers.core.wire import Sealed, partitions_in
+from kafka_timers.core.wire import CALLBACKS_FORMAT, Sealed, partitions_in
 from kafka_timers.errors import TopicsError
 from kafka_timers.worker.faults import Fault, RequestLogError
 from kafka_timers.worker.firing import Firing, SliceSize
@@ -109,7 +109,7 @@ class Owner:
         # Whoever fires at ticks alone is an owner of whole seconds.
         form = ports.format() if ports.settings.instant_every_ms else min(ports.format(), 2)
         return Follower(
-            Partition(self.number, ports.settings.horizon_s, form),
+            Partition(self.number, ports.settings.horizon_s, form, takes_callbacks=ports.format() >= CALLBACKS_FORMAT),
             partitions=ports.partitions,
             topic=ports.names.requests,
             stores=ports.stores,

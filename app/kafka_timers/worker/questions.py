@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kafka_timers.clock import Clock
+from kafka_timers.core.callbacks import Outgoing
 from kafka_timers.core.changes import Row
 from kafka_timers.core.pending import Pending, Place, Wanted, place_of_row, waiting_in
 from kafka_timers.worker.held import Held
@@ -149,7 +150,7 @@ class Questions:
                     page.after = page.timers[-1].place
                     return
                 page.timers.append(waiting)
-                size += len(waiting.request.callBack)
+                size += len(Outgoing.of(waiting.request).value or b"")
             # No request in a row lies behind the one that it is named by.
             behind = first.place._replace(offset=first.place.row)
             if first.next():

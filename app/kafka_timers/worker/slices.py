@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from kafka_timers.broker.batches import Batch
 from kafka_timers.clock import Clock
 from kafka_timers.core import rows as batches
-from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target, fits
+from kafka_timers.core.callbacks import OVERHEAD_BYTES, Outgoing, Target, fits
 from kafka_timers.core.changes import Row
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
@@ -276,11 +276,14 @@ class Slice:
         """
         # A parsed message makes its parts anew whenever it is asked for them.
         parsed = list(requests.parsed)
-        topics = [request.callBackTopic for request in parsed]
+        topics, outgoing = [request.callBackTopic for request in parsed], None
+        if b"" in topics:
+            outgoing = [Outgoing.of(request) for request in parsed]
+            topics = [each.topic for each in outgoing]
         tombstones = [] if plain else [(at, topic) for at, each in enumerate(parsed) if (topic := each.tombstoneTopic)]
         try:
             takes_all = await self._has_room({topic for _, topic in tombstones}.union(topics), largest, requests.raw)
-            if not takes_all or self._lacks_key(topics, parsed):
+            if not takes_all or self._lacks_key(topics, parsed, outgoing):
                 return 0
         except KafkaError:
             raise
@@ -292,15 +295,22 @@ class Slice:
         all_parts = zip(count(), requests.seconds, requests.offsets, parsed, accumulators, strict=False)
         number, built = 0, len(parsed)
         try:
-            for number, second, offset, request, to in all_parts:  # noqa: B007  # used when one fails
+            for number, second, offset, request, to in all_parts:  # used when one fails
                 if plain:
                     if second != expiry_of:
                         expiry_of, expiry = second, (EXPIRY_HEADER, b"%d" % second)
                     headers: Headers = [expiry, (REQUEST_HEADER, name % offset)]
                 else:
                     headers = callback_headers(request, second, name % offset)
-                key, value, batches = request.callBackKey or None, request.callBack, to.batches
-                at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
+                batches = to.batches
+                key: bytes | None
+                value: bytes | None
+                if outgoing is None:
+                    key, value = request.callBackKey or None, request.callBack
+                    at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
+                else:
+                    _, key, value, *_ = outgoing[number]
+                    at = _at(outgoing[number], len(batches), second)
                 batch = batches[at]
                 if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
                     self._append_to_new(to, at, now_ms, key, value, headers)
@@ -320,7 +330,7 @@ class Slice:
 
     async def _gone_in(self, parsed: Iterable[Request]) -> dict[int, tuple[bytes, Reason]]:
         """Return which requests ask for a callback, and no tombstone, on a topic that takes none: that, and why."""
-        topics = [b"" if request.tombstoneTopic else request.callBackTopic for request in parsed]
+        topics = [b"" if request.tombstoneTopic else Outgoing.of(request).topic for request in parsed]
         try:
             refused = await self._refused(set(topics) - {b""})
         except UnicodeDecodeError:
@@ -363,12 +373,15 @@ class Slice:
                 self._accumulators[topic] = _accumulator_to(name, verdict)
         return refused
 
-    def _lacks_key(self, topics: Sequence[bytes], parsed: Sequence[Request]) -> bool:
+    def _lacks_key(
+        self, topics: Sequence[bytes], parsed: Sequence[Request], outgoing: Sequence[Outgoing] | None
+    ) -> bool:
         """Tell whether any of the *parsed* requests, whose *topics* are given, has no key where its topic wants one."""
         strict = {topic for topic in set(topics) if self._accumulators[topic].target.needs_key}
-        return bool(strict) and any(
-            topic in strict and not request.callBackKey for topic, request in zip(topics, parsed, strict=True)
-        )
+        if not strict:
+            return False
+        keys = [each.callBackKey or None for each in parsed] if outgoing is None else [each.key for each in outgoing]
+        return any(topic in strict and key is None for topic, key in zip(topics, keys, strict=True))
 
     async def _add_any(self, second: int, offset: int, row: bytes) -> None:
         """Add a request of any kind, or reject it."""
@@ -384,7 +397,7 @@ class Slice:
             words = ""
             if reason is Reason.TOPIC_REFUSED:
                 request = Request.FromString(row)
-                words = self._words_of([request.callBackTopic, request.tombstoneTopic])
+                words = self._words_of([Outgoing.of(request).topic, request.tombstoneTopic])
             self._reject(reason, [(offset, b"%d" % second, row)], words)
 
     def _words_of(self, topics: Iterable[bytes]) -> str:
@@ -398,21 +411,24 @@ class Slice:
             request = Request.FromString(row)
         except DecodeError:
             return Reason.VALUE_NOT_A_FUTURE
-        topics = [request.callBackTopic]
+        outgoing = Outgoing.of(request)
+        topics = [outgoing.topic]
         if request.tombstoneTopic:
             topics.append(request.tombstoneTopic)
         self.contents.named |= bool(request.timerId)
         if refused := await self._refused(set(topics)):
             return next(iter(refused.values()))
-        to, key, value = self._accumulators[topics[0]], request.callBackKey or None, request.callBack
-        if key is None and to.target.needs_key:
+        to = self._accumulators[outgoing.topic]
+        if outgoing.key is None and to.target.needs_key:
             return Reason.TOPIC_NEEDS_KEY
         if not fits(request, len(row), to.target):
             return Reason.TOO_LARGE
-        at = (hash_of(key) if key else second) % to.target.partitions
+        at = outgoing.at(to.target.partitions, second)
+        if at is None:
+            return Reason.PARTITION_UNKNOWN
         name = b"%d:%d" % (self._number, offset)
         headers, size = callback_headers(request, second, name), len(row) + OVERHEAD_BYTES
-        self._append(to, at, size, key, value, headers)
+        self._append(to, at, size, outgoing.key, outgoing.value, headers)
         to.fired += 1
         if request.tombstoneTopic:
             to, key = self._accumulators[request.tombstoneTopic], request.tombstoneKey
@@ -471,6 +487,13 @@ class Slice:
 
     def _now_ms(self) -> int:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
+
+
+def _at(outgoing: Outgoing, partitions: int, otherwise: int) -> int:
+    at = outgoing.at(partitions, otherwise)
+    if at is None:
+        raise LookupError(f"there is no partition {outgoing.partition}")
+    return at
 
 
 def fitted(key: bytes | None, value: bytes | None, room: int) -> tuple[bytes | None, bytes | None, Headers]:

@@ -60,8 +60,8 @@ _FORMAT = 4
 _HEAD = struct.Struct(">BQQQQB")
 _SCAN = struct.Struct(">QQ")
 _MILLIS = struct.Struct(">HH")
-# Flags of the head, which tell what follows it.
-_SCANNING, _WITHIN_SECONDS = 1, 2
+# Flags of the head. The first two tell what follows it.
+_SCANNING, _WITHIN_SECONDS, _HAS_CALLBACKS = 1, 2, 4
 _CHUNK = struct.Struct(">Q")
 _COUNT = struct.Struct(">IQ")
 _OFFSET = struct.Struct(">Q")
@@ -200,7 +200,8 @@ class TimerStore:
             scan = scan and scan._replace(end_ms=scan.end_ms + of_millis)
         if meta[at:] != self._identity:
             return None
-        return Head(position, (second + 1) * 1000 + millis, snapshot, known_from, scan)
+        sealed_ms, has_callbacks = (second + 1) * 1000 + millis, bool(flags & _HAS_CALLBACKS)
+        return Head(position, sealed_ms, snapshot, known_from, scan, has_callbacks=has_callbacks)
 
     def _is_whole(self) -> bool:
         """Whether all families have the same last batch; an earlier version numbered none."""
@@ -404,7 +405,7 @@ class TimerStore:
         scan = head.scan
         read = head.position, head.sealed_ms // 1000 - 1, head.snapshot, head.known_from
         tail = _SCAN.pack(scan.end_ms // 1000 - 1, scan.snapshot) if scan else b""
-        flags = _SCANNING if scan else 0
+        flags = (_SCANNING if scan else 0) | (_HAS_CALLBACKS if head.has_callbacks else 0)
         millis = head.sealed_ms % 1000, scan.end_ms % 1000 if scan else 0
         if any(millis):
             flags, tail = flags | _WITHIN_SECONDS, tail + _MILLIS.pack(*millis)
