@@ -152,7 +152,7 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
     token = named.get(TOKEN_HEADER)
     callback = CallbackSpec(
         policy.dead_letter_topic if gave_up else policy.topic or received.topic,
-        received.key or None,
+        received.key,
         received.value,
         name,
         token.decode(errors="replace") if token else None,
