@@ -347,14 +347,7 @@ class WorkerSettings(KafkaSettings):
                 f"stalled_after_s {self.stalled_after_s} must be longer than seal_every_s {self.seal_every_s}: "
                 "a partition in which nothing is due shows progress only that often"
             )
-        try:
-            doors = door_topics(self.door)
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
-        for name, topic in doors:
-            # What it takes in it would write there again, for ever.
-            if topic in Topics.of(self.topic_prefix):
-                raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")
+        _check_doors(self.door, self.topic_prefix)
 
     def _validate_ports(self) -> None:
         port_max = _PORT_MAX - self.processes + 1
@@ -452,6 +445,9 @@ class DevSettings(KafkaSettings):
     )
     console_port: int = setting(8074, "port of the console, where a browser shows all of it", least=1, most=_PORT_MAX)
     lake: bool = setting(False, "leave timers that are due later than in a minute to a lake, kept in the folder")
+    door: str = setting(
+        "headers=timers", "as of the worker; its topics are made if they do not exist yet", is_list=True
+    )
 
     def validate(self) -> None:
         """
@@ -460,6 +456,7 @@ class DevSettings(KafkaSettings):
         Raises:
             SettingsError: names the clash.
         """
+        _check_doors(self.door, self.topic_prefix)
         if self.bootstrap:
             super().validate()
         elif self.kafka_config:
@@ -489,3 +486,14 @@ class DevSettings(KafkaSettings):
     def ports(self) -> list[int]:
         """Ports of the brokers that are brought along."""
         return list(range(self.port, self.port + self.brokers))
+
+
+def _check_doors(door: str, topic_prefix: str) -> None:
+    try:
+        doors = door_topics(door)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    for name, topic in doors:
+        # What it takes in it would write there again, for ever.
+        if topic in Topics.of(topic_prefix):
+            raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")

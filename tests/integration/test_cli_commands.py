@@ -127,6 +127,30 @@ async def test_send_publishes_what_its_options_say(bootstrap: str, where: list[s
     assert [(header.key, header.value) for header in future.headers] == [("a", b"b=c"), ("a", b"")]
 
 
+async def test_send_takes_keys_of_any_bytes_tombstones_and_partitions(
+    bootstrap: str, where: list[str], prefix: str
+) -> None:
+    await topics.create(Kafka(bootstrap), prefix, 1)
+    for more in (
+        ["--key-base64", "/wA=", "--tombstone"],
+        [b"--key", b"\xff", "--value", "v"],
+        ["--key", "k", "--partition", "3"],
+        ["--key", "k", "--partition-key", "home"],
+    ):
+        code, _, errors = await ended("send", *where, "--in", "1h", "--topic", "calls", *more)
+        assert (code, errors) == (0, "")
+    consumer = AIOKafkaConsumer(prefix + "timer-request", bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    async with consumer:
+        records = [await asyncio.wait_for(consumer.getone(), LIMIT_S) for _ in range(4)]
+    told = [future_from(record.value).callback for record in records]
+    assert [{field.name: value for field, value in each.ListFields()} for each in told] == [
+        {"topic": "calls", "key": b"\xff\0"},
+        {"topic": "calls", "key": b"\xff", "value": b"v"},
+        {"topic": "calls", "key": b"k", "value": b"", "partition": 3},
+        {"topic": "calls", "key": b"k", "value": b"", "partitionKey": b"home"},
+    ]
+
+
 async def test_send_reads_the_value_from_standard_input(bootstrap: str, where: list[str], prefix: str) -> None:
     await topics.create(Kafka(bootstrap), prefix, 1)
     before_s = time.time()
@@ -237,6 +261,7 @@ async def test_move_asks_for_what_its_options_say_and_tells_what_it_replaced(
     assert json.loads(output) == {
         "timer_id": name,
         "outcome": name[2:],
+        "waits": False,
         "due_ms": second and second * 1000,
         "second": second,
         "request": request,
@@ -263,7 +288,7 @@ async def test_send_if_absent_tells_whether_the_timer_stands(
     assert (ended_with, errors) == (code, "")
     second, request = (None, None) if code == 0 else (1_900_000_000, "0:17")
     due = {"due_ms": second and second * 1000, "second": second}
-    answer = {"outcome": name[2:], **due, "request": request, "asked": "0:1"}
+    answer = {"outcome": name[2:], **due, "request": request, "asked": "0:1", "waits": False}
     assert json.loads(output) == {"timer_id": name} | answer
     futures = [future_from(record.value) for record in seen]
     assert [(future.timerId, future.condition) for future in futures] == [(name, Condition.IF_ABSENT)] * 2

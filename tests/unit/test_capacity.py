@@ -31,9 +31,18 @@ def test_disk_bandwidth_and_log_grow_with_the_load_and_its_payload() -> None:
     one = amounts(Load(rate=1_000, delay_s=DAY_S, payload_bytes=100))
     for other in (Load(rate=2_000, delay_s=DAY_S, payload_bytes=100), Load(1_000, DAY_S, payload_bytes=500)):
         found = amounts(other)
-        assert all(found[name] > one[name] for name in ("worker_disk", "log_disk", "produced", "replicated"))
-    assert one["log_disk_total"] == 3 * one["log_disk"]
-    assert one["retention"] == 8 * DAY_S
+        assert all(found[name] > one[name] for name in ("worker_disk", "log_growth", "produced", "replicated"))
+    assert one["log_growth_total"] == 3 * one["log_growth"]
+
+
+def test_a_log_without_a_horizon_grows_for_ever_by_so_much_a_day() -> None:
+    needs = needs_of(Load(rate=200, delay_s=1_800, payload_bytes=150))
+    assert not {need.name for need in needs} & {"retention", "log_disk", "log_disk_total"}
+    [growth] = [need for need in needs if need.name == "log_growth"]
+    assert (growth.unit, growth.amount) == ("bytes/day", 200 * 86_400 * (150 + 45))
+    assert "for ever" in growth.why
+    shown = CliRunner().invoke(program, ["capacity", "--rate", "200", "--delay", "30m", "--payload", "150"])
+    assert "3.4 GB/day" in shown.output
 
 
 def test_a_lake_takes_what_waits_from_workers_and_log() -> None:
@@ -42,7 +51,9 @@ def test_a_lake_takes_what_waits_from_workers_and_log() -> None:
     found = amounts(Load(rate=1_000, delay_s=month, payload_bytes=118, horizon_s=DAY_S))
     assert found["pending"] == without["pending"] / 30
     assert found["retention"] == 8 * DAY_S
-    assert found["log_disk"] < without["log_disk"]
+    # A copy of each comes back; what is kept is bounded.
+    assert found["log_disk"] == 2 * 8 * without["log_growth"]
+    assert found["log_disk_total"] == 3 * found["log_disk"]
     # As docs/lake.md says of the same load.
     assert 325e9 < found["lake_disk"] < 335e9
     assert "lake_disk" not in amounts(Load(rate=1_000, delay_s=3_600, payload_bytes=118, horizon_s=DAY_S))

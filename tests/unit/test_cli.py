@@ -148,7 +148,11 @@ def test_settings_come_from_the_environment_and_an_option_wins() -> None:
         ["move", "id", "--topic", "calls"],
         ["move", "id", "--topic", "calls", "--in", "3s", "--at", "1900000000"],
         ["move", "--topic", "calls", "--in", "3s"],
-        ["move", "id", "--in", "3s"],
+        ["move", "id"],
+        ["send", "--topic", "calls", "--in", "3s", "--key", "k", "--key-base64", "aw=="],
+        ["send", "--topic", "calls", "--in", "3s", "--key-base64", "not base64"],
+        ["send", "--topic", "calls", "--in", "3s", "--value", "v", "--tombstone"],
+        ["send", "--topic", "calls", "--in", "3s", "--partition", "-1"],
         ["move", "id", "--topic", "calls", "--in", "3s", "--request", "0:17"],
         ["send", "--topic", "calls", "--in", "3s", "--if-absent"],
         ["cancel", "id", "--request", "0:17"],
@@ -206,9 +210,15 @@ def test_an_address_that_is_none_is_said_plainly() -> None:
         ("250ms", 0.25),
         ("1m1ms", 60.001),
         ("1m1s5ms", 61.005),
+        ("1w", 604_800),
+        ("1.5h", 5_400),
+        ("30", 30),
+        ("0", 0),
+        ("0.25", 0.25),
+        ("0.0001s", 0.001),
     ],
 )
-def test_durations_are_days_hours_minutes_seconds_and_milliseconds(text: str, seconds: float) -> None:
+def test_durations_are_weeks_days_hours_minutes_seconds_and_milliseconds(text: str, seconds: float) -> None:
     assert delay_ms_of(text) == round(seconds * 1000)
 
 
@@ -220,10 +230,11 @@ def test_a_duration_of_whole_seconds_has_no_milliseconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "3", "s", "-3s", "3 s", "3ms3s", "1.5h", "30m1h", "3s3s", "3S", "٣s", "1w", "9999999999s"]
+    "text",
+    ["", "s", "-3s", "-3", "3 s", "3ms3s", "1.h", ".5h", "30m1h", "1d1w", "3s3s", "3S", "٣s", "9999999999s"],
 )
 def test_a_duration_of_another_form_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration: give days, hours, minutes, seconds"):
+    with pytest.raises(ValueError, match="is not a duration: give weeks, days, hours, minutes, seconds"):
         delay_ms_of(text)
 
 
@@ -389,3 +400,10 @@ def test_a_record_as_json_keeps_bytes_that_are_not_text() -> None:
         "headers": [{"name": "timer-expiry", "value": str(EXPIRY_S)}, {"name": "timer-request", "value": "3:17"}],
     }
     assert json.loads(json.dumps(shown)) == shown
+
+
+def test_a_command_that_is_misspelt_is_told_what_was_meant() -> None:
+    assert "No such command 'snd'. Did you mean send?" in run("snd").stderr
+    unlike = run("xyz").stderr
+    assert "No such command 'xyz'" in unlike
+    assert "Did you mean" not in unlike

@@ -147,6 +147,9 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
     topics, existing = Topics.of(prefix), await counts(kafka, prefix)
     wanted = _wanted(topics)
     missing = [name for name in wanted if name not in existing]
+    aligned = {name: existing[name] for name in _aligned(topics) if name in existing}
+    if missing and (differ := _count_problems(topics, aligned, 0)):
+        raise TopicsError(f"{differ[0]}. Then create the missing {', '.join(missing)}")
     for name in _aligned(topics):
         if missing and existing.get(name, partitions) != partitions:
             raise TopicsError(

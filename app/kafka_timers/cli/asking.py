@@ -55,7 +55,7 @@ _SHOWN = 10
 
 @click.command()
 @on_instance
-@callback_options
+@callback_options(needs_topic=True)
 @click.option("--timer-id", help="your own name for the timer  [default: none]")
 @click.option("--if-absent", is_flag=True, help="with --timer-id: do nothing if that id is known")
 @json_option
@@ -93,17 +93,21 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **give
 @click.command()
 @click.argument("timer_id", metavar="ID")
 @on_instance
-@callback_options
+@callback_options(needs_topic=False)
 @condition_options
 @json_option
 def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
     """
-    Replace the pending timer ID, by --in or by --at.
+    Move the pending timer ID, by --in or by --at.
 
-    Nothing of it is kept: give topic, key, value and the rest anew. The new
-    timer stands in any case. Exits with 0 if the earlier one does not fire any
-    more, with 3 if it was too late for that, so that both fire, and with 4 if
-    no timer of this id is known. With 1 nothing is known of the earlier one,
+    Without --topic it keeps its topic, key, value, token and headers. Exits
+    with 0 if it was moved, and with 5 if no timer of this id is pending; then
+    nothing has changed.
+
+    With --topic nothing of it is kept: give key, value and the rest anew. The
+    new timer stands in any case. Exits with 0 if the earlier one does not fire
+    any more, with 3 if it was too late for that, so that both fire, and with 4
+    if no timer of this id is known. With 1 nothing is known of the earlier one,
     and the line on the standard error says whether the new one stands.
 
     With --if-pending the new timer stands only where it replaces a pending one.

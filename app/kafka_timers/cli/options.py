@@ -2,12 +2,15 @@
 Options that several commands share, the types of their values, and the options that are made of settings.
 """
 
+import base64
 import dataclasses
 import functools
+import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import click
@@ -41,7 +44,8 @@ __all__ = [
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 # --- values ----------------------------------------------------------------------------------------------------------
 
@@ -136,18 +140,22 @@ class Principal(click.ParamType):
 
 def delay_ms_of(text: str) -> int:
     """
-    Return the milliseconds that *text* stands for: days, hours, minutes, seconds and milliseconds in this order, as
-    250ms, 3s or 1h30m.
+    Return the milliseconds that *text* stands for: weeks, days, hours, minutes, seconds and milliseconds in this order,
+    as 250ms, 3s, 1h30m or 1.5h; a number alone counts seconds. What is less than a millisecond is rounded up.
 
     Raises:
         ValueError: *text* is not of this form.
     """
-    parts = re.fullmatch(r"(?=.)" + "".join(rf"(?:([0-9]{{1,9}}){unit})?" for unit in _UNITS_MS), text)
+    if re.fullmatch(_NUMBER, text):
+        text += "s"
+    parts = re.fullmatch(r"(?=.)" + "".join(rf"(?:({_NUMBER}){unit})?" for unit in _UNITS_MS), text)
     if parts is None:
         raise ValueError(
-            f"{text!r} is not a duration: give days, hours, minutes, seconds, milliseconds, as 250ms, 3s, 1h30m or 2d"
+            f"{text!r} is not a duration: give weeks, days, hours, minutes, seconds, milliseconds, as 250ms, 3s, 1h30m "
+            "or 2d, or seconds alone"
         )
-    return sum(int(part or 0) * unit_ms for part, unit_ms in zip(parts.groups(), _UNITS_MS.values(), strict=True))
+    given = zip(parts.groups(), _UNITS_MS.values(), strict=True)
+    return math.ceil(sum(Fraction(part or 0) * unit_ms for part, unit_ms in given))
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -183,7 +191,7 @@ def _option(field: "dataclasses.Field[Any]") -> Callable[[_Function], _Function]
         multiple=is_list,
         callback=judged,
         is_flag=isinstance(field.default, bool),
-        default=() if is_list else field.default,
+        default=tuple(filter(None, str(field.default).split(","))) if is_list else field.default,
         show_default=True,
         envvar=env_name(field.name),
         show_envvar=True,
@@ -209,28 +217,45 @@ def on_instance(command: _Function) -> _Function:
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of text")
 
 
-def callback_options(command: _Function) -> _Function:
-    """Give *command* the options that say when a callback fires and what it is."""
-    for option in reversed(
+def callback_options(*, needs_topic: bool) -> Callable[[_Function], _Function]:
+    """Return a decorator that gives a command the options that say when a callback fires and what it is."""
+    topic_help = "topic of the callback; it must exist"
+    if not needs_topic:
+        topic_help += "  [default: only the time is changed]"
+
+    def decorate(command: _Function) -> _Function:
+        for option in _callback_options(needs_topic, topic_help):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _callback_options(needs_topic: bool, topic_help: str) -> Iterable[Callable[[_Function], _Function]]:
+    return reversed(
         [
             click.option("--in", "delay_ms", type=Delay(), help="fire after this time, as 250ms, 3s, 1h30m or 2d"),
             click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
-            click.option("--topic", required=True, help="topic of the callback; it must exist"),
+            click.option("--topic", required=needs_topic, help=topic_help),
             click.option("--key", help="key of the callback  [default: no key]"),
+            click.option("--key-base64", help="the same for a key that is not text"),
             click.option(
                 "--value",
                 default="",
                 show_default=True,
                 help="value of the callback; - reads it from standard input",
             ),
+            click.option("--tombstone", is_flag=True, help="a callback without a value, in place of --value"),
+            click.option(
+                "--partition", type=click.IntRange(min=0), help="partition of the topic  [default: that of the key]"
+            ),
+            click.option("--partition-key", help="gives the partition in place of the key  [default: none]"),
             click.option("--token", help="cancellation token, passed on to the receiver  [default: none]"),
             click.option(
                 "--header", "headers", type=_HeaderPair(), multiple=True, help="header of the callback; repeatable"
             ),
         ]
-    ):
-        command = option(command)
-    return command
+    )
 
 
 def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], dict[str, Any]]:
@@ -247,6 +272,20 @@ def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], 
     if (delay_ms is None) == (when is None):
         raise click.UsageError("give either --in or --at")
     given["value"] = sys.stdin.buffer.read() if value == "-" else argument_bytes(value)
+    if given.pop("tombstone"):
+        if value:
+            raise click.UsageError("give either --value or --tombstone")
+        given["value"] = None
+    key_base64 = given.pop("key_base64")
+    if key_base64 is not None:
+        if given["key"] is not None:
+            raise click.UsageError("give either --key or --key-base64")
+        try:
+            given["key"] = base64.b64decode(key_base64, validate=True)
+        except ValueError as error:
+            raise click.UsageError(f"--key-base64 {key_base64!r} is not base64: {error}") from error
+    elif given["key"] is not None:
+        given["key"] = argument_bytes(given["key"])
     return (lambda: moment_after(delay_ms / 1000, HostClock().wall_s()) / 1000 if when is None else when), given
 
 

@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -65,6 +66,14 @@ __all__ = ["main", "program"]
 
 class _Program(click.Group):
     """The program; every error that kafka-timers raises on purpose becomes one line and exit code 1."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        meant = get_close_matches(args[0], self.list_commands(ctx)) if self.get_command(ctx, args[0]) is None else ()
+        if meant and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(meant)}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

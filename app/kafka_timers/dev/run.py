@@ -22,6 +22,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import TopicAlreadyExistsError
 from rich.console import Console
 
+from kafka_timers.adapters import door_topics
 from kafka_timers.broker import topics
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.dev import jars, java
@@ -207,6 +208,7 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
         # The variable tells with how many topics are made, and those that exist may have others.
         *("--partitions", "0"),
         *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
+        *("--door", settings.door),
     ]
     # Of this host alone, so whoever is here may try what it does.
     console = [*program, "console", *common, "--port", str(settings.console_port), "--writable"]
@@ -274,12 +276,14 @@ async def _prepare_topics(settings: DevSettings, kafka: Kafka) -> None:
             # Stamped by the broker, so that `watch` shows when a callback was written and not when it was built.
             configs = {"message.timestamp.type": "LogAppendTime"}
             # Replication as the broker's default says; the empty assignment is how the client lets -1 pass.
-            response = await admin.create_topics([NewTopic(CALLBACK_TOPIC, settings.partitions, -1, {}, configs)])
+            names = dict.fromkeys([CALLBACK_TOPIC, *(topic for _, topic in door_topics(settings.door))])
+            wanted = [NewTopic(name, settings.partitions, -1, {}, configs) for name in names]
+            response = await admin.create_topics(wanted)
         finally:
             await admin.close()
-    for _, code, message in response.topic_errors:
+    for topic, code, message in response.topic_errors:
         if code not in (0, TopicAlreadyExistsError.errno):
-            raise BrokerError(f"cannot create the topic {CALLBACK_TOPIC}: {message}")
+            raise BrokerError(f"cannot create the topic {topic}: {message}")
 
 
 async def _until_ready(port: int) -> None:

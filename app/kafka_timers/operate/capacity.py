@@ -23,6 +23,7 @@ _REQUEST_BYTES, _CALLBACK_BYTES = 45, 90
 _ROW_BYTES, _PARKED_BYTES = 49, 10
 # Of a worker with ten million pending 216 MB, and what a burst is built in.
 _MEMORY_BYTES = 512 << 20
+_DAY_S = 86_400
 # Requests read from the log by a worker whose disk was lost, 1/s: a million took 9 s.
 _RESTORED_PER_S = 110_000
 
@@ -55,7 +56,7 @@ class Need:
     Attributes:
         name: name of the figure in snake case, for programs.
         amount: the figure, in *unit*.
-        unit: bytes, bytes/s or s; empty for a number of things.
+        unit: bytes, bytes/s, bytes/day or s; empty for a number of things.
         why: what the figure is, and what it follows from.
     """
 
@@ -63,6 +64,24 @@ class Need:
     amount: float
     unit: str
     why: str
+
+
+def _of_the_log(bytes_per_s: float, load: Load) -> list[Need]:
+    """Return what `timer-request` takes that gets *bytes_per_s*."""
+    if not load.horizon_s:
+        why = "timer-request grows for ever without a lake: give workers a --horizon, see docs/lake.md; each replica"
+        growth = bytes_per_s * _DAY_S
+        total = Need(
+            "log_growth_total", growth * load.replication, "bytes/day", f"the same of {load.replication} replicas"
+        )
+        return [Need("log_growth", growth, "bytes/day", why), total]
+    kept_s = load.horizon_s + GRACE_S
+    log = bytes_per_s * kept_s
+    return [
+        Need("retention", kept_s, "s", "of timer-request, at least: the horizon, and 7 days"),
+        Need("log_disk", log, "bytes", "of timer-request on the brokers, each replica"),
+        Need("log_disk_total", log * load.replication, "bytes", f"the same of {load.replication} replicas"),
+    ]
 
 
 def needs_of(load: Load) -> list[Need]:
@@ -75,8 +94,6 @@ def needs_of(load: Load) -> list[Need]:
     held = load.rate * (load.horizon_s if is_far else load.delay_s)
     request, callback = load.payload_bytes + _REQUEST_BYTES, load.payload_bytes + _CALLBACK_BYTES
     requests_per_s = load.rate * (2 if is_far else 1)
-    kept_s = (load.horizon_s or load.delay_s) + GRACE_S
-    log = requests_per_s * kept_s * request
     produced = requests_per_s * request + load.rate * callback
     # One of them being away.
     held_each = held / (workers - 1)
@@ -87,9 +104,7 @@ def needs_of(load: Load) -> list[Need]:
         Need("worker_memory", _MEMORY_BYTES, "bytes", "of each worker, whatever is pending"),
         Need("worker_disk", held_each * (load.payload_bytes + _ROW_BYTES), "bytes", "of each, one being away"),
         Need("restore", held_each / _RESTORED_PER_S, "s", "to read the log again after a lost disk"),
-        Need("retention", kept_s, "s", "of timer-request, at least: the wait or the horizon, and 7 days"),
-        Need("log_disk", log, "bytes", "of timer-request on the brokers, each replica"),
-        Need("log_disk_total", log * load.replication, "bytes", f"the same of {load.replication} replicas"),
+        *_of_the_log(requests_per_s * request, load),
         Need("produced", produced, "bytes/s", "requests and callbacks to Kafka"),
         Need(
             "replicated",
