@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from kafka_timers.adapters import DOORS, door_topics
+from kafka_timers.adapters import DOORS, check_doors
+from kafka_timers.adapters.headers import NAMES
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.core.wire import SECOND_LIMIT, Topics
+from kafka_timers.core.wire import SECOND_LIMIT
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 
@@ -293,6 +294,12 @@ class WorkerSettings(KafkaSettings):
         "what a door finds longer past its second is rejected instead of fired; -1 fires it however late it is",
         least=-1,
     )
+    door_header: str = setting(
+        "",
+        "header by which the door headers is told something, as WHAT=HEADER, comma separated; WHAT is one of "
+        + ", ".join(NAMES),
+        is_list=True,
+    )
     door_require_caller: bool = setting(False, "the door countdown rejects records without CALLER_SERVICE")
     door_caller_limit: int = setting(
         0, "most countdowns of one caller in a second of one partition of the topic; 0 is no limit", least=0
@@ -347,7 +354,7 @@ class WorkerSettings(KafkaSettings):
                 f"stalled_after_s {self.stalled_after_s} must be longer than seal_every_s {self.seal_every_s}: "
                 "a partition in which nothing is due shows progress only that often"
             )
-        _check_doors(self.door, self.topic_prefix)
+        check_doors(self.door, self.door_header, self.topic_prefix)
 
     def _validate_ports(self) -> None:
         port_max = _PORT_MAX - self.processes + 1
@@ -456,7 +463,7 @@ class DevSettings(KafkaSettings):
         Raises:
             SettingsError: names the clash.
         """
-        _check_doors(self.door, self.topic_prefix)
+        check_doors(self.door, "", self.topic_prefix)
         if self.bootstrap:
             super().validate()
         elif self.kafka_config:
@@ -486,14 +493,3 @@ class DevSettings(KafkaSettings):
     def ports(self) -> list[int]:
         """Ports of the brokers that are brought along."""
         return list(range(self.port, self.port + self.brokers))
-
-
-def _check_doors(door: str, topic_prefix: str) -> None:
-    try:
-        doors = door_topics(door)
-    except ValueError as error:
-        raise SettingsError(str(error)) from error
-    for name, topic in doors:
-        # What it takes in it would write there again, for ever.
-        if topic in Topics.of(topic_prefix):
-            raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")

@@ -180,3 +180,58 @@ async def test_a_worker_that_is_killed_loses_and_doubles_nothing_of_an_adapter(s
     assert len(await service.read(service.topics.requests, len(names))) == len(names)
     await service.until_sealed(second)
     assert sorted(await service.callback_names(names)) == sorted(names)
+
+
+async def test_a_client_without_protobuf_asks_by_delay_and_reads_the_answer_in_headers(service: Service) -> None:
+    await service.create_topic(service.prefix + "timers")
+    await service.start("oscillator")
+    names = ["--door-header", "delay=x-delay", "--door-header", "topic=x-topic"]
+    await service.firing("--door", f"headers={service.prefix}timers", *names)
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+    to = service.callbacks.encode()
+    asked: list[tuple[bytes, bytes | None, Headers]] = [
+        (b"soon", b"v", [("x-delay", b"250ms"), ("x-topic", to), ("timer-callback-key", b"\xff\x00")]),
+        (b"gone", b"v", [("x-delay", b"1s"), ("x-topic", to), ("timer-tombstone", b"1")]),
+        (b"late", b"v", [("x-delay", b"1h"), ("x-topic", to)]),
+        (b"late", None, [("timer-reply-topic", service.topics.replies.encode())]),
+        (b"wrong", b"v", [("x-delay", b"soon"), ("x-topic", to)]),
+    ]
+    for key, value, headers in asked:
+        producer.produce(service.prefix + "timers", value, key, headers=headers)
+        producer.flush()
+    callbacks = await service.read(service.callbacks, 2)
+    assert {(dict(each.headers)["timer-id"], each.key, each.value) for each in callbacks} == {
+        (b"soon", b"\xff\x00", b"v"),
+        (b"gone", None, None),
+    }
+    for each in callbacks:
+        assert each.timestamp >= int(dict(each.headers)["timer-expiry"]) * 1000
+    [reply] = await service.read(service.topics.replies, 1)
+    told = dict(reply.headers)
+    assert (reply.key, told["timer-answer"]) == (b"late", b"CANCELLED")
+    assert int(told["timer-answer-due-ms"]) > time.time() * 1000
+    assert Reply.FromString(reply.value).asked.encode() == told["timer-answer-to"]
+    [rejected] = await service.read(service.topics.rejected, 1)
+    assert (rejected.key, dict(rejected.headers)["timer-rejected-reason"]) == (b"wrong", b"delay-invalid")
+
+
+async def test_a_schedule_for_its_own_topic_comes_round_and_is_refused_in_the_end(service: Service) -> None:
+    """Here it has come round often before; a second schedule shows that the door goes on."""
+    schedules, second = service.prefix + "etf1", int(time.time()) - 1_000
+    await service.create_topic(schedules)
+    await service.start("oscillator")
+    await service.firing("--door", f"etf1={schedules}")
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+    target = [("scheduler-epoch", b"%d" % second), ("scheduler-target-topic", schedules.encode())]
+    round_ = [*target, ("scheduler-target-key", b"id"), ("timer-request", b"0:1"), ("timer-hops", b"98")]
+    producer.produce(schedules, b"v", b"id", headers=round_)
+    producer.flush()
+    [rejected] = await service.read(service.topics.rejected, 1)
+    told = dict(rejected.headers)
+    assert (told["timer-rejected-reason"], told["timer-rejected-door"]) == (b"too-many-hops", b"etf1")
+    assert (rejected.key, rejected.value, told["timer-hops"]) == (b"id", b"v", b"100")
+    elsewhere = [("scheduler-epoch", b"%d" % second), ("scheduler-target-topic", service.callbacks.encode())]
+    producer.produce(schedules, b"goes on", b"other", headers=elsewhere)
+    producer.flush()
+    [callback] = await service.read(service.callbacks, 1)
+    assert callback.value == b"goes on"

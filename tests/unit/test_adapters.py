@@ -3,13 +3,15 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from kafka_timers.adapters import ADAPTERS, door_topics
-from kafka_timers.adapters.commands import Command, Refusal, SourceHeaders
+from kafka_timers.adapters.commands import Command, Refusal, SourceHeaders, TooManyHopsError
 from kafka_timers.adapters.countdown import Callers
-from kafka_timers.core.wire import Future, Header
+from kafka_timers.adapters.headers import names_of, parser_of
+from kafka_timers.core.wire import Callback, Future, Header
 
 SECOND = 1_893_456_000
 TIMESTAMP_MS = 1_607_918_336_789
@@ -156,6 +158,34 @@ def test_topic_and_second_are_enough() -> None:
     assert future == Future(callBackTopic="reminders", callBack=b"v", timerId="pay-7")
 
 
+@pytest.mark.parametrize(
+    ("header", "due_ms"),
+    [
+        (("timer-expiry", b"1893456000"), 1_893_456_000_000),
+        (("timer-expiry", b"1893456000.345"), 1_893_456_000_345),
+        (("timer-expiry", b"1893456000345"), 1_893_456_000_345),
+        (("timer-expiry", b"2030-01-01T00:00:00Z"), 1_893_456_000_000),
+        (("timer-expiry", b"2030-01-01T02:00:00.25+02:00"), 1_893_456_000_250),
+        (("timer-delay", b"5m"), TIMESTAMP_MS + 300_000),
+        (("timer-delay", b"250ms"), TIMESTAMP_MS + 250),
+        (("timer-delay", b"30"), TIMESTAMP_MS + 30_000),
+        (("timer-delay", b"0"), TIMESTAMP_MS),
+        (("timer-delay", b"1.5h"), TIMESTAMP_MS + 5_400_000),
+    ],
+)
+def test_when_may_be_told_in_any_of_these_ways(header: tuple[str, bytes], due_ms: int) -> None:
+    second, _, future = parsed("headers", Given(b"id", b"v", (*PLAIN[1:], header)))
+    assert second * 1000 + future.millis == due_ms
+    assert not {"timer-expiry", "timer-delay"} & dict(headers_of(future)).keys()
+
+
+def test_a_header_may_say_where_the_callback_goes() -> None:
+    _, _, future = parsed("headers", Given(b"id", b"v", (*PLAIN, ("timer-callback-partition", b"3"))))
+    assert (future.callback.topic, future.callback.key, future.callback.partition) == ("reminders", b"order-7", 3)
+    _, _, future = parsed("headers", Given(b"id", b"v", (*PLAIN, ("timer-callback-partition-key", b"home"))))
+    assert (future.callback.partitionKey, future.callback.HasField("partition")) == (b"home", False)
+
+
 # --- countdown -------------------------------------------------------------------------------------------------------
 
 
@@ -253,6 +283,31 @@ def test_karafka_takes_back_what_is_cancelled_or_dispatched(kind: bytes) -> None
     assert parsed("karafka", Given(b"events-uuid", None, headers)) == (None, b"karafka:theirs:3:events-uuid", wanted)
 
 
+@pytest.mark.parametrize(
+    ("more", "value", "callback"),
+    [
+        ((("schedule_target_partition_key", b"home"),), b"{}", {"value": b"{}", "partitionKey": b"home"}),
+        ((("schedule_target_partition", b"2"),), b"{}", {"value": b"{}", "partition": 2}),
+        (
+            (("schedule_target_partition", b"2"), ("schedule_target_partition_key", b"home")),
+            b"{}",
+            {"value": b"{}", "partition": 2},
+        ),
+        ((), None, {}),
+    ],
+)
+def test_partitions_and_empty_payloads_of_karafka_are_taken(
+    more: SourceHeaders, value: bytes | None, callback: dict[str, Any]
+) -> None:
+    _, _, future = parsed("karafka", Given(b"uuid", value, (*KARAFKA, *more)))
+    assert future.callback == Callback(topic="events", key=b"user-1", **callback)
+
+
+def test_an_older_schema_of_karafka_is_taken() -> None:
+    _, _, future = parsed("karafka", Given(headers=(("schedule_schema_version", b"0.9.12"), *KARAFKA[1:])))
+    assert future.callBackTopic == "events"
+
+
 def test_a_partition_key_that_is_the_key_is_no_contradiction() -> None:
     record = Given(headers=(*KARAFKA, ("schedule_target_partition_key", b"user-1")))
     assert parsed("karafka", record)[2].callBackKey == "user-1"
@@ -301,6 +356,100 @@ def test_zones_and_fractions_are_understood_and_never_early(when: bytes, due_ms:
     assert second * 1000 + future.millis == due_ms
 
 
+@pytest.mark.parametrize(
+    ("when", "due_ms"),
+    [
+        (b"0001-01-01T00:00:00Z", 1_000),
+        (b"1969-12-31T23:59:59Z", 1_000),
+        (b"1970-01-01T00:00:00.5Z", 1_000),
+        (b"9999-12-31T23:59:59Z", 99_999_999_999_999),
+        (b"9999-12-31T23:59:59-23:59", 99_999_999_999_999),
+    ],
+)
+def test_a_time_that_no_timer_can_have_is_at_once_or_never(when: bytes, due_ms: int) -> None:
+    second, _, future = parsed("timebridge", Given(headers=(("X-Timebridge-When", when), TIMEBRIDGE[1])))
+    assert second * 1000 + future.millis == due_ms
+
+
+@pytest.mark.parametrize(
+    ("adapter", "record", "key"),
+    [
+        ("timebridge", Given(b"\xff\0", b"v", TIMEBRIDGE), b"\xff\0"),
+        ("timebridge", Given(b"key", None, TIMEBRIDGE), b"key"),
+        ("etf1", Given(b"id", b"v", changed(ETF1, scheduler_target_key=b"\xff")), b"\xff"),
+        ("headers", Given(b"id", b"v", changed(PLAIN, timer_callback_key=b"\xff")), b"\xff"),
+        ("headers", Given(b"id", b"", (*PLAIN, ("timer-tombstone", b"1"))), b"order-7"),
+        ("karafka", Given(b"id", b"v", (*KARAFKA[:4], ("schedule_target_key", b"\xff"))), b"\xff"),
+    ],
+)
+def test_callback_keys_of_any_bytes_and_tombstones_are_taken(adapter: str, record: Given, key: bytes) -> None:
+    _, _, future = parsed(adapter, record)
+    assert (future.callBackTopic, future.callBackKey, future.callBack) == ("", "", b"")
+    assert future.callback.key == key
+    assert future.callback.HasField("value") is (key not in (b"key", b"order-7"))
+
+
+# --- what comes round ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adapter", ["etf1", "headers", "countdown", "karafka", "timebridge"])
+def test_a_record_that_comes_round_is_counted_and_refused_in_the_end(adapter: str) -> None:
+    """As a schedule whose callback goes to a door's own topic does."""
+    good = GOOD[adapter]
+    headers = [*good.headers, ("timer-request", b"0:1")]
+    sizes = []
+    for hops in range(1, 101):
+        _, _, future = parsed(adapter, Given(good.key, good.value, headers, topic=good.topic))
+        told = headers_of(future)
+        assert [value for name, value in told if name == "timer-hops"] == [b"%d" % hops]
+        sizes.append(len(told))
+        # What the service sets on the callback, and what the door took for itself.
+        headers = [("timer-request", b"0:1"), *told, *(each for each in good.headers if each not in told)]
+    assert len(set(sizes)) == 1, "headers must not grow"
+    with pytest.raises(TooManyHopsError):
+        ADAPTERS[adapter](Given(good.key, good.value, headers, topic=good.topic))
+
+
+def test_a_record_that_was_no_callback_has_no_hops() -> None:
+    _, _, future = parsed("headers", Given(b"id", b"v", (*PLAIN, ("timer-hops", b"99"))))
+    assert "timer-hops" not in dict(headers_of(future))
+
+
+# --- names of headers ------------------------------------------------------------------------------------------------
+
+
+def test_headers_may_have_the_names_of_a_house() -> None:
+    parse = parser_of(names_of("expiry=x-scheduler-deliver-at, topic=x-scheduler-deliver-to,key=x-key"))
+    headers = (
+        ("x-scheduler-deliver-at", b"2030-01-01T00:00:00Z"),
+        ("x-scheduler-deliver-to", b"reminders"),
+        ("x-key", b"order-7"),
+        ("timer-callback-topic", b"is passed on"),
+        ("own", b"1"),
+    )
+    command = parse(Given(b"id", b"v", headers))
+    assert isinstance(command, Command)
+    future = Future.FromString(command.future)
+    assert (command.second, future.callBackTopic, future.callBackKey) == (SECOND, "reminders", "order-7")
+    assert headers_of(future) == [("timer-callback-topic", b"is passed on"), ("own", b"1")]
+    assert parse(Given(b"id", b"v", PLAIN)) == Refusal.EXPIRY_MISSING
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("when=x", "give WHAT=HEADER, one of expiry, delay"),
+        ("expiry", "give WHAT=HEADER"),
+        ("expiry=", "give WHAT=HEADER"),
+        ("expiry=a,delay=a", "tells both expiry and delay"),
+        ("topic=timer-token", "tells both topic and token"),
+    ],
+)
+def test_names_of_headers_that_make_no_sense_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        names_of(text)
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 GOOD: Mapping[str, Given] = {
@@ -325,12 +474,41 @@ SECONDS = [
 ]
 
 
-@pytest.mark.parametrize(("adapter", "header"), [("etf1", "scheduler-epoch"), ("headers", "timer-expiry")])
 @pytest.mark.parametrize(("text", "reason"), SECONDS)
-def test_a_second_that_is_none_is_refused(adapter: str, header: str, text: bytes | None, reason: Refusal) -> None:
-    good = GOOD[adapter]
-    headers = [(name, text if name == header else value) for name, value in good.headers]
-    assert ADAPTERS[adapter](Given(good.key, good.value, headers)) == reason
+def test_a_second_that_is_none_is_refused(text: bytes | None, reason: Refusal) -> None:
+    headers = [(name, text if name == "scheduler-epoch" else value) for name, value in ETF1]
+    assert ADAPTERS["etf1"](Given(VIDEO.key, VIDEO.value, headers)) == reason
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ((), Refusal.EXPIRY_MISSING),
+        ((("timer-expiry", b""),), Refusal.EXPIRY_MISSING),
+        ((("timer-expiry", None),), Refusal.EXPIRY_MISSING),
+        ((("timer-expiry", b"tomorrow"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"-1893456000"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b" 1893456000"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"0"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"0.5"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"1893456000."),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"1893456000000.5"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"189345600000000"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", "١٢".encode()),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"9" * 5_000),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"2030-01-01T00:00:00"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"2030-02-30T00:00:00Z"),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"T\xff"),), Refusal.EXPIRY_INVALID),
+        ((("timer-delay", b"soon"),), Refusal.DELAY_INVALID),
+        ((("timer-delay", b"-5"),), Refusal.DELAY_INVALID),
+        ((("timer-delay", b"\xff"),), Refusal.DELAY_INVALID),
+        ((("timer-delay", b"1h 5m"),), Refusal.DELAY_INVALID),
+        ((("timer-delay", b"999999999w"),), Refusal.EXPIRY_OUT_OF_RANGE),
+        ((("timer-delay", b"5s"), ("timer-expiry", b"1893456000")), Refusal.EXPIRY_INVALID),
+    ],
+)
+def test_a_time_that_is_none_is_refused(headers: SourceHeaders, reason: Refusal) -> None:
+    assert ADAPTERS["headers"](Given(b"k", b"v", (*PLAIN[1:], *headers))) == reason
 
 
 @pytest.mark.parametrize(
@@ -368,14 +546,22 @@ def test_a_second_that_is_none_is_refused(adapter: str, header: str, text: bytes
         ("karafka", Given(), Refusal.VERSION_UNKNOWN),
         ("karafka", Given(headers=(("schedule_schema_version", b"2.0.0"), *KARAFKA[1:])), Refusal.VERSION_UNKNOWN),
         ("karafka", Given(headers=KARAFKA[:2]), Refusal.TYPE_UNKNOWN),
-        ("karafka", Given(value=None, headers=KARAFKA), Refusal.VALUE_MISSING),
         ("karafka", Given(headers=(KARAFKA[0], *KARAFKA[2:])), Refusal.EXPIRY_MISSING),
         ("karafka", Given(headers=KARAFKA[:3]), Refusal.TOPIC_MISSING),
-        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition", b"2"))), Refusal.PARTITION_UNSUPPORTED),
-        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition_key", b"x"))), Refusal.PARTITION_UNSUPPORTED),
+        ("karafka", Given(headers=(("schedule_schema_version", b"1.0.1"), *KARAFKA[1:])), Refusal.VERSION_UNKNOWN),
+        ("karafka", Given(headers=(("schedule_schema_version", b"1.0"), *KARAFKA[1:])), Refusal.VERSION_UNKNOWN),
+        ("karafka", Given(headers=(("schedule_schema_version", b"1.x.0"), *KARAFKA[1:])), Refusal.VERSION_UNKNOWN),
+        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition", b"-1"))), Refusal.PARTITION_INVALID),
+        ("karafka", Given(headers=(*KARAFKA, ("schedule_target_partition", b"9999999999"))), Refusal.PARTITION_INVALID),
+        ("headers", Given(headers=(*PLAIN, ("timer-callback-partition", b"-1"))), Refusal.PARTITION_INVALID),
+        ("headers", Given(headers=(*PLAIN, ("timer-callback-partition", None))), Refusal.PARTITION_INVALID),
+        (
+            "headers",
+            Given(headers=(*PLAIN, ("timer-callback-partition", b"1"), ("timer-callback-partition-key", b"k"))),
+            Refusal.PARTITION_INVALID,
+        ),
         ("timebridge", Given(), Refusal.EXPIRY_MISSING),
         ("timebridge", Given(headers=TIMEBRIDGE[:1]), Refusal.TOPIC_MISSING),
-        ("timebridge", Given(value=None, headers=TIMEBRIDGE), Refusal.VALUE_MISSING),
     ],
 )
 def test_a_malformed_record_is_refused_with_its_reason(adapter: str, record: Given, reason: Refusal) -> None:
@@ -392,8 +578,6 @@ def test_a_malformed_record_is_refused_with_its_reason(adapter: str, record: Giv
         (b"+24h", Refusal.EXPIRY_NOT_RFC3339),
         (b"1735120800", Refusal.EXPIRY_NOT_RFC3339),
         (b"\xff", Refusal.EXPIRY_NOT_RFC3339),
-        (b"1969-12-31T23:59:59Z", Refusal.EXPIRY_OUT_OF_RANGE),
-        (b"9999-12-31T23:59:59Z", Refusal.EXPIRY_OUT_OF_RANGE),
     ],
 )
 def test_a_time_that_timebridge_would_not_take_is_refused(when: bytes, reason: Refusal) -> None:
@@ -406,12 +590,11 @@ def test_a_time_that_timebridge_would_not_take_is_refused(when: bytes, reason: R
         ("etf1", Given(b"\xff", headers=ETF1)),
         ("etf1", Given(b"\xff", None)),
         ("etf1", Given(headers=changed(ETF1, scheduler_target_topic=b"\xff"))),
-        ("etf1", Given(headers=changed(ETF1, scheduler_target_key=b"\xff"))),
         ("headers", Given(b"\xff", headers=PLAIN)),
         ("headers", Given(headers=changed(PLAIN, timer_token=b"\xff"))),
         ("countdown", Given(value=b'{"topic": "T", "message": "\\ud800", "countdown": 1}')),
         ("karafka", Given(b"\xff", headers=KARAFKA)),
-        ("timebridge", Given(b"\xff", headers=TIMEBRIDGE)),
+        ("timebridge", Given(headers=(TIMEBRIDGE[0], ("X-Timebridge-Where", b"\xff")))),
     ],
 )
 def test_text_that_is_not_utf8_is_told_from_everything_else(adapter: str, record: Given) -> None:

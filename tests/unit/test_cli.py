@@ -14,9 +14,10 @@ import pytest
 from aiokafka import ConsumerRecord
 from click.testing import CliRunner, Result
 
-from kafka_timers.cli.options import Seconds, delay_ms_of, when_of
+from kafka_timers.cli.options import Seconds, when_of
 from kafka_timers.cli.program import program
 from kafka_timers.cli.render import callback_lines, printable
+from kafka_timers.core.durations import delay_ms_of
 from kafka_timers.environment import env_name
 from kafka_timers.operate.documents import callback_document
 from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings

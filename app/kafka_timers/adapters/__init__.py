@@ -16,8 +16,10 @@ from collections.abc import Callable
 
 from kafka_timers.adapters import countdown, etf1, headers, karafka, timebridge
 from kafka_timers.adapters.commands import Parsed, SourceRecord
+from kafka_timers.core.wire import Topics
+from kafka_timers.errors import SettingsError
 
-__all__ = ["ADAPTERS", "DOORS", "WITH_IDS", "adapter_group", "added_group", "door_topics"]
+__all__ = ["ADAPTERS", "DOORS", "WITH_IDS", "adapter_group", "added_group", "check_doors", "door_topics"]
 
 ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
     "etf1": etf1.parse,
@@ -61,3 +63,26 @@ def door_topics(text: str) -> list[tuple[str, str]]:
             raise ValueError(f"door {pair!r}: give NAME=TOPIC, the name one of {', '.join(DOORS)}")
         adapters.append((name, topic))
     return adapters
+
+
+def check_doors(text: str, header_names: str, topic_prefix: str) -> None:
+    """
+    Check what the settings say of adapters.
+
+    Args:
+        text: as `door_topics` takes it.
+        header_names: as `headers.names_of` takes them.
+        topic_prefix: of the service's own topics.
+
+    Raises:
+        SettingsError: something is wrong with it, or an adapter is to read one of the service's own topics.
+    """
+    try:
+        headers.names_of(header_names)
+        doors = door_topics(text)
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    for name, topic in doors:
+        # What it takes in it would write there again, for ever.
+        if topic in Topics.of(topic_prefix):
+            raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")

@@ -2,12 +2,26 @@
 The command that an adapter parses from a record of another system, and functions that all adapters share (pure).
 """
 
+import re
 from collections.abc import Collection, Sequence
+from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
-from kafka_timers.core.wire import SERVICE_HEADERS, Future, second_in
+from kafka_timers.client.request import moment_at
+from kafka_timers.core.keys import FIRST_MS
+from kafka_timers.core.wire import (
+    HOPS_HEADER,
+    REQUEST_HEADER,
+    SECOND_LIMIT,
+    SERVICE_HEADERS,
+    Callback,
+    Future,
+    number_in,
+    second_in,
+)
+from kafka_timers.errors import WhenError
 
 __all__ = [
     "Command",
@@ -15,15 +29,24 @@ __all__ = [
     "Refusal",
     "SourceHeaders",
     "SourceRecord",
+    "TooManyHopsError",
     "cancel_command",
     "expiry_in",
     "forwarded_headers",
     "headers_by_name",
     "pack_future",
+    "rfc3339_ms",
 ]
 
 SourceHeaders = Sequence[tuple[str, bytes | None]]
 
+# A loop goes round about once a second.
+_HOPS_MAX = 100
+_ROUND = SERVICE_HEADERS | {HOPS_HEADER}
+_EPOCH_YEAR = 1970
+_rfc3339_matches = re.compile(
+    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+).fullmatch
 _BYTES = [bytes((number,)) for number in range(128)]
 
 
@@ -38,6 +61,8 @@ class Refusal(StrEnum):
     EXPIRY_IN_MILLISECONDS = "expiry-in-milliseconds"
     EXPIRY_NOT_RFC3339 = "expiry-not-rfc3339"
     EXPIRY_OUT_OF_RANGE = "expiry-out-of-range"
+    EXPIRY_INVALID = "expiry-invalid"
+    DELAY_INVALID = "delay-invalid"
     MILLIS_OUT_OF_RANGE = "millis-out-of-range"
     TOPIC_MISSING = "topic-missing"
     NOT_UTF8 = "not-utf8"
@@ -45,10 +70,15 @@ class Refusal(StrEnum):
     CALLER_OVER_LIMIT = "caller-over-limit"
     VERSION_UNKNOWN = "version-unknown"
     TYPE_UNKNOWN = "type-unknown"
-    PARTITION_UNSUPPORTED = "partition-unsupported"
+    PARTITION_INVALID = "partition-invalid"
+    TOO_MANY_HOPS = "too-many-hops"
     PAST_GRACE = "past-grace"
     TOO_LARGE = "too-large"
     UNREADABLE = "unreadable"
+
+
+class TooManyHopsError(Exception):
+    """A record has gone round so often that it is taken for a loop."""
 
 
 class Command(NamedTuple):
@@ -114,10 +144,44 @@ def headers_by_name(record: SourceRecord) -> dict[str, bytes | None]:
 
 
 def forwarded_headers(record: SourceRecord, without: Collection[str] = ()) -> list[tuple[str, bytes | None]]:
-    """Return the headers of *record* for its callback, but for the service's own and those *without*."""
-    # A receiver that sends its callback round again sends the service's headers too, and the next callback would carry
-    # the old ones beside its own.
-    return [header for header in record.headers if header[0] not in SERVICE_HEADERS and header[0] not in without]
+    """
+    Return the headers of *record* for its callback, but for the service's own and those *without*.
+
+    A receiver that sends its callback round again sends the service's headers too, and the next callback would carry
+    the old ones beside its own. The same has a schedule whose callback topic is a door's own: how often it has come
+    round is told by the last header.
+
+    Raises:
+        TooManyHopsError: it has come round too often.
+    """
+    own = [header for header in record.headers if header[0] not in _ROUND and header[0] not in without]
+    if len(own) < len(record.headers):
+        headers = headers_by_name(record)
+        if REQUEST_HEADER in headers:
+            hops = (number_in(headers.get(HOPS_HEADER)) or 0) + 1
+            if hops > _HOPS_MAX:
+                raise TooManyHopsError
+            own.append((HOPS_HEADER, b"%d" % hops))
+    return own
+
+
+def rfc3339_ms(text: bytes) -> int | Refusal:
+    """
+    Return the UNIX millisecond that *text* names in RFC 3339, the first one that is not before it.
+
+    What lies before the epoch is due at once, and what lies behind the last moment that a timer can have is due then.
+    """
+    if not _rfc3339_matches(text):
+        return Refusal.EXPIRY_NOT_RFC3339
+    try:
+        moment = datetime.fromisoformat(text.decode())
+    except ValueError:
+        # Such as the 30th of February.
+        return Refusal.EXPIRY_NOT_RFC3339
+    try:
+        return moment_at(moment)
+    except (WhenError, OverflowError):
+        return FIRST_MS if moment.year <= _EPOCH_YEAR else SECOND_LIMIT * 1000 - 1
 
 
 def expiry_in(text: bytes | None) -> int | Refusal:
@@ -130,13 +194,38 @@ def expiry_in(text: bytes | None) -> int | Refusal:
     )
 
 
-def pack_future(headers: SourceHeaders = (), **fields: Any) -> bytes:
+def pack_future(
+    headers: SourceHeaders = (),
+    *,
+    partition: int | None = None,
+    partition_key: bytes | None = None,
+    is_tombstone: bool = False,
+    **fields: Any,
+) -> bytes:
     """
     Return a serialised `Future` of *fields*, in which text may be bytes and None is a field that is not set.
+
+    Args:
+        headers: of the callback.
+        partition: of the callback; None for the one that its key gives.
+        partition_key: gives the partition in place of the key; None for none.
+        is_tombstone: the callback has no value.
+        fields: of the `Future`. A `callBackKey` that is not text is bytes.
 
     Raises:
         UnicodeError: text is not UTF-8.
     """
+    key = fields.get("callBackKey")
+    if is_tombstone or partition is not None or partition_key is not None or not _is_text(key):
+        topic, value = fields.pop("callBackTopic"), fields.pop("callBack", None)
+        fields.pop("callBackKey", None)
+        fields["callback"] = Callback(
+            topic=topic,
+            key=key,
+            value=None if is_tombstone else value,
+            partition=partition,
+            partitionKey=partition_key,
+        )
     # Fields may come in any order. As messages of their own, headers cost more than all else that an adapter does.
     try:
         framed = [
@@ -147,6 +236,17 @@ def pack_future(headers: SourceHeaders = (), **fields: Any) -> bytes:
         # One is long or null.
         framed = [_framed(_name_of(name), value) for name, value in headers]
     return b"".join([Future(**fields).SerializeToString(), *framed])
+
+
+def _is_text(key: bytes | str | None) -> bool:
+    # Most keys are ASCII.
+    if key is None or isinstance(key, str) or key.isascii():
+        return True
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _framed(key: bytes, value: bytes | None) -> bytes:

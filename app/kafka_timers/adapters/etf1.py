@@ -23,6 +23,8 @@ from kafka_timers.adapters.commands import (
 )
 from kafka_timers.core.wire import REQUEST_HEADER
 
+_ORIGIN = ("scheduler-timestamp", "scheduler-key", "scheduler-topic")
+
 
 def parse(record: SourceRecord) -> Parsed:
     """Return the command that *record*, a schedule, stands for, or why it is refused."""
@@ -45,10 +47,9 @@ def parse(record: SourceRecord) -> Parsed:
         callBack=record.value,
         timerId=timer_id,
         headers=[
-            *forwarded_headers(record),
-            ("scheduler-timestamp", b"%d" % (record.timestamp // 1000)),
-            ("scheduler-key", key),
-            ("scheduler-topic", topic),
+            # One that comes round, as the callback of a schedule for its own topic, has those of the time before.
+            *forwarded_headers(record, _ORIGIN if REQUEST_HEADER in headers else ()),
+            *zip(_ORIGIN, (b"%d" % (record.timestamp // 1000), key, topic), strict=True),
         ],
         tombstoneTopic=topic,
         tombstoneKey=key,

@@ -3,12 +3,18 @@ The adapter for any client without protobuf: a timer in the headers of a plain r
 
     key                     the timer's id, as in `Future.timerId`; a later record with it moves or cancels the timer
     value                   of the callback; a record without one cancels the timer
-    timer-expiry            header: UNIX seconds in ASCII
+    timer-delay             header: how long after the record's timestamp, as 5m, 250ms or seconds alone; or
+    timer-expiry            header: when: UNIX seconds or milliseconds in ASCII, or RFC 3339
     timer-millis            header: of that second, 0 to 999 in ASCII; 0 if it is not there
+    timer-tombstone         header: 1 for a callback without a value
+    timer-callback-partition, timer-callback-partition-key      headers: where it goes, if not where its key says
     timer-callback-topic, timer-callback-key, timer-token, timer-reply-topic        headers: as the fields of a Future
 
-All other headers pass on to the callback.
+All other headers pass on to the callback. Each header may have another name, `names_of` has them.
 """
+
+import re
+from collections.abc import Callable, Mapping
 
 from kafka_timers.adapters.commands import (
     Command,
@@ -16,40 +22,126 @@ from kafka_timers.adapters.commands import (
     Refusal,
     SourceRecord,
     cancel_command,
-    expiry_in,
     forwarded_headers,
     headers_by_name,
     pack_future,
+    rfc3339_ms,
 )
-from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, TOKEN_HEADER, number_in
+from kafka_timers.client.request import moment_after, moment_at
+from kafka_timers.core.durations import delay_ms_of
+from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT, TOKEN_HEADER, number_in
+from kafka_timers.errors import WhenError
 
-_TOPIC, _KEY, _REPLY = "timer-callback-topic", "timer-callback-key", "timer-reply-topic"
+__all__ = ["NAMES", "names_of", "parse", "parser_of"]
+
+# What is told → the header that tells it.
+NAMES: Mapping[str, str] = {
+    "expiry": EXPIRY_HEADER,
+    "delay": "timer-delay",
+    "millis": MILLIS_HEADER,
+    "topic": "timer-callback-topic",
+    "key": "timer-callback-key",
+    "partition": "timer-callback-partition",
+    "partition-key": "timer-callback-partition-key",
+    "tombstone": "timer-tombstone",
+    "token": TOKEN_HEADER,
+    "reply-topic": "timer-reply-topic",
+}
+
+_seconds_match = re.compile(rb"[0-9]{1,14}(?:\.[0-9]{1,9})?").fullmatch
+_PARTITION_MAX = (1 << 31) - 1
 
 
-def parse(record: SourceRecord) -> Parsed:
-    """Return the command that *record* stands for, or why it is refused."""
-    timer_id, headers = record.key, headers_by_name(record)
-    if not timer_id:
-        return Refusal.KEY_MISSING
-    if record.value is None:
-        return cancel_command(timer_id, headers.get(_REPLY))
-    second = expiry_in(headers.get(EXPIRY_HEADER))
-    if isinstance(second, Refusal):
-        return second
-    millis = number_in(headers.get(MILLIS_HEADER) or b"0")
-    if millis is None or millis > 999:
+def names_of(text: str) -> dict[str, str]:
+    """
+    Return the names of the headers where those in *text* replace the usual ones.
+
+    Args:
+        text: pairs WHAT=HEADER, comma separated, as expiry=x-deliver-at.
+
+    Raises:
+        ValueError: there is no such thing to tell, or no name, or two have the same; the text says which.
+    """
+    names = dict(NAMES)
+    for pair in filter(None, map(str.strip, text.split(","))):
+        what, _, name = pair.partition("=")
+        if what not in NAMES or not name:
+            raise ValueError(f"door header {pair!r}: give WHAT=HEADER, one of {', '.join(NAMES)}")
+        names[what] = name
+    for what, name in names.items():
+        if twice := [other for other, its in names.items() if its == name and other != what]:
+            raise ValueError(f"door header {name!r} tells both {what} and {twice[0]}: give each a name of its own")
+    return names
+
+
+def parser_of(names: Mapping[str, str]) -> Callable[[SourceRecord], Parsed]:
+    """Return the function that returns the command that a record stands for, or why it is refused."""
+    expiry, delay, millis = names["expiry"], names["delay"], names["millis"]
+    topic, key, token, reply = names["topic"], names["key"], names["token"], names["reply-topic"]
+    partition, partition_key, tombstone = names["partition"], names["partition-key"], names["tombstone"]
+    own = frozenset(names.values())
+
+    def parse(record: SourceRecord) -> Parsed:
+        timer_id, headers = record.key, headers_by_name(record)
+        if not timer_id:
+            return Refusal.KEY_MISSING
+        if record.value is None:
+            return cancel_command(timer_id, headers.get(reply))
+        due_ms = _due_ms(headers.get(expiry), headers.get(delay), headers.get(millis), record.timestamp)
+        if isinstance(due_ms, Refusal):
+            return due_ms
+        callback_topic = headers.get(topic)
+        if not callback_topic:
+            return Refusal.TOPIC_MISSING
+        number = None
+        if partition in headers:
+            number = number_in(headers[partition])
+            if number is None or number > _PARTITION_MAX or partition_key in headers:
+                return Refusal.PARTITION_INVALID
+        future = pack_future(
+            callBackTopic=callback_topic,
+            callBackKey=headers.get(key),
+            callBack=record.value,
+            timerId=timer_id,
+            token=headers.get(token),
+            millis=due_ms % 1000,
+            headers=forwarded_headers(record, own),
+            replyTopic=headers.get(reply),
+            is_tombstone=headers.get(tombstone) in (b"1", b"true"),
+            partition=number,
+            partition_key=headers.get(partition_key),
+        )
+        return Command(due_ms // 1000, timer_id, future)
+
+    return parse
+
+
+def _due_ms(expiry: bytes | None, delay: bytes | None, millis: bytes | None, timestamp_ms: int) -> int | Refusal:
+    """Return the UNIX millisecond that the headers tell."""
+    if delay:
+        if expiry:
+            return Refusal.EXPIRY_INVALID
+        try:
+            return moment_after(delay_ms_of(delay.decode("ascii")) / 1000, timestamp_ms / 1000)
+        except WhenError:
+            return Refusal.EXPIRY_OUT_OF_RANGE
+        except ValueError:
+            return Refusal.DELAY_INVALID
+    if not expiry:
+        return Refusal.EXPIRY_MISSING
+    if not _seconds_match(expiry):
+        moment_ms = rfc3339_ms(expiry) if b"T" in expiry else Refusal.EXPIRY_INVALID
+        return Refusal.EXPIRY_INVALID if isinstance(moment_ms, Refusal) else moment_ms
+    whole, _, fraction = expiry.partition(b".")
+    number = int(whole)
+    if number >= SECOND_LIMIT:
+        return Refusal.EXPIRY_INVALID if fraction else number
+    if fraction:
+        return moment_at(float(expiry)) if number else Refusal.EXPIRY_INVALID
+    within = number_in(millis or b"0")
+    if within is None or within > 999:
         return Refusal.MILLIS_OUT_OF_RANGE
-    topic = headers.get(_TOPIC)
-    if not topic:
-        return Refusal.TOPIC_MISSING
-    future = pack_future(
-        callBackTopic=topic,
-        callBackKey=headers.get(_KEY),
-        callBack=record.value,
-        timerId=timer_id,
-        token=headers.get(TOKEN_HEADER),
-        millis=millis,
-        headers=forwarded_headers(record, (_TOPIC, _KEY, _REPLY)),
-        replyTopic=headers.get(_REPLY),
-    )
-    return Command(second, timer_id, future)
+    return number * 1000 + within if number else Refusal.EXPIRY_INVALID
+
+
+parse = parser_of(NAMES)

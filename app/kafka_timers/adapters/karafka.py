@@ -22,8 +22,11 @@ from kafka_timers.adapters.commands import (
     headers_by_name,
     pack_future,
 )
+from kafka_timers.core.wire import number_in
 
-_VERSION = b"1.0.0"
+# Of the schema; Karafka takes what is not newer than its own.
+_VERSION = (1, 0, 0)
+_PARTITION_MAX = (1 << 31) - 1
 _TRACE = ("schedule_source_topic", "schedule_source_partition", "schedule_source_offset", "schedule_source_key")
 
 
@@ -32,7 +35,7 @@ def parse(record: SourceRecord) -> Parsed:
     key, headers = record.key, headers_by_name(record)
     if not key:
         return Refusal.KEY_MISSING
-    if headers.get("schedule_schema_version") != _VERSION:
+    if not _is_known(headers.get("schedule_schema_version")):
         return Refusal.VERSION_UNKNOWN
     topic, partition = record.topic.encode(), b"%d" % record.partition
     timer_id = b"karafka:%b:%b:%b" % (topic, partition, key)
@@ -41,23 +44,32 @@ def parse(record: SourceRecord) -> Parsed:
         return cancel_command(timer_id)
     if kind != b"schedule":
         return Refusal.TYPE_UNKNOWN
-    if record.value is None:
-        return Refusal.VALUE_MISSING
     second = expiry_in(headers.get("schedule_target_epoch"))
     if isinstance(second, Refusal):
         return second
     target, target_key = headers.get("schedule_target_topic"), headers.get("schedule_target_key")
     if not target:
         return Refusal.TOPIC_MISSING
-    # A callback goes where its key says.
-    if "schedule_target_partition" in headers or headers.get("schedule_target_partition_key", target_key) != target_key:
-        return Refusal.PARTITION_UNSUPPORTED
+    to, partition_key = headers.get("schedule_target_partition"), headers.get("schedule_target_partition_key")
+    number = number_in(to)
+    if to is not None and (number is None or number > _PARTITION_MAX):
+        return Refusal.PARTITION_INVALID
     origin = (topic, partition, b"%d" % record.offset, key)
     future = pack_future(
         callBackTopic=target,
         callBackKey=target_key,
         callBack=record.value,
+        is_tombstone=record.value is None,
+        partition=number,
+        # A partition that is named counts.
+        partition_key=None if partition_key == target_key or to is not None else partition_key,
         timerId=timer_id,
         headers=[*forwarded_headers(record, _TRACE), *zip(_TRACE, origin, strict=True)],
     )
     return Command(second, timer_id, future)
+
+
+def _is_known(version: bytes | None) -> bool:
+    numbers = [number_in(part) for part in (version or b"").split(b".")]
+    known = tuple([number for number in numbers if number is not None])
+    return len(known) == len(numbers) == len(_VERSION) and known <= _VERSION

@@ -31,8 +31,9 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError, for_code
 
 from kafka_timers.adapters import ADAPTERS, WITH_IDS, adapter_group
-from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord
+from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord, TooManyHopsError
 from kafka_timers.adapters.countdown import Callers
+from kafka_timers.adapters.headers import names_of, parser_of
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import LogBounds
@@ -163,6 +164,8 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         self._turn = 0
 
     def _parser(self) -> Callable[[SourceRecord], Parsed | StrEnum]:
+        if self._name == "headers":
+            return parser_of(names_of(self._settings.door_header))
         return ADAPTERS[self._name]
 
     def _group_in(self, group: str) -> str:
@@ -405,6 +408,8 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             return self._parse_record(record)
         except UnicodeError:
             return Refusal.NOT_UTF8
+        except TooManyHopsError:
+            return Refusal.TOO_MANY_HOPS
         except Exception:
             # It would fail again, and nothing behind it would ever be read.
             if tell:

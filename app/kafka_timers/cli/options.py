@@ -5,12 +5,9 @@ Options that several commands share, the types of their values, and the options 
 import base64
 import dataclasses
 import functools
-import math
-import re
 import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from fractions import Fraction
 from typing import Any, TypeVar
 
 import click
@@ -19,6 +16,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.running import argument_bytes
 from kafka_timers.client.request import moment_after, moment_at, second_of, when_of
 from kafka_timers.clock import HostClock
+from kafka_timers.core.durations import delay_ms_of
 from kafka_timers.environment import env_name
 from kafka_timers.operate.acls import PROCESSES
 from kafka_timers.settings import WorkerSettings, bounds_of, objection
@@ -32,7 +30,6 @@ __all__ = [
     "callback_of",
     "callback_options",
     "condition_options",
-    "delay_ms_of",
     "json_option",
     "moment_given",
     "on_instance",
@@ -43,9 +40,6 @@ __all__ = [
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-
-_UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 
 # --- values ----------------------------------------------------------------------------------------------------------
 
@@ -136,26 +130,6 @@ class Principal(click.ParamType):
                 f"{value!r}: give one of {', '.join(PROCESSES)}, = and who it is, as worker=User:timers", param, ctx
             )
         return process, principal
-
-
-def delay_ms_of(text: str) -> int:
-    """
-    Return the milliseconds that *text* stands for: weeks, days, hours, minutes, seconds and milliseconds in this order,
-    as 250ms, 3s, 1h30m or 1.5h; a number alone counts seconds. What is less than a millisecond is rounded up.
-
-    Raises:
-        ValueError: *text* is not of this form.
-    """
-    if re.fullmatch(_NUMBER, text):
-        text += "s"
-    parts = re.fullmatch(r"(?=.)" + "".join(rf"(?:({_NUMBER}){unit})?" for unit in _UNITS_MS), text)
-    if parts is None:
-        raise ValueError(
-            f"{text!r} is not a duration: give weeks, days, hours, minutes, seconds, milliseconds, as 250ms, 3s, 1h30m "
-            "or 2d, or seconds alone"
-        )
-    given = zip(parts.groups(), _UNITS_MS.values(), strict=True)
-    return math.ceil(sum(Fraction(part or 0) * unit_ms for part, unit_ms in given))
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
     pending        which of the waiting timers are asked for, and their order
     rejected       what is told of a refused request, and how it is asked for once more
     text           bytes of users in JSON
+    durations      how long something lasts, as people write it
+    judging        from which offset on owners judge what earlier versions do not know
+    ignored        until when seals name requests whose condition did not hold
     memory_store   a partition's rows in memory
 
 The worker, `kafka-timers find`, the adapters, the lake, `kafka_timers.testing` and the simulation all import it.

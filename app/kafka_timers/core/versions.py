@@ -9,12 +9,15 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple
 
 from kafka_timers.core.keys import Copied
-from kafka_timers.core.wire import Condition, Reply, Sealed
+from kafka_timers.core.wire import ANSWER_HEADER, Condition, Reply, Sealed
 
 _VERSION = struct.Struct(">QHQQB")
 _COPIED = struct.Struct(">QQ")
 _ANSWER = struct.Struct(">BBI")
 _OFFSET = struct.Struct(">Q")
+
+# A later version may have left an answer that this one does not know.
+_OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
 
 # Requests that are read together are due in many seconds, and in few minutes.
 _MINUTE_S = 60
@@ -216,6 +219,22 @@ class Letter(NamedTuple):
     def unsent(cls, seal: Sealed) -> list["Letter"]:
         """Return what was not sent when *seal* was made."""
         return [cls(each.topic, each.key, each.reply) for each in seal.unsent]
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        """Return what its record tells in headers, for whoever has no protobuf: the same as its value."""
+        reply = Reply.FromString(self.value)
+        told: list[tuple[str, bytes | None]] = [
+            (ANSWER_HEADER, _OUTCOMES.get(reply.outcome, str(reply.outcome)).encode()),
+            (f"{ANSWER_HEADER}-to", reply.asked.encode()),
+        ]
+        if reply.request:
+            told += [
+                (f"{ANSWER_HEADER}-request", reply.request.encode()),
+                (f"{ANSWER_HEADER}-due-ms", b"%d" % (reply.second * 1000 + reply.millis)),
+            ]
+        if reply.waits:
+            told.append((f"{ANSWER_HEADER}-waits", b"1"))
+        return told
 
     def size(self) -> int:
         """Return how many bytes it takes in a seal, roughly."""

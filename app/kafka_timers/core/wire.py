@@ -18,11 +18,13 @@ from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 __all__ = [
+    "ANSWER_HEADER",
     "ASKED_BY_HEADER",
     "CALLBACKS_FORMAT",
     "COPY_STALE_S",
     "EXPIRY_HEADER",
     "FORMAT",
+    "HOPS_HEADER",
     "ID_HEADER",
     "ID_MEMORY_MS",
     "ID_MEMORY_S",
@@ -132,6 +134,10 @@ REQUEST_HEADER = "timer-request"
 ASKED_BY_HEADER = "timer-asked-by"
 # The headers that the service itself sets on every callback.
 SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, MILLIS_HEADER, REQUEST_HEADER))
+# On an answer: its outcome; what else it tells is in headers whose names begin so.
+ANSWER_HEADER = "timer-answer"
+# How often a record has gone through a door and come back as a callback.
+HOPS_HEADER = "timer-hops"
 # What `TimerClient.retry` tells of a record that comes again: how often, where it lay at first, which timer id it had
 # then, and why it could not be handled.
 RETRY_ATTEMPT_HEADER = "timer-retry-attempt"

@@ -66,7 +66,8 @@ class KafkaReplies:
         producer = await self._started()
         filling = Filling(producer.new_batch)
         for letter in letters:
-            filling.add(topic, hash_of(letter.key) % target.partitions, None, letter.key, letter.value)
+            at = hash_of(letter.key) % target.partitions
+            filling.add(topic, at, None, letter.key, letter.value, letter.headers())
         try:
             await asyncio.gather(*(self._deliver(producer, *each) for each in filling.all()))
         except KafkaError:
