@@ -464,6 +464,50 @@ def test_a_scan_that_was_left_open_by_an_older_owner_does_not_tell_from_where_co
     assert not partition.seal(Contents(), complete=True).HasField("conditions_from")
 
 
+# --- the framing of a schema registry --------------------------------------------------------------------------------
+
+# The first message of schema 1234, as Confluent's serializers write it, and the same in the long way.
+FRAMES = [b"\0\0\0\x04\xd2\0", b"\0\0\0\x04\xd2\x02\0", b"\0\xff\xff\xff\xff\x04\x02\x06"]
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_a_future_in_the_framing_of_a_schema_registry_is_kept_without_it(frame: bytes) -> None:
+    partition = Partition(0)
+    partition.callbacks_from = 0
+    plain = [asked(5), asked(6, timerId="a"), asked(7, cancel=True, timerId="a", replyTopic="r")]
+    wrapped = [replace(record, value=frame + (record.value or b"")) for record in plain]
+    out, wanted = accepted(wrapped, partition), accepted(plain, partition)
+    singles = [single for each in wanted.rows for single in batches.singles(*each)]
+    assert (out.rows, out.offsets, out.topics) == (singles, wanted.offsets, wanted.topics)
+    assert (out.decided, out.refused, out.has_callbacks) == (wanted.decided, {}, True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"\0",
+        b"\0\0\0\x04\xd2",
+        b"\0\0\0\x04\xd2\x01" + (asked().value or b""),
+        b"\0\0\0\x04\xd2\x02\xff" + (asked().value or b""),
+        b"\0\0\0\x04\xd2\x7e" + (asked().value or b""),
+        b"\0\0\0\x04\xd2\0" + b"\xff",
+        b"\0\0\0\x04\xd2\0" + FRAMES[0] + (asked().value or b""),
+    ],
+)
+def test_what_is_framed_in_another_way_is_refused_as_it_came(value: bytes) -> None:
+    partition = Partition(0)
+    partition.callbacks_from = 0
+    out = accepted([asked(5), replace(asked(6), value=value)], partition)
+    assert out.refused.keys() <= {"value-not-a-future", "topic-missing"}
+    assert out.refused.total() == 1
+    assert unpack_refused(out.rows[-1][1])[2] == value
+
+
+def test_a_framing_is_refused_while_any_member_of_the_group_does_not_know_it() -> None:
+    framed = replace(asked(6), value=FRAMES[0] + (asked().value or b""))
+    assert accepted([framed], Partition(0, takes_callbacks=False)).refused == {"callback-unsupported": 1}
+
+
 # --- records on which the code fails ---------------------------------------------------------------------------------
 
 

@@ -223,7 +223,7 @@ class _History:
         return list(self._outcomes.values())
 
     def _read(self, record: Record) -> None:
-        future = Future.FromString(record.value or b"")
+        future = future_from(record.value or b"")
         future.replyTopic = future.replyTopic or "-"
         asking = _Kept(record.key, future.SerializeToString(), record.offset, record.timestamp)
         accepted = accept([asking], self._partition, self._partitions, self._store.versions)

@@ -26,7 +26,7 @@ from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, is_late, row_k
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.versions import Decided, Dropped, KnownFromError, Original, TimerRecord, Version
-from kafka_timers.core.wire import Condition, Extras, Future, Record, is_far, second_in
+from kafka_timers.core.wire import Condition, Extras, Future, Record, is_far, is_framed, second_in, unframed
 
 
 class Reason(StrEnum):
@@ -104,7 +104,7 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
     """
     second, value = second_of(record.key), record.value
     try:
-        future = Future.FromString(value or b"")
+        future = Future.FromString(unframed(value or b""))
     except DecodeError:
         return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
     if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
@@ -266,7 +266,7 @@ class Accepted:
         topics: callback topics that the others name.
         decided: what follows for timer ids, and of copies.
         faults: records on which this code has failed, and how.
-        has_callbacks: whether any request that is kept has a `callback`.
+        has_callbacks: whether any of them has a `callback`, or the framing of a schema registry, and was not refused.
         undecided_at: offset of the first record of which nothing can be said yet, for another reason than its id.
     """
 
@@ -389,7 +389,8 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
     due_ms, future = judged(record, number, partitions)
     if not isinstance(future, Reason) and future.condition and partition.refuses_condition(offset):
         future = Reason.CONDITION_UNSUPPORTED
-    if not isinstance(future, Reason) and due_ms is not None and future.HasField("callback"):
+    # Both came with the same version.
+    if not isinstance(future, Reason) and (is_framed(record.value) or future.HasField("callback")):
         if partition.waits_to_take:
             out.undecided_at = offset
             return
@@ -397,8 +398,11 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
             if partition.refuses_callback(future.copy.offset):
                 out.copies[Dropped.REFUSED] += 1
                 return
+            out.has_callbacks = True
         elif partition.refuses_callback(offset):
             future = Reason.CALLBACK_UNSUPPORTED
+        else:
+            out.has_callbacks = True
     if isinstance(future, Reason):
         _refuse(future, record, partition, out)
         return
@@ -422,8 +426,7 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
         kept.named.append(timer_record(future, due_ms, record, number))
     if key is not None:
         out.topics.add(Shown.of(future).topic)
-        out.has_callbacks |= future.HasField("callback")
-        row = (key, record.value or b"")
+        row = (key, unframed(record.value or b""))
         if lead_s is not None or future.condition:
             kept.doubtful[offset] = row, counted, lead_s
         else:

@@ -63,6 +63,7 @@ __all__ = [
     "future_from",
     "is_complete",
     "is_far",
+    "is_framed",
     "latest",
     "number_in",
     "partitions_in",
@@ -70,12 +71,15 @@ __all__ = [
     "rejection_in",
     "sealed_from",
     "second_in",
+    "unframed",
 ]
 
 
 Condition = Future.Condition
 
 _Fault = TypeVar("_Fault")
+
+_FRAME, _INDEXES_AT = b"\0", 5
 
 # Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 may begin or end within a second, 4 knows requests with
 # a `callback`; it is written once there was one.
@@ -196,6 +200,26 @@ def is_far(second: int, appended_s: int, horizon_s: int) -> bool:
     return 0 < horizon_s < second - appended_s
 
 
+def is_framed(value: bytes | None) -> bool:
+    """Tell whether *value* has the framing of a schema registry; no Future begins with a zero."""
+    return value is not None and value.startswith(_FRAME)
+
+
+def unframed(value: bytes) -> bytes:
+    """
+    Return *value* without the framing of Confluent's Schema Registry, if it has one.
+
+    That is a zero, the four bytes of the schema's number, and which message of the schema it is: how many indexes
+    follow, and these, as zigzag varints, of one byte each here. None stands for the first message. What is framed in
+    another way is returned as it is, and is no Future.
+    """
+    if not is_framed(value) or len(value) <= _INDEXES_AT:
+        return value
+    count, is_odd = divmod(value[_INDEXES_AT], 2)
+    begin = _INDEXES_AT + 1 + count
+    return value if is_odd or not value[_INDEXES_AT:begin].isascii() else value[begin:]
+
+
 def future_from(value: bytes, *, topic: str = "", partition: int = -1, offset: int = -1) -> Future:
     """
     Return the Future that *value* carries.
@@ -204,7 +228,7 @@ def future_from(value: bytes, *, topic: str = "", partition: int = -1, offset: i
         WireError: the bytes are not a Future; it names *topic*, *partition* and *offset*.
     """
     try:
-        return Future.FromString(value)
+        return Future.FromString(unframed(value))
     except DecodeError as error:
         raise WireError("bytes are not a Future", topic=topic, partition=partition, offset=offset) from error
 

@@ -20,6 +20,7 @@ from kafka_timers.core.wire import (
     Sealed,
     Topics,
     end_ms_of,
+    future_from,
     is_complete,
     latest,
     number_in,
@@ -67,7 +68,7 @@ class Found:
 
     def request_of(self, outcome: Outcome) -> Future:
         """Return what the record of *outcome* asks for."""
-        futures = {record.offset: Future.FromString(record.value) for record in self.records}
+        futures = {record.offset: future_from(record.value) for record in self.records}
         copies = (each for each in futures.values() if each.HasField("copy") and each.copy.offset == outcome.offset)
         future = futures.get(outcome.offset) or next(copies)
         future.ClearField("copy")
