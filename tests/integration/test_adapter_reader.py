@@ -13,11 +13,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.admin import NewPartitions
 from aiokafka.errors import CorruptRecordException
 from batches import append_batch, batch_of
 from brokers import administering, make_topic
 from click.testing import CliRunner
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Parsed, SourceRecord
@@ -257,10 +259,10 @@ async def test_a_partition_that_fails_stops_no_other_and_is_counted_as_unread(ha
     reader = harness.reader()
     follow, broken = reader._follow, asyncio.Event()
 
-    async def fails(at: TopicPartition, owned: OwnedPartition) -> None:
+    async def fails(cluster: Cluster, at: TopicPartition, owned: OwnedPartition) -> None:
         if at.partition == 0 and not broken.is_set():
             raise CorruptRecordException("damaged")
-        await follow(at, owned)
+        await follow(cluster, at, owned)
 
     reader._follow = fails
     harness.write([(b"s%d" % n, b"v", schedule()) for n in range(7)], partition=0)
@@ -495,3 +497,40 @@ async def test_callers_of_countdowns_are_counted_and_limited(harness: Harness) -
         if sample.name == "kafka_timers_door_callers_total"
     }
     assert counted == {"a": 3, "b": 2}
+
+
+async def test_partitions_that_are_added_are_read_within_ten_seconds(harness: Harness) -> None:
+    topic = harness.prefix + "theirs"
+    async with harness.open():
+        harness.write([(b"before", b"v", schedule())], partition=0)
+        await harness.requests(1)
+        async with administering(harness.bootstrap) as admin:
+            await admin.create_partitions({topic: NewPartitions(4)})
+        began_s = time.monotonic()
+        harness.write([(b"%d" % number, b"v", schedule()) for number in range(2)], partition=3)
+        found = parsed(await harness.requests(3))
+        assert time.monotonic() - began_s < 10
+    names = {future.timerId for _, future in found}
+    assert names == {f"etf1:{topic}:{name}" for name in ("before", "0", "1")}
+
+
+async def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_beginning(harness: Harness) -> None:
+    topic = harness.prefix + "theirs"
+    async with harness.open():
+        harness.write([(b"before-%d" % number, b"v", schedule()) for number in range(20)])
+        await harness.requests(20)
+        async with administering(harness.bootstrap) as admin:
+            await admin.delete_topics([topic])
+        await asyncio.to_thread(_until_gone, harness.bootstrap, topic)
+        await make_topic(harness.bootstrap, topic, 3)
+        harness.write([(b"after-%d" % number, b"v", schedule()) for number in range(20)])
+        found = parsed(await harness.requests(40))
+    names = [future.timerId for _, future in found]
+    assert sorted(names) == sorted(f"etf1:{topic}:{name}-{n}" for name in ("before", "after") for n in range(20))
+    await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
+
+
+def _until_gone(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    while topic in admin.list_topics(timeout=10).topics:
+        time.sleep(0.05)

@@ -142,7 +142,7 @@ class Brokers:
                 offsets = {number: offset for number, offset, _ in listed}
                 answer = lambda: self._commit(node, (name, epoch), group, topic, offsets, joins=False)  # noqa: E731
             case CommitOffsets():
-                name, group, _, epoch, topic, offsets = _fields(request)
+                name, group, _, epoch, topic, offsets, _ = _fields(request)
                 answer = lambda: self._commit(node, (name, epoch), group, topic, offsets, joins=True)  # noqa: E731
             case CommittedOffsets():
                 answer = lambda: self._committed(node, request)  # noqa: E731

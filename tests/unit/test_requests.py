@@ -28,10 +28,10 @@ NONE = b"\xff"
         (InitProducerId("t.3", 10_000), 4, b"\x04t.3" + b"\x00\x00\x27\x10" + NONE * 10 + b"\x00"),
         (InitProducerId(None, 10_000), 4, b"\x00" + b"\x00\x00\x27\x10" + NONE * 10 + b"\x00"),
         (
-            CommitOffsets("t.3", "g", 1_000_007, 5, "a", {3: 9}),
+            CommitOffsets("t.3", "g", 1_000_007, 5, "a", {3: 9}, "id"),
             5,
             (b"\x04t.3\x02g" + ID + EPOCH + NONE * 4 + b"\x01\x00" + b"\x02\x02a\x02\x00\x00\x00\x03")
-            + (bytes(7) + b"\x09" + NONE * 4 + b"\x01\x00\x00\x00"),
+            + (bytes(7) + b"\x09" + NONE * 4 + b"\x03id\x00\x00\x00"),
         ),
         (CommittedOffsets("g", "a", 3), 7, b"\x02g\x02\x02a\x02\x00\x00\x00\x03\x00\x01\x00"),
         (EndTransaction("t.3", 1_000_007, 5, is_commit=True), 5, b"\x04t.3" + ID + EPOCH + b"\x01\x00"),
@@ -121,6 +121,6 @@ def test_offsets_are_answered_by_partition() -> None:
     kind = CommittedOffsets("g", "a", 3).prepare({9: (0, 99)}).RESPONSE_TYPE
     told = kind.decode(BytesIO(bytes(4) + place + ID + NONE * 4 + b"\x01\x00\x58\x00\x00" + b"\x00\x0e\x00"))
     assert (told.topics, told.error_code) == ([("a", [(3, 1_000_007, -1, "", 88, {})], {})], 14)
-    kind = CommitOffsets("t", "g", 1, 1, "a", {}).prepare({28: (0, 99)}).RESPONSE_TYPE
+    kind = CommitOffsets("t", "g", 1, 1, "a", {}, "").prepare({28: (0, 99)}).RESPONSE_TYPE
     told = kind.decode(BytesIO(bytes(4) + place + b"\x00\x2f\x00\x00\x00"))
     assert told.errors == [("a", [(3, 47, {})], {})]

@@ -91,8 +91,8 @@ class Outlet:
 @dataclass(slots=True)
 class OwnedPartition:
     """
-    An owned partition: its producer, what it reads, the offset up to which that was passed on, and up to where the
-    latest version of each timer is known.
+    An owned partition: its producer, what it reads and of which topic, the offset up to which that was passed on, and
+    up to where the latest version of each timer is known.
     """
 
     producer: Producer
@@ -101,6 +101,7 @@ class OwnedPartition:
     ahead: int
     latest: dict[bytes, int]
     callers: Callers
+    topic_id: bytes
 
 
 @dataclass(slots=True)
@@ -213,6 +214,8 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                     self._settings.kafka,
                     kind=Member,
                     group_id=self._group,
+                    # So soon are new partitions shared out.
+                    metadata_max_age_ms=int(_REFRESH_S * 1000),
                     session_timeout_ms=session_ms,
                     heartbeat_interval_ms=session_ms // 4,
                 )
@@ -246,7 +249,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             try:
                 owned = await self._acquire(cluster, at)
                 try:
-                    await self._follow(at, owned)
+                    await self._follow(cluster, at, owned)
                 finally:
                     await owned.source.close()
                     await owned.producer.stop()
@@ -262,6 +265,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         """Shut out the previous owner of the partition, and have it read on from its committed offset."""
         settings, number = self._settings, at.partition
         timeout_s = settings.transaction_timeout_s
+        topic_id = cluster.topic_id(at.topic)
         name = transactional_id(self._group, settings.topic_prefix, at.topic, number)
         lane, bytes_max = f"door {number}", self._outlet.batch_bytes
         producer = Producer(cluster, name, timeout_s, bytes_max, lane, self._group)
@@ -282,7 +286,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         source = SourceLog(cluster, at.topic, number, position, f"reading {number}")
         log.info("%s: reads partition %d from offset %d", self._title, number, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
-        return OwnedPartition(producer, source, position, ahead, latest, callers)
+        return OwnedPartition(producer, source, position, ahead, latest, callers, topic_id)
 
     async def _latest(self, cluster: Cluster, at: TopicPartition, position: int, end: int) -> dict[bytes, int]:
         """Return the last offset from *position* to *end* of each timer that may be due before *end* is passed on."""
@@ -320,10 +324,12 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
     def _show_lag(self) -> None:
         self._metrics.door_lag.labels(self._name, self._topic).set(sum(self._lags.values()))
 
-    async def _follow(self, at: TopicPartition, owned: OwnedPartition) -> None:
+    async def _follow(self, cluster: Cluster, at: TopicPartition, owned: OwnedPartition) -> None:
         """Pass on what comes until the partition is revoked."""
         source = owned.source
         while True:
+            if cluster.topic_id(at.topic) != owned.topic_id:
+                raise TopicsError(f"{self._title}: topic {at.topic} was deleted, or made anew")
             records = await source.take(_STRIDE_RECORDS)
             while source.has_more and len(records) < _RECORDS_MAX:
                 await asyncio.sleep(0)

@@ -219,6 +219,10 @@ class Cluster:
                 self._replicas[topic, number] = tuple(replicas)
                 self.learn(topic, number, Leader(node, epoch))
 
+    def topic_id(self, topic: str) -> bytes:
+        """Return the id of *topic*, which another topic of its name has not; empty where it is not known."""
+        return self._topics.get(topic, b"")
+
     def learn(self, topic: str, partition: int, leader: Leader) -> None:
         """Take note that a broker tells of *leader*; one that has not heard of the latest tells of an earlier one."""
         known = self._leaders.get((topic, partition))

@@ -32,6 +32,7 @@ class GroupOffsets:
 
     def __init__(self, cluster: Cluster, group: str, timeout_s: float, lane: str) -> None:
         self.group = group
+        self._cluster = cluster
         self._link = CoordinatorLink(cluster, CoordinationType.GROUP, group, timeout_s, lane)
 
     @property
@@ -51,7 +52,8 @@ class GroupOffsets:
 
     async def committed(self, topic: str, number: int) -> int | None:
         """
-        Return the offset that is committed for a partition; None without one.
+        Return the offset that is committed for a partition; None without one, or where it was committed for a topic
+        that had the same name before.
 
         Waits while a transaction that commits one is not complete. Whoever says that it coordinates is believed.
 
@@ -68,8 +70,14 @@ class GroupOffsets:
         answer = await self._link.ask(CommittedOffsets(self.group, topic, number), code_of, to=what)
         if code := code_of(answer):
             self._link.refuse(code, what)
-        [(_, [(_, offset, *_)], _)] = answer.topics
-        return None if offset < 0 else int(offset)
+        [(_, [(_, offset, _, note, *_)], _)] = answer.topics
+        if offset < 0 or (note and note != self._note(topic)):
+            return None
+        return int(offset)
+
+    def _note(self, topic: str) -> str:
+        """Return what is committed beside an offset: of which topic it is, since the offset may outlive that."""
+        return self._cluster.topic_id(topic).hex()
 
     async def commit(
         self, transactional_id: str, identity: Identity, topic: str, offsets: Mapping[int, int], *, joins: bool
@@ -93,9 +101,9 @@ class GroupOffsets:
         what = f"commit offsets of {topic}, partitions {', '.join(map(str, offsets))}"
         request: Any
         if joins:
-            request = CommitOffsets(transactional_id, self.group, *identity, topic, offsets)
+            request = CommitOffsets(transactional_id, self.group, *identity, topic, offsets, self._note(topic))
         else:
-            listed = [(number, offset, "") for number, offset in offsets.items()]
+            listed = [(number, offset, self._note(topic)) for number, offset in offsets.items()]
             request = TxnOffsetCommitRequest(transactional_id, self.group, *identity, [(topic, listed)])
 
         def code_of(answer: Any) -> int:

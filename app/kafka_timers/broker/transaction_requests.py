@@ -132,12 +132,20 @@ class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # 
         epoch: of the producer.
         topic: name.
         offsets: by partition.
+        note: kept beside each of them.
     """
 
     API_KEY = 28
 
     def __init__(
-        self, transactional_id: str, group: str, producer_id: int, epoch: int, topic: str, offsets: Mapping[int, int]
+        self,
+        transactional_id: str,
+        group: str,
+        producer_id: int,
+        epoch: int,
+        topic: str,
+        offsets: Mapping[int, int],
+        note: str,
     ) -> None:
         self.transactional_id = transactional_id
         self.group = group
@@ -145,10 +153,11 @@ class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # 
         self.epoch = epoch
         self.topic = topic
         self.offsets = offsets
+        self.note = note
 
     def build(self, kind: Any) -> Any:
         """Return the message of that *kind*."""
-        partitions: list[Any] = [(number, offset, _ANY_EPOCH, "", {}) for number, offset in self.offsets.items()]
+        partitions: list[Any] = [(number, offset, _ANY_EPOCH, self.note, {}) for number, offset in self.offsets.items()]
         topics: list[Any] = [(self.topic, partitions, {})]
         producer = self.producer_id, self.epoch
         return kind(self.transactional_id, self.group, *producer, _NO_GENERATION, _NO_MEMBER, None, topics, {})
