@@ -181,6 +181,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             try:
                 await self._read()
             except TopicsError as error:
+                self._metrics.door_failures.labels(self._name).inc()
                 log.error("%s", error)
             except Exception as error:
                 self._failed("starts anew", error)
