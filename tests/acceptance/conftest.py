@@ -1,12 +1,14 @@
-"""A service per test, and three brokers for those that break them."""
+"""A service per test or per file, and three brokers for those that break them."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from brokers import until_in_sync
+from brokers import make_topic, until_in_sync
+from service import Service
 from service import service as service
 
+from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.dev.cluster import EmbeddedCluster
 
 
@@ -30,3 +32,14 @@ async def cluster(shared_cluster: EmbeddedCluster) -> AsyncIterator[EmbeddedClus
         node.resume()
     await asyncio.gather(*(node.start() for node in shared_cluster.nodes.values()))
     await until_in_sync(shared_cluster)
+
+
+@pytest.fixture(scope="module")
+async def plain_service(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
+    """A service whose topics have the names that docs and examples have, on a broker of its own; it ticks and fires."""
+    folder = tmp_path_factory.mktemp("plain")
+    async with EmbeddedKafka(folder / "kafka") as kafka, Service(kafka.bootstrap, "", folder) as opened:
+        await make_topic(kafka.bootstrap, "callbacks-dead")
+        await opened.start("oscillator")
+        await opened.firing()
+        yield opened

@@ -16,20 +16,9 @@ from brokers import make_topic
 from service import LIMIT_S, Service
 
 from kafka_timers import TimerClient
-from kafka_timers.dev.broker import EmbeddedKafka, free_port
+from kafka_timers.dev.broker import free_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "frameworks.md"
-
-
-@pytest.fixture(scope="module")
-async def service(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    """A service whose topics have the names that the page has, on a broker of its own; only its address differs."""
-    folder = tmp_path_factory.mktemp("frameworks")
-    async with EmbeddedKafka(folder / "kafka") as kafka, Service(kafka.bootstrap, "", folder) as service:
-        await make_topic(kafka.bootstrap, "callbacks-dead")
-        await service.start("oscillator")
-        await service.firing()
-        yield service
 
 
 def program(section: str, service: Service, folder: Path, **replaced: str) -> Path:
@@ -79,32 +68,34 @@ async def reminded(process: Process, count: int) -> list[str]:
 
 @pytest.mark.parametrize(("section", "words"), [("Faust", WORDS.split()), ("FastStream", []), ("confluent-kafka", [])])
 async def test_a_receiver_gets_committed_callbacks_and_a_record_that_fails_once_comes_again(
-    service: Service, tmp_path: Path, section: str, words: list[str]
+    plain_service: Service, tmp_path: Path, section: str, words: list[str]
 ) -> None:
     topic = f"callbacks-{section.lower()}"
-    await make_topic(service.bootstrap, topic, 2)
-    async with AIOKafkaProducer(bootstrap_servers=service.bootstrap, transactional_id=topic) as producer:
+    await make_topic(plain_service.bootstrap, topic, 2)
+    async with AIOKafkaProducer(bootstrap_servers=plain_service.bootstrap, transactional_id=topic) as producer:
         await producer.begin_transaction()
         for partition in range(2):
             headers = [("timer-expiry", b"5"), ("timer-request", b"0:%d" % partition)]
             await producer.send_and_wait(topic, b"of an aborted transaction", b"aborted", partition, headers=headers)
         await producer.abort_transaction()
-    async with TimerClient(service.bootstrap) as timers:
+    async with TimerClient(plain_service.bootstrap) as timers:
         await timers.after(0, topic=topic, key="order-7", value=b"fail once")
-    file = program(section, service, tmp_path, **{'"callbacks"': f'"{topic}"', '"reminders"': f'"{topic}"'})
+    file = program(section, plain_service, tmp_path, **{'"callbacks"': f'"{topic}"', '"reminders"': f'"{topic}"'})
     async with running(file, *words, folder=tmp_path) as process:
         assert await reminded(process, 2) == ["remind b'order-7' 0", "remind b'order-7' 1"]
 
 
-async def test_a_view_of_django_asks_and_cancels_without_asyncio(service: Service, tmp_path: Path) -> None:
-    async with running(program("Django, Flask, Celery and scripts", service, tmp_path), folder=tmp_path) as process:
+async def test_a_view_of_django_asks_and_cancels_without_asyncio(plain_service: Service, tmp_path: Path) -> None:
+    async with running(
+        program("Django, Flask, Celery and scripts", plain_service, tmp_path), folder=tmp_path
+    ) as process:
         said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
     assert (said.decode(), process.returncode) == ('200\n{"paid": true}\n', 0)
 
 
-async def test_an_application_of_fastapi_has_one_client(service: Service, tmp_path: Path) -> None:
+async def test_an_application_of_fastapi_has_one_client(plain_service: Service, tmp_path: Path) -> None:
     port = free_port()
-    file = program("FastAPI", service, tmp_path, **{"port=8000": f"port={port}"})
+    file = program("FastAPI", plain_service, tmp_path, **{"port=8000": f"port={port}"})
     async with running(file, folder=tmp_path), aiohttp.ClientSession() as session, asyncio.timeout(LIMIT_S):
         while True:
             try:
@@ -114,7 +105,7 @@ async def test_an_application_of_fastapi_has_one_client(service: Service, tmp_pa
                     break
             except aiohttp.ClientConnectionError:
                 await asyncio.sleep(0.1)
-    async with TimerClient(service.bootstrap) as timers:
+    async with TimerClient(plain_service.bootstrap) as timers:
         waiting = await timers.get("deadline-7")
     assert waiting is not None
     assert (waiting.topic, waiting.key) == ("callbacks", b"7")
