@@ -379,8 +379,11 @@ async def test_what_is_past_its_grace_is_rejected(harness: Harness) -> None:
     now = int(time.time())
     harness.write([(b"old", b"v", schedule(now - 1_000)), (b"late", b"v", schedule(now - 100))])
     async with harness.open(door_grace_s=500):
-        assert [future.tombstoneKey for _, future in parsed(await harness.requests(1))] == ["late"]
+        asked = [future for _, future in parsed(await harness.requests(2))]
         [record] = await harness.read(harness.topics.rejected, 1)
+    assert [future.tombstoneKey for future in asked if not future.cancel] == ["late"]
+    # Had there been a version before it, that would not fire either.
+    assert [future.timerId for future in asked if future.cancel] == [f"etf1:{harness.prefix}theirs:old"]
     assert dict(record.headers)["timer-rejected-reason"] == b"past-grace"
 
 
@@ -534,3 +537,76 @@ def _until_gone(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     while topic in admin.list_topics(timeout=10).topics:
         time.sleep(0.05)
+
+
+# --- etf1's tombstones, in whatever partition ------------------------------------------------------------------------
+
+
+def fired_by_etf1(written_s: int) -> Headers:
+    """Headers of the tombstone that etf1 writes for a schedule that was written in that second."""
+    return schedule() | {"scheduler-timestamp": b"%d" % written_s, "scheduler-key": b"k", "scheduler-topic": b"t"}
+
+
+async def test_what_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_lies(harness: Harness) -> None:
+    """Its own producer hashes otherwise than Java's or JavaScript's, so most of them lie in the other partition."""
+    now_s = int(time.time())
+    past, written = now_s - 3_000, (now_s - 4_000) * 1000
+
+    def write(key: str, value: bytes | None, headers: Headers, partition: int, at_ms: int) -> None:
+        harness.write([(key.encode(), value, headers)], partition=partition, timestamp=at_ms)
+
+    for number in range(10):
+        write(f"fired-{number}", b"v", schedule(past), 0, written)
+        write(f"fired-{number}", None, fired_by_etf1(written // 1000), number % 2, (past + 1) * 1000)
+    # It was fired, and then made anew.
+    write("anew", b"old", schedule(past), 0, written)
+    write("anew", None, fired_by_etf1(written // 1000), 1, (past + 1) * 1000)
+    write("anew", b"new", schedule(past + 10), 0, written + 5_000)
+    # What users write with another partitioner.
+    write("deleted", b"v", schedule(past), 0, written)
+    write("deleted", None, {}, 1, written + 1_000)
+    write("moved", b"old", schedule(past), 0, written)
+    write("moved", b"new", schedule(past + 5), 1, written + 1_000)
+    write("moved back", b"new", schedule(past + 5), 0, written + 1_000)
+    write("moved back", b"old", schedule(past), 1, written)
+    # In the gap: nobody has fired it.
+    write("missed", b"v", schedule(past), 1, written)
+    write("pending", b"v", schedule(), 0, written)
+    async with harness.open():
+        await until(lambda: value_of(harness, "kafka_timers_door_records_total") == 31)
+        found = parsed(await harness.requests(5))
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
+    asked = [(future.tombstoneKey, future.callBack) for _, future in found if not future.cancel]
+    assert sorted(asked) == [
+        ("anew", b"new"),
+        ("missed", b"v"),
+        ("moved", b"new"),
+        ("moved back", b"new"),
+        ("pending", b"v"),
+    ]
+
+
+async def test_a_schedule_that_etf1_would_take_off_its_topic_goes_and_ends_the_one_before(harness: Harness) -> None:
+    topic, day = harness.prefix + "theirs", 86_400
+    async with harness.open(door_grace_s=day):
+        harness.write([(b"moved", b"v1", schedule())], partition=0)
+        await harness.requests(1)
+        harness.write([(b"moved", b"v2", schedule(LATER - 30 * day))], partition=0)
+        harness.write([(b"no topic", b"v", {"scheduler-epoch": b"%d" % LATER})], partition=1)
+        harness.write([(b"\xff", b"v", schedule())], partition=1)
+        rejected = await harness.read(harness.topics.rejected, 3)
+        requests = parsed(await harness.requests(2))
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
+        # Our own tombstones are passed over.
+        assert len(await harness.requests(2)) == 2
+        there = await harness.read(topic, 6)
+    assert {record.key for record in rejected} == {b"moved", b"no topic", b"\xff"}
+    assert [(future.timerId, future.cancel) for _, future in requests] == [
+        (f"etf1:{topic}:moved", False),
+        (f"etf1:{topic}:moved", True),
+    ]
+    tombstones = {record.key: (record.partition, dict(record.headers)) for record in there if record.value is None}
+    assert tombstones == {
+        b"moved": (0, {"timer-rejected-reason": b"past-grace"}),
+        b"no topic": (1, {"timer-rejected-reason": b"topic-missing"}),
+    }

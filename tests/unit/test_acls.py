@@ -40,7 +40,7 @@ def test_doors_are_read_and_their_requests_written() -> None:
     without, with_door = (json.loads(acls("--json", *more)) for more in ((), ("--door", "etf1=schedules")))
     more = [acl for acl in with_door if acl not in without]
     assert {(acl["resource"], acl["name"], *acl["operations"]) for acl in more} == {
-        ("topic", "schedules", "Read", "DescribeConfigs"),
+        ("topic", "schedules", "Read", "Write", "DescribeConfigs"),
         ("group", "kafka-timers.door.etf1", "Read"),
         ("transactional-id", "kafka-timers.door.etf1.", "Write"),
     }

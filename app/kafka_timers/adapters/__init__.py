@@ -7,6 +7,7 @@ header `timer-rejected-door` have that name, and so have docs/migrate.md and the
     commands                                            the values and functions that all adapters share
     etf1, countdown, headers, karafka, timebridge       an adapter each: `parse` turns a record into a command (pure)
     reader                                              reads a topic through an adapter, into `timer-request`
+    ahead                                               what lies further on in a topic that is taken over
     source                                              the records of one partition of such a topic
     added                                               rejects what lies in partitions that were added by mistake
     lag                                                 reads how far each adapter is behind

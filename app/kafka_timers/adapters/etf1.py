@@ -21,9 +21,23 @@ from kafka_timers.adapters.commands import (
     headers_by_name,
     pack_future,
 )
-from kafka_timers.core.wire import REQUEST_HEADER
+from kafka_timers.core.wire import REASON_HEADER, REQUEST_HEADER
 
-_ORIGIN = ("scheduler-timestamp", "scheduler-key", "scheduler-topic")
+# On its own tombstones etf1 tells of which schedule they are: the second in which that was written.
+FIRED_HEADER = "scheduler-timestamp"
+_ORIGIN = (FIRED_HEADER, "scheduler-key", "scheduler-topic")
+# Why schedules are refused that etf1 takes off its topic. What it would have fired stays there.
+ENDED = frozenset(
+    (
+        Refusal.EXPIRY_MISSING,
+        Refusal.EXPIRY_NOT_A_SECOND,
+        Refusal.TOPIC_MISSING,
+        Refusal.PAST_GRACE,
+        Refusal.TOO_MANY_HOPS,
+    )
+)
+# One of these is on our own tombstones, of what has fired and of what was refused.
+_OWN = {REQUEST_HEADER, REASON_HEADER}
 
 
 def parse(record: SourceRecord) -> Parsed:
@@ -34,7 +48,7 @@ def parse(record: SourceRecord) -> Parsed:
     topic = record.topic.encode()
     timer_id = b"etf1:%b:%b" % (topic, key)
     if record.value is None:
-        return None if REQUEST_HEADER in headers else cancel_command(timer_id)
+        return None if _OWN & headers.keys() else cancel_command(timer_id)
     second = expiry_in(headers.get("scheduler-epoch"))
     if isinstance(second, Refusal):
         return second

@@ -26,13 +26,16 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError, for_code
 
 from kafka_timers.adapters import ADAPTERS, WITH_IDS, adapter_group
-from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord, TooManyHopsError
+from kafka_timers.adapters.ahead import last_versions, superseded_elsewhere
+from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord, TooManyHopsError, cancel_command
 from kafka_timers.adapters.countdown import Callers
+from kafka_timers.adapters.etf1 import ENDED
 from kafka_timers.adapters.headers import names_of, parser_of
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker import codes
@@ -45,9 +48,9 @@ from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.clock import Clock
-from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target
+from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target, topics_in
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
+from kafka_timers.core.wire import REASON_HEADER, REJECT_PREFIX, reject_headers
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
@@ -158,6 +161,9 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         self._title = f"door {name}={topic}"
         self._parse_record = self._parser()
         self._group = self._group_in(settings.group)
+        # Into which topics workers may write is the operator's word.
+        is_allowed = bool(topics_in(settings.allowed_topics).match(topic))
+        self._writes_tombstones = name == "etf1" and is_allowed
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._changed = asyncio.Event()
         self._serving: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -291,21 +297,17 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
 
     async def _latest(self, cluster: Cluster, at: TopicPartition, position: int, end: int) -> dict[bytes, int]:
         """Return the last offset from *position* to *end* of each timer that may be due before *end* is passed on."""
-        due_s = self._clock.wall_s() + _AHEAD_S
-        latest: dict[bytes, int] = {}
         source = SourceLog(cluster, at.topic, at.partition, position, f"reading ahead {at.partition}")
         try:
-            while source.position < end:
-                for record in await source.take(_STRIDE_RECORDS):
-                    command = self._parse(record, tell=False)
-                    if isinstance(command, Command) and command.name is not None:
-                        is_due = command.second is not None and command.second <= due_s
-                        if is_due or command.name in latest:
-                            latest[command.name] = record.offset
-                # Ticks and heartbeats get their turn.
-                await asyncio.sleep(0)
+            parse = partial(self._parse, tell=False)
+            last = await last_versions(source, end, parse, self._clock.wall_s() + _AHEAD_S)
         finally:
             await source.close()
+        latest = {name: each.offset for name, each in last.items()}
+        if self._name == "etf1":
+            others = [number for number in cluster.partitions(at.topic) if number != at.partition]
+            gone = await superseded_elsewhere(cluster, at.topic, at.partition, others, last)
+            latest |= dict.fromkeys(gone, end)
         return latest
 
     async def _release(self) -> None:
@@ -407,8 +409,23 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                     continue
             out.refused[parsed] += 1
             self._reject(filling, record, parsed, now_ms)
+            if self._writes_tombstones and record.key and parsed in ENDED:
+                self._end(filling, record, parsed, now_ms)
         out.batches = filling.all()
         return out
+
+    def _end(self, filling: Filling, record: SourceRecord, reason: StrEnum, now_ms: int) -> None:
+        """
+        Have a schedule of etf1 that is refused end, as that scheduler does: it goes from its topic.
+
+        One that was moved into the past does not leave the version before it to fire.
+        """
+        if reason is Refusal.PAST_GRACE and isinstance(command := self._parse_record(record), Command) and command.name:
+            cancel = cancel_command(command.name)
+            at = hash_of(command.name) % self._outlet.requests_take.partitions
+            filling.add(self._outlet.requests, at, now_ms, cancel.key, cancel.future)
+        told: Headers = [(REASON_HEADER, reason.encode())]
+        filling.add(record.topic, record.partition, now_ms, record.key, None, told)
 
     def _parse(self, record: SourceRecord, *, tell: bool) -> Parsed | StrEnum:
         try:

@@ -30,6 +30,7 @@ __all__ = [
     "ID_MEMORY_S",
     "MILLIS_HEADER",
     "OSCILLATOR_HEADER",
+    "REASON_HEADER",
     "REJECT_PREFIX",
     "REQUEST_HEADER",
     "RETRY_ATTEMPT_HEADER",
@@ -151,6 +152,7 @@ RETRY_ERROR_HEADER = "timer-retry-error"
 RETRY_HEADERS = frozenset((RETRY_ATTEMPT_HEADER, RETRY_FIRST_HEADER, RETRY_ID_HEADER, RETRY_ERROR_HEADER))
 # What the names of the headers on `timer-rejected` begin with that tell of the refusal.
 REJECT_PREFIX = "timer-rejected-"
+REASON_HEADER = REJECT_PREFIX + "reason"
 
 # The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
 SECOND_LIMIT = 100_000_000_000
@@ -291,7 +293,7 @@ def reject_headers(
 ) -> Iterator[list[tuple[str, bytes | None]]]:
     """Return what `timer-rejected` tells of the record at each of *offsets*: why it is refused, and where it lies."""
     alike: list[tuple[str, bytes | None]] = [
-        (REJECT_PREFIX + "reason", reason.encode()),
+        (REASON_HEADER, reason.encode()),
         (REJECT_PREFIX + "topic", topic.encode()),
         (REJECT_PREFIX + "partition", b"%d" % partition),
     ]

@@ -104,7 +104,8 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     )
     for name, topic in adapters:
         own_group, why = adapter_group(group, name), f"door {name}"
-        allow("worker", topic, why, _READ, _CONFIGS)
+        # The door etf1 writes tombstones, as etf1 does.
+        allow("worker", topic, why, _READ, *([_WRITE] if name == "etf1" else []), _CONFIGS)
         allow("worker", own_group, why, _READ, of="group")
         allow("worker", f"{own_group}.", why, _WRITE, of="transactional-id", is_prefix=True)
 
