@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -170,7 +171,8 @@ async def test_send_without_the_topics_says_how_to_make_them(where: list[str], p
     code, output, errors = await ended("send", *where, "--in", "3s", "--topic", "calls")
     assert (code, output) == (1, "")
     assert errors.startswith(f"Error: topic {prefix}timer-request is missing")
-    assert errors.endswith("create it with kafka-timers topics create\n")
+    # To be copied as it stands.
+    assert errors.endswith(f"create it with kafka-timers topics create {shlex.join(where)}\n")
 
 
 @asynccontextmanager
@@ -536,5 +538,5 @@ async def test_status_without_the_topics_says_how_to_make_them(where: list[str],
     assert await ended("status", *where) == (
         1,
         "",
-        f"Error: topic {prefix}timer-sealed is missing: create it with kafka-timers topics create\n",
+        f"Error: topic {prefix}timer-sealed is missing: create it with kafka-timers topics create {' '.join(where)}\n",
     )

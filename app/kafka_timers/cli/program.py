@@ -40,7 +40,7 @@ from kafka_timers.cli.render import (
     status_lines,
     status_table,
 )
-from kafka_timers.cli.running import log_to_stderr, needs, wait_for
+from kafka_timers.cli.running import instance_in, log_to_stderr, needs, wait_for, with_instance
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.console.settings import ConsoleSettings
@@ -75,11 +75,15 @@ class _Program(click.Group):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {' or '.join(meant)}?")
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.obj = instance_in(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except KafkaTimersError as error:
-            click.secho(f"Error: {error}", fg="red", err=True)
+            click.secho(f"Error: {with_instance(str(error), ctx.obj)}", fg="red", err=True)
             ctx.exit(1)
 
 
@@ -203,8 +207,9 @@ def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool)
     problems = wait_for(found())
     if as_json:
         click.echo(json.dumps({"problems": problems}))
+    instance = click.get_current_context().find_root().obj
     for problem in () if as_json else problems or ["all topics are as they should be"]:
-        click.echo(problem)
+        click.echo(with_instance(problem, instance))
     sys.exit(1 if problems else 0)
 
 
@@ -292,8 +297,9 @@ def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, sea
         for line in status_lines(found):
             click.echo(line)
         Console().print("", status_table(found.partitions), "", sep="\n")
+        instance = click.get_current_context().find_root().obj
         for line in problem_lines(problems):
-            click.secho(line, fg="red" if problems else "green")
+            click.secho(with_instance(line, instance), fg="red" if problems else "green")
     sys.exit(1 if problems else 0)
 
 

@@ -4,13 +4,19 @@ What commands do around their work: set up logging, run an event loop, read argu
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+import re
+import shlex
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from kafka_timers.errors import KafkaTimersError
 
-__all__ = ["argument_bytes", "log_to_stderr", "needs", "wait_for"]
+__all__ = ["argument_bytes", "instance_in", "log_to_stderr", "needs", "wait_for", "with_instance"]
+
+_INSTANCE = ("--bootstrap", "--kafka-config", "--topic-prefix")
+# Commands that texts advise, and that take these options.
+_advised = re.compile(r"kafka-timers (?:topics (?:create|check)|status|find|rejected|redrive)\b")
 
 _T = TypeVar("_T")
 
@@ -36,6 +42,21 @@ def wait_for(work: Coroutine[Any, Any, _T]) -> _T:
 def argument_bytes(text: str) -> bytes:
     """Return the bytes of an argument; one that is not UTF-8 arrives with surrogates in place of its bytes."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def instance_in(args: Sequence[str]) -> str:
+    """Return those of *args* that say which instance of the service is meant, to be put behind another command."""
+    found = []
+    for at, arg in enumerate(args):
+        name, equals, value = arg.partition("=")
+        if name in _INSTANCE and (equals or at + 1 < len(args)):
+            found += [name, value if equals else args[at + 1]]
+    return shlex.join(found)
+
+
+def with_instance(text: str, instance: str) -> str:
+    """Return *text* with *instance*, of `instance_in`, behind each command that it advises: it can be copied so."""
+    return _advised.sub(lambda command: f"{command[0]} {instance}", text) if instance else text
 
 
 @contextmanager
