@@ -36,6 +36,7 @@ def batch_of(
     base_offset: int = 0,
     base_ms: int = _STARTED_MS,
     headers: Sequence[tuple[str, bytes | None]] = (("none", None),),
+    in_transaction_of: tuple[int, int] | None = None,
 ) -> bytes:
     """
     Return a batch.
@@ -48,9 +49,17 @@ def batch_of(
         base_offset: as a broker would set it.
         base_ms: time of the first, in UNIX milliseconds; each has the next one 7 ms later.
         headers: that all have behind that one.
+        in_transaction_of: id and epoch of a transactional producer; None is outside of transactions.
     """
+    producer_id, epoch = in_transaction_of or (-1, -1)
     builder = DefaultRecordBatchBuilder(
-        2, 0, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1, batch_size=1 << 24
+        2,
+        0,
+        is_transactional=int(in_transaction_of is not None),
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=0 if in_transaction_of else -1,
+        batch_size=1 << 24,
     )
     for place, (key, value) in enumerate(records):
         name = _IN_ITS_PLACE if place in odd else "text"
@@ -58,20 +67,24 @@ def batch_of(
     built = bytes(builder.build()).replace(_IN_ITS_PLACE.encode(), NOT_UTF8)
     batch = bytearray(built[:_HEADER_BYTES] + bytes(CODECS[codec](built[_HEADER_BYTES:])) + behind)
     struct.pack_into(">qi", batch, 0, base_offset, len(batch) - 12)
-    struct.pack_into(">h", batch, 21, codec)
+    struct.pack_into(">h", batch, 21, codec | (16 if in_transaction_of else 0))
     struct.pack_into(">I", batch, 17, calc_crc32c(bytes(batch[21:])))
     return bytes(batch)
 
 
-async def append_batch(bootstrap: str, topic: str, partition: int, batch: bytes) -> None:
-    """Append *batch*, and wait until the broker has it."""
+async def append_batch(
+    bootstrap: str, topic: str, partition: int, batch: bytes, transactional_id: str | None = None
+) -> None:
+    """Append *batch*, and wait until the broker has it; *transactional_id* is that of its producer."""
     client = AIOKafkaClient(bootstrap_servers=bootstrap)
     try:
         await client.bootstrap()
         await client.set_topics([topic])
         while True:
             leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
-            answer = await client.send(leader, ProduceRequest(None, -1, 10_000, [(topic, [(partition, batch)])]))
+            answer = await client.send(
+                leader, ProduceRequest(transactional_id, -1, 10_000, [(topic, [(partition, batch)])])
+            )
             [(_, [(_, code, *_)])] = answer.topics
             # Of a topic that is new a broker may know nothing yet.
             if not for_code(code).retriable:

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
+from batches import append_batch, batch_of
 from brokers import StartKafka, make_topic
 
 from kafka_timers.broker.bounds import LogBounds
@@ -20,7 +21,7 @@ from kafka_timers.core.wire import Sealed, Topics
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
-from kafka_timers.worker.sender import KafkaSender, transactional_id
+from kafka_timers.worker.sender import KafkaSender, transactional_id, transactional_ids
 
 Start = Callable[..., Awaitable[KafkaSender]]
 GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
@@ -243,6 +244,36 @@ async def test_a_barrier_lies_behind_all_that_was_acknowledged_and_nobody_reads_
     await sender.begin()
     await sender.commit(Sealed(last=101))
     assert await sealed_seconds(address, prefix) == [100, 101]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+async def test_a_barrier_ends_what_a_broker_has_lost_the_end_of(
+    start_kafka: StartKafka, prefix: str, which: int
+) -> None:
+    """
+    A transaction of the owner before, of which the broker's coordinator knows nothing: it would stay open for ever.
+
+    Kafka 4.3 leaves one when it is killed between the decision and its markers (KAFKA-20734). Here it is written by a
+    client that no broker asks whether its transaction was begun.
+    """
+    broker = await start_kafka(properties={"transaction.partition.verification.enable": "false"})
+    names = Topics.of(prefix)
+    await create(Kafka(broker.bootstrap), prefix, 1)
+    settings = WorkerSettings(bootstrap=broker.bootstrap, topic_prefix=prefix, group=prefix + "g")
+    name = transactional_ids(settings.group, prefix, 0)[which]
+    async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=name) as producer:
+        identity = producer._txn_manager.producer_id, producer._txn_manager.producer_epoch
+        batch = batch_of([(b"0", Sealed(last=7).SerializeToString())], in_transaction_of=identity)
+        await append_batch(broker.bootstrap, names.sealed, 0, batch, transactional_id=name)
+    async with Cluster.open(settings.kafka) as cluster:
+        await cluster.look_up([names.sealed, names.requests])
+        sender = KafkaSender(settings, cluster, 0, names)
+        await sender.start()
+        barrier = await sender.barrier()
+        assert barrier
+        seals = SealLog(cluster, names.sealed, 5.0)
+        assert await seals.seals(0, barrier.sealed) == []
+        await sender.stop()
 
 
 async def test_an_owner_that_was_shut_out_passes_no_barrier(start: Start) -> None:

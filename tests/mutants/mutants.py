@@ -242,8 +242,8 @@ MUTANTS = [
     _one(
         "the barrier is left in an open transaction",
         SENDER,
-        "                await producer.abort()\n",
-        "                await producer.commit()\n",
+        "        await producer.abort()\n        return offsets",
+        "        await producer.commit()\n        return offsets",
     ),
     _one(
         "an end is believed of a leader without the barrier",

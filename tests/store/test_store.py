@@ -554,7 +554,8 @@ class Steps:
         )
         sealed_ms = chance.choice([5_000, chance.randrange(1_000, 10**12)])
         parts = chance.randrange(2**63), sealed_ms, chance.randrange(99), chance.randrange(99)
-        return Head(*parts, chance.choice([None, scan]), done_below=chance.randrange(99))
+        has_callbacks = bool(chance.randrange(2))
+        return Head(*parts, chance.choice([None, scan]), done_below=chance.randrange(99), has_callbacks=has_callbacks)
 
     def _version(self) -> Version:
         chance, due_ms = self.chance, self.chance.randrange(10**14)

@@ -123,8 +123,10 @@ class KafkaSender:
         """
         Write a record to the partition of both logs, and abort it, so that no reader of committed records gets it.
 
-        A broker acknowledges it once all replicas in sync have it, which one that was cut off from them cannot. None
-        with at-least-once, which has no transactions.
+        A broker acknowledges it once all replicas in sync have it, which one that was cut off from them cannot. Each
+        producer writes one: should a broker have lost the end of an earlier transaction of it, as Kafka 4.3 may when it
+        is killed, this one's ends that too, and nobody waits at it for ever. None with at-least-once, which has no
+        transactions.
 
         Raises:
             FencedError: another worker owns the partition.
@@ -132,18 +134,11 @@ class KafkaSender:
         """
         if not self._transactional:
             return None
-        producer, partition = self._producer, self._partition
+        sealed = requests = -1
         try:
             async with self._free:
-                producer.begin()
-                for topic in (self._names.sealed, self._names.requests):
-                    batch = self.new_batch()
-                    batch.append(timestamp=None, key=_BARRIER_KEY, value=b"")
-                    producer.send(batch, topic, partition)
-                await producer.flush()
-                sealed = producer.offset_of(self._names.sealed, partition)
-                requests = producer.offset_of(self._names.requests, partition)
-                await producer.abort()
+                for producer in self._producers:
+                    sealed, requests = await self._barrier_of(producer)
         except ProducerFenced as error:
             raise FencedError from error
         except RefusedError as error:
@@ -151,6 +146,18 @@ class KafkaSender:
         if min(sealed, requests) < 0:
             raise KafkaError("the brokers have taken records of ours twice, and do not tell where they lie")
         return Barrier(sealed, requests)
+
+    async def _barrier_of(self, producer: Producer) -> tuple[int, int]:
+        """Return the offsets at which *producer* has written, and aborted, a record of both logs."""
+        producer.begin()
+        for topic in (self._names.sealed, self._names.requests):
+            batch = producer.new_batch()
+            batch.append(timestamp=None, key=_BARRIER_KEY, value=b"")
+            producer.send(batch, topic, self._partition)
+        await producer.flush()
+        offsets = [producer.offset_of(topic, self._partition) for topic in (self._names.sealed, self._names.requests)]
+        await producer.abort()
+        return offsets[0], offsets[1]
 
     async def is_held(self) -> bool:
         """
