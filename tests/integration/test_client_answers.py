@@ -156,17 +156,17 @@ async def test_every_outcome_is_told(
 async def test_answer_may_come_before_the_place_of_its_question(
     client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish, acknowledged = client._publish, asyncio.Event()
+    publish, acknowledged = client._channel.publish, asyncio.Event()
 
     async def slowly(*given: Any) -> tuple[int, int]:
         where = await publish(*given)
         await acknowledged.wait()
         return where
 
-    monkeypatch.setattr(client, "_publish", slowly)
+    monkeypatch.setattr(client._channel, "publish", slowly)
     call, record = await asked(client.cancel("id"), requests)
     await reply(producer, record)
-    monkeypatch.setattr(client, "_publish", publish)
+    monkeypatch.setattr(client._channel, "publish", publish)
     # Answers to one id lie in one partition: the one before was read before this one.
     other, later = await asked(client.cancel("id"), requests)
     await reply(producer, later)
@@ -285,7 +285,7 @@ async def test_broker_that_tells_no_offset_is_said(client: TimerClient, monkeypa
     async def untold(*_: Any) -> tuple[int, int]:
         return 3, -1
 
-    monkeypatch.setattr(client, "_publish", untold)
+    monkeypatch.setattr(client._channel, "publish", untold)
     with pytest.raises(AnswerError, match=r"did not tell its offset.* in partition 3 of timer-request") as caught:
         await asyncio.wait_for(client.cancel("id", timeout_s=LIMIT_S), 5)
     assert caught.value.asked is None
@@ -415,4 +415,4 @@ async def test_what_is_asked_for_is_checked_before_anything_else(client: TimerCl
     foreign = (partition_of("id", PARTITIONS) + 1) % PARTITIONS
     with pytest.raises(RequestError, match="not one of 'id': all requests of this timer id lie in partition"):
         await client.cancel("id", if_pending=True, request=f"{foreign}:17")
-    assert client._answers is None
+    assert client._channel._answers is None
