@@ -36,7 +36,7 @@ class Wish(NamedTuple):
         condition: under which it means anything.
         expected: offset of the only request that `IF_PENDING` means; None for any.
         original: set for a copy.
-        has_callback: whether it says in the field `callback` what fires.
+        has_callback: whether it says in the field `callBackRecord` what fires.
     """
 
     second: int = 0

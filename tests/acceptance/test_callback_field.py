@@ -46,9 +46,9 @@ async def test_any_bytes_leave_as_they_were_asked_for(service: Service) -> None:
     ]
     producer = Producer({"bootstrap.servers": service.bootstrap})
     for callback in wanted:
-        future = Future(callback={"topic": topic, **callback})
+        future = Future(callBackRecord={"topic": topic, **callback})
         producer.produce(service.topics.requests, key=str(due), value=future.SerializeToString())
-    beyond = Future(callback={"topic": topic, "key": b"k", "value": b"v", "partition": 3})
+    beyond = Future(callBackRecord={"topic": topic, "key": b"k", "value": b"v", "partition": 3})
     producer.produce(service.topics.requests, key=str(due), value=beyond.SerializeToString())
     producer.flush()
     # The client's own forms of the same, of which one is cancelled, one moved, and one looked at.

@@ -143,7 +143,7 @@ async def test_send_takes_keys_of_any_bytes_tombstones_and_partitions(
     consumer = AIOKafkaConsumer(prefix + "timer-request", bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     async with consumer:
         records = [await asyncio.wait_for(consumer.getone(), LIMIT_S) for _ in range(4)]
-    told = [future_from(record.value).callback for record in records]
+    told = [future_from(record.value).callBackRecord for record in records]
     assert [{field.name: value for field, value in each.ListFields()} for each in told] == [
         {"topic": "calls", "key": b"\xff\0"},
         {"topic": "calls", "key": b"\xff", "value": b"v"},

@@ -181,9 +181,10 @@ def test_when_may_be_told_in_any_of_these_ways(header: tuple[str, bytes], due_ms
 
 def test_a_header_may_say_where_the_callback_goes() -> None:
     _, _, future = parsed("headers", Given(b"id", b"v", (*PLAIN, ("timer-callback-partition", b"3"))))
-    assert (future.callback.topic, future.callback.key, future.callback.partition) == ("reminders", b"order-7", 3)
+    asked = future.callBackRecord
+    assert (asked.topic, asked.key, asked.partition) == ("reminders", b"order-7", 3)
     _, _, future = parsed("headers", Given(b"id", b"v", (*PLAIN, ("timer-callback-partition-key", b"home"))))
-    assert (future.callback.partitionKey, future.callback.HasField("partition")) == (b"home", False)
+    assert (future.callBackRecord.partitionKey, future.callBackRecord.HasField("partition")) == (b"home", False)
 
 
 # --- countdown -------------------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ def test_partitions_and_empty_payloads_of_karafka_are_taken(
     more: SourceHeaders, value: bytes | None, callback: dict[str, Any]
 ) -> None:
     _, _, future = parsed("karafka", Given(b"uuid", value, (*KARAFKA, *more)))
-    assert future.callback == Callback(topic="events", key=b"user-1", **callback)
+    assert future.callBackRecord == Callback(topic="events", key=b"user-1", **callback)
 
 
 def test_an_older_schema_of_karafka_is_taken() -> None:
@@ -385,8 +386,8 @@ def test_a_time_that_no_timer_can_have_is_at_once_or_never(when: bytes, due_ms: 
 def test_callback_keys_of_any_bytes_and_tombstones_are_taken(adapter: str, record: Given, key: bytes) -> None:
     _, _, future = parsed(adapter, record)
     assert (future.callBackTopic, future.callBackKey, future.callBack) == ("", "", b"")
-    assert future.callback.key == key
-    assert future.callback.HasField("value") is (key not in (b"key", b"order-7"))
+    assert future.callBackRecord.key == key
+    assert future.callBackRecord.HasField("value") is (key not in (b"key", b"order-7"))
 
 
 # --- what comes round ------------------------------------------------------------------------------------------------

@@ -230,7 +230,7 @@ def test_what_a_request_cannot_carry_is_refused_by_name(given: dict[str, Any], a
 )
 def test_what_workers_of_all_versions_know_is_asked_for_in_the_first_three_fields(given: dict[str, Any]) -> None:
     future = asked(**given)
-    assert not future.HasField("callback")
+    assert not future.HasField("callBackRecord")
     assert (future.callBackTopic, future.callBack) == ("reminders", given.get("value", b""))
     assert future.callBackKey == ("clé" if given.get("key") else "")
 
@@ -252,14 +252,14 @@ def test_what_those_cannot_carry_is_asked_for_in_the_field_callback(
 ) -> None:
     future = asked(**given)
     assert (future.callBackTopic, future.callBackKey, future.callBack) == ("", "", b"")
-    said = {field.name: value for field, value in future.callback.ListFields()}
+    said = {field.name: value for field, value in future.callBackRecord.ListFields()}
     assert said == {"topic": "reminders"} | callback
 
 
 def test_a_callback_that_is_changed_takes_the_form_that_it_needs_and_keeps_its_partition() -> None:
     future = asked(key="k", value=b"v")
     set_callback(future, "reminders", b"\xff", b"v")
-    assert (future.callBackKey, future.callback.key, future.callback.value) == ("", b"\xff", b"v")
+    assert (future.callBackKey, future.callBackRecord.key, future.callBackRecord.value) == ("", b"\xff", b"v")
     set_callback(future, "others", b"k", b"v")
     assert future == asked(topic="others", key="k", value=b"v")
     there = asked(key="k", value=None, partition=3)

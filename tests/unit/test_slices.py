@@ -331,10 +331,10 @@ async def test_a_tombstone_goes_with_the_callback_that_asks_for_it(small: bool) 
 
 
 def shaped(offset: int, topic: str = "callbacks", second: int = SECOND, **callback: Any) -> Row:
-    """A request that says in the field `callback` what fires."""
+    """A request that says in the field `callBackRecord` what fires."""
     key = Partition(3).place(second * 1000, offset)
     assert key
-    return key, Future(callback=Callback(topic=topic, **callback)).SerializeToString()
+    return key, Future(callBackRecord=Callback(topic=topic, **callback)).SerializeToString()
 
 
 def gathered(rows: list[Row]) -> list[Row]:

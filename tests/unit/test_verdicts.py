@@ -375,9 +375,9 @@ def test_a_condition_waits_for_a_seal_that_tells_from_where_they_are_judged() ->
 
 
 def shaped(offset: int, **more: Any) -> Record:
-    """A request that says in the field `callback` what fires."""
+    """A request that says in the field `callBackRecord` what fires."""
     callback = more.pop("callback", {"topic": "calls", "key": b"\xff"})
-    given = {"callBackKey": "", "callBack": b"", "topic": "", "callback": Callback(**callback)}
+    given = {"callBackKey": "", "callBack": b"", "topic": "", "callBackRecord": Callback(**callback)}
     return asked(offset, **(given | more))
 
 

@@ -11,6 +11,7 @@ from kafka_timers.core.routing import partition_of
 from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers, future_from, sealed_from
 from kafka_timers.errors import WireError
+from kafka_timers.v1 import future_pb2, reply_pb2, run_pb2, sealed_pb2
 
 WIRE_PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 
@@ -30,6 +31,14 @@ def original_future() -> type:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("original.Future"))
+
+
+def test_generated_code_has_no_two_names_alike_in_any_language() -> None:
+    """Constants of Java are all capitals, and accessors of C++ have none: two fields may not differ by those alone."""
+    for file in (future_pb2, reply_pb2, run_pb2, sealed_pb2):
+        for message in file.DESCRIPTOR.message_types_by_name.values():
+            names = [field.name.lower().replace("_", "") for field in message.fields]
+            assert len(set(names)) == len(names), message.full_name
 
 
 def test_three_fields_have_the_bytes_of_the_original_message() -> None:

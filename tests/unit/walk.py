@@ -527,7 +527,7 @@ class Walk:
         future = Future(cancel=wish.is_cancel, millis=wish.millis, condition=wish.condition)  # type: ignore[arg-type]
         if not wish.is_cancel:
             if wish.has_callback:
-                future.callback.topic = "calls"
+                future.callBackRecord.topic = "calls"
             else:
                 future.callBackTopic = "calls"
         if timer_id:

@@ -219,7 +219,7 @@ def pack_future(
     if is_tombstone or partition is not None or partition_key is not None or not _is_text(key):
         topic, value = fields.pop("callBackTopic"), fields.pop("callBack", None)
         fields.pop("callBackKey", None)
-        fields["callback"] = Callback(
+        fields["callBackRecord"] = Callback(
             topic=topic,
             key=key,
             value=None if is_tombstone else value,

@@ -320,9 +320,9 @@ def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
             raise RequestError(f"partition {partition!r} is not the number of a partition")
         if partition_key is not None:
             raise RequestError("partition and partition_key exclude each other: give one of them")
-        future.callback.partition = partition
+        future.callBackRecord.partition = partition
     if partition_key is not None:
-        future.callback.partitionKey = partition_key
+        future.callBackRecord.partitionKey = partition_key
     set_callback(future, topic, _checked_bytes("key", callback.key), value)
     if callback.timer_id is not None:
         future.timerId = _checked_text("timer_id", callback.timer_id)
@@ -365,10 +365,10 @@ def set_callback(future: Future, topic: str, key: bytes | None, value: bytes | N
 
     What fields 1 to 3 can carry is put there, which workers of all versions know.
     """
-    asked, has_callback = future.callback, future.HasField("callback")
+    asked, has_callback = future.callBackRecord, future.HasField("callBackRecord")
     names_partition = has_callback and (asked.HasField("partition") or asked.HasField("partitionKey"))
     if not names_partition and value is not None and (key is None or _is_text(key)):
-        future.ClearField("callback")
+        future.ClearField("callBackRecord")
         future.callBackTopic, future.callBackKey, future.callBack = topic, (key or b"").decode(), value
         return
     for name in ("callBackTopic", "callBackKey", "callBack"):

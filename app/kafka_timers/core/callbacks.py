@@ -56,9 +56,9 @@ class Outgoing(NamedTuple):
     @classmethod
     def of(cls, request: Request) -> "Outgoing":
         """Return the callback that *request* asks for."""
-        if not request.HasField("callback"):
+        if not request.HasField("callBackRecord"):
             return cls(request.callBackTopic, request.callBackKey or None, request.callBack, None, request.callBackKey)
-        asked = request.callback
+        asked = request.callBackRecord
         key, value, partition, partition_key = (
             getattr(asked, name) if asked.HasField(name) else None
             for name in ("key", "value", "partition", "partitionKey")
@@ -88,9 +88,9 @@ class Shown(NamedTuple):
     @classmethod
     def of(cls, future: Future) -> "Shown":
         """Return the callback that *future* asks for."""
-        if not future.HasField("callback"):
+        if not future.HasField("callBackRecord"):
             return cls(future.callBackTopic, future.callBackKey.encode() or None, future.callBack)
-        asked = future.callback
+        asked = future.callBackRecord
         key, value = (getattr(asked, name) if asked.HasField(name) else None for name in ("key", "value"))
         return cls(asked.topic, key, value)
 

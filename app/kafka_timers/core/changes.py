@@ -41,7 +41,7 @@ class Head:
         known_from: the offset from which on the log has been read into the store, without a gap up to `position`.
         scan: what is being fired, if anything.
         done_below: the highest `restore_from` that was sealed; a store does not keep it.
-        has_callbacks: whether there was a request with a `callback`.
+        has_callbacks: whether there was a request with a `callBackRecord`.
     """
 
     position: int
@@ -92,7 +92,7 @@ class Changes:
         conditions_from: the offset from which on conditions are judged, if this step tells it; a store does not keep
             it.
         millis_from: the same of milliseconds, see `Partition`.
-        callbacks_from: the same of requests with a `callback`.
+        callbacks_from: the same of requests with a `callBackRecord`.
     """
 
     head: Head

@@ -17,13 +17,14 @@ class Judging(ABC):
     Args:
         format: of seals that this owner may write; conditions are judged once a scan began with 2, and moments within a
             second with 3.
-        takes_callbacks: whether every member of the group knows requests with a `callback`.
+        takes_callbacks: whether every member of the group knows requests with a `callBackRecord`.
 
     Attributes:
         conditions_from: the offset from which on all owners judge conditions; None before a seal tells it.
         millis_from: the offset from which on a record may withdraw a request up to its millisecond; below it up to the
             begin of its second. None before a seal tells it.
-        callbacks_from: the offset from which on requests with a `callback` are taken; None before a seal tells it.
+        callbacks_from: the offset from which on requests with a `callBackRecord` are taken. None before a seal tells
+            it.
     """
 
     def __init__(self, format: int, takes_callbacks: bool) -> None:
@@ -75,7 +76,7 @@ class Judging(ABC):
 
     @property
     def is_to_take_callbacks(self) -> bool:
-        """Whether requests with a `callback` will be taken, and no seal tells yet from which offset on."""
+        """Whether requests with a `callBackRecord` will be taken, and no seal tells yet from which offset on."""
         return self.takes_callbacks and self.callbacks_from is None
 
     @property
@@ -96,11 +97,11 @@ class Judging(ABC):
 
     @property
     def waits_to_take(self) -> bool:
-        """Whether requests with a `callback` are taken from the open scan's snapshot on, once it is sealed."""
+        """Whether requests with a `callBackRecord` are taken from the open scan's snapshot on, once it is sealed."""
         return self.is_to_take_callbacks and self._is_first_slice
 
     def refuses_callback(self, offset: int) -> bool:
-        """Tell whether a request at *offset* may have no `callback`; as with a condition, see `refuses_condition`."""
+        """Tell whether a request at *offset* may have no `callBackRecord`; as with conditions: `refuses_condition`."""
         if self.callbacks_from is None:
             return not self.waits_to_take
         return offset < self.callbacks_from

@@ -285,7 +285,7 @@ class Partition(Judging):
             rows: that are kept of it.
             offsets: under which these count as pending, ascending.
             decided: what else follows.
-            has_callbacks: whether any of the rows is a request with a `callback`.
+            has_callbacks: whether any of the rows is a request with a `callBackRecord`.
         """
         tally = self.tally()
         tally.add(chunks_of(offsets, ascending=True))

@@ -129,9 +129,9 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
 
 
 def _callback_fault(future: Future) -> Reason | None:
-    if not future.HasField("callback"):
+    if not future.HasField("callBackRecord"):
         return None if future.callBackTopic else Reason.TOPIC_MISSING
-    asked = future.callback
+    asked = future.callBackRecord
     if future.callBackTopic or future.callBackKey or future.callBack:
         return Reason.CALLBACK_INVALID
     if asked.HasField("partition") and (asked.partition < 0 or asked.HasField("partitionKey")):
@@ -225,10 +225,10 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
     requests = [future for future in futures if not future.cancel] if has_cancels else futures
     topics = {future.callBackTopic for future in requests}
     if "" in topics:
-        if not extras.HasField("callback") or any(map(_callback_fault, requests)):
+        if not extras.HasField("callBackRecord") or any(map(_callback_fault, requests)):
             return None
         topics = {Shown.of(future).topic for future in requests}
-    elif extras.HasField("callback") and any(map(_callback_fault, requests)):
+    elif extras.HasField("callBackRecord") and any(map(_callback_fault, requests)):
         return None
     return Screened(futures, framed, extras, topics, ids)
 
@@ -266,7 +266,8 @@ class Accepted:
         topics: callback topics that the others name.
         decided: what follows for timer ids, and of copies.
         faults: records on which this code has failed, and how.
-        has_callbacks: whether any of them has a `callback`, or the framing of a schema registry, and was not refused.
+        has_callbacks: whether any of them has a `callBackRecord`, or the framing of a schema registry, and was not
+            refused.
         undecided_at: offset of the first record of which nothing can be said yet, for another reason than its id.
     """
 
@@ -390,7 +391,7 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
     if not isinstance(future, Reason) and future.condition and partition.refuses_condition(offset):
         future = Reason.CONDITION_UNSUPPORTED
     # Both came with the same version.
-    if not isinstance(future, Reason) and (is_framed(record.value) or future.HasField("callback")):
+    if not isinstance(future, Reason) and (is_framed(record.value) or future.HasField("callBackRecord")):
         if partition.waits_to_take:
             out.undecided_at = offset
             return
@@ -457,7 +458,7 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
     if passed is None:
         return None
     futures, framed, extras, topics, ids = passed
-    has_callbacks = extras.HasField("callback")
+    has_callbacks = extras.HasField("callBackRecord")
     if has_callbacks and (partition.callbacks_from is None or records[0].offset < partition.callbacks_from):
         return None
     requests = records

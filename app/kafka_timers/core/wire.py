@@ -83,7 +83,7 @@ _Fault = TypeVar("_Fault")
 _FRAME, _INDEXES_AT = b"\0", 5
 
 # Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 may begin or end within a second, 4 knows requests with
-# a `callback`; it is written once there was one.
+# a `callBackRecord`; it is written once there was one.
 FORMAT = CALLBACKS_FORMAT = 4
 
 

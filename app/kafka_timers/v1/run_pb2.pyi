@@ -19,7 +19,7 @@ class Run(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., offsets: _Optional[_Iterable[int]] = ..., plain: bool = ..., named: bool = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "callback")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "callBackRecord")
     CALLBACKTOPIC_FIELD_NUMBER: _ClassVar[int]
     CALLBACKKEY_FIELD_NUMBER: _ClassVar[int]
     CALLBACK_FIELD_NUMBER: _ClassVar[int]
@@ -30,7 +30,7 @@ class Request(_message.Message):
     TOMBSTONETOPIC_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONEKEY_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONEPARTITION_FIELD_NUMBER: _ClassVar[int]
-    CALLBACK_FIELD_NUMBER: _ClassVar[int]
+    CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: bytes
     callBackKey: bytes
     callBack: bytes
@@ -41,8 +41,8 @@ class Request(_message.Message):
     tombstoneTopic: bytes
     tombstoneKey: bytes
     tombstonePartition: int
-    callback: RawCallback
-    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ..., tombstonePartition: _Optional[int] = ..., callback: _Optional[_Union[RawCallback, _Mapping]] = ...) -> None: ...
+    callBackRecord: RawCallback
+    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ..., tombstonePartition: _Optional[int] = ..., callBackRecord: _Optional[_Union[RawCallback, _Mapping]] = ...) -> None: ...
 
 class RawCallback(_message.Message):
     __slots__ = ("topic", "key", "value", "partition", "partitionKey")
@@ -73,7 +73,7 @@ class Futures(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[_future_pb2.Future, _Mapping]]] = ...) -> None: ...
 
 class Extras(_message.Message):
-    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest", "callback")
+    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest", "callBackRecord")
     TIMERID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
@@ -84,7 +84,7 @@ class Extras(_message.Message):
     COPY_FIELD_NUMBER: _ClassVar[int]
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     IFREQUEST_FIELD_NUMBER: _ClassVar[int]
-    CALLBACK_FIELD_NUMBER: _ClassVar[int]
+    CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
     timerId: bytes
     token: bytes
     millis: int
@@ -95,5 +95,5 @@ class Extras(_message.Message):
     copy: bytes
     condition: int
     ifRequest: bytes
-    callback: bytes
-    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ..., callback: _Optional[bytes] = ...) -> None: ...
+    callBackRecord: bytes
+    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ..., callBackRecord: _Optional[bytes] = ...) -> None: ...
