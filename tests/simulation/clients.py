@@ -6,11 +6,12 @@ What a record wants is kept beside it as a `Wish`, so that checks need not parse
 
 import asyncio
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import Copy, Future
+from kafka_timers.core.wire import Callback, Copy, Future
 from simulation.kafka import Kafka
 from simulation.log import Log, Record, Transaction
 from simulation.loop import EPOCH_S, SeededLoop
@@ -29,8 +30,9 @@ class Wish:
         second: in which it is due; 0 for a cancel, and for a record that is to be refused.
         millis: within that second.
         topic: of the callback.
-        payload: of the callback.
-        key: of the callback.
+        payload: of the callback; None for a tombstone.
+        key: of the callback; None for none.
+        shape: the fields of `Callback` that say where the callback goes; None has fields 1 to 3 ask for it.
         timer_id: empty without one.
         is_cancel: takes back the timer of its id.
         asks: wants to be told what came of it.
@@ -40,8 +42,9 @@ class Wish:
     second: int = 0
     millis: int = 0
     topic: str = CALM
-    payload: bytes = b""
-    key: str = ""
+    payload: bytes | None = b""
+    key: bytes | None = None
+    shape: Mapping[str, Any] | None = None
     timer_id: bytes = b""
     is_cancel: bool = False
     asks: bool = False
@@ -51,6 +54,13 @@ class Wish:
     def due_ms(self) -> int:
         """UNIX milliseconds at which it is due."""
         return self.second * 1000 + self.millis
+
+    def partition_of(self, partitions: int) -> int | None:
+        """Return the partition of the callback, of a topic with so many; None leaves it to the worker."""
+        if self.shape and "partition" in self.shape:
+            return int(self.shape["partition"])
+        hashed = (self.shape or {}).get("partitionKey", self.key)
+        return hash_of(hashed) % partitions if hashed else None
 
 
 def create_topics(kafka: Kafka) -> None:
@@ -64,10 +74,11 @@ def create_topics(kafka: Kafka) -> None:
 def ask(kafka: Kafka, number: int, wish: Wish, *, transaction: Transaction | None = None, **more: Any) -> Record:
     """Append what says *wish* to a partition of `timer-request`; *more* are fields of the Future."""
     log = kafka.requests(number)
+    if wish.shape is None:
+        more |= {"callBackTopic": wish.topic, "callBackKey": (wish.key or b"").decode(), "callBack": wish.payload}
+    else:
+        more["callBackRecord"] = Callback(topic=wish.topic, key=wish.key, value=wish.payload, **wish.shape)
     future = Future(
-        callBackTopic=wish.topic,
-        callBack=wish.payload,
-        callBackKey=wish.key,
         millis=wish.millis,
         timerId=wish.timer_id.decode(),
         cancel=wish.is_cancel,
@@ -111,6 +122,8 @@ def hostile(kafka: Kafka, number: int, kind: int) -> tuple[bytes | None, bytes |
 
 
 HOSTILE = 13
+# Of no topic that there is.
+BEYOND = 7
 
 
 class Clients:
@@ -130,6 +143,8 @@ class Clients:
     def __init__(self, loop: SeededLoop, kafka: Kafka, seed: object) -> None:
         self._loop, self._kafka = loop, kafka
         self._rng = rng = random.Random(f"{seed}/clients")
+        self._shapes = random.Random(f"{seed}/shapes")
+        self._shaped = self._shapes.choice((0.0, 0.1, 0.5))
         self.foreign: dict[Transaction, None] = {}
         self._partitions = kafka.topics[kafka.own.requests].partitions
         self._named = rng.choice((0.0, 0.5, 0.9))
@@ -205,11 +220,12 @@ class Clients:
             0 if is_cancel or rng.random() < self._whole else rng.choice((1, 250, 500, 505, rng.randrange(1000))),
             topic,
             payload,
-            "k" if topic == COMPACTED else rng.choice(("", "k")),
-            timer_id,
-            is_cancel,
+            b"k" if topic == COMPACTED else rng.choice((None, b"k")),
+            timer_id=timer_id,
+            is_cancel=is_cancel,
             asks=bool(timer_id) and rng.random() < 0.8,
         )
+        wish = self._shape(wish)
         ask(self._kafka, number, wish, transaction=transaction)
         if timer_id and not is_cancel and rng.random() < 0.4:
             # Near its moment is where it is decided whether it was in time.
@@ -224,7 +240,7 @@ class Clients:
         self._count += 2
         timer_id = self._rng.choice(self._ids[number])
         second = self._now_s + 2
-        ask(self._kafka, number, Wish(second, 0, CALM, b"payload %d" % self._count, "", timer_id))
+        ask(self._kafka, number, Wish(second, 0, CALM, b"payload %d" % self._count, timer_id=timer_id))
 
         def cancel() -> None:
             transaction = self._kafka.begin(f"client {self._count} late")
@@ -235,6 +251,15 @@ class Clients:
 
         self._loop.outside(0.5, cancel)
 
+    def _shape(self, wish: Wish) -> Wish:
+        """Have some ask for what fields 1 to 3 cannot say."""
+        rng = self._shapes
+        if wish.is_cancel or rng.random() >= self._shaped:
+            return wish
+        shapes: tuple[dict[str, Any], ...] = ({}, {"partition": 0}, {"partition": BEYOND}, {"partitionKey": b"\xfe"})
+        key = rng.choice((b"", b"\xff\x00", wish.key))
+        return replace(wish, key=key, payload=rng.choice((None, wish.payload)), shape=rng.choice(shapes))
+
     def _second_thoughts(self, number: int, wish: Wish) -> None:
         self._count += 1
         is_cancel = self._rng.random() < 0.6
@@ -244,7 +269,9 @@ class Clients:
             number,
             Wish(
                 *(second, 0 if is_cancel else self._rng.choice((0, 0, wish.millis, 700)), CALM),
-                *(b"payload %d" % self._count, "", wish.timer_id, is_cancel),
+                b"payload %d" % self._count,
+                timer_id=wish.timer_id,
+                is_cancel=is_cancel,
                 asks=True,
             ),
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kafka_timers.core.wire import REQUEST_HEADER, Reply, Sealed
 from simulation.audit import PromiseError, audit, followers_of, is_in_time, wish_of
-from simulation.clients import CALM, COMPACTED, NOWHERE, OWN
+from simulation.clients import BEYOND, CALM, COMPACTED, NOWHERE, OWN, Wish
 from simulation.kafka import Kafka
 from simulation.log import Record
 
@@ -21,6 +21,7 @@ class Callback:
 
     offset: int
     topic: str
+    partition: int
     record: Record
     is_reject: bool
 
@@ -46,7 +47,7 @@ def found_in(kafka: Kafka) -> list[Found]:
     partitions = range(kafka.topics[kafka.own.requests].partitions)
     callbacks: dict[int, list[Callback]] = {number: [] for number in partitions}
     replies: dict[int, list[Reply]] = {number: [] for number in partitions}
-    for (topic, _), log in kafka.logs.items():
+    for (topic, partition), log in kafka.logs.items():
         if topic in (kafka.own.requests, kafka.own.sealed, kafka.own.oscillator):
             continue
         for record in log.committed():
@@ -57,10 +58,10 @@ def found_in(kafka: Kafka) -> list[Found]:
             elif topic == kafka.own.rejected:
                 number = int(headers["timer-rejected-partition"] or b"")
                 offset = int(headers["timer-rejected-offset"] or b"")
-                callbacks[number].append(Callback(offset, topic, record, True))
+                callbacks[number].append(Callback(offset, topic, partition, record, True))
             else:
                 number, offset = _parts((headers[REQUEST_HEADER] or b"").decode())
-                callbacks[number].append(Callback(offset, topic, record, False))
+                callbacks[number].append(Callback(offset, topic, partition, record, False))
     return [
         Found(
             number,
@@ -133,26 +134,34 @@ def check(found: Found) -> None:
 
 def check_callbacks(found: Found) -> None:
     """Check that callbacks are what was asked for (P7), not early (P3), and in order (P6)."""
-    latest: dict[tuple[str, bytes | None, int, int], int] = {}
+    latest: dict[tuple[str, int, bytes | None, int, int], int] = {}
     for callback in found.callbacks:
         record = found.records.get(callback.offset)
         if record is None or wish_of(record).is_cancel:
             raise PromiseError(f"P7: {callback} is not of what was asked for")
         wish = wish_of(record)
         if callback.is_reject:
-            if not wish.is_refused and (wish.topic == CALM or (wish.topic == COMPACTED and wish.key)):
+            if not wish.is_refused and not _may_be_rejected(wish):
                 raise PromiseError(f"P7: #{callback.offset} was rejected, though nothing is wrong with it")
             continue
-        if wish.is_refused or wish.topic in (NOWHERE, OWN):
+        if wish.is_refused or wish.topic in (NOWHERE, OWN) or wish.partition_of(1) == BEYOND:
             raise PromiseError(f"P10: #{callback.offset} fired, though it is to be refused")
-        if callback.record.value != wish.payload or callback.topic != wish.topic:
+        written = callback.topic, callback.record.key, callback.record.value
+        partition = wish.partition_of(2 if wish.topic == CALM else 1)
+        if written != (wish.topic, wish.key, wish.payload) or partition not in (None, callback.partition):
             raise PromiseError(f"P7: {callback} is not what #{callback.offset} has asked for")
         if callback.record.timestamp < wish.due_ms:
             raise PromiseError(f"P3: #{callback.offset} for {wish.due_ms} fired at {callback.record.timestamp}")
-        at = callback.topic, callback.record.key, wish.second, wish.millis
+        at = callback.topic, callback.partition, callback.record.key, wish.second, wish.millis
         if latest.get(at, -1) > callback.offset:
-            raise PromiseError(f"P6: #{callback.offset} for {at[2:]} fired after #{latest[at]}")
+            raise PromiseError(f"P6: #{callback.offset} for {at[3:]} fired after #{latest[at]}")
         latest[at] = callback.offset
+
+
+def _may_be_rejected(wish: Wish) -> bool:
+    if wish.partition_of(1) == BEYOND:
+        return True
+    return wish.topic != CALM and (wish.topic != COMPACTED or wish.key is None)
 
 
 def check_answers(found: Found) -> None:

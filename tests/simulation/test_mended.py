@@ -49,7 +49,7 @@ def test_a_callback_that_its_topic_does_not_take_stops_no_other() -> None:
         story.start("a", 0)
         story.request(3)
         story.request(3, topic=COMPACTED)
-        story.request(3, topic=COMPACTED, key="k")
+        story.request(3, topic=COMPACTED, key=b"k")
         story.request(4)
         story.finish()
         assert [offset for offset, _ in story.fired()] == [0, 2, 3]
