@@ -60,7 +60,7 @@ class Wish:
         if self.shape and "partition" in self.shape:
             return int(self.shape["partition"])
         hashed = (self.shape or {}).get("partitionKey", self.key)
-        return hash_of(hashed) % partitions if hashed else None
+        return None if hashed is None else hash_of(hashed) % partitions
 
 
 def create_topics(kafka: Kafka) -> None:

@@ -55,6 +55,17 @@ def test_what_is_to_replace_something_that_is_not_read_stands_if_it_came_an_hour
     assert found.state is state
 
 
+def test_the_framing_of_a_schema_registry_is_refused_where_an_owner_did_not_know_it() -> None:
+    plain = [request(1, 9, 15), request(3, 9, 15)]
+    framed = [each._replace(value=b"\0\0\0\x04\xd2\0" + (each.value or b"")) for each in plain]
+    last = seal(20, 14, 4)
+    last.callbacks_from = 2
+    early, later = outcomes_of(framed, [last], 0, 1)
+    assert (early.state, early.reason) == (State.REFUSED, "callback-unsupported")
+    assert later.state is State.FIRED
+    assert [each.state for each in outcomes_of(plain, [last], 0, 1)] == [State.MOVED, State.FIRED]
+
+
 def test_only_what_may_have_been_withdrawn_in_time_needs_the_seal_that_covers_it() -> None:
     records = [request(1, 9, 15), cancel(2, 15), request(3, 16, 30), cancel(4, 29), request(5, 30, None)]
     assert uncertain(records, 0, 1) == [30_000]

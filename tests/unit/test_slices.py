@@ -372,6 +372,9 @@ async def test_a_callback_goes_to_the_partition_that_it_names_or_that_its_key_fo
         *(shaped(at, key=b"key", value=b"", partition=at) for at in partitions),
         *(shaped(10 + n, key=b"key", value=b"", partitionKey=b"home-%d" % n) for n in range(20)),
         *(shaped(40 + n, key=b"\xff%d" % n, value=b"") for n in range(20)),
+        # An empty key is a key: all of its records lie together, whatever their second.
+        shaped(70, key=b"", value=b""),
+        shaped(71, key=b"key", value=b"", partitionKey=b""),
     ]
     await built(outbox, together(rows))
     found = {int(record.headers[-1][1][2:]): partition for partition, record in outbox.records("callbacks")}
@@ -380,6 +383,7 @@ async def test_a_callback_goes_to_the_partition_that_it_names_or_that_its_key_fo
     assert [found[at] for at in partitions] == partitions
     assert [found[10 + n] for n in range(20)] == homes
     assert [found[40 + n] for n in range(20)] == hashed
+    assert [found[70], found[71]] == [choose(b"", partitions, partitions)] * 2
 
 
 @pytest.mark.parametrize("together", [list, gathered], ids=["singles", "batch"])

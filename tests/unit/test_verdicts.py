@@ -414,6 +414,15 @@ def test_callbacks_in_their_field_are_kept_among_others_and_are_told(named: dict
     assert not accepted([asked(5), asked(6)], partition).has_callbacks
 
 
+@pytest.mark.parametrize("named", [{}, {"timerId": "a", "replyTopic": "r"}])
+def test_far_callbacks_are_told_too_as_the_lake_will_send_copies_of_them(named: dict[str, Any]) -> None:
+    partition = Partition(0, horizon_s=60)
+    partition.callbacks_from = 0
+    far = replace(shaped(6, **named), timestamp=(SECOND - 61) * 1000)
+    out = accepted([far], partition)
+    assert (out.rows, out.far, out.has_callbacks) == ([], 1, True)
+
+
 def test_a_callback_is_refused_while_any_member_of_the_group_does_not_know_it() -> None:
     partition = Partition(0, takes_callbacks=False)
     partition.begin(2_000)

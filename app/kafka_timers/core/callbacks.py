@@ -44,26 +44,27 @@ class Outgoing(NamedTuple):
         key: None for none.
         value: None for a tombstone.
         partition: that was asked for, None for the one that the key gives.
-        hashed: what gives the partition: the partition key, else the key; empty if there is none.
+        hashed: what gives the partition: the partition key, else the key; None if there is none.
     """
 
     topic: bytes
     key: bytes | None
     value: bytes | None
     partition: int | None
-    hashed: bytes
+    hashed: bytes | None
 
     @classmethod
     def of(cls, request: Request) -> "Outgoing":
         """Return the callback that *request* asks for."""
         if not request.HasField("callBackRecord"):
-            return cls(request.callBackTopic, request.callBackKey or None, request.callBack, None, request.callBackKey)
+            plain_key = request.callBackKey or None
+            return cls(request.callBackTopic, plain_key, request.callBack, None, plain_key)
         asked = request.callBackRecord
         key, value, partition, partition_key = (
             getattr(asked, name) if asked.HasField(name) else None
             for name in ("key", "value", "partition", "partitionKey")
         )
-        return cls(asked.topic, key, value, partition, (key or b"") if partition_key is None else partition_key)
+        return cls(asked.topic, key, value, partition, key if partition_key is None else partition_key)
 
     def at(self, partitions: int, otherwise: int) -> int | None:
         """
@@ -75,7 +76,7 @@ class Outgoing(NamedTuple):
         """
         if self.partition is not None:
             return self.partition if self.partition < partitions else None
-        return (hash_of(self.hashed) if self.hashed else otherwise) % partitions
+        return (otherwise if self.hashed is None else hash_of(self.hashed)) % partitions
 
 
 class Shown(NamedTuple):

@@ -25,7 +25,7 @@ from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.verdicts import IN_TIME, LATE, Accepted, Reason, accept, judged
 from kafka_timers.core.versions import Answer
-from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete
+from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete, unframed
 from kafka_timers.errors import WireError
 
 __all__ = ["Outcome", "State", "outcomes_of", "records_of", "uncertain", "with_rejected"]
@@ -223,9 +223,12 @@ class _History:
         return list(self._outcomes.values())
 
     def _read(self, record: Record) -> None:
-        future = future_from(record.value or b"")
+        value = record.value or b""
+        # A schema registry's framing stays: it may be why the request is refused.
+        framing = value[: len(value) - len(unframed(value))]
+        future = future_from(value)
         future.replyTopic = future.replyTopic or "-"
-        asking = _Kept(record.key, future.SerializeToString(), record.offset, record.timestamp)
+        asking = _Kept(record.key, framing + future.SerializeToString(), record.offset, record.timestamp)
         accepted = accept([asking], self._partition, self._partitions, self._store.versions)
         due_ms, verdict = judged(asking, self._number, self._partitions)
         topic, key, _ = Shown.of(future)

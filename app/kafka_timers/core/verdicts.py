@@ -494,9 +494,7 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
         rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
     else:
         rows = _by_due(requests, values, due, plain=plain, named=has_ids)
-    accepted = Accepted(
-        len(records), rows, offsets, far=len(far), topics=topics, has_callbacks=has_callbacks and bool(rows)
-    )
+    accepted = Accepted(len(records), rows, offsets, far=len(far), topics=topics, has_callbacks=has_callbacks)
     return _Kept(accepted, named, {})
 
 

@@ -40,7 +40,8 @@ def bytes_of(*content: Column) -> Column:
 
 
 def _tag(field: int, kind: int) -> Column:
-    # One byte: no field of ours has a number above 15.
+    # One byte, which is all that a number up to 15 takes.
+    assert field < 16, field
     return F.lit(f"{field << 3 | kind:02X}")
 
 
