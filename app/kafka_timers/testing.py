@@ -182,7 +182,8 @@ class InMemoryTimers:
         Have the next calls of the client fail, each with one of *errors*.
 
         With a `PublishError` nothing was accepted. With an `AnswerError` a cancel, a move or a create was accepted, and
-        stands; one is left over by calls that wait for no answer.
+        stands; one is left over by calls that wait for no answer. `get`, and a move without a topic, first ask what is
+        pending: that question fails, and nothing has changed.
         """
         self._failures.extend(errors)
 
@@ -220,7 +221,9 @@ class InMemoryTimers:
             self._answers.lose(self._failures.popleft())
         return offset
 
-    def _request(self, offset: int) -> Future:
+    def _request(self, partition: int, offset: int) -> Future | None:
+        if partition or offset >= len(self._requests):
+            return None
         return Future.FromString(self._requests[offset][1])
 
     def _tick(self) -> None:
@@ -340,7 +343,7 @@ class _InMemoryChannel:
 
     async def read(self, request: str) -> Future | None:
         """Return what the request at partition:offset asks for."""
-        return self._timers._request(int(request.partition(":")[2]))
+        return self._timers._request(*map(int, request.split(":")))
 
 
 class _InMemoryClient(TimerClient):

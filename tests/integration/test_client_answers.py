@@ -60,6 +60,7 @@ async def reply(producer: AIOKafkaProducer, record: Record, **given: Any) -> Non
     """Answer the cancel or move *record*, with CANCELLED unless something else is given."""
     future = future_from(record.value)
     content = {"timerId": future.timerId, "outcome": Reply.CANCELLED, "second": FAR, "millis": 7, "request": "0:0"}
+    content |= {"waits": False} if given.get("outcome") == Reply.IGNORED else {}
     answer = Reply(**(content | {"asked": place(record)} | given))
     await producer.send_and_wait(future.replyTopic, answer.SerializeToString(), future.timerId.encode())
 
@@ -279,6 +280,27 @@ async def test_without_an_answer_it_says_where_the_cancel_stands(
     async with working(requests, producer):
         await client.cancel("order-7")
     assert moved.partition == record.partition
+
+
+async def test_a_question_without_an_answer_has_changed_nothing(
+    client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
+) -> None:
+    for call in (client.get("id", timeout_s=0.2), client.move("id", FAR, timeout_s=0.2)):
+        with pytest.raises(AnswerError, match=r"What waits under 'id' was asked .* which changes nothing"):
+            await call
+
+
+async def test_a_worker_that_does_not_tell_what_waits_is_said(
+    client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
+) -> None:
+    for call in (client.get("id"), client.move("id", FAR)):
+        task, record = await asked(call, requests)
+        await reply(producer, record, outcome=Reply.IGNORED, waits=None)
+        with pytest.raises(AnswerError, match=r"request 0:0 of 'id' waits was not told.*upgrade all workers"):
+            await task
+    task, record = await asked(client.get("id"), requests)
+    await reply(producer, record, outcome=Reply.IGNORED)
+    assert await task is None
 
 
 async def test_broker_that_tells_no_offset_is_said(client: TimerClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,13 +17,12 @@ from kafka_timers.client.request import (
     cancel_of,
     check_home,
     future_of,
-    moment_after,
-    moment_at,
     only_if_absent,
     only_if_pending,
     set_callback,
     timed,
 )
+from kafka_timers.core.moments import moment_after, moment_at
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.verdicts import expected_in
 from kafka_timers.core.wire import Condition, Reply
@@ -312,5 +311,8 @@ def test_every_outcome_of_the_service_is_one_of_the_client() -> None:
     names = set(Reply.Outcome.keys()) - {"OUTCOME_UNSPECIFIED"}
     assert names == set(Outcome)
     told = Answer.of(Reply(outcome="IGNORED", second=9, millis=250, request="3:16", asked="3:17"))
-    assert told == Answer(Outcome.IGNORED, 9_250, "3:16", "3:17")
+    assert told == Answer(Outcome.IGNORED, 9_250, "3:16", "3:17", waits=None), "a worker of before does not tell"
+    told = Answer.of(Reply(outcome="IGNORED", second=9, request="3:16", asked="3:17", waits=False))
+    assert told == Answer(Outcome.IGNORED, 9_000, "3:16", "3:17", waits=False)
+    assert Answer.of(Reply(outcome="IGNORED", asked="3:17")) == Answer(Outcome.IGNORED, None, None, "3:17")
     assert Answer.of(Reply(outcome="ACCEPTED", asked="3:17")) == Answer(Outcome.ACCEPTED, None, None, "3:17")

@@ -108,6 +108,48 @@ async def test_copies_of_a_callback_come_again_once() -> None:
     assert TokenGuard("t").accept(callback.token)
 
 
+async def test_groups_that_retry_the_same_record_do_not_take_it_from_each_other() -> None:
+    clock = ManualClock(1_000)
+    timers = InMemoryTimers(clock)
+    record = timers.put("orders", b"order")
+    for group in ("billing", "shipping"):
+        for _ in range(2):
+            await timers.client.retry(record, RetryPolicy(f"{group}.dead", topic=f"{group}.again"))
+    await clock.advance(10)
+    assert [len(timers.take(f"{group}.again")) for group in ("billing", "shipping")] == [1, 1]
+
+
+async def test_records_that_were_made_of_one_callback_come_again_each() -> None:
+    clock = ManualClock(1_000)
+    timers = InMemoryTimers(clock)
+    await timers.client.after(1, topic="orders", timer_id="order-7")
+    await clock.advance(1)
+    [record] = timers.take("orders")
+    for line in (b"line 1", b"line 2"):
+        await timers.client.retry(timers.put("lines", line, headers=record.headers), POLICY)
+    timers.take("lines")
+    await clock.advance(10)
+    assert [each.value for each in timers.take("lines")] == [b"line 1", b"line 2"]
+
+
+async def test_what_was_given_up_at_once_is_still_told_by_its_first_place_and_id() -> None:
+    clock = ManualClock(1_000)
+    timers = InMemoryTimers(clock)
+    await timers.client.after(1, topic="orders", timer_id="order-7")
+    await clock.advance(1)
+    [record] = timers.take("orders")
+    await timers.client.retry(record, RetryPolicy("orders.dead", retries=0))
+    await clock.advance(1)
+    [dead] = timers.take("orders.dead")
+    await timers.client.retry(dead, RetryPolicy("orders.dead", topic="orders"))
+    await clock.advance(1)
+    [again] = timers.take("orders")
+    callback = Callback.of(again)
+    assert callback is not None
+    assert (callback.attempt, callback.timer_id) == (1, "order-7")
+    assert dict(again.headers)["timer-retry-first"] == b"orders/0:0"
+
+
 async def test_a_retry_leaves_the_next_timer_of_the_same_id_alone() -> None:
     clock = ManualClock(1_000)
     timers = InMemoryTimers(clock)

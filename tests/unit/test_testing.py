@@ -667,6 +667,31 @@ async def test_an_answer_gets_lost_when_a_test_asks_for_it_and_the_cancel_stands
     assert (await timers.client.cancel("id")).outcome is Outcome.CANCELLED
 
 
+async def test_a_question_whose_answer_gets_lost_changes_nothing() -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    await timers.client.at(110, topic="reminders", timer_id="id")
+    timers.fail_next(AnswerError("no answer came within 10 s", asked="0:1"))
+    with pytest.raises(AnswerError, match="no answer came"):
+        await timers.client.move("id", 120)
+    assert [waiting.due_ms for waiting in timers.pending()] == [110_000]
+
+
+async def test_a_request_that_is_not_there_is_named_as_by_the_service() -> None:
+    timers = InMemoryTimers(ManualClock(100.0))
+    timer = await timers.client.at(110, topic="reminders", timer_id="id")
+    assert timer.request == "0:0"
+    for request in ("0:99", "7:0"):
+        with pytest.raises(RequestError, match=f"request {request}"):
+            await timers.client.move("id", after=5, request=request)
+
+
+async def test_an_id_that_is_no_text_is_named_by_every_call() -> None:
+    client = InMemoryTimers(ManualClock(100.0)).client
+    for call in (client.get("\udcff"), client.move("\udcff", 120), client.cancel("\udcff")):
+        with pytest.raises(RequestError, match="timer_id"):
+            await call
+
+
 async def test_a_callback_for_a_topic_that_is_missing_lies_on_timer_rejected() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock, topics=["reminders"])

@@ -9,8 +9,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, cast
 
-from kafka_timers.client.request import moment_at
 from kafka_timers.core.keys import FIRST_MS
+from kafka_timers.core.moments import moment_at
 from kafka_timers.core.wire import (
     HOPS_HEADER,
     REQUEST_HEADER,

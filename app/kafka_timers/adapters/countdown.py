@@ -21,7 +21,7 @@ from kafka_timers.adapters.commands import (
     headers_by_name,
     pack_future,
 )
-from kafka_timers.client.request import moment_after
+from kafka_timers.core.moments import moment_after
 from kafka_timers.errors import WhenError
 
 _CALLER = "CALLER_SERVICE"

@@ -27,8 +27,8 @@ from kafka_timers.adapters.commands import (
     pack_future,
     rfc3339_ms,
 )
-from kafka_timers.client.request import moment_after, moment_at
 from kafka_timers.core.durations import delay_ms_of
+from kafka_timers.core.moments import moment_after, moment_at
 from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT, TOKEN_HEADER, number_in
 from kafka_timers.errors import WhenError
 
@@ -137,7 +137,11 @@ def _due_ms(expiry: bytes | None, delay: bytes | None, millis: bytes | None, tim
     if number >= SECOND_LIMIT:
         return Refusal.EXPIRY_INVALID if fraction else number
     if fraction:
-        return moment_at(float(expiry)) if number else Refusal.EXPIRY_INVALID
+        try:
+            return moment_at(float(expiry)) if number else Refusal.EXPIRY_INVALID
+        except WhenError:
+            # As a float it may be rounded up to the limit.
+            return Refusal.EXPIRY_OUT_OF_RANGE
     within = number_in(millis or b"0")
     if within is None or within > 999:
         return Refusal.MILLIS_OUT_OF_RANGE

@@ -25,9 +25,10 @@ from kafka_timers.cli.options import (
 from kafka_timers.cli.pending import asked, say_unknown
 from kafka_timers.cli.render import answer_line, found_line, moment_text, pending_table, printable
 from kafka_timers.cli.running import wait_for
-from kafka_timers.client.request import Answer, Outcome, Timer, moment_after, only_if_pending
+from kafka_timers.client.request import Answer, Outcome, Timer, only_if_pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.clock import HostClock
+from kafka_timers.core.moments import moment_after
 from kafka_timers.core.text import bytes_in
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.documents import answer_document, timer_document

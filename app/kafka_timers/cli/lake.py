@@ -16,8 +16,8 @@ from rich.console import Console
 from kafka_timers.cli.options import Seconds, When, json_option, options_of, second_of, when_of
 from kafka_timers.cli.render import rows_table
 from kafka_timers.cli.running import log_to_stderr, needs
-from kafka_timers.client.request import moment_at
 from kafka_timers.clock import HostClock
+from kafka_timers.core.moments import moment_at
 from kafka_timers.operate.documents import row_document
 from kafka_timers.settings import LakeSettings
 

@@ -24,7 +24,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.internals import PromptConsumer
 from kafka_timers.broker.topics import answering
-from kafka_timers.client.request import Answer
+from kafka_timers.client.request import Answer, is_question
 from kafka_timers.core.wire import Condition, Future, Reply
 from kafka_timers.errors import AnswerError
 
@@ -188,6 +188,11 @@ def _answer_in(value: bytes) -> Answer | None:
 
 
 def _failure_text(future: Future, partition: int, place: str, why: str) -> str:
+    if is_question(future):
+        return (
+            f"{why}. What waits under {future.timerId!r} was asked in partition {partition} of timer-request at "
+            f"{place}, which changes nothing: `kafka-timers status` shows whether that partition has an owner"
+        )
     what = "cancel" if future.cancel else "create" if future.condition == Condition.IF_ABSENT else "move"
     stands = "stands if its condition holds" if future.condition else "stands"
     return (

@@ -5,19 +5,16 @@ Pure functions, shared by `TimerClient` and by the in-memory broker of `kafka_ti
 same to clients in other languages.
 """
 
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
 from kafka_timers.core.callbacks import Shown
-from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.wire import REQUEST_HEADER, SECOND_LIMIT, SERVICE_HEADERS, Condition, Future, Header, Reply
-from kafka_timers.errors import RequestError, WhenError
+from kafka_timers.core.wire import REQUEST_HEADER, SERVICE_HEADERS, Condition, Future, Header, Reply
+from kafka_timers.errors import RequestError
 
 __all__ = [
     "Answer",
@@ -30,22 +27,15 @@ __all__ = [
     "check_home",
     "checked_request",
     "future_of",
-    "moment_after",
-    "moment_at",
-    "moment_of",
+    "is_question",
     "only_if_absent",
     "only_if_pending",
     "question_of",
-    "second_of",
     "set_callback",
     "timed",
-    "when_of",
 ]
 
 Headers = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
 
 _PARTITION_MAX = (1 << 31) - 1
 # No log gets so long.
@@ -149,14 +139,15 @@ class Answer:
             when none is known.
         asked: partition:offset of the call's own record. Where a move or a create stands, this is the request of the
             new timer.
-        waits: with `IGNORED`: whether that earlier timer waits, so that it could still be moved or taken back.
+        waits: with `IGNORED`: whether that earlier timer waits, so that it could still be moved or taken back; None
+            if a worker of an earlier version has answered, which does not tell.
     """
 
     outcome: Outcome
     due_ms: int | None
     request: str | None
     asked: str
-    waits: bool = False
+    waits: bool | None = False
 
     @property
     def second(self) -> int | None:
@@ -173,7 +164,8 @@ class Answer:
         """
         outcome = Outcome(Reply.Outcome.Name(reply.outcome))
         due_ms = reply.second * 1000 + reply.millis if reply.second else None
-        return cls(outcome, due_ms, reply.request or None, reply.asked, reply.waits)
+        is_told = outcome is not Outcome.IGNORED or not reply.request or reply.HasField("waits")
+        return cls(outcome, due_ms, reply.request or None, reply.asked, reply.waits if is_told else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,86 +207,6 @@ class Pending:
         return cls(name, due_ms, request, topic, key, value, token, tuple(headers))
 
 
-def moment_at(when: datetime | float) -> int:
-    """
-    Return *when* in UNIX milliseconds: the first one that is not before it, so that a timer never fires too early.
-
-    A float is taken to the microsecond; what it has behind that comes from how floats are rounded.
-
-    Args:
-        when: an aware datetime, or UNIX seconds. A moment in the past is allowed: its timer fires at once.
-
-    Raises:
-        WhenError: *when* is neither, has no timezone, is not a finite number, or lies outside the years 1970 to 5138;
-            the text says what to give instead.
-    """
-    if isinstance(when, datetime):
-        if when.utcoffset() is None:
-            raise WhenError(f"{when!r} has no timezone: give an aware datetime, such as datetime.now(UTC) + delay")
-        # In whole microseconds: a float would lose them.
-        moment_ms = -((_EPOCH - when) // _MILLISECOND)
-    elif isinstance(when, bool) or not isinstance(when, int | float):
-        raise WhenError(f"{when!r} is of type {type(when).__name__}: give an aware datetime or UNIX seconds")
-    elif isinstance(when, float) and not math.isfinite(when):
-        raise WhenError(f"{when!r} is not a point in time: give an aware datetime or UNIX seconds")
-    elif when >= SECOND_LIMIT:
-        raise WhenError(f"{when!r} looks like milliseconds: give UNIX seconds, that is {when // 1000}")
-    else:
-        moment_ms = -(round(when * 1_000_000) // -1_000)
-    if not FIRST_MS <= moment_ms < SECOND_LIMIT * 1000:
-        raise WhenError(f"{when!r} lies outside the years 1970 to 5138: give a moment after the UNIX epoch")
-    return moment_ms
-
-
-def moment_after(delay: timedelta | float, now_s: float) -> int:
-    """
-    Return *now_s* + *delay* in UNIX milliseconds, the first one that is not before it.
-
-    Args:
-        delay: a timedelta or seconds; 0 is now.
-        now_s: UNIX seconds.
-
-    Raises:
-        WhenError: *delay* is neither, is not a finite number, is negative, or ends after the year 5138.
-    """
-    if isinstance(delay, timedelta):
-        delay_s = delay.total_seconds()
-    elif isinstance(delay, bool) or not isinstance(delay, int | float):
-        raise WhenError(f"{delay!r} is of type {type(delay).__name__}: give a timedelta or seconds from now")
-    else:
-        delay_s = delay
-    # One comparison refuses NaN too.
-    if not 0 <= delay_s < SECOND_LIMIT:
-        raise WhenError(f"a delay of {delay!r} is not possible: give 0 or more seconds, or a moment to at()")
-    return moment_at(now_s + delay_s)
-
-
-def when_of(text: str) -> datetime | float:
-    """
-    Return the point in time that *text* names: an aware datetime from ISO 8601, or UNIX seconds from a number.
-
-    Raises:
-        ValueError: *text* is neither, has no zone, or counts milliseconds.
-    """
-    if number := re.fullmatch(r"([0-9]+)(\.[0-9]+)?", text):
-        whole, fraction = number.groups()
-        if len(whole) > 12 or int(whole) >= SECOND_LIMIT:
-            raise ValueError(f"{text[:100]} is too large for UNIX seconds: are these milliseconds?")
-        return float(text) if fraction else int(text)
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is neither ISO 8601, as 2030-01-31T12:00:00Z, nor UNIX seconds") from error
-    if when.tzinfo is None:
-        raise ValueError(f"{text!r} has no zone: add Z for UTC, or an offset as +02:00")
-    return when
-
-
-def second_of(when: datetime | float) -> int:
-    """Return *when*, as `when_of` returns it, in UNIX seconds, a fraction cut off."""
-    return int(when.timestamp() if isinstance(when, datetime) else when)
-
-
 def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
     """
     Return the message that asks for *callback*; its millisecond comes with the key of its record.
@@ -333,30 +245,21 @@ def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
     return future
 
 
-def moment_of(when: datetime | float | None, after: timedelta | float | None, now_s: float) -> int:
-    """
-    Return the UNIX milliseconds of *when*, or of *after* from *now_s* on; one of them is given.
-
-    Raises:
-        WhenError: none or both are given; or as `moment_at` and `moment_after`.
-    """
-    if when is not None and after is None:
-        return moment_at(when)
-    if after is not None and when is None:
-        return moment_after(after, now_s)
-    raise WhenError("give either a moment or after=, the delay from now")
-
-
 def question_of(timer_id: str, partition: int) -> Future:
     """
     Return the message that changes nothing, and whose answer tells of the timer *timer_id*.
 
-    It is a cancel of a request that there is not, *partition* being the one of the id.
+    It is a cancel of a request that there is not, *partition* being the one of the id; see `is_question`.
 
     Raises:
         RequestError: *timer_id* is empty or no text.
     """
     return only_if_pending(cancel_of(timer_id), True, f"{partition}:{_NO_OFFSET}")
+
+
+def is_question(future: Future) -> bool:
+    """Tell whether *future* is one of `question_of`."""
+    return future.cancel and future.ifRequest.endswith(f":{_NO_OFFSET}")
 
 
 def set_callback(future: Future, topic: str, key: bytes | None, value: bytes | None) -> None:

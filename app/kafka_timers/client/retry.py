@@ -5,6 +5,7 @@ Pure. What is asked for is an ordinary timer, so thousands of records that wait 
 from the record, and it is asked for only if that id is not known: a receiver that reads a record twice repeats it once.
 """
 
+import hashlib
 import math
 import zlib
 from dataclasses import dataclass
@@ -136,13 +137,11 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
     gave_up = came >= policy.retries
     attempt = came if gave_up else came + 1
     place = f"{received.topic}/{received.partition}:{received.offset}"
-    # All copies of a callback tell one request; another record has its place alone.
-    request = named.get(REQUEST_HEADER)
-    name = f"retry/{request.decode(errors='replace') if request else place}"
-    first_id = named.get(RETRY_ID_HEADER if came else ID_HEADER)
+    is_again = RETRY_ATTEMPT_HEADER in named
+    first_id = named.get(RETRY_ID_HEADER if is_again else ID_HEADER)
     told: list[tuple[str, bytes | None]] = [
         (RETRY_ATTEMPT_HEADER, b"%d" % attempt),
-        (RETRY_FIRST_HEADER, named.get(RETRY_FIRST_HEADER) if came else place.encode()),
+        (RETRY_FIRST_HEADER, named.get(RETRY_FIRST_HEADER) if is_again else place.encode()),
     ]
     if first_id is not None:
         told.append((RETRY_ID_HEADER, first_id))
@@ -150,6 +149,7 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         told.append((RETRY_ERROR_HEADER, text[:_ERROR_CHARACTERS].encode(errors="replace")))
     token = named.get(TOKEN_HEADER)
+    name = _name_of(received, named.get(REQUEST_HEADER), policy)
     callback = CallbackSpec(
         policy.dead_letter_topic if gave_up else policy.topic or received.topic,
         received.key,
@@ -159,6 +159,20 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
         [*own_headers(received.headers), *told],
     )
     return Repeated(callback, 0.0 if gave_up else policy.delay_s(attempt, name), attempt, gave_up)
+
+
+def _name_of(received: Received, request: bytes | None, policy: RetryPolicy) -> str:
+    """Return the timer id by which the service knows that *received* was repeated already."""
+    # Consumer groups that read one topic have policies of their own, and each gets its record.
+    to = f"retry/{policy.topic or received.topic}/{policy.dead_letter_topic}"
+    if request is None:
+        return f"{to}/{received.topic}/{received.partition}:{received.offset}"
+    # All copies of a callback tell one request. So do records that a receiver has made of it, if it has passed on the
+    # headers; they differ in what they say.
+    content = hashlib.blake2b(digest_size=8)
+    for part in (received.topic.encode(), received.key or b"", received.value or b""):
+        content.update(b"%d:" % len(part) + part)
+    return f"{to}/{request.decode(errors='replace')}/{content.hexdigest()}"
 
 
 def _seconds(given: timedelta | float) -> float:

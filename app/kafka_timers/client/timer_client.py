@@ -26,9 +26,6 @@ from kafka_timers.client.request import (
     check_home,
     checked_request,
     future_of,
-    moment_after,
-    moment_at,
-    moment_of,
     only_if_absent,
     only_if_pending,
     question_of,
@@ -37,9 +34,10 @@ from kafka_timers.client.request import (
 from kafka_timers.client.retry import Retry, RetryPolicy, repeated
 from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.moments import moment_after, moment_at, moment_of
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import ASKED_BY_HEADER, Future, Topics
-from kafka_timers.errors import RequestError
+from kafka_timers.errors import AnswerError, RequestError
 
 __all__ = ["Answer", "Outcome", "Timer", "TimerClient"]
 
@@ -310,7 +308,8 @@ class TimerClient:
                 `timer-request` any more; or as in `cancel`.
             PublishError: the broker did not accept the move; after a time limit it still may.
             AnswerError: the move was accepted, and no answer came. It stands, or where it has a condition it stands if
-                it has found the timer.
+                it has found the timer. Without *topic* it may also be that what is pending could not be told, and then
+                nothing has changed; the text says which.
             BrokerError: the reply topic cannot be read; without *topic*, `timer-request` neither: this client may need
                 the right to.
             TopicsError: the reply topic does not exist.
@@ -343,7 +342,7 @@ class TimerClient:
         Raises:
             RequestError: as in `cancel`; or the request does not lie on `timer-request` any more.
             PublishError: the broker did not accept the question.
-            AnswerError: the question was accepted, and no answer came.
+            AnswerError: no answer came, or it came from a worker of an earlier version, which does not tell.
             BrokerError: the reply topic or `timer-request` cannot be read: this client may need the right to.
             TopicsError: the reply topic does not exist.
         """
@@ -407,9 +406,21 @@ class TimerClient:
         return await answers.answer(future, publishing, timeout_s)
 
     async def _known(self, timer_id: str, timeout_s: float) -> Answer:
-        """Return what the service knows of *timer_id*, without a change."""
-        home = partition_of(timer_id, self._channel.partitions) if isinstance(timer_id, str) else 0
-        return await self.ask(question_of(timer_id, home), None, timeout_s)
+        """
+        Return what the service knows of *timer_id*, without a change.
+
+        Raises:
+            AnswerError: as in `ask`; or a worker has answered that does not tell what waits.
+        """
+        name = cancel_of(timer_id).timerId
+        known = await self.ask(question_of(name, partition_of(name, self._channel.partitions)), None, timeout_s)
+        if known.waits is None:
+            raise AnswerError(
+                f"whether request {known.request} of {name!r} waits was not told, since a worker of an earlier version "
+                "has answered: upgrade all workers of the group; nothing has changed",
+                asked=known.asked,
+            )
+        return known
 
     async def _move_in_time(self, timer_id: str, due_ms: int, request: str | None, timeout_s: float) -> Answer:
         """Replace the pending timer, or that of *request* alone, by itself at *due_ms*."""
@@ -442,7 +453,7 @@ class TimerClient:
                 f"request {request} of {timer_id!r} lies on timer-request no more, so what it asks for is not known: "
                 "give topic, key and value"
             )
-        if future.timerId != timer_id:
+        if future.timerId != cancel_of(timer_id).timerId:
             raise RequestError(f"request {request} is not one of {timer_id!r}")
         for field in ("copy", "condition", "ifRequest"):
             future.ClearField(field)

@@ -11,8 +11,9 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
-from kafka_timers.client.request import CallbackSpec, future_of, moment_after, moment_at, set_callback, when_of
+from kafka_timers.client.request import CallbackSpec, future_of, set_callback
 from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.moments import moment_after, moment_at, when_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future
 from kafka_timers.errors import RequestError
 

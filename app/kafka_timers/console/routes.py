@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from kafka_timers import __version__
-from kafka_timers.client.request import Outcome, second_of, when_of
+from kafka_timers.client.request import Outcome
 from kafka_timers.console.access import Caller, Role, problem
 from kafka_timers.console.answers import (
     AheadOut,
@@ -41,6 +41,7 @@ from kafka_timers.console.models import Change, When, Wish
 from kafka_timers.console.pages import PAGES
 from kafka_timers.console.service import Service, TopicForbiddenError
 from kafka_timers.console.sharing import within
+from kafka_timers.core.moments import second_of, when_of
 from kafka_timers.core.outcomes import State
 from kafka_timers.core.pending import PLACE_PATTERN, UNITS_S
 from kafka_timers.core.rejected import Rejected

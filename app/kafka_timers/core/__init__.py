@@ -20,6 +20,7 @@ The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
     rejected       what is told of a refused request, and how it is asked for once more
     text           bytes of users in JSON
     durations      how long something lasts, as people write it
+    moments        points in time as callers give them, in UNIX milliseconds
     judging        from which offset on owners judge what earlier versions do not know
     ignored        until when seals name requests whose condition did not hold
     memory_store   a partition's rows in memory

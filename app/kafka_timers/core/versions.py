@@ -199,7 +199,8 @@ class Answer(NamedTuple):
         if self.version:
             reply.second, reply.millis = divmod(self.version.due_ms, 1000)
             reply.request = f"{partition}:{self.version.offset}"
-            reply.waits = self.version.waits
+            if self.outcome == Reply.IGNORED:
+                reply.waits = self.version.waits
         return reply
 
 
