@@ -10,11 +10,13 @@ Each method is that of `kafka_timers.TimerClient`, waits until it is done, and r
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -29,46 +31,108 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+def _closed() -> ClientStateError:
+    return ClientStateError("the client was closed: make another one")
+
+
 class _Loop:
     """
-    An event loop in a thread of its own, with a started client.
+    An event loop in a thread of its own, with a client that it starts.
+
+    A start that fails ends the loop and its thread, and so does `end`.
 
     Args:
         client: to be started.
+
+    Attributes:
+        started: done when the client is started or has failed to. Many threads wait for it, so none may cancel it.
     """
 
     def __init__(self, client: _AsyncClient) -> None:
-        self._loop = asyncio.new_event_loop()
-        # A daemon: whoever forgets to close the client can still end the program.
-        self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-timers", daemon=True)
-        self._thread.start()
         self.client = client
-        try:
-            self.run(client.start())
-        except BaseException:
-            self._end()
-            raise
+        self.started: Future[None] = Future()
+        self._ending = asyncio.Event()
+        # Between a look at `_ending` and what relies on it.
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        # Made before the thread, so that it has begun when `_begin_end` comes to cancel it.
+        self._life = self._loop.create_task(self._live())
+        # A daemon: whoever forgets to close the client can still end the program.
+        self._thread = threading.Thread(target=self._serve, name="kafka-timers", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the client could not be started."""
+        return self.started.done() and self.started.exception() is not None
 
     def run(self, work: Coroutine[Any, Any, _R]) -> _R:
-        """Return what *work* returns; when the caller is interrupted, *work* is cancelled."""
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """
+        Return what *work* returns; when the caller is interrupted, *work* is cancelled.
+
+        Raises:
+            ClientStateError: the client was closed before *work* was done.
+        """
+        with self._lock:
+            if self._ending.is_set():
+                work.close()
+                raise _closed()
+            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return waiting.result()
+        except CancelledError:
+            if self._ending.is_set():
+                raise _closed() from None
+            raise
         except BaseException:
             waiting.cancel()
             raise
 
-    def close(self) -> None:
-        """Stop the client and end the thread."""
-        try:
-            self.run(self.client.stop())
-        finally:
-            self._end()
+    def end(self) -> None:
+        """
+        Have the client stopped, or its start given up, and the thread ended; `join` waits for that.
 
-    def _end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        It takes no lock and waits for nothing: the garbage collector calls it in any thread, be it this loop's own.
+        """
+        # Raised by a loop that has ended, as after a start that failed.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._begin_end)
+
+    def join(self) -> None:
+        """Wait until the thread has ended."""
         self._thread.join()
+
+    def _begin_end(self) -> None:
+        with self._lock:
+            self._ending.set()
+        if not self.started.done():
+            self._life.cancel()
+
+    def _serve(self) -> None:
+        failure: BaseException | None = None
+        try:
+            self._loop.run_until_complete(self._life)
+        except asyncio.CancelledError:
+            failure = _closed()
+        except BaseException as error:
+            failure = error
         self._loop.close()
+        if failure is not None and not self.started.done():
+            self.started.set_exception(failure)
+
+    async def _live(self) -> None:
+        try:
+            await self.client.start()
+            self.started.set_result(None)
+            await self._ending.wait()
+            await self.client.stop()
+        finally:
+            # What `stop` does not wait for, such as a request that is being read. Whatever `run` has let in is a task
+            # by now: it was handed to the loop before `_ending` was set.
+            left = asyncio.all_tasks() - {self._life}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
 
 def _waiting(
@@ -90,7 +154,7 @@ class TimerClient:
 
     One for the whole process. Threads may share it, and calls of many threads at once travel in few batches. It
     connects with the first call, and anew in a process that was forked, so a module may make it when it is imported.
-    It is closed at the end of the program, or by `close`, or by `with`.
+    It is closed at the end of the program, or by `close`, or by `with`, or when nothing refers to it any more.
 
     Args:
         bootstrap: Kafka brokers, host:port, comma separated, or a `Kafka` that says how to log in.
@@ -118,6 +182,8 @@ class TimerClient:
             clock=clock,
         )
         self._loop: _Loop | None = None
+        # Ends the loop when this client is collected. Its thread would keep it otherwise.
+        self._end: weakref.finalize[[], TimerClient] | None = None
         self._lock = threading.Lock()
         self._is_closed = False
         _clients.add(self)
@@ -150,12 +216,17 @@ class TimerClient:
         self._opened()
 
     def close(self) -> None:
-        """Wait until what is under way is accepted or has failed, and disconnect; twice does no harm."""
+        """
+        Wait until what is under way is accepted or has failed, and disconnect; twice does no harm.
+
+        Calls of other threads that still wait then, for a connection or for what they read, end in `ClientStateError`.
+        """
         with self._lock:
             self._is_closed = True
-            loop, self._loop = self._loop, None
+            loop = self._detached()
         if loop is not None:
-            loop.close()
+            loop.end()
+            loop.join()
 
     def __enter__(self) -> Self:
         self.start()
@@ -169,17 +240,42 @@ class TimerClient:
     def _opened(self) -> _Loop:
         with self._lock:
             if self._is_closed:
-                raise ClientStateError("the client was closed: make another one")
+                raise _closed()
             if self._loop is None:
                 self._loop = _Loop(self._make())
-            return self._loop
+                self._end = weakref.finalize(self, self._loop.end)
+                # `_at_exit` does it, and waits.
+                self._end.atexit = False
+            loop = self._loop
+        # Without the lock: all threads that come meanwhile wait for the same attempt, and `close` can end it.
+        try:
+            loop.started.result()
+        except BaseException:
+            # An attempt goes on where only the wait for it was interrupted.
+            if loop.has_failed:
+                self._forget(loop)
+            raise
+        return loop
+
+    def _forget(self, loop: _Loop) -> None:
+        """Have the next call try anew, unless another thread that waited for *loop* has done so."""
+        with self._lock:
+            if self._loop is loop:
+                self._detached()
+
+    def _detached(self) -> _Loop | None:
+        """Return the loop, which is this client's no more."""
+        if self._end is not None:
+            self._end.detach()
+        loop, self._loop, self._end = self._loop, None, None
+        return loop
 
     def _forked(self) -> None:
         """Forget what the parent has: its thread is not here, and its lock may be held by one that is not either."""
-        if self._loop is not None:
+        if (loop := self._detached()) is not None:
             # Kept, since whatever it did on its way out it would do to the parent's sockets.
-            _of_parents.append(self._loop)
-        self._loop, self._lock = None, threading.Lock()
+            _of_parents.append(loop)
+        self._lock = threading.Lock()
 
 
 _clients: "weakref.WeakSet[TimerClient]" = weakref.WeakSet()

@@ -13,6 +13,7 @@ own, such as a management command.
 import os
 import sys
 import threading
+import traceback
 
 import django
 from confluent_kafka import Consumer
@@ -103,11 +104,23 @@ def receive() -> None:
             continue
         callback = Callback.of(record)
         if callback is not None and callback.key is not None:
+            # Whoever writes to the topic chooses the key: one that is no text is that of no order.
+            number = callback.key.decode(errors="replace")
             # One statement, so that reading the callback twice does no harm.
-            expired = Order.objects.filter(number=callback.key.decode(), state="placed", token=callback.token)
+            expired = Order.objects.filter(number=number, state="placed", token=callback.token)
             if expired.update(state="expired"):
-                print("expired", callback.key.decode(), flush=True)
+                print("expired", number, flush=True)
         consumer.commit(record)
+
+
+def receive_or_end() -> None:
+    """Receive, and end the process if that fails: a shop that went on without it would let no order expire."""
+    try:
+        receive()
+    except BaseException:
+        traceback.print_exc()
+        # Not sys.exit, which would end this thread alone. Whatever supervises the process starts it anew.
+        os._exit(1)
 
 
 urlpatterns = [path("orders/<number>", show), path("orders/<number>/pay", pay)]
@@ -116,6 +129,6 @@ if __name__ == "__main__":
     if Order._meta.db_table not in connection.introspection.table_names():
         with connection.schema_editor() as editor:
             editor.create_model(Order)
-    threading.Thread(target=receive, daemon=True).start()
+    threading.Thread(target=receive_or_end, daemon=True).start()
     sys.argv[1:] = []
     call_command("runserver", f"127.0.0.1:{PORT}", use_reloader=False)

@@ -84,9 +84,12 @@ async def test_an_order_comes_again_until_it_is_handled_or_given_up(plain_servic
     async with running(plain_service, sys.executable, worker, cwd=tmp_path) as process:
         await line_with(process, "ready")
         producer = Producer({"bootstrap.servers": plain_service.bootstrap})
+        producer.produce("orders", b"fail x", b"8")
+        producer.flush()
+        assert "again b'8'" in await line_with(process, "again"), "an order that is nonsense ends no worker"
         producer.produce("orders", b"fail 1", b"7")
         producer.flush()
-        assert await line_with(process, "again") == "again b'7' failed 1 of 1 times"
+        assert await line_with(process, "b'7' failed") == "again b'7' failed 1 of 1 times"
         assert await line_with(process, "handled") == "handled b'7' after 1"
 
 
