@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import NewPartitions
-from aiokafka.errors import CorruptRecordException
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import CorruptRecordException, UnknownTopicOrPartitionError
 from batches import append_batch, batch_of
 from brokers import administering, make_topic
 from click.testing import CliRunner
@@ -25,9 +26,11 @@ from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.lag import AdapterLag, adapter_lags
 from kafka_timers.adapters.reader import AdapterReader, Outlet, OwnedPartition
+from kafka_timers.broker import producer as broker_producer
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.topics import create
 from kafka_timers.cli.program import program
 from kafka_timers.clock import HostClock
@@ -90,11 +93,13 @@ class Harness:
             producer.poll(0)
         assert producer.flush(30) == 0
 
-    async def read(self, topic: str, count: int, quiet_s: float = 0.7) -> list[ConsumerRecord]:
+    async def read(
+        self, topic: str, count: int, quiet_s: float = 0.7, partitions: int = PARTITIONS
+    ) -> list[ConsumerRecord]:
         """Return the committed records of *topic*, once *count* are there and nothing more comes for a moment."""
         records: list[ConsumerRecord] = []
         async with consuming(Kafka(self.bootstrap), auto_offset_reset="earliest", fetch_max_wait_ms=50) as consumer:
-            where = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+            where = [TopicPartition(topic, number) for number in range(partitions)]
             consumer.assign(where)
             await consumer.seek_to_beginning(*where)
             end_s = time.monotonic() + LIMIT_S
@@ -455,6 +460,7 @@ async def test_one_that_was_shut_out_makes_nothing_visible_and_starts_anew(
             # What another worker does that takes over while this one is paused.
             rival = harness.reader()
             async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
+                await cluster.look_up([harness.prefix + "theirs"])
                 owned = await rival._acquire(cluster, TopicPartition(harness.prefix + "theirs", at))
                 await owned.producer.stop()
         harness.write([(b"s%d" % n, b"v", schedule()) for n in range(1_000)])
@@ -533,6 +539,78 @@ async def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_beginning(
     await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
 
 
+async def make_anew(harness: Harness, cluster: Cluster, partitions: int) -> None:
+    """Delete the other system's topic and make it anew, and have *cluster* know that."""
+    topic = harness.prefix + "theirs"
+    before = cluster.topic_id(topic)
+    async with administering(harness.bootstrap) as admin:
+        await admin.delete_topics([topic])
+    await asyncio.to_thread(_until_gone, harness.bootstrap, topic)
+    await make_topic(harness.bootstrap, topic, partitions)
+    async with asyncio.timeout(LIMIT_S):
+        while cluster.topic_id(topic) in (before, b""):
+            await cluster.refresh()
+
+
+async def test_what_was_read_of_a_topic_is_committed_for_that_topic_alone(harness: Harness) -> None:
+    """
+    The topic is made anew while a transaction is under way: its offset would have the first records of the new one be
+    passed over.
+    """
+    topic, group = harness.prefix + "theirs", harness.prefix + "g"
+    async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
+        await cluster.look_up([topic])
+        writer = broker_producer.Producer(cluster, group, 10.0, 1_000, "writer", group)
+        await writer.start()
+        assert await writer.committed(topic, 0) is None
+        writer.begin()
+        await make_anew(harness, cluster, 1)
+        # It has fewer partitions now.
+        assert cluster.partitions(topic) == [0]
+        await writer.send_offsets(topic, {0: 7})
+        await writer.commit()
+        assert await writer.committed(topic, 0) == 7
+        await writer.stop()
+        assert await GroupOffsets(cluster, group, 10.0, "later").committed(topic, 0) is None
+    async with Cluster.open(Kafka(harness.bootstrap)) as ignorant:
+        # As when a broker tells an error in place of the id: what was committed may well be of this topic.
+        with pytest.raises(UnknownTopicOrPartitionError, match=f"the id of topic {topic} is not known") as caught:
+            await GroupOffsets(ignorant, group, 10.0, "other").committed(topic, 0)
+    assert caught.value.retriable
+
+
+async def test_what_was_read_while_a_topic_was_made_anew_is_not_passed_on(harness: Harness) -> None:
+    """It is of either, and the new one is read from its beginning."""
+    reader = harness.reader()
+    follow, passed_on, made = reader._follow, reader._pass_on, asyncio.Event()
+    positions: list[int] = []
+
+    async def counts(at: TopicPartition, owned: OwnedPartition, records: Sequence[SourceRecord], position: int) -> None:
+        positions.append(position)
+        await passed_on(at, owned, records, position)
+
+    async def follows(cluster: Cluster, at: TopicPartition, owned: OwnedPartition) -> None:
+        take = owned.source.take
+
+        async def takes(count_max: int) -> list[SourceRecord]:
+            records = await take(count_max)
+            if records and not made.is_set():
+                made.set()
+                await make_anew(harness, cluster, 1)
+                harness.write([(b"after", b"v", schedule())] * 3, partition=0)
+            return records
+
+        owned.source.take = takes  # type: ignore[method-assign]
+        await follow(cluster, at, owned)
+
+    reader._follow, reader._pass_on = follows, counts
+    harness.write([(b"before", b"v", schedule())] * 2, partition=0)
+    async with harness.run(reader):
+        found = parsed(await harness.requests(3))
+    assert [future.tombstoneKey for _, future in found] == ["after"] * 3
+    assert positions == [3]
+
+
 def _until_gone(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     while topic in admin.list_topics(timeout=10).topics:
@@ -599,14 +677,86 @@ async def test_a_schedule_that_etf1_would_take_off_its_topic_goes_and_ends_the_o
         await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
         # Our own tombstones are passed over.
         assert len(await harness.requests(2)) == 2
-        there = await harness.read(topic, 6)
+        there = await harness.read(topic, 6, partitions=2)
     assert {record.key for record in rejected} == {b"moved", b"no topic", b"\xff"}
     assert [(future.timerId, future.cancel) for _, future in requests] == [
         (f"etf1:{topic}:moved", False),
         (f"etf1:{topic}:moved", True),
     ]
-    tombstones = {record.key: (record.partition, dict(record.headers)) for record in there if record.value is None}
-    assert tombstones == {
+    assert {record.key: (record.partition, dict(record.headers)) for record in there if record.value is None} == {
         b"moved": (0, {"timer-rejected-reason": b"past-grace"}),
         b"no topic": (1, {"timer-rejected-reason": b"topic-missing"}),
     }
+
+
+def tombstones(records: Sequence[ConsumerRecord]) -> list[bytes]:
+    return sorted(record.key for record in records if record.value is None)
+
+
+async def test_a_refused_schedule_does_not_take_a_later_version_with_it(harness: Harness) -> None:
+    """On a compacted topic its tombstone would lie behind that. Here both are in one batch, or far from each other."""
+    topic, no_epoch = harness.prefix + "theirs", {"scheduler-target-topic": b"t"}
+    harness.write([(b"far", b"v1", no_epoch), (b"alone", b"v1", no_epoch)], partition=0)
+    harness.write([(b"s%d" % number, b"v", schedule()) for number in range(6_000)], partition=0)
+    harness.write([(b"far", b"v2", schedule())], partition=0)
+    async with harness.open():
+        await harness.requests(6_001)
+        harness.write([(b"near", b"v1", no_epoch), (b"near", b"v2", schedule())], partition=0)
+        await harness.requests(6_002)
+        assert {record.key for record in await harness.read(harness.topics.rejected, 3)} == {b"far", b"alone", b"near"}
+        there = await harness.read(topic, 6_006, partitions=2)
+    assert tombstones(there) == [b"alone"]
+
+
+async def test_a_schedule_topic_that_takes_no_tombstones_holds_nothing_up(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its limit is less than a tombstone's size here; rights that lack are told in the same way."""
+    topic, no_epoch = harness.prefix + "small", {"scheduler-target-topic": b"t"}
+    await make_topic(harness.bootstrap, topic, 1)
+    harness.write([(b"bad-%d" % number, b"v", no_epoch) for number in range(3)], topic="small")
+    harness.write([(b"good", b"v", schedule())], topic="small")
+    await limit(harness, topic, 80)
+    async with harness.open(topic="small"):
+        assert [future.tombstoneKey for _, future in parsed(await harness.requests(1))] == ["good"]
+        assert len(await harness.read(harness.topics.rejected, 3)) == 3
+        await limit(harness, topic, 1_000_000)
+        harness.write([(b"bad-3", b"v", no_epoch), (b"better", b"v", schedule())], topic="small")
+        assert len(await harness.requests(2)) == 2
+        assert len(await harness.read(harness.topics.rejected, 4)) == 4
+    assert value_of(harness, "kafka_timers_door_failures_total") == 0
+    [told] = [each.getMessage() for each in caplog.records if "takes no tombstones" in each.getMessage()]
+    assert told.startswith(f"door etf1={topic}: {topic} partition 0 takes no tombstones (")
+    assert "TOO_LARGE" in told
+    assert "kafka-timers acls" in told
+    # Nothing that was refused before is tried again.
+    async with harness.open(topic="small"):
+        harness.write([(b"bad-4", b"v", no_epoch)], topic="small")
+        there = await harness.read(topic, 7, partitions=1)
+    assert tombstones(there) == [b"bad-4"]
+
+
+async def limit(harness: Harness, topic: str, bytes_max: int) -> None:
+    """Have *topic* take no larger batches."""
+    async with administering(harness.bootstrap) as admin:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": str(bytes_max)})
+        await admin.alter_configs([resource])
+
+
+async def test_what_has_fired_here_does_not_fire_again_when_the_door_begins_anew(harness: Harness) -> None:
+    """Our own tombstones tell of it, unless the last version was not due yet by then."""
+    past, own = int(time.time()) - 1_000, {"timer-request": b"0:1"}
+
+    def write(key: bytes, value: bytes | None, headers: Headers, at_s: int) -> None:
+        harness.write([(key, value, headers)], partition=0, timestamp=at_s * 1000)
+
+    for key in (b"fired", b"again", b"moved"):
+        write(key, b"v1", schedule(past), past - 50)
+    write(b"moved", b"v2", schedule(past + 5), past - 1)
+    for key in (b"fired", b"again", b"moved"):
+        write(key, None, own, past)
+    write(b"again", b"v2", schedule(past + 7), past + 1)
+    async with harness.open():
+        await until(lambda: value_of(harness, "kafka_timers_door_records_total") == 8)
+        found = parsed(await harness.requests(2))
+    assert sorted((future.tombstoneKey, future.callBack) for _, future in found) == [("again", b"v2"), ("moved", b"v2")]

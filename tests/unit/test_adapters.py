@@ -496,6 +496,7 @@ def test_a_second_that_is_none_is_refused(text: bytes | None, reason: Refusal) -
         ((("timer-expiry", b"1893456000000.5"),), Refusal.EXPIRY_INVALID),
         ((("timer-expiry", b"189345600000000"),), Refusal.EXPIRY_INVALID),
         ((("timer-expiry", "١٢".encode()),), Refusal.EXPIRY_INVALID),
+        ((("timer-expiry", b"99999999999.9999999"),), Refusal.EXPIRY_OUT_OF_RANGE),
         ((("timer-expiry", b"9" * 5_000),), Refusal.EXPIRY_INVALID),
         ((("timer-expiry", b"2030-01-01T00:00:00"),), Refusal.EXPIRY_INVALID),
         ((("timer-expiry", b"2030-02-30T00:00:00Z"),), Refusal.EXPIRY_INVALID),

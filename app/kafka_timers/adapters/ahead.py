@@ -21,15 +21,24 @@ _STRIDE_RECORDS = 250
 
 
 class Last(NamedTuple):
-    """The last version of a timer: its offset, and key and UNIX milliseconds of its record; key None for a cancel."""
+    """
+    The last version of a timer: its offset, key and UNIX milliseconds of its record, and its second.
+
+    Key and second are None for what is cancelled, or has fired.
+    """
 
     offset: int
     key: bytes | None
     timestamp_ms: int
+    second: int | None
 
 
 async def last_versions(
-    source: SourceLog, end: int, parse: Callable[[SourceRecord], Parsed | StrEnum], due_s: float
+    source: SourceLog,
+    end: int,
+    parse: Callable[[SourceRecord], Parsed | StrEnum],
+    due_s: float,
+    fired: Callable[[SourceRecord], bytes | None] = lambda _: None,
 ) -> dict[bytes, Last]:
     """
     Return the last version of each timer of a partition that may be due, by its name.
@@ -39,6 +48,8 @@ async def last_versions(
         end: offset behind the backlog.
         parse: returns the command of a record.
         due_s: UNIX seconds: what is due later is left out, unless it replaces what is not.
+        fired: returns the name of the timer that a record says has fired here, None of any other record. The last
+            version is over by that if it was due by then; one that was moved on in time is not what has fired.
     """
     last: dict[bytes, Last] = {}
     while source.position < end:
@@ -48,7 +59,11 @@ async def last_versions(
                 is_due = command.second is not None and command.second <= due_s
                 if is_due or command.name in last:
                     key = None if command.second is None else record.key
-                    last[command.name] = Last(record.offset, key, record.timestamp)
+                    last[command.name] = Last(record.offset, key, record.timestamp, command.second)
+            elif command is None and (name := fired(record)) is not None and name in last:
+                due = last[name].second
+                if due is not None and due * 1000 <= record.timestamp:
+                    last[name] = Last(record.offset, None, record.timestamp, None)
         # Ticks and heartbeats get their turn.
         await asyncio.sleep(0)
     return last

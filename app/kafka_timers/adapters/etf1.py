@@ -40,13 +40,24 @@ ENDED = frozenset(
 _OWN = {REQUEST_HEADER, REASON_HEADER}
 
 
+def fired_here(record: SourceRecord) -> bytes | None:
+    """Return the id of the timer whose firing *record*, our own tombstone, tells of; None for any other record."""
+    if record.value is not None or not record.key or REQUEST_HEADER not in headers_by_name(record):
+        return None
+    return _timer_id(record.topic.encode(), record.key)
+
+
+def _timer_id(topic: bytes, key: bytes) -> bytes:
+    return b"etf1:%b:%b" % (topic, key)
+
+
 def parse(record: SourceRecord) -> Parsed:
     """Return the command that *record*, a schedule, stands for, or why it is refused."""
     key, headers = record.key, headers_by_name(record)
     if not key or not key.strip():
         return Refusal.KEY_MISSING
     topic = record.topic.encode()
-    timer_id = b"etf1:%b:%b" % (topic, key)
+    timer_id = _timer_id(topic, key)
     if record.value is None:
         return None if _OWN & headers.keys() else cancel_command(timer_id)
     second = expiry_in(headers.get("scheduler-epoch"))

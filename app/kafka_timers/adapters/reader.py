@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError, for_code
@@ -35,7 +34,8 @@ from kafka_timers.adapters import ADAPTERS, WITH_IDS, adapter_group
 from kafka_timers.adapters.ahead import last_versions, superseded_elsewhere
 from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord, TooManyHopsError, cancel_command
 from kafka_timers.adapters.countdown import Callers
-from kafka_timers.adapters.etf1 import ENDED
+from kafka_timers.adapters.ending import Ending
+from kafka_timers.adapters.etf1 import fired_here
 from kafka_timers.adapters.headers import names_of, parser_of
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker import codes
@@ -47,10 +47,11 @@ from kafka_timers.broker.odd_batches import shown
 from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.producing import naming_the_timeout
+from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target, topics_in
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import REASON_HEADER, REJECT_PREFIX, reject_headers
+from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
 from kafka_timers.errors import TopicsError
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
@@ -94,8 +95,8 @@ class Outlet:
 @dataclass(slots=True)
 class OwnedPartition:
     """
-    An owned partition: its producer, what it reads and of which topic, the offset up to which that was passed on, and
-    up to where the latest version of each timer is known.
+    An owned partition: its producer, what it reads and of which topic, the offset up to which that was passed on,
+    up to where the latest version of each timer is known, and what ends schedules that are refused.
     """
 
     producer: Producer
@@ -105,6 +106,7 @@ class OwnedPartition:
     latest: dict[bytes, int]
     callers: Callers
     topic_id: bytes
+    ending: Ending
 
 
 @dataclass(slots=True)
@@ -112,6 +114,7 @@ class Passing:
     """The contents of a transaction."""
 
     batches: list[Ready] = field(default_factory=list)
+    tombstones: list[Ready] = field(default_factory=list)
     made: int = 0
     refused: Counter[StrEnum] = field(default_factory=Counter)
 
@@ -272,7 +275,9 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         """Shut out the previous owner of the partition, and have it read on from its committed offset."""
         settings, number = self._settings, at.partition
         timeout_s = settings.transaction_timeout_s
-        topic_id = cluster.topic_id(at.topic)
+        if not (topic_id := cluster.topic_id(at.topic)):
+            raise TopicsError(f"{self._title}: topic {at.topic} was deleted, or no broker tells its id now")
+        ending = Ending(is_on=self._writes_tombstones)
         name = transactional_id(self._group, settings.topic_prefix, at.topic, number)
         lane, bytes_max = f"door {number}", self._outlet.batch_bytes
         producer = Producer(cluster, name, timeout_s, bytes_max, lane, self._group)
@@ -280,27 +285,44 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             with naming_the_timeout(timeout_s):
                 await producer.start()
             committed = await producer.committed(at.topic, number)
+            self._check_id(cluster, at, topic_id)
             bounds = LogBounds(cluster, at.topic)
             beginning = (await bounds.starts([number]))[number]
             # A leader that has not what was read is none any more.
             ahead, latest = await bounds.end(number, above=committed - 1 if committed else None), dict[bytes, int]()
             position = beginning if committed is None else max(committed, beginning)
             if self._name in WITH_IDS and ahead > position:
-                latest = await self._latest(cluster, at, position, ahead)
+                latest = await self._latest(cluster, at, position, ahead, ending, is_new=committed is None)
         except BaseException:
             await producer.stop()
             raise
         source = SourceLog(cluster, at.topic, number, position, f"reading {number}")
         log.info("%s: reads partition %d from offset %d", self._title, number, position)
         callers = Callers(required=settings.door_require_caller, limit=settings.door_caller_limit)
-        return OwnedPartition(producer, source, position, ahead, latest, callers, topic_id)
+        return OwnedPartition(producer, source, position, ahead, latest, callers, topic_id, ending)
 
-    async def _latest(self, cluster: Cluster, at: TopicPartition, position: int, end: int) -> dict[bytes, int]:
+    def _check_id(self, cluster: Cluster, at: TopicPartition, topic_id: bytes) -> None:
+        if cluster.topic_id(at.topic) != topic_id:
+            raise TopicsError(f"{self._title}: topic {at.topic} was deleted, or made anew")
+
+    async def _latest(
+        self, cluster: Cluster, at: TopicPartition, position: int, end: int, ending: Ending, *, is_new: bool
+    ) -> dict[bytes, int]:
         """Return the last offset from *position* to *end* of each timer that may be due before *end* is passed on."""
+        due_s = self._clock.wall_s() + _AHEAD_S
+        past_s = due_s if self._settings.door_grace_s >= 0 else -1
+
+        def parse(record: SourceRecord) -> Parsed | StrEnum:
+            parsed = self._parse(record, tell=False)
+            ending.look_ahead(record, parsed, past_s)
+            return parsed
+
+        # A version that was written before our own tombstone and not passed on by then has not fired: if the group has
+        # an offset, what lies behind that is such. If it has none, all may have fired.
+        fired = {"fired": fired_here} if is_new and self._name == "etf1" else {}
         source = SourceLog(cluster, at.topic, at.partition, position, f"reading ahead {at.partition}")
         try:
-            parse = partial(self._parse, tell=False)
-            last = await last_versions(source, end, parse, self._clock.wall_s() + _AHEAD_S)
+            last = await last_versions(source, end, parse, due_s, **fired)
         finally:
             await source.close()
         latest = {name: each.offset for name, each in last.items()}
@@ -331,12 +353,12 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         """Pass on what comes until the partition is revoked."""
         source = owned.source
         while True:
-            if cluster.topic_id(at.topic) != owned.topic_id:
-                raise TopicsError(f"{self._title}: topic {at.topic} was deleted, or made anew")
             records = await source.take(_STRIDE_RECORDS)
             while source.has_more and len(records) < _RECORDS_MAX:
                 await asyncio.sleep(0)
                 records += await source.take(_STRIDE_RECORDS)
+            # Now, since the topic may have been made anew while they were waited for.
+            self._check_id(cluster, at, owned.topic_id)
             # Also markers of transactions are passed, so that nothing seems to be left where nothing is.
             position = source.position
             if position > owned.position:
@@ -357,15 +379,32 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
     ) -> None:
         """Pass *records* on, after which the partition has been read up to *position*."""
         batch, producer = await self._built(owned, records), owned.producer
-        producer.begin()
-        for ready, topic, to in batch.batches:
-            producer.send(ready, topic, to)
-        await producer.send_offsets(at.topic, {at.partition: position})
-        await producer.commit()
+        try:
+            await self._commit(at, producer, [*batch.batches, *batch.tombstones], position)
+        except RefusedError as error:
+            refused = [each for each in error.refusals if each.topic == at.topic]
+            if not batch.tombstones or not refused:
+                raise
+            # They tidy up. Nothing that anybody waits for is held up by that.
+            owned.ending.is_on = False
+            log.warning(
+                f"{self._title}: {at.topic} partition {at.partition} takes no tombstones ({refused[0]}), so schedules "
+                "that are refused stay there. Give workers the rights that `kafka-timers acls` lists, and restart them"
+            )
+            await producer.abort()
+            await self._commit(at, producer, batch.batches, position)
         owned.position = position
         if position >= owned.ahead:
             owned.latest = {}
+            owned.ending.forget()
         self._count(owned, len(records), batch)
+
+    async def _commit(self, at: TopicPartition, producer: Producer, batches: Iterable[Ready], position: int) -> None:
+        producer.begin()
+        for ready, topic, to in batches:
+            producer.send(ready, topic, to)
+        await producer.send_offsets(at.topic, {at.partition: position})
+        await producer.commit()
 
     def _count(self, owned: OwnedPartition, records: int, batch: Passing) -> None:
         metrics, name = self._metrics, self._name
@@ -384,6 +423,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         grace_s = self._settings.door_grace_s
         oldest_s = -1 if grace_s < 0 else now_ms // 1000 - grace_s
         is_countdown, latest, ahead = self._name == "countdown", owned.latest, owned.ahead
+        refused: list[tuple[SourceRecord, StrEnum]] = []
         for number, record in enumerate(records):
             if number % _STRIDE_RECORDS == 0:
                 await asyncio.sleep(0)
@@ -409,23 +449,13 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                     continue
             out.refused[parsed] += 1
             self._reject(filling, record, parsed, now_ms)
-            if self._writes_tombstones and record.key and parsed in ENDED:
-                self._end(filling, record, parsed, now_ms)
-        out.batches = filling.all()
+            refused.append((record, parsed))
+            if self._writes_tombstones and parsed is Refusal.PAST_GRACE and name:
+                # A schedule of etf1 that was moved into the past does not leave the version before it to fire.
+                cancel, at = cancel_command(name), hash_of(name) % partitions
+                filling.add(outlet.requests, at, now_ms, cancel.key, cancel.future)
+        out.batches, out.tombstones = filling.all(), owned.ending.tombstones(refused, records, now_ms)
         return out
-
-    def _end(self, filling: Filling, record: SourceRecord, reason: StrEnum, now_ms: int) -> None:
-        """
-        Have a schedule of etf1 that is refused end, as that scheduler does: it goes from its topic.
-
-        One that was moved into the past does not leave the version before it to fire.
-        """
-        if reason is Refusal.PAST_GRACE and isinstance(command := self._parse_record(record), Command) and command.name:
-            cancel = cancel_command(command.name)
-            at = hash_of(command.name) % self._outlet.requests_take.partitions
-            filling.add(self._outlet.requests, at, now_ms, cancel.key, cancel.future)
-        told: Headers = [(REASON_HEADER, reason.encode())]
-        filling.add(record.topic, record.partition, now_ms, record.key, None, told)
 
     def _parse(self, record: SourceRecord, *, tell: bool) -> Parsed | StrEnum:
         try:

@@ -211,8 +211,9 @@ class Cluster:
                 self._leaders = {at: leader for at, leader in self._leaders.items() if at[0] != topic}
                 continue
             if self._topics[topic] != topic_id:
-                # Made anew: its epochs begin anew too.
+                # Made anew: its epochs begin anew too, and it may have fewer partitions.
                 self._leaders = {at: leader for at, leader in self._leaders.items() if at[0] != topic}
+                self._replicas = {at: nodes for at, nodes in self._replicas.items() if at[0] != topic}
             self._topics[topic] = topic_id
             self._wrong.pop(topic, None)
             for _, number, node, epoch, replicas, *_ in partitions:

@@ -3,12 +3,20 @@ The committed offsets of a consumer group, written in the transactions of a prod
 
 What a coordinator tells proves nothing: one that was cut off from the others does not know what was committed
 elsewhere. `broker.producer.Producer.committed` reads behind a commit of its own, and so has a proof.
+
+An offset may outlive its topic, and another one may have the name by then. So the topic's id is committed beside it:
+
+    id A, offset 900     the topic is deleted and made anew, with id B     900 is no offset of B, which is read from 0
+
+It is the id that the topic had when these offsets were first asked for or committed, and stays that: what was read
+before the topic was made anew is committed for the one it was read of, however late that is.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 from aiokafka.client import CoordinationType
+from aiokafka.errors import UnknownTopicOrPartitionError
 from aiokafka.protocol.transaction import TxnOffsetCommitRequest
 
 from kafka_timers.broker.asking import CoordinatorLink, gravest
@@ -21,7 +29,7 @@ __all__ = ["GroupOffsets"]
 
 class GroupOffsets:
     """
-    The offsets of one group.
+    The offsets of one group, by one who reads topics with them; who reads a topic anew makes another one of these.
 
     Args:
         cluster: to ask.
@@ -34,6 +42,8 @@ class GroupOffsets:
         self.group = group
         self._cluster = cluster
         self._link = CoordinatorLink(cluster, CoordinationType.GROUP, group, timeout_s, lane)
+        # By the topic's name.
+        self._ids: dict[str, bytes] = {}
 
     @property
     def trouble(self) -> str:
@@ -59,6 +69,7 @@ class GroupOffsets:
 
         Raises:
             KafkaTimeoutError: no coordinator has answered in time, or a transaction is still open.
+            UnknownTopicOrPartitionError: the topic's id is not known now, so whether the offset is of it is not either.
             aiokafka.errors.KafkaError: it refuses.
         """
         what = f"tell the offset of {topic} partition {number}"
@@ -71,13 +82,22 @@ class GroupOffsets:
         if code := code_of(answer):
             self._link.refuse(code, what)
         [(_, [(_, offset, _, note, *_)], _)] = answer.topics
-        if offset < 0 or (note and note != self._note(topic)):
+        if offset < 0:
             return None
+        if note:
+            known = self._note(topic)
+            if not known:
+                # One broker's error would have the whole topic read anew.
+                raise UnknownTopicOrPartitionError(f"the id of topic {topic} is not known: cannot {what}")
+            if note != known:
+                return None
         return int(offset)
 
     def _note(self, topic: str) -> str:
-        """Return what is committed beside an offset: of which topic it is, since the offset may outlive that."""
-        return self._cluster.topic_id(topic).hex()
+        """Return what is committed beside an offset: of which topic it is; empty if that is not known."""
+        if topic not in self._ids and (found := self._cluster.topic_id(topic)):
+            self._ids[topic] = found
+        return self._ids.get(topic, b"").hex()
 
     async def commit(
         self, transactional_id: str, identity: Identity, topic: str, offsets: Mapping[int, int], *, joins: bool

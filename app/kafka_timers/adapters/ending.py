@@ -1,0 +1,88 @@
+"""
+Tombstones for the schedules of etf1 that are refused, as that scheduler writes them: what it would not fire goes.
+
+A tombstone lies behind all that the topic has by then, so where that is compacted it removes a later version as well:
+
+    offset 5  k, without an epoch: refused     offset 8  k, a schedule     offset 9  k, the tombstone for offset 5
+
+So there is none for a schedule behind which another record of its key is known. One that is written after the door has
+read so far cannot be known, and is in `timer-request` soon, where nothing is compacted.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from kafka_timers.adapters.commands import Command, Parsed, SourceRecord
+from kafka_timers.adapters.etf1 import ENDED
+from kafka_timers.broker.batches import Batch
+from kafka_timers.core.wire import REASON_HEADER
+from kafka_timers.worker.ports import Ready
+from kafka_timers.worker.sender import Filling
+
+__all__ = ["Ending"]
+
+# Less than any topic takes that has schedules; tombstones are few.
+_BATCH_BYTES = 16 << 10
+
+
+class Ending:
+    """
+    Ends the schedules of one partition that are refused.
+
+    Args:
+        is_on: whether tombstones are written at all.
+    """
+
+    def __init__(self, *, is_on: bool) -> None:
+        self.is_on = is_on
+        # Where the last record lies of each key that may need a tombstone, as far as was read ahead.
+        self._last: dict[bytes, int] = {}
+
+    def look_ahead(self, record: SourceRecord, parsed: Parsed | StrEnum, past_s: float) -> None:
+        """
+        Take note of *record*, which is read ahead.
+
+        Args:
+            record: offsets ascending.
+            parsed: what it stands for.
+            past_s: UNIX seconds: what is due later is not refused as past its grace.
+        """
+        key = record.key
+        if not self.is_on or not key:
+            return
+        if isinstance(parsed, Command):
+            may_end = parsed.second is not None and parsed.second <= past_s
+        else:
+            may_end = parsed in ENDED
+        if may_end or key in self._last:
+            self._last[key] = record.offset
+
+    def forget(self) -> None:
+        """Forget what was read ahead: all of it has been passed on."""
+        self._last = {}
+
+    def tombstones(
+        self, refused: Sequence[tuple[SourceRecord, StrEnum]], records: Sequence[SourceRecord], now_ms: int
+    ) -> list[Ready]:
+        """
+        Return the tombstones to be written, as batches.
+
+        Args:
+            refused: schedules, and why they are refused.
+            records: all that is passed on with them, offsets ascending.
+            now_ms: timestamp of the tombstones.
+        """
+        ending = [(each, reason) for each, reason in refused if each.key and reason in ENDED]
+        if not self.is_on or not ending:
+            return []
+        last = self._last | {each.key: each.offset for each in records if each.key and not self._is_known(each)}
+        filling = Filling(lambda: Batch(_BATCH_BYTES, is_transactional=True))
+        for record, reason in ending:
+            if last.get(record.key or b"", -1) <= record.offset:
+                told: list[tuple[str, bytes | None]] = [(REASON_HEADER, reason.encode())]
+                filling.add(record.topic, record.partition, now_ms, record.key, None, told)
+        return filling.all()
+
+    def _is_known(self, record: SourceRecord) -> bool:
+        """Tell whether a record behind *record* is known from reading ahead."""
+        return self._last.get(record.key or b"", -1) > record.offset
