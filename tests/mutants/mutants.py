@@ -694,6 +694,18 @@ MUTANTS = [
         "            return self.partition % partitions\n",
     ),
     _one(
+        "a seal does not tell of far callbacks, of which the lake sends copies",
+        VERDICTS,
+        "topics=topics, has_callbacks=has_callbacks)\n",
+        "topics=topics, has_callbacks=has_callbacks and bool(rows))\n",
+    ),
+    _one(
+        "an empty key is none",
+        CALLBACKS,
+        "        return (otherwise if self.hashed is None else hash_of(self.hashed)) % partitions\n",
+        "        return (hash_of(self.hashed) if self.hashed else otherwise) % partitions\n",
+    ),
+    _one(
         "a tombstone has an empty value",
         CALLBACKS,
         "        return cls(asked.topic, key, value, partition,",
