@@ -8,7 +8,7 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import Copied
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.versions import Answer, Decided, TimerRecord, Version
+from kafka_timers.core.versions import Answer, Decided, Original, TimerRecord, Version
 from kafka_timers.core.wire import ID_MEMORY_MS, ID_MEMORY_S, Condition, Reply, Sealed
 
 EARLY_MS, SECOND, DUE_MS = 5_000, 10, 10_000
@@ -83,6 +83,19 @@ def test_a_reply_names_the_asking_record_and_the_request_that_it_is_about() -> N
     assert Answer(7, b"replies", b"a", Reply.UNKNOWN, None).reply(2) == Reply(
         timerId="a", outcome="UNKNOWN", asked="2:7"
     )
+
+
+def test_a_copy_fires_and_leaves_the_last_word_to_what_was_decided_of_its_id_since() -> None:
+    """An owner that has begun behind the original knows the cancel behind it alone, which came too late for it."""
+    partition = Partition(0, horizon_s=5)
+    known = dict(decide([asked(9, None, 11_000)], {}, partition).versions)
+    before = known[b"a"]
+    assert before is not None
+    assert (before.offset, before.latest) == (0, 9)
+    copy = TimerRecord(b"a", DUE_MS, 20, 12_000, b"", original=Original(3, 1, 12, 11))
+    decided = decide([copy, asked(21, None, 12_500)], known, partition)
+    assert decided.dropped == {}
+    assert [Reply.Outcome.Name(answer.outcome) for answer in decided.answers] == ["UNKNOWN"]
 
 
 # --- conditions ------------------------------------------------------------------------------------------------------
