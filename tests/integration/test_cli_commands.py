@@ -188,6 +188,8 @@ async def answered(bootstrap: str, prefix: str) -> AsyncIterator[list[ConsumerRe
                 reply = Reply(timerId=future.timerId, outcome=name, asked=f"{record.partition}:{record.offset}")
                 if name not in NOT_KNOWN:
                     reply.second, reply.request = 1_900_000_000, "0:17"
+                if name is Outcome.IGNORED:
+                    reply.waits = False
                 await producer.send_and_wait(future.replyTopic, reply.SerializeToString(), future.timerId.encode())
 
     await topics.create(Kafka(bootstrap), prefix, 1)
