@@ -38,7 +38,7 @@ async def last_versions(
     end: int,
     parse: Callable[[SourceRecord], Parsed | StrEnum],
     due_s: float,
-    fired: Callable[[SourceRecord], bytes | None] = lambda _: None,
+    fired: Callable[[SourceRecord], bytes | None] | None,
 ) -> dict[bytes, Last]:
     """
     Return the last version of each timer of a partition that may be due, by its name.
@@ -48,8 +48,9 @@ async def last_versions(
         end: offset behind the backlog.
         parse: returns the command of a record.
         due_s: UNIX seconds: what is due later is left out, unless it replaces what is not.
-        fired: returns the name of the timer that a record says has fired here, None of any other record. The last
-            version is over by that if it was due by then; one that was moved on in time is not what has fired.
+        fired: returns the name of the timer that a record says has fired here, None of any other record; None where
+            no record says so. The last version is over by that if it was due by then; one that was moved on in time is
+            not what has fired.
     """
     last: dict[bytes, Last] = {}
     while source.position < end:
@@ -60,7 +61,7 @@ async def last_versions(
                 if is_due or command.name in last:
                     key = None if command.second is None else record.key
                     last[command.name] = Last(record.offset, key, record.timestamp, command.second)
-            elif command is None and (name := fired(record)) is not None and name in last:
+            elif command is None and fired and (name := fired(record)) is not None and name in last:
                 due = last[name].second
                 if due is not None and due * 1000 <= record.timestamp:
                     last[name] = Last(record.offset, None, record.timestamp, None)

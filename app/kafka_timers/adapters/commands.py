@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from kafka_timers.core.keys import FIRST_MS
 from kafka_timers.core.moments import moment_at
+from kafka_timers.core.text import is_text
 from kafka_timers.core.wire import (
     HOPS_HEADER,
     REQUEST_HEADER,
@@ -35,6 +36,7 @@ __all__ = [
     "forwarded_headers",
     "headers_by_name",
     "pack_future",
+    "partition_in",
     "rfc3339_ms",
 ]
 
@@ -44,6 +46,7 @@ SourceHeaders = Sequence[tuple[str, bytes | None]]
 _HOPS_MAX = 100
 _ROUND = SERVICE_HEADERS | {HOPS_HEADER}
 _EPOCH_YEAR = 1970
+_PARTITION_MAX = (1 << 31) - 1
 _rfc3339_matches = re.compile(
     rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
 ).fullmatch
@@ -194,6 +197,12 @@ def expiry_in(text: bytes | None) -> int | Refusal:
     )
 
 
+def partition_in(text: bytes | None) -> int | Refusal:
+    """Return the partition that *text* names in ASCII digits, or why it names none."""
+    number = number_in(text)
+    return Refusal.PARTITION_INVALID if number is None or number > _PARTITION_MAX else number
+
+
 def pack_future(
     headers: SourceHeaders = (),
     *,
@@ -216,7 +225,8 @@ def pack_future(
         UnicodeError: text is not UTF-8.
     """
     key = fields.get("callBackKey")
-    if is_tombstone or partition is not None or partition_key is not None or not _is_text(key):
+    is_other_key = isinstance(key, bytes) and not is_text(key)
+    if is_tombstone or partition is not None or partition_key is not None or is_other_key:
         topic, value = fields.pop("callBackTopic"), fields.pop("callBack", None)
         fields.pop("callBackKey", None)
         fields["callBackRecord"] = Callback(
@@ -236,17 +246,6 @@ def pack_future(
         # One is long or null.
         framed = [_framed(_name_of(name), value) for name, value in headers]
     return b"".join([Future(**fields).SerializeToString(), *framed])
-
-
-def _is_text(key: bytes | str | None) -> bool:
-    # Most keys are ASCII.
-    if key is None or isinstance(key, str) or key.isascii():
-        return True
-    try:
-        key.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _framed(key: bytes, value: bytes | None) -> bytes:

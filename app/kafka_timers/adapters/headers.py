@@ -25,6 +25,7 @@ from kafka_timers.adapters.commands import (
     forwarded_headers,
     headers_by_name,
     pack_future,
+    partition_in,
     rfc3339_ms,
 )
 from kafka_timers.core.durations import delay_ms_of
@@ -49,7 +50,6 @@ NAMES: Mapping[str, str] = {
 }
 
 _seconds_match = re.compile(rb"[0-9]{1,14}(?:\.[0-9]{1,9})?").fullmatch
-_PARTITION_MAX = (1 << 31) - 1
 
 
 def names_of(text: str) -> dict[str, str]:
@@ -93,11 +93,9 @@ def parser_of(names: Mapping[str, str]) -> Callable[[SourceRecord], Parsed]:
         callback_topic = headers.get(topic)
         if not callback_topic:
             return Refusal.TOPIC_MISSING
-        number = None
-        if partition in headers:
-            number = number_in(headers[partition])
-            if number is None or number > _PARTITION_MAX or partition_key in headers:
-                return Refusal.PARTITION_INVALID
+        number = partition_in(headers[partition]) if partition in headers else None
+        if isinstance(number, Refusal) or (number is not None and partition_key in headers):
+            return Refusal.PARTITION_INVALID
         future = pack_future(
             callBackTopic=callback_topic,
             callBackKey=headers.get(key),

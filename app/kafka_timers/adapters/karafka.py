@@ -21,12 +21,12 @@ from kafka_timers.adapters.commands import (
     forwarded_headers,
     headers_by_name,
     pack_future,
+    partition_in,
 )
 from kafka_timers.core.wire import number_in
 
 # Of the schema; Karafka takes what is not newer than its own.
 _VERSION = (1, 0, 0)
-_PARTITION_MAX = (1 << 31) - 1
 _TRACE = ("schedule_source_topic", "schedule_source_partition", "schedule_source_offset", "schedule_source_key")
 
 
@@ -51,9 +51,9 @@ def parse(record: SourceRecord) -> Parsed:
     if not target:
         return Refusal.TOPIC_MISSING
     to, partition_key = headers.get("schedule_target_partition"), headers.get("schedule_target_partition_key")
-    number = number_in(to)
-    if to is not None and (number is None or number > _PARTITION_MAX):
-        return Refusal.PARTITION_INVALID
+    number = None if to is None else partition_in(to)
+    if isinstance(number, Refusal):
+        return number
     origin = (topic, partition, b"%d" % record.offset, key)
     future = pack_future(
         callBackTopic=target,

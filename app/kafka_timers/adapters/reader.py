@@ -319,10 +319,10 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
 
         # A version that was written before our own tombstone and not passed on by then has not fired: if the group has
         # an offset, what lies behind that is such. If it has none, all may have fired.
-        fired = {"fired": fired_here} if is_new and self._name == "etf1" else {}
+        fired = fired_here if is_new and self._name == "etf1" else None
         source = SourceLog(cluster, at.topic, at.partition, position, f"reading ahead {at.partition}")
         try:
-            last = await last_versions(source, end, parse, due_s, **fired)
+            last = await last_versions(source, end, parse, due_s, fired)
         finally:
             await source.close()
         latest = {name: each.offset for name, each in last.items()}

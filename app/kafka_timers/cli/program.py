@@ -64,6 +64,11 @@ from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSetting
 __all__ = ["main", "program"]
 
 
+def _advised(text: str) -> str:
+    """Return *text* with commands that mean the instance of this one."""
+    return with_instance(text, click.get_current_context().find_root().obj)
+
+
 class _Program(click.Group):
     """The program; every error that kafka-timers raises on purpose becomes one line and exit code 1."""
 
@@ -83,7 +88,7 @@ class _Program(click.Group):
         try:
             return super().invoke(ctx)
         except KafkaTimersError as error:
-            click.secho(f"Error: {with_instance(str(error), ctx.obj)}", fg="red", err=True)
+            click.secho(f"Error: {_advised(str(error))}", fg="red", err=True)
             ctx.exit(1)
 
 
@@ -207,9 +212,8 @@ def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool)
     problems = wait_for(found())
     if as_json:
         click.echo(json.dumps({"problems": problems}))
-    instance = click.get_current_context().find_root().obj
     for problem in () if as_json else problems or ["all topics are as they should be"]:
-        click.echo(with_instance(problem, instance))
+        click.echo(_advised(problem))
     sys.exit(1 if problems else 0)
 
 
@@ -297,9 +301,8 @@ def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, sea
         for line in status_lines(found):
             click.echo(line)
         Console().print("", status_table(found.partitions), "", sep="\n")
-        instance = click.get_current_context().find_root().obj
         for line in problem_lines(problems):
-            click.secho(with_instance(line, instance), fg="red" if problems else "green")
+            click.secho(_advised(line), fg="red" if problems else "green")
     sys.exit(1 if problems else 0)
 
 

@@ -71,8 +71,7 @@ class Callback:
             RequestError: it is none of these, or holds no record but an error.
         """
         received = Received.of(record)
-        # The first of a name: the service's own stand before those of the request.
-        named = dict(reversed(received.headers))
+        named = received.named
         second, millis = number_in(named.get(EXPIRY_HEADER)), number_in(named.get(MILLIS_HEADER)) or 0
         request = _text(named.get(REQUEST_HEADER))
         if second is None or not request or millis > 999:

@@ -39,6 +39,11 @@ class Received:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
 
+    @property
+    def named(self) -> dict[str, bytes | None]:
+        """The first header of each name: the service's own stand before those of the request."""
+        return dict(reversed(self.headers))
+
     @classmethod
     def of(cls, record: Any) -> Self:
         """

@@ -13,6 +13,7 @@ from typing import Self
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import partition_of
+from kafka_timers.core.text import is_text
 from kafka_timers.core.wire import REQUEST_HEADER, SERVICE_HEADERS, Condition, Future, Header, Reply
 from kafka_timers.errors import RequestError
 
@@ -25,6 +26,7 @@ __all__ = [
     "Timer",
     "cancel_of",
     "check_home",
+    "checked_id",
     "checked_request",
     "future_of",
     "is_question",
@@ -237,7 +239,7 @@ def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
         future.callBackRecord.partitionKey = partition_key
     set_callback(future, topic, _checked_bytes("key", callback.key), value)
     if callback.timer_id is not None:
-        future.timerId = _checked_text("timer_id", callback.timer_id)
+        future.timerId = checked_id(callback.timer_id)
     if callback.token is not None:
         future.token = _checked_text("token", callback.token)
     if callback.headers:
@@ -270,7 +272,7 @@ def set_callback(future: Future, topic: str, key: bytes | None, value: bytes | N
     """
     asked, has_callback = future.callBackRecord, future.HasField("callBackRecord")
     names_partition = has_callback and (asked.HasField("partition") or asked.HasField("partitionKey"))
-    if not names_partition and value is not None and (key is None or _is_text(key)):
+    if not names_partition and value is not None and (key is None or (key and is_text(key))):
         future.ClearField("callBackRecord")
         future.callBackTopic, future.callBackKey, future.callBack = topic, (key or b"").decode(), value
         return
@@ -282,14 +284,6 @@ def set_callback(future: Future, topic: str, key: bytes | None, value: bytes | N
             asked.ClearField(name)
         else:
             setattr(asked, name, content)
-
-
-def _is_text(content: bytes) -> bool:
-    """Tell whether *content* is text, and some."""
-    try:
-        return bool(content.decode())
-    except UnicodeDecodeError:
-        return False
 
 
 def timed(future: Future, due_ms: int) -> bytes:
@@ -305,7 +299,7 @@ def cancel_of(timer_id: str) -> Future:
     Raises:
         RequestError: *timer_id* is empty or no text.
     """
-    return Future(cancel=True, timerId=_checked_text("timer_id", timer_id))
+    return Future(cancel=True, timerId=checked_id(timer_id))
 
 
 def only_if_absent(future: Future, request: str | None = None) -> Future:
@@ -359,6 +353,16 @@ def check_home(future: Future, partitions: int) -> None:
             f"request {future.ifRequest} is not one of {future.timerId!r}: all requests of this timer id lie in "
             f"partition {home}"
         )
+
+
+def checked_id(timer_id: str | bytes) -> str:
+    """
+    Return *timer_id*, as text.
+
+    Raises:
+        RequestError: it is empty or no text.
+    """
+    return _checked_text("timer_id", timer_id)
 
 
 def checked_request(request: str) -> str:

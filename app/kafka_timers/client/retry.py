@@ -132,7 +132,7 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
         policy: tells when, and whether at all.
         error: why it could not be handled.
     """
-    named = dict(reversed(received.headers))
+    named = received.named
     came = number_in(named.get(RETRY_ATTEMPT_HEADER)) or 0
     gave_up = came >= policy.retries
     attempt = came if gave_up else came + 1

@@ -24,6 +24,7 @@ from kafka_timers.client.request import (
     Timer,
     cancel_of,
     check_home,
+    checked_id,
     checked_request,
     future_of,
     only_if_absent,
@@ -322,7 +323,7 @@ class TimerClient:
                     "without a topic only the time is changed: give topic with key, value, token and all else of the "
                     "callback, or none of them"
                 )
-            return await self._move_in_time(timer_id, due_ms, request, timeout_s)
+            return await self._move_in_time(checked_id(timer_id), due_ms, request, timeout_s)
         future = future_of(
             CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key), self._reserved
         )
@@ -346,6 +347,7 @@ class TimerClient:
             BrokerError: the reply topic or `timer-request` cannot be read: this client may need the right to.
             TopicsError: the reply topic does not exist.
         """
+        timer_id = checked_id(timer_id)
         known = await self._known(timer_id, timeout_s)
         if not known.waits or known.request is None or known.due_ms is None:
             return None
@@ -412,12 +414,12 @@ class TimerClient:
         Raises:
             AnswerError: as in `ask`; or a worker has answered that does not tell what waits.
         """
-        name = cancel_of(timer_id).timerId
-        known = await self.ask(question_of(name, partition_of(name, self._channel.partitions)), None, timeout_s)
+        home = partition_of(timer_id, self._channel.partitions)
+        known = await self.ask(question_of(timer_id, home), None, timeout_s)
         if known.waits is None:
             raise AnswerError(
-                f"whether request {known.request} of {name!r} waits was not told, since a worker of an earlier version "
-                "has answered: upgrade all workers of the group; nothing has changed",
+                f"whether request {known.request} of {timer_id!r} waits was not told, since a worker of an earlier "
+                "version has answered: upgrade all workers of the group; nothing has changed",
                 asked=known.asked,
             )
         return known
@@ -453,7 +455,7 @@ class TimerClient:
                 f"request {request} of {timer_id!r} lies on timer-request no more, so what it asks for is not known: "
                 "give topic, key and value"
             )
-        if future.timerId != cancel_of(timer_id).timerId:
+        if future.timerId != timer_id:
             raise RequestError(f"request {request} is not one of {timer_id!r}")
         for field in ("copy", "condition", "ifRequest"):
             future.ClearField(field)

@@ -8,7 +8,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["bytes_in", "fraction_of", "headers_of", "json_of"]
+__all__ = ["bytes_in", "fraction_of", "headers_of", "is_text", "json_of"]
 
 
 def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
@@ -30,6 +30,18 @@ def bytes_in(document: Mapping[str, Any], name: str) -> bytes | None:
         return base64.b64decode(encoded)
     text = document.get(name)
     return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def is_text(data: bytes) -> bool:
+    """Tell whether *data* is UTF-8."""
+    # Most is ASCII.
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def fraction_of(moment_ms: int) -> str:
