@@ -2,18 +2,17 @@
 
 import asyncio
 import json
-import os
 import shutil
 import sys
 import urllib.error
 import urllib.request
-from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from asyncio.subprocess import Process
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from programs import running
 from service import LIMIT_S, Service
 
 from kafka_timers.dev.broker import free_port
@@ -21,17 +20,9 @@ from kafka_timers.dev.broker import free_port
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@asynccontextmanager
-async def running(service: Service, *command: str | Path, cwd: Path, **more: str) -> AsyncIterator[Process]:
+def example(service: Service, *command: str | Path, cwd: Path, **env: str) -> AbstractAsyncContextManager[Process]:
     """Have an example running against *service*."""
-    env = os.environ | {"KAFKA": service.bootstrap, "PYTHONUNBUFFERED": "1"} | more
-    process = await asyncio.create_subprocess_exec(*map(str, command), stdout=PIPE, stderr=STDOUT, cwd=cwd, env=env)
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+    return running(*command, cwd=cwd, KAFKA=service.bootstrap, PYTHONUNBUFFERED="1", **env)
 
 
 async def line_with(process: Process, text: str) -> str:
@@ -61,7 +52,7 @@ def asked(url: str, method: str = "GET") -> tuple[int, dict[str, object]]:
 async def test_an_order_expires_unless_it_is_paid_in_time(plain_service: Service, tmp_path: Path) -> None:
     port = free_port()
     shop = EXAMPLES / "order_deadline" / "shop.py"
-    async with running(plain_service, sys.executable, shop, cwd=tmp_path, PORT=str(port)) as process:
+    async with example(plain_service, sys.executable, shop, cwd=tmp_path, PORT=str(port)) as process:
         await line_with(process, "Starting development server")
         url = f"http://127.0.0.1:{port}/orders/"
 
@@ -81,7 +72,7 @@ async def test_an_order_expires_unless_it_is_paid_in_time(plain_service: Service
 
 async def test_an_order_comes_again_until_it_is_handled_or_given_up(plain_service: Service, tmp_path: Path) -> None:
     worker = EXAMPLES / "retry" / "worker.py"
-    async with running(plain_service, sys.executable, worker, cwd=tmp_path) as process:
+    async with example(plain_service, sys.executable, worker, cwd=tmp_path) as process:
         await line_with(process, "ready")
         producer = Producer({"bootstrap.servers": plain_service.bootstrap})
         producer.produce("orders", b"fail x", b"8")
@@ -99,14 +90,14 @@ async def test_a_reminder_of_go_comes_and_another_one_is_taken_back(plain_servic
         pytest.skip("there is no Go")
     program = tmp_path / "reminders"
     folder = EXAMPLES / "reminders_go"
-    async with running(plain_service, go, "build", "-o", program, ".", cwd=folder) as building:
+    async with example(plain_service, go, "build", "-o", program, ".", cwd=folder) as building:
         said, _ = await building.communicate()
     if building.returncode and b"dial tcp" in said:
         pytest.skip("Go's modules cannot be had")
     assert (building.returncode, b"error" in said) == (0, False), said.decode()
 
     async def output(*words: str) -> str:
-        async with running(plain_service, program, *words, cwd=tmp_path) as process:
+        async with example(plain_service, program, *words, cwd=tmp_path) as process:
             said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
         assert process.returncode == 0, said.decode()
         return said.decode()

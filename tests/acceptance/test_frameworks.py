@@ -1,18 +1,17 @@
 """The programs of docs/frameworks.md run as they stand, on a service as `make run` starts it."""
 
 import asyncio
-import os
 import re
 import sys
-from asyncio.subprocess import PIPE, STDOUT, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from asyncio.subprocess import Process
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import aiohttp
 import pytest
 from aiokafka import AIOKafkaProducer
 from brokers import make_topic
+from programs import running
 from service import LIMIT_S, Service
 
 from kafka_timers import TimerClient
@@ -32,17 +31,9 @@ def program(section: str, service: Service, folder: Path, **replaced: str) -> Pa
     return file
 
 
-@asynccontextmanager
-async def running(*command: str | Path, folder: Path) -> AsyncIterator[Process]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *map(str, command), stdout=PIPE, stderr=STDOUT, cwd=folder, env=os.environ | {"NO_COLOR": "1"}
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+def python(*command: str | Path, folder: Path) -> AbstractAsyncContextManager[Process]:
+    """Have Python running with *command*."""
+    return running(sys.executable, *command, cwd=folder, NO_COLOR="1")
 
 
 async def reminded(process: Process, count: int) -> list[str]:
@@ -81,12 +72,12 @@ async def test_a_receiver_gets_committed_callbacks_and_a_record_that_fails_once_
     async with TimerClient(plain_service.bootstrap) as timers:
         await timers.after(0, topic=topic, key="order-7", value=b"fail once")
     file = program(section, plain_service, tmp_path, **{'"callbacks"': f'"{topic}"', '"reminders"': f'"{topic}"'})
-    async with running(file, *words, folder=tmp_path) as process:
+    async with python(file, *words, folder=tmp_path) as process:
         assert await reminded(process, 2) == ["remind b'order-7' 0", "remind b'order-7' 1"]
 
 
 async def test_a_view_of_django_asks_and_cancels_without_asyncio(plain_service: Service, tmp_path: Path) -> None:
-    async with running(
+    async with python(
         program("Django, Flask, Celery and scripts", plain_service, tmp_path), folder=tmp_path
     ) as process:
         said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
@@ -96,7 +87,7 @@ async def test_a_view_of_django_asks_and_cancels_without_asyncio(plain_service: 
 async def test_an_application_of_fastapi_has_one_client(plain_service: Service, tmp_path: Path) -> None:
     port = free_port()
     file = program("FastAPI", plain_service, tmp_path, **{"port=8000": f"port={port}"})
-    async with running(file, folder=tmp_path), aiohttp.ClientSession() as session, asyncio.timeout(LIMIT_S):
+    async with python(file, folder=tmp_path), aiohttp.ClientSession() as session, asyncio.timeout(LIMIT_S):
         while True:
             try:
                 async with session.post(f"http://127.0.0.1:{port}/orders/7") as answer:
