@@ -13,10 +13,10 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check mutants test test-deploy lint proto bench bench-questions bench-lake soak rolling chaos chaos-lake faults java
+.PHONY: help run check mutants test test-deploy lint proto proto-released bench bench-questions bench-lake soak rolling chaos chaos-lake faults java
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl-C ends all of it
 	@$(BIN)/kafka-timers dev
@@ -38,13 +38,19 @@ test-deploy: $(INSTALLED) java ## Check chart, images and alarms, some half an h
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test-deploy]' && \
 	HELM=$(TOOLS)/helm $(BIN)/pytest tests/deploy
 
-lint: $(INSTALLED) ## Check format, lint and types
+lint: $(INSTALLED) ## Check format, lint, types and that proto/ breaks no client
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/buf lint proto
+	$(BIN)/buf breaking proto --against proto/released.binpb
 
 proto: $(INSTALLED) ## Generate app/kafka_timers/v1 anew from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=app --pyi_out=app proto/kafka_timers/v1/*.proto
+
+# With each release, and never in between: `make lint` refuses what breaks clients of the last one.
+proto-released: $(INSTALLED) ## Take the messages of proto/ for released, so that none of their fields changes any more
+	$(BIN)/buf build proto --exclude-path proto/kafka_timers/v1/run.proto --exclude-source-info -o proto/released.binpb
 
 chaos: $(INSTALLED) java ## Run the long campaigns that `make test` leaves out; `make faults` is the last of them
 	$(BIN)/pytest -m chaos

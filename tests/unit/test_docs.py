@@ -138,6 +138,7 @@ def test_newcomers_find_every_target_of_make() -> None:
         "mutants",
         "lint",
         "proto",
+        "proto-released",
         "bench",
         "bench-questions",
         "bench-lake",
