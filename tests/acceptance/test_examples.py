@@ -1,23 +1,33 @@
-"""The services in examples/ do what they show, each started by its one command."""
+"""The programs in examples/ do what they show, and docs/wire-examples.md shows parts of them."""
 
 import asyncio
 import json
+import os
+import re
 import shutil
 import sys
 import urllib.error
 import urllib.request
 from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
 from programs import running
 from service import LIMIT_S, Service
 
+from kafka_timers.dev import java
 from kafka_timers.dev.broker import free_port
+from kafka_timers.dev.jars import cache_folder, caches
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+WIRE_PAGE = ROOT / "docs" / "wire-examples.md"
+# What Go, npm and Cargo say where a registry does not answer.
+_NO_REGISTRY = re.compile(rb"dial tcp|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|Could(n't| not) (resolve|connect)")
 
 
 def example(service: Service, *command: str | Path, cwd: Path, **env: str) -> AbstractAsyncContextManager[Process]:
@@ -84,20 +94,35 @@ async def test_an_order_comes_again_until_it_is_handled_or_given_up(plain_servic
         assert await line_with(process, "handled") == "handled b'7' after 1"
 
 
-async def test_a_reminder_of_go_comes_and_another_one_is_taken_back(plain_service: Service, tmp_path: Path) -> None:
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    if go is None:
-        pytest.skip("there is no Go")
-    program = tmp_path / "reminders"
-    folder = EXAMPLES / "reminders_go"
-    async with example(plain_service, go, "build", "-o", program, ".", cwd=folder) as building:
+def program_of(name: str, elsewhere: str = "") -> str:
+    """Return the path of a toolchain's program; skip where there is none."""
+    found = shutil.which(name) or shutil.which(name, path=Path(elsewhere).expanduser())
+    if found is None:
+        pytest.skip(f"there is no {name}")
+    return found
+
+
+async def make(service: Service, *command: str | Path, cwd: Path, **env: str) -> None:
+    """Build an example, or part of it; skip where what it needs cannot be had."""
+    async with example(service, *command, cwd=cwd, **env) as building:
         said, _ = await building.communicate()
-    if building.returncode and b"dial tcp" in said:
-        pytest.skip("Go's modules cannot be had")
-    assert (building.returncode, b"error" in said) == (0, False), said.decode()
+    if building.returncode and _NO_REGISTRY.search(said):
+        pytest.skip(f"what {command[0]} needs cannot be had")
+    assert building.returncode == 0, said.decode()
+
+
+async def go(service: Service, folder: str, tmp_path: Path) -> list[str]:
+    """Build an example in Go, and return the command that runs it."""
+    tool = program_of("go", "/usr/local/go/bin")
+    await make(service, tool, "build", "-o", tmp_path / "go", ".", cwd=EXAMPLES / folder)
+    return [str(tmp_path / "go")]
+
+
+async def test_a_reminder_of_go_comes_and_another_one_is_taken_back(plain_service: Service, tmp_path: Path) -> None:
+    command = await go(plain_service, "reminders_go", tmp_path)
 
     async def output(*words: str) -> str:
-        async with example(plain_service, program, *words, cwd=tmp_path) as process:
+        async with example(plain_service, *command, *words, cwd=tmp_path) as process:
             said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
         assert process.returncode == 0, said.decode()
         return said.decode()
@@ -110,3 +135,128 @@ async def test_a_reminder_of_go_comes_and_another_one_is_taken_back(plain_servic
         await output("-in", "1h", "-id", name, "-leave")
         assert await output("-cancel", name) == f"{name}: CANCELLED\n"
     assert await output("-cancel", "nobody") == "nobody: UNKNOWN\n"
+
+
+# --- the wire in other languages --------------------------------------------------------------------------------------
+
+
+async def in_go(service: Service, tmp_path: Path) -> list[str]:
+    """Return the command of the program in Go."""
+    return await go(service, "wire_go", tmp_path)
+
+
+async def in_java(service: Service, tmp_path: Path) -> list[str]:
+    """Compile the program in Java, and return its command."""
+    command = java.find()
+    javac = command.resolve().with_name("javac")
+    if not javac.exists():
+        pytest.skip("this Java has no compiler")
+    jars = f"{cache_folder()}/*"
+    source = EXAMPLES / "wire_java" / "Wire.java"
+    await make(service, javac, "-Xlint:all", "-Werror", "-cp", jars, "-d", tmp_path, source, cwd=tmp_path)
+    return [str(command), "-cp", os.pathsep.join([jars, str(tmp_path)]), "Wire"]
+
+
+async def in_typescript(service: Service, tmp_path: Path) -> list[str]:
+    """Compile the program in TypeScript, and return its command."""
+    npm, node = program_of("npm"), program_of("node")
+    folder = shutil.copytree(EXAMPLES / "wire_typescript", tmp_path / "typescript")
+    quietly = ("--no-audit", "--no-fund", "--no-package-lock", "--prefer-offline")
+    await make(service, npm, "install", *quietly, cwd=folder)
+    await make(service, folder / "node_modules" / ".bin" / "tsc", cwd=folder)
+    return [node, str(folder / "build" / "wire.js")]
+
+
+async def in_rust(service: Service, tmp_path: Path) -> list[str]:
+    """Compile the program in Rust, and return its command; what it is built of stays in the user's cache."""
+    cargo = program_of("cargo", "~/.cargo/bin")
+    for name in ("cc", "make"):
+        program_of(name)
+    # Each copy is newer than what was built of the one before: Cargo goes by that.
+    folder = caches() / "wire-rust"
+    shutil.copytree(EXAMPLES / "wire_rust", folder, dirs_exist_ok=True, copy_function=shutil.copy)
+    await make(service, cargo, "build", "--quiet", cwd=folder, CARGO_TARGET_DIR=str(folder / "target"))
+    return [str(folder / "target" / "debug" / "wire")]
+
+
+LANGUAGES = {
+    "Go": (in_go, "wire_go/main.go"),
+    "Java": (in_java, "wire_java/Wire.java"),
+    "TypeScript": (in_typescript, "wire_typescript/wire.ts"),
+    "Rust": (in_rust, "wire_rust/src/main.rs"),
+}
+
+
+async def add_aborted(service: Service, timer_id: str) -> None:
+    """Write a callback of a transaction that is aborted: readers of committed records never see it."""
+    headers = [("timer-id", timer_id.encode()), ("timer-expiry", b"5"), ("timer-request", b"0:0")]
+    async with AIOKafkaProducer(bootstrap_servers=service.bootstrap, transactional_id=timer_id) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait("callbacks", b"of an aborted transaction", b"order-7", headers=headers)
+        await producer.abort_transaction()
+
+
+# The first time, Rust compiles Kafka's client in C, which takes minutes.
+@pytest.mark.parametrize(
+    "language", [pytest.param(name, marks=pytest.mark.chaos if name == "Rust" else ()) for name in LANGUAGES]
+)
+async def test_a_plain_client_asks_cancels_and_receives_by_the_wire_alone(
+    plain_service: Service, tmp_path: Path, language: str
+) -> None:
+    build: Callable[[Service, Path], Awaitable[list[str]]] = LANGUAGES[language][0]
+    command = await build(plain_service, tmp_path)
+
+    async def output(*words: str) -> list[str]:
+        # Java takes the bytes of its arguments for what the locale says.
+        async with example(plain_service, *command, *words, cwd=tmp_path, LC_ALL="C.UTF-8") as process:
+            said, _ = await asyncio.wait_for(process.communicate(), 2 * LIMIT_S)
+        assert process.returncode == 0, said.decode()
+        return said.decode().splitlines()
+
+    rows = json.loads((ROOT / "docs" / "wire-vectors.json").read_text())["partitions"]
+    wanted = [(row["id"], count, partition) for row in rows for count, partition in row["partition"].items()]
+    words = [word for timer_id, count, _ in wanted for word in (timer_id, count)]
+    assert await output(*words) == [str(partition) for *_, partition in wanted]
+
+    name = f"order-7-{language.lower()}"
+    await add_aborted(plain_service, name)
+    lines = [line for line in await output() if re.match("answer|callback", line)]
+    # The callback of the aborted transaction is not among them.
+    wanted_lines = [
+        r"answer to \d+:\d+: UNKNOWN",
+        r"answer to \d+:\d+: CANCELLED",
+        rf"callback: pay now, id {name}, token 2, expiry \d+",
+    ]
+    assert len(lines) == len(wanted_lines), lines
+    for line, pattern in zip(lines, wanted_lines, strict=True):
+        assert re.fullmatch(pattern, line), lines
+
+
+def unindented(text: str) -> str:
+    """Return *text* without what its lines begin with, which a part of a program has less of."""
+    return "\n".join(line.strip() for line in text.splitlines())
+
+
+def test_the_page_shows_parts_of_the_programs_as_they_stand() -> None:
+    page = WIRE_PAGE.read_text()
+    for language, (_, path) in LANGUAGES.items():
+        program = unindented((EXAMPLES / path).read_text())
+        section = re.split(rf"^## {language}$", page, flags=re.MULTILINE)[1].partition("\n## ")[0]
+        shown = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+        assert len(shown) == 4
+        for part in map(unindented, shown):
+            assert part in program, f"{path} has no more: {part}"
+
+
+async def test_three_fields_are_enough_in_python(plain_service: Service, tmp_path: Path) -> None:
+    [text] = re.findall(r"^```python\n(.*?)^```$", WIRE_PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    for old, new in {"127.0.0.1:9092": plain_service.bootstrap, "+ 30": "- 30"}.items():
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    await plain_service.create_topic("reminders")
+    async with example(plain_service, sys.executable, file, cwd=tmp_path) as process:
+        said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
+    assert (said, process.returncode) == (b"", 0)
+    assert [(r.key, r.value) for r in await plain_service.read("reminders", 1)] == [(b"order-7", b"pay now")]
