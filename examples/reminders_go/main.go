@@ -10,7 +10,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"flag"
@@ -228,27 +227,7 @@ func replyIn(message []byte) (outcome, asked string, err error) {
 	return outcome, asked, nil
 }
 
-// partitionOf returns the partition that Kafka's default gives to a record with the id as its key: murmur2.
+// partitionOf returns the partition that Kafka's default gives to a record with the id as its key.
 func partitionOf(id string, count int) int32 {
-	const mix, shift = uint32(0x5bd1e995), 24
-	data := []byte(id)
-	hash := uint32(0x9747b28c) ^ uint32(len(data))
-	for ; len(data) >= 4; data = data[4:] {
-		part := binary.LittleEndian.Uint32(data) * mix
-		part = (part ^ part>>shift) * mix
-		hash = hash*mix ^ part
-	}
-	switch len(data) {
-	case 3:
-		hash ^= uint32(data[2]) << 16
-		fallthrough
-	case 2:
-		hash ^= uint32(data[1]) << 8
-		fallthrough
-	case 1:
-		hash = (hash ^ uint32(data[0])) * mix
-	}
-	hash = (hash ^ hash>>13) * mix
-	hash ^= hash >> 15
-	return int32(hash&0x7fffffff) % int32(count)
+	return int32(kgo.StickyKeyPartitioner(nil).ForTopic("").Partition(&kgo.Record{Key: []byte(id)}, count))
 }

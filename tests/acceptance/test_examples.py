@@ -239,6 +239,8 @@ def unindented(text: str) -> str:
 
 def test_the_page_shows_parts_of_the_programs_as_they_stand() -> None:
     page = WIRE_PAGE.read_text()
+    for text in (page, (EXAMPLES / "README.md").read_text()):
+        assert f"/{cache_folder().name}/*" in text
     for language, (_, path) in LANGUAGES.items():
         program = unindented((EXAMPLES / path).read_text())
         section = re.split(rf"^## {language}$", page, flags=re.MULTILINE)[1].partition("\n## ")[0]
