@@ -55,7 +55,7 @@ def changed(folder: Path, file: str, before: str, after: str) -> Path:
     ("file", "before", "after", "objection"),
     [
         ("future.proto", "string token = 5;", "string secret = 5;", "changed name"),
-        ("future.proto", "string token = 5;", "string token = 17;", "was deleted"),
+        ("future.proto", "string token = 5;", "string token = 97;", "was deleted"),
         ("future.proto", "string token = 5;", "bytes token = 5;", "changed type"),
         ("future.proto", "string token = 5;", "reserved 5;", "was deleted"),
         ("future.proto", "optional bytes value = 3;", "bytes value = 3;", "cardinality"),
