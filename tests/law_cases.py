@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kafka_timers.core.keys import row_key
-from kafka_timers.core.wire import Condition, Copy, Future, Sealed
+from kafka_timers.core.wire import Condition, Copy, Forwarded, Future, Sealed
 
 ID = "id"
 HORIZON_S = 100
@@ -61,6 +61,11 @@ def cancel(offset: int, appended_s: float, **more: object) -> Record:
     return Record(ID.encode(), future.SerializeToString(), offset, round(appended_s * 1000))
 
 
+def sent_on(appended_s: float) -> Forwarded:
+    """Return what a record says that was appended in another partition at first."""
+    return Forwarded(appendedMs=round(appended_s * 1000))
+
+
 def copy(offset: int, appended_s: float, second: int, of: int, decided: int, decided_s: int | None = None) -> Record:
     """Return a copy of the request at offset *of*, which was appended at second 1."""
     known = int(appended_s) if decided_s is None else decided_s
@@ -75,6 +80,7 @@ def seal(
     through: bytes | None = None,
     format: int = 1,
     conditions_from: int = 0,
+    callbacks_from: int | None = None,
 ) -> Sealed:
     """Return a seal of a partition without a lake, in the old form or in the new one."""
     first = last if first is None else first
@@ -82,6 +88,8 @@ def seal(
     if format > 1:
         made.format, made.first_ms, made.end_ms = format, first * 1000, (last + 1) * 1000
         made.conditions_from = conditions_from
+    if callbacks_from is not None:
+        made.callbacks_from = callbacks_from
     return made
 
 
@@ -313,5 +321,45 @@ CONDITIONS = [
         [request(1, 9, 30, condition=ABSENT)],
         [*LAST, seal(21, 15, format=2, conditions_from=15)],
         "R",
+    ),
+    Case(
+        "a cancel takes back what was appended before it in another partition",
+        [cancel(2, 10), request(3, 10.5, 30, forwarded=sent_on(9)), request(4, 10.6, 31, forwarded=sent_on(10.2))],
+        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        "UIP",
+    ),
+    Case(
+        "so does one that was sent on itself",
+        [cancel(2, 10, forwarded=sent_on(9)), request(3, 10.5, 30, forwarded=sent_on(8.9)), request(4, 11, 15)],
+        [seal(20, 14, 1, format=4, callbacks_from=0)],
+        "UIF",
+    ),
+    Case(
+        "a cancel that was sent on counts from its first append",
+        [cancel(2, 10, forwarded=sent_on(9)), request(3, 10.5, 30, forwarded=sent_on(9.5))],
+        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        "UP",
+    ),
+    Case(
+        "what was sent on takes the place of the request before it",
+        [request(2, 10, 30), request(3, 11, 31, forwarded=sent_on(9)), cancel(4, 12, forwarded=sent_on(11))],
+        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        "MCC",
+    ),
+    Case(
+        "a cancel under a condition takes nothing back that comes later",
+        [cancel(2, 10, condition=PENDING), request(3, 10.5, 30, forwarded=sent_on(9))],
+        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        "IP",
+    ),
+    Case(
+        "a cancel is known for an hour to what arrives later",
+        [
+            cancel(2, 10),
+            request(3, 3_609.9, 3_700, forwarded=sent_on(9)),
+            request(4, 3_610, 3_701, forwarded=sent_on(9)),
+        ],
+        [seal(8, 0, 1, format=4, callbacks_from=0)],
+        "UIP",
     ),
 ]

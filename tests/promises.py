@@ -37,6 +37,7 @@ class Wish(NamedTuple):
         expected: offset of the only request that `IF_PENDING` means; None for any.
         original: set for a copy.
         has_callback: whether it says in the field `callBackRecord` what fires.
+        first_ms: UNIX milliseconds of its first append, if it was sent on from another partition.
     """
 
     second: int = 0
@@ -50,6 +51,7 @@ class Wish(NamedTuple):
     expected: int | None = None
     original: Original | None = None
     has_callback: bool = False
+    first_ms: int | None = None
 
     @property
     def due_ms(self) -> int:
@@ -129,6 +131,8 @@ class Audit:
     _standing: dict[bytes, int] = field(default_factory=dict)
     _latest: dict[bytes, int] = field(default_factory=dict)
     _came_back: set[int] = field(default_factory=set)
+    # When the last cancel of each id was appended at first.
+    _cancelled_ms: dict[bytes, int] = field(default_factory=dict)
 
     def follow(self, seals: Sequence[Sealed], rejected: Collection[int]) -> None:
         """
@@ -208,7 +212,8 @@ class Audit:
         wish = self.wishes[offset]
         judged = seal.HasField("conditions_from") and offset >= seal.conditions_from
         takes_callbacks = seal.HasField("callbacks_from") and offset >= seal.callbacks_from
-        if wish.is_refused or (wish.condition and not judged) or (wish.has_callback and not takes_callbacks):
+        is_new = wish.has_callback or wish.first_ms is not None
+        if wish.is_refused or (wish.condition and not judged) or (is_new and not takes_callbacks):
             if not wish.original:
                 self.requests[offset] = self._waiting[offset] = _Request(wish, offset, is_refused=True)
             return
@@ -222,9 +227,11 @@ class Audit:
         if wish.timer_id:
             self._latest[wish.timer_id] = offset
         if wish.is_cancel:
+            if takes_callbacks and not wish.condition:
+                self._cancelled_ms[wish.timer_id] = wish.appended_ms if wish.first_ms is None else wish.first_ms
             return
         is_far = 0 < self.terms.horizon_s < wish.second - wish.appended_ms // 1000
-        if wish.has_callback and not is_far and offset < seal.fence and seal.format < 4:
+        if is_new and not is_far and offset < seal.fence and seal.format < 4:
             raise PromiseError(f"P8: #{offset} has a callback, and the seal over it is of format {seal.format}")
         self.requests[offset] = request = _Request(wish, offset, is_far=is_far)
         if not is_far:
@@ -245,6 +252,10 @@ class Audit:
             holds = before is None or wish.appended_ms >= hours_end_ms or is_excepted
         elif wish.condition == Condition.IF_PENDING:
             holds = withdraws and wish.expected in (None, of)
+        if wish.first_ms is not None and not wish.is_cancel:
+            cancelled_ms = self._cancelled_ms.get(wish.timer_id, 0)
+            is_overtaken = wish.first_ms < cancelled_ms and wish.appended_ms < cancelled_ms + self.terms.memory_s * 1000
+            holds = holds and not is_overtaken
         was_doubtful = before is not None and before.is_doubtful
         if before is not None and before.is_done and is_in_time:
             before.is_doubtful = True

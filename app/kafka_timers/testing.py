@@ -36,7 +36,8 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import first_key, is_late, parts_of
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.verdicts import Reason, accept
+from kafka_timers.core.refused import Reason
+from kafka_timers.core.verdicts import accept
 from kafka_timers.core.versions import Answer as Decision
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, Topics, callback_headers, reject_headers
 from kafka_timers.errors import AnswerError, PublishError

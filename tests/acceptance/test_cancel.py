@@ -137,20 +137,6 @@ async def test_a_cancel_that_is_committed_after_the_second_is_too_late(service: 
     assert [told(reply) for reply in replies] == [("a", "UNKNOWN", 0), ("a", "TOO_LATE", due)]
 
 
-async def test_an_id_outside_of_its_partition_is_refused(service: Service) -> None:
-    await service.worker()
-    second = int(time.time()) - 100
-    home = partition_of("a", service.partitions)
-    future = Future(timerId="a", callBackTopic=service.callbacks)
-    where = await service.request(second, future, partition=(home + 1) % service.partitions)
-    await service.tick(second)
-    [rejected] = await service.read(service.topics.rejected, 1)
-    headers = dict(rejected.headers)
-    assert headers["timer-rejected-reason"] == b"id-in-foreign-partition"
-    named = headers["timer-rejected-partition"] + b":" + headers["timer-rejected-offset"]
-    assert named.decode() == where
-
-
 async def test_a_reply_topic_that_may_not_be_written_to_stops_neither_the_cancel_nor_the_timers(
     service: Service,
 ) -> None:

@@ -128,7 +128,7 @@ def test_a_lake_of_an_earlier_version_is_judged_on_and_what_was_ignored_does_not
     old = [asked(0, 90, 95), asked(1, 90, 101), asked(2, 91, 103, "a")]
     seals = [sealed(1, 99, 1, [0]), sealed(100, 101, 5, [1])]
     for rows, table in (
-        of_version_1(old, REQUESTS, "condition", "expected"),
+        of_version_1(old, REQUESTS, "condition", "expected", "first_ms"),
         of_version_1(seals, SEALS, "format", "conditions_from", "millis_from", "first_ms", "end_ms"),
     ):
         append(spark.createDataFrame(rows, table.columns), root, table)

@@ -16,7 +16,7 @@ from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
 from kafka_timers.broker.seals import SealLog, last_seals
 from kafka_timers.broker.topics import create
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Sealed, Topics
 from kafka_timers.errors import SettingsError
 from kafka_timers.settings import WorkerSettings

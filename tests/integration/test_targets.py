@@ -9,7 +9,7 @@ from brokers import administering, make_topic
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.core.callbacks import Target
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Topics
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.targets import TopicLookup

@@ -760,8 +760,67 @@ MUTANTS = [
     _one(
         "an ignored request stands when the log is read again",
         DECISIONS,
-        "    if record.offset in partition.ignored:\n",
-        "    if False:\n",
+        '    """Tell whether the condition of *record* holds."""\n    if record.offset in partition.ignored:\n',
+        '    """Tell whether the condition of *record* holds."""\n    if False:\n',
+    ),
+    # --- what is sent on to the partition of its id ------------------------------------------------------------------
+    _one(
+        "what is sent on goes to some partition", SLICES, "self._append(to, hash_of(timer_id) %", "self._append(to, 1 %"
+    ),
+    _one("what is sent on is not sealed as that", SLICES, "            self.contents.forwarded.append(offset)\n", ""),
+    _one(
+        "what is sent on leaves before the callbacks",
+        SLICES,
+        "(*self._accumulators.values(), self._rejects_to, self._home)",
+        "(self._home, *self._accumulators.values(), self._rejects_to)",
+    ),
+    _one(
+        "what was sent on is sent on again",
+        VERDICTS,
+        '    if future.HasField("copy") or future.HasField("forwarded"):\n',
+        '    if future.HasField("copy"):\n',
+    ),
+    _one(
+        "what is refused where it belongs is sent on",
+        VERDICTS,
+        "    return judged(record, hash_of(future.timerId.encode()) % partitions, partitions)\n",
+        "    return None, future\n",
+    ),
+    _one(
+        "no cancel takes back what arrives later",
+        DECISIONS,
+        "    return record.first_ms < cancel.due_ms and",
+        "    return False and",
+    ),
+    _one(
+        "a cancel takes back what was appended after it",
+        DECISIONS,
+        "    return record.first_ms < cancel.due_ms and",
+        "    return",
+    ),
+    _one(
+        "a cancel that was sent on counts from its arrival",
+        DECISIONS,
+        "Version(record.first_ms, record.offset, cancelled=True)",
+        "Version(record.appended_ms, record.offset, cancelled=True)",
+    ),
+    _one(
+        "a cancel under a condition takes back what arrives later",
+        DECISIONS,
+        "    if record.due_ms is None and not record.condition:\n",
+        "    if record.due_ms is None:\n",
+    ),
+    _one(
+        "an answer names the place where the record has arrived",
+        "core/versions.py",
+        "            asked=self.first or f",
+        "            asked=f",
+    ),
+    _one(
+        "an answer forgets where its record came from",
+        "core/versions.py",
+        "outcome, version, first.decode())",
+        'outcome, version, "")',
     ),
     # --- verdicts, rows, backlog, reconcile --------------------------------------------------------------------------
     _one(

@@ -197,6 +197,8 @@ class Process:
             cluster, (kafka.own.replies, own[kafka.own.replies]), topics, self.metrics
         )
         bounds = LogBounds(cluster, kafka.own.requests)
+        requests = kafka.topics[kafka.own.requests]
+        home = Target(requests.partitions, requests.bytes_max)
         return Ports(
             settings=configured,
             names=kafka.own,
@@ -208,7 +210,7 @@ class Process:
             new_sender=lambda number: KafkaSender(configured, cluster, number, kafka.own),
             stores=self.stores,
             callback_topics=topics,
-            rejects=Rejects(kafka.own.rejected, own[kafka.own.rejected], kafka.own.requests),
+            rejects=Rejects(kafka.own.rejected, own[kafka.own.rejected], kafka.own.requests, home),
             replies=replies,
             budget=ByteBudget(configured.arm_bytes),
             gate=gate,

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from kafka_timers.core.wire import Sealed
-from simulation.clients import Wish
+from simulation.clients import Stray, Wish
 from simulation.log import Record
 
 
@@ -17,9 +17,24 @@ class PromiseError(AssertionError):
 
 
 def wish_of(record: Record) -> Wish:
-    """Return what *record* wants."""
+    """Return what *record* wants of the partition that it lies in; of a stray one that is to be rid of it."""
+    if isinstance(record.about, Stray):
+        return Wish(is_refused=True)
     assert isinstance(record.about, Wish)
     return record.about
+
+
+def overtaken_in(records: Mapping[int, Record], from_offset: int) -> set[int]:
+    """Return the offsets of requests that were sent on behind a later cancel, which lies at *from_offset* or above."""
+    overtaken: set[int] = set()
+    cancelled_ms: dict[bytes, int] = {}
+    for offset, record in records.items():
+        wish = wish_of(record)
+        if wish.is_cancel and offset >= from_offset:
+            cancelled_ms[wish.timer_id] = record.timestamp if wish.first_ms is None else wish.first_ms
+        elif wish.first_ms is not None and wish.first_ms < cancelled_ms.get(wish.timer_id, 0):
+            overtaken.add(offset)
+    return overtaken
 
 
 def is_in_time(record: Record, by: Record) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import Callback, Copy, Future
+from kafka_timers.core.wire import Callback, Copy, Forwarded, Future
 from simulation.kafka import Kafka
 from simulation.log import Log, Record, Transaction
 from simulation.loop import EPOCH_S, SeededLoop
@@ -37,6 +37,7 @@ class Wish:
         is_cancel: takes back the timer of its id.
         asks: wants to be told what came of it.
         is_refused: no worker may accept it.
+        first_ms: UNIX milliseconds of its first append, if a worker has sent it on from there.
     """
 
     second: int = 0
@@ -49,6 +50,7 @@ class Wish:
     is_cancel: bool = False
     asks: bool = False
     is_refused: bool = False
+    first_ms: int | None = None
 
     @property
     def due_ms(self) -> int:
@@ -61,6 +63,13 @@ class Wish:
             return int(self.shape["partition"])
         hashed = (self.shape or {}).get("partitionKey", self.key)
         return None if hashed is None else hash_of(hashed) % partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """What a record wants that does not lie in the partition of its timer id."""
+
+    wish: Wish
 
 
 def create_topics(kafka: Kafka) -> None:
@@ -85,11 +94,18 @@ def ask(kafka: Kafka, number: int, wish: Wish, *, transaction: Transaction | Non
         replyTopic=kafka.own.replies if wish.asks else "",
         **more,
     )
-    return write(kafka, log, b"%d" % (wish.second or 1), future.SerializeToString(), wish, transaction)
+    is_stray = bool(wish.timer_id) and hash_of(wish.timer_id) % kafka.topics[kafka.own.requests].partitions != number
+    about = Stray(wish) if is_stray else wish
+    return write(kafka, log, b"%d" % (wish.second or 1), future.SerializeToString(), about, transaction)
 
 
 def write(
-    kafka: Kafka, log: Log, key: bytes | None, value: bytes | None, wish: Wish, transaction: Transaction | None = None
+    kafka: Kafka,
+    log: Log,
+    key: bytes | None,
+    value: bytes | None,
+    wish: Wish | Stray,
+    transaction: Transaction | None = None,
 ) -> Record:
     """Append any record."""
     record = Record(key, value, transaction=transaction, about=wish)
@@ -112,7 +128,7 @@ def hostile(kafka: Kafka, number: int, kind: int) -> tuple[bytes | None, bytes |
         (due, Future(callBackTopic=CALM, millis=1000)),
         (due, Future(callBackTopic="")),
         (due, Future(cancel=True)),
-        (due, Future(callBackTopic=CALM, timerId=foreign) if foreign else b"\x0a"),
+        (due, Future(callBackTopic=CALM, timerId=foreign or "x", forwarded=Forwarded(fromPartition=99))),
         (due, Future(callBackTopic=CALM, copy=Copy(offset=1 << 40, decidedOffset=1))),
         (due, Future(callBackTopic=CALM, copy=Copy(offset=0, decidedOffset=1 << 40))),
         (due, Future(callBackTopic=CALM, timerId="a", cancel=True, copy=Copy(decidedOffset=1))),
@@ -145,6 +161,7 @@ class Clients:
         self._rng = rng = random.Random(f"{seed}/clients")
         self._shapes = random.Random(f"{seed}/shapes")
         self._shaped = self._shapes.choice((0.0, 0.1, 0.5))
+        self._strays = self._shapes.choice((0.0, 0.0, 0.3))
         self.foreign: dict[Transaction, None] = {}
         self._partitions = kafka.topics[kafka.own.requests].partitions
         self._named = rng.choice((0.0, 0.5, 0.9))
@@ -226,7 +243,7 @@ class Clients:
             asks=bool(timer_id) and rng.random() < 0.8,
         )
         wish = self._shape(wish)
-        ask(self._kafka, number, wish, transaction=transaction)
+        ask(self._kafka, self._astray(number, wish), wish, transaction=transaction)
         if timer_id and not is_cancel and rng.random() < 0.4:
             # Near its moment is where it is decided whether it was in time.
             near_s = wish.due_ms / 1000 - EPOCH_S - self._loop.time() - rng.choice((0.4, 0.1, 0.02, 0.002, -0.05))
@@ -251,6 +268,11 @@ class Clients:
 
         self._loop.outside(0.5, cancel)
 
+    def _astray(self, number: int, wish: Wish) -> int:
+        """Return the partition to which a client writes that does not know that *number* is the one of the id."""
+        is_astray = wish.timer_id and self._shapes.random() < self._strays
+        return self._shapes.randrange(self._partitions) if is_astray else number
+
     def _shape(self, wish: Wish) -> Wish:
         """Have some ask for what fields 1 to 3 cannot say."""
         rng = self._shapes
@@ -264,14 +286,11 @@ class Clients:
         self._count += 1
         is_cancel = self._rng.random() < 0.6
         second = 0 if is_cancel else wish.second + self._rng.randint(0, 2)
-        ask(
-            self._kafka,
-            number,
-            Wish(
-                *(second, 0 if is_cancel else self._rng.choice((0, 0, wish.millis, 700)), CALM),
-                b"payload %d" % self._count,
-                timer_id=wish.timer_id,
-                is_cancel=is_cancel,
-                asks=True,
-            ),
+        later = Wish(
+            *(second, 0 if is_cancel else self._rng.choice((0, 0, wish.millis, 700)), CALM),
+            b"payload %d" % self._count,
+            timer_id=wish.timer_id,
+            is_cancel=is_cancel,
+            asks=True,
         )
+        ask(self._kafka, self._astray(number, later), later)

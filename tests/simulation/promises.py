@@ -6,32 +6,39 @@ The numbers are those of docs/design.md, section Promises.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kafka_timers.core.wire import REQUEST_HEADER, Reply, Sealed
-from simulation.audit import PromiseError, audit, followers_of, is_in_time, wish_of
-from simulation.clients import BEYOND, CALM, COMPACTED, NOWHERE, OWN, Wish
+from kafka_timers.core.wire import REQUEST_HEADER, Future, Reply, Sealed
+from simulation.audit import PromiseError, audit, followers_of, is_in_time, overtaken_in, wish_of
+from simulation.clients import BEYOND, CALM, COMPACTED, NOWHERE, OWN, Stray, Wish
 from simulation.kafka import Kafka
 from simulation.log import Record
 
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """A callback or a reject of a partition's request."""
+    """A callback or a reject of a partition's request; also where it was sent on to another partition."""
 
     offset: int
     topic: str
     partition: int
     record: Record
     is_reject: bool
+    is_forwarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What lies on the topics about one partition of `timer-request`."""
+    """
+    What lies on the topics about one partition of `timer-request`.
+
+    Attributes:
+        overtaken: requests that were sent on from another partition, behind a later cancel; not among the *records*.
+    """
 
     number: int
     records: dict[int, Record]
+    overtaken: dict[int, Record]
     seals: list[Sealed]
     callbacks: list[Callback]
     replies: list[Reply]
@@ -47,6 +54,10 @@ def found_in(kafka: Kafka) -> list[Found]:
     partitions = range(kafka.topics[kafka.own.requests].partitions)
     callbacks: dict[int, list[Callback]] = {number: [] for number in partitions}
     replies: dict[int, list[Reply]] = {number: [] for number in partitions}
+    gone = sent_on(kafka)
+    for (number, offset), places in gone.items():
+        for at, record in places:
+            callbacks[number].append(Callback(offset, kafka.own.requests, at, record, True, True))
     for (topic, partition), log in kafka.logs.items():
         if topic in (kafka.own.requests, kafka.own.sealed, kafka.own.oscillator):
             continue
@@ -54,6 +65,8 @@ def found_in(kafka: Kafka) -> list[Found]:
             headers = dict(record.headers)
             if topic == kafka.own.replies:
                 reply = Reply.FromString(record.value or b"")
+                for at, forwarded in gone.get(_parts(reply.asked), ()):
+                    reply.asked = f"{at}:{forwarded.offset}"
                 replies[_parts(reply.asked)[0]].append(reply)
             elif topic == kafka.own.rejected:
                 number = int(headers["timer-rejected-partition"] or b"")
@@ -62,16 +75,37 @@ def found_in(kafka: Kafka) -> list[Found]:
             else:
                 number, offset = _parts((headers[REQUEST_HEADER] or b"").decode())
                 callbacks[number].append(Callback(offset, topic, partition, record, False))
-    return [
-        Found(
-            number,
-            {record.offset: record for record in kafka.requests(number).committed()},
-            [Sealed.FromString(record.value or b"") for record in kafka.sealed(number).committed()],
-            callbacks[number],
-            replies[number],
-        )
-        for number in partitions
-    ]
+    found = []
+    for number in partitions:
+        records = {record.offset: record for record in kafka.requests(number).committed()}
+        seals = [Sealed.FromString(record.value or b"") for record in kafka.sealed(number).committed()]
+        behind = overtaken_in(records, seals[-1].callbacks_from if seals else 0)
+        overtaken = {offset: records.pop(offset) for offset in behind}
+        found.append(Found(number, records, overtaken, seals, callbacks[number], replies[number]))
+    return found
+
+
+def sent_on(kafka: Kafka) -> dict[tuple[int, int], list[tuple[int, Record]]]:
+    """
+    Return where each record has gone that a worker has sent on, by where it lay: the partition, and the record there.
+
+    What its writer wanted is what it is about from now on.
+    """
+    gone: dict[tuple[int, int], list[tuple[int, Record]]] = {}
+    partitions = kafka.topics[kafka.own.requests].partitions
+    logs = {
+        number: {record.offset: record for record in kafka.requests(number).committed()} for number in range(partitions)
+    }
+    for number, records in logs.items():
+        for record in records.values():
+            if isinstance(record.about, Stray) or (isinstance(record.about, Wish) and record.about.first_ms is None):
+                continue
+            first = Future.FromString(record.value or b"").forwarded
+            stray = logs[first.fromPartition][first.fromOffset].about
+            assert isinstance(stray, Stray)
+            record.about = replace(stray.wish, first_ms=first.appendedMs)
+            gone.setdefault((first.fromPartition, first.fromOffset), []).append((number, record))
+    return gone
 
 
 def _parts(name: str) -> tuple[int, int]:
@@ -82,6 +116,7 @@ def _parts(name: str) -> tuple[int, int]:
 def left_in(kafka: Kafka) -> list[str]:
     """Return what is missing until everything that was asked for is sealed, by partition."""
     # What is sealed can be read a moment later where it was sent to.
+    sent_on(kafka)
     left = [f"a transaction is open on {topic}" for (topic, _), log in kafka.logs.items() if log.open]
     for number in range(kafka.topics[kafka.own.requests].partitions):
         records = list(kafka.requests(number).committed())
@@ -120,6 +155,9 @@ def check(found: Found) -> None:
         if visible[offset] > 1:
             raise PromiseError(f"P2: #{offset} for {wish.second} is visible {visible[offset]} times")
     check_callbacks(found)
+    sent_on = sum(seal.forwarded for seal in found.seals)
+    if sent_on != sum(callback.is_forwarded for callback in found.callbacks):
+        raise PromiseError(f"P8: the seals tell of {sent_on} records that were sent on")
     done_by = audit(records, found.seals, frozenset(each.offset for each in found.callbacks if each.is_reject))
     for offset, record in records.items():
         if wish_of(record).is_cancel:
@@ -173,6 +211,9 @@ def check_answers(found: Found) -> None:
         said.setdefault(_parts(reply.asked)[1], set()).add(reply.outcome)
     before: dict[bytes, int] = {}
     cancelled: set[int] = set()
+    for offset, record in found.overtaken.items():
+        if said.get(offset, set()) != ({Reply.IGNORED} if wish_of(record).asks else set()):
+            raise PromiseError(f"P4: #{offset}, which a cancel has overtaken, was answered {said.get(offset)}")
     for offset, record in records.items():
         wish = wish_of(record)
         if not wish.timer_id:

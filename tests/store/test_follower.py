@@ -12,8 +12,8 @@ from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import first_key, parts_of
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.rows import singles
-from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Condition, Future, Sealed
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.faults import FaultError, RequestLogError, StoreBehindError

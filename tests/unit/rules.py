@@ -437,6 +437,37 @@ def _any_is_meant(holds: Any) -> Any:
     return changed
 
 
+def _cancels_are_not_read_again(remember: Any) -> Any:
+    def changed(record: TimerRecord, known: Any, partition: Partition, out: Decided) -> None:
+        before = list(out.remember)
+        remember(record, known, partition, out)
+        out.remember[:] = before
+
+    return changed
+
+
+def _ignored_are_judged_anew(is_taken_back: Any) -> Any:
+    def changed(record: TimerRecord, known: Any, partition: Partition) -> bool:
+        before, partition.ignored = partition.ignored, {}
+        try:
+            return bool(is_taken_back(record, known, partition))
+        finally:
+            partition.ignored = before
+
+    return changed
+
+
+def _all_cancels_count(is_taken_back: Any) -> Any:
+    def changed(record: TimerRecord, known: Any, partition: Partition) -> bool:
+        before, partition.callbacks_from = partition.callbacks_from, 0
+        try:
+            return bool(is_taken_back(record, known, partition))
+        finally:
+            partition.callbacks_from = before
+
+    return changed
+
+
 _LAKE = {"needs_lake": True}
 
 CORE_RULES: dict[str, Rule] = {
@@ -533,6 +564,23 @@ CONDITION_RULES: dict[str, Rule] = {
     "forgotten is known": Rule("of an id of which nobody can tell more, it is known that there is one", _ForgetsAll),
 }
 
+FORWARD_RULES: dict[str, Rule] = {
+    "overtaken by a cancel": Rule(
+        "a cancel takes back what was appended before it in another partition",
+        patches=[(decisions, "_is_taken_back", _instead(lambda *_: False))],
+    ),
+    "cancels are read again": Rule(
+        "a cancel of the last hour is read again",
+        patches=[(decisions, "_remember_cancel", _cancels_are_not_read_again)],
+    ),
+    "overtaken stays so": Rule(
+        "what a cancel has overtaken stays ignored", patches=[(decisions, "_is_taken_back", _ignored_are_judged_anew)]
+    ),
+    "cancels of before": Rule(
+        "a cancel counts from where on all remember it", patches=[(decisions, "_is_taken_back", _all_cancels_count)]
+    ),
+}
+
 LAKE_CORE_RULES: dict[str, Rule] = {
     "known from": Rule("a copy that was decided below what is known has the log read again", _KnowsAll, **_LAKE),
     "done by its own offset": Rule(
@@ -602,7 +650,7 @@ OWNER_RULES: dict[str, Rule] = {
     "decided before it is landed": Rule("the moment of a decision is before what it does not know", **_LAKE),
 }
 
-RULES = CORE_RULES | CONDITION_RULES | LAKE_CORE_RULES | OWNER_RULES
+RULES = CORE_RULES | CONDITION_RULES | FORWARD_RULES | LAKE_CORE_RULES | OWNER_RULES
 
 
 @contextmanager

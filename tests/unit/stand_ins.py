@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from kafka_timers.broker.batches import Batch
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.verdicts import Accepted, Reason, accept
+from kafka_timers.core.refused import Reason
+from kafka_timers.core.verdicts import Accepted, accept
 from kafka_timers.core.versions import Version
 from kafka_timers.core.wire import Future
 from kafka_timers.testing import ManualClock
@@ -46,6 +47,7 @@ class Known:
 
     def __init__(self, **verdicts: Target | Reason) -> None:
         self.verdicts = verdicts
+        self.words: dict[str, str] = {}
         self.asked: list[str] = []
         self.wanted: list[str] = []
 
@@ -72,12 +74,13 @@ def slice_to(
     known: Known | None = None,
     *,
     rejected: Target = ROOMY,
+    home: Target = ROOMY,
     wall_s: float = SECOND,
     rows_max: int = 1_000_000,
     bytes_max: int = 1 << 30,
     not_before_ms: int = 0,
 ) -> Slice:
     """Return an empty slice of partition 3; the one topic known is `callbacks`."""
-    rejects = Rejects("timer-rejected", rejected, "timer-request")
+    rejects = Rejects("timer-rejected", rejected, "timer-request", home)
     limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_ms": not_before_ms}
     return Slice(3, new_batch, known or Known(callbacks=ROOMY), rejects, ManualClock(wall_s), **limits)

@@ -50,7 +50,7 @@ def test_what_a_seal_covers_is_not_answered_again() -> None:
     partition.acquire([Sealed(last=SECOND, fence=2)], None)
     decided = decide([asked(0, DUE_MS), asked(1, None), asked(2, None)], {}, partition)
     # Whether the first cancel was read in time cannot be told any more, only that there was a timer.
-    assert decided.versions == {b"a": Version(DUE_MS, 0, cancelled=True, unsure=True)}
+    assert decided.versions[b"a"] == Version(DUE_MS, 0, cancelled=True, unsure=True)
     assert [(answer.offset, answer.outcome) for answer in decided.answers] == [(2, Reply.UNKNOWN)]
 
 
@@ -73,8 +73,9 @@ def test_what_was_done_an_hour_ago_is_not_kept() -> None:
 )
 def test_an_answer_comes_back_from_the_store_as_it_was(version: Version | None) -> None:
     outcome = Reply.CANCELLED if version else Reply.UNKNOWN
-    answer = Answer(7, b"replies", "clé".encode(), outcome, version)
-    assert Answer.unpack(7, answer.pack()) == answer
+    for first in ("", "3:11"):
+        answer = Answer(7, b"replies", "clé".encode(), outcome, version, first)
+        assert Answer.unpack(7, answer.pack()) == answer
 
 
 def test_a_reply_names_the_asking_record_and_the_request_that_it_is_about() -> None:
@@ -83,6 +84,8 @@ def test_a_reply_names_the_asking_record_and_the_request_that_it_is_about() -> N
     assert Answer(7, b"replies", b"a", Reply.UNKNOWN, None).reply(2) == Reply(
         timerId="a", outcome="UNKNOWN", asked="2:7"
     )
+    # Where its sender was told that it lies.
+    assert Answer(7, b"replies", b"a", Reply.UNKNOWN, None, "1:4").reply(2).asked == "1:4"
 
 
 def test_a_copy_fires_and_leaves_the_last_word_to_what_was_decided_of_its_id_since() -> None:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Refusal
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
 

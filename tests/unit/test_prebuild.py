@@ -10,8 +10,8 @@ from stand_ins import DUE_MS, ROOMY, SECOND, Known, slice_to
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import batch_key, first_key, row_key
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.rows import framed, pack
-from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Future
 from kafka_timers.worker.prebuild import ByteBudget, Prebuilt, PrebuiltSeconds, behind
 from kafka_timers.worker.slices import Slice

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Condition, Copy, Future, Header
 from kafka_timers.errors import RequestError
 

@@ -13,7 +13,7 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import batch_key, count_of, is_batch, parts_of, row_key
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Future, Header
 from kafka_timers.worker.slices import Slice
 

@@ -10,15 +10,16 @@ import pytest
 from aiokafka.errors import KafkaError
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.record.memory_records import MemoryRecords
-from stand_ins import DUE_MS, ROOMY, SECOND, Known, slice_to
+from stand_ins import DUE_MS, ROOMY, SECOND, Known, asked, slice_to
 
 from kafka_timers.broker.batches import Batch
 from kafka_timers.core.callbacks import Target, fits
 from kafka_timers.core.changes import Row
 from kafka_timers.core.keys import REFUSED_MS, batch_key, parts_of, row_key
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.rows import framed, pack
-from kafka_timers.core.verdicts import Reason, pack_refused
 from kafka_timers.core.wire import Callback, Future, Header, Request, Sealed, callback_headers
 from kafka_timers.worker import slices
 from kafka_timers.worker.firing import SliceSize
@@ -305,6 +306,43 @@ async def test_a_refused_record_is_told_with_the_key_and_value_that_it_had() -> 
     assert (record.key, record.value) == (b"tomorrow", None)
     assert dict(record.headers)["timer-rejected-reason"] == b"key-not-a-second"
     assert (done.contents.rejected, done.refused) == ([8], {"key-not-a-second": 1})
+
+
+def to_send_on(offset: int, timer_id: str = "a", size: int = 0) -> Row:
+    """Return the row of a request that lies in a foreign partition."""
+
+    key = Partition(3).place(REFUSED_MS, offset)
+    assert key
+    return key, pack_forwarded(3, asked(offset, timerId=timer_id, callBack=b"x" * size))
+
+
+async def test_what_is_sent_on_goes_to_the_partition_of_its_id_behind_all_others() -> None:
+    outbox = Outbox()
+    done = await built(outbox, [to_send_on(8), to_send_on(9, "b"), row(1)], home=Target(5, 10_000))
+    sent = list(outbox.records("timer-request"))
+    assert [at for at, _ in sent] == [
+        partition_of(timer_id, 5) for timer_id in sorted("ab", key=lambda name: partition_of(name, 5))
+    ]
+    assert {Future.FromString(record.value or b"").forwarded.fromOffset for _, record in sent} == {8, 9}
+    assert {record.key for _, record in sent} == {b"1800000000"}
+    assert [topic for topic, _, _ in outbox.batches] == ["callbacks", "timer-request", "timer-request"]
+    assert (done.contents.rejected, done.contents.forwarded, done.refused) == ([8, 9], [8, 9], {})
+
+
+@pytest.mark.parametrize("reason", ["topic-refused", "too-large"])
+async def test_what_its_topic_does_not_take_is_rejected_in_place_of_being_sent_on(reason: str) -> None:
+    known = Known(callbacks=ROOMY)
+    if reason == "topic-refused":
+        known.refuse("timer-request", Reason.TOPIC_REFUSED)
+    outbox = Outbox()
+    done = await built(
+        outbox, [to_send_on(8, size=2_000)], known, home=Target(5, 1_000 if reason == "too-large" else 10_000)
+    )
+    [(_, record)] = outbox.records("timer-rejected")
+    assert dict(record.headers)["timer-rejected-reason"] == reason.encode()
+    assert dict(record.headers)["timer-rejected-offset"] == b"8"
+    assert (done.contents.rejected, done.contents.forwarded, done.refused) == ([8], [], {reason: 1})
+    assert list(outbox.records("timer-request")) == []
 
 
 @pytest.mark.parametrize("small", [False, True], ids=["as usual", "one by one"])

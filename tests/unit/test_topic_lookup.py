@@ -7,7 +7,7 @@ import pytest
 
 from kafka_timers.broker import codes
 from kafka_timers.core.callbacks import Target
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Topics
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.targets import TopicLookup

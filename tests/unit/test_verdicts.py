@@ -14,19 +14,11 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import Known, decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, count_of, is_late, parts_of
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.refused import Reason, pack_refused, unpack_refused
 from kafka_timers.core.routing import hash_of, partition_of
-from kafka_timers.core.verdicts import (
-    Accepted,
-    Reason,
-    accept,
-    expected_in,
-    judged,
-    pack_refused,
-    second_of,
-    unpack_refused,
-)
+from kafka_timers.core.verdicts import Accepted, accept, expected_in, judged, second_of, timer_record
 from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
-from kafka_timers.core.wire import COPY_STALE_S, Callback, Condition, Copy, Future, Sealed
+from kafka_timers.core.wire import COPY_STALE_S, Callback, Condition, Copy, Forwarded, Future, Sealed, future_from
 
 # --- keys ------------------------------------------------------------------------------------------------------------
 
@@ -105,7 +97,9 @@ def test_what_can_never_fire_is_kept_for_the_next_tick_with_its_reason(record: R
 
 
 @pytest.mark.parametrize("more", [{}, {"cancel": True}])
-def test_an_id_outside_of_its_partition_is_refused(more: dict[str, object]) -> None:
+def test_an_id_outside_of_its_partition_is_refused_while_not_all_workers_can_send_it_on(
+    more: dict[str, object],
+) -> None:
     """Nobody could tell which request of the id is the latest."""
     records = [asked(number, timerId=f"id-{number}", **more) for number in range(100)]
     partitions = [accepted(records, Partition(number), partitions=3) for number in range(3)]
@@ -116,6 +110,78 @@ def test_an_id_outside_of_its_partition_is_refused(more: dict[str, object]) -> N
     for record in records:
         home = partition_of(f"id-{record.offset}", 3)
         assert [record.offset in at for at in refused] == [number != home for number in range(3)]
+
+
+def sending_on() -> Partition:
+    """Return a partition of workers that send on what has an id of another one: of three, none of `a`."""
+    partition = Partition((partition_of("a", 3) + 1) % 3)
+    partition.judge_from(0, 0, 0)
+    return partition
+
+
+@pytest.mark.parametrize("framing", [b"", b"\0\0\0\0\x07\0"], ids=["plain", "framed"])
+@pytest.mark.parametrize("more", [{}, {"cancel": True}, {"millis": 7, "token": "t"}])
+def test_an_id_outside_of_its_partition_is_sent_on_as_it_is_with_where_it_comes_from(
+    more: dict[str, object], framing: bytes
+) -> None:
+    partition, record = sending_on(), asked(4, timerId="a", **more)
+    record = replace(record, value=framing + (record.value or b""))
+    out = accepted([record], partition, partitions=3)
+    [(key, row)] = out.rows
+    reason, sent_key, value = unpack_refused(row)
+    assert (parts_of(key), reason, sent_key, out.refused, out.offsets) == ((REFUSED_MS, 4), None, record.key, {}, [4])
+    assert value is not None
+    assert value.startswith(record.value or b"-")
+    sent = future_from(value)
+    first = sent.forwarded
+    assert (first.fromPartition, first.fromOffset, first.appendedMs) == (partition.number, 4, record.timestamp)
+    sent.ClearField("forwarded")
+    assert sent == future_from(record.value or b"")
+    # And there it is taken for what it is, by whoever knows of it.
+    home = Partition(partition_of("a", 3))
+    home.judge_from(0, 0, 0)
+    arrived = accepted([replace(record, value=value, offset=9)], home, partitions=3)
+    assert (arrived.refused, arrived.has_callbacks, out.has_callbacks) == ({}, True, True)
+    assert len(arrived.rows) == (0 if more.get("cancel") else 1)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (asked(key=b"soon", timerId="a"), "key-not-a-second"),
+        (asked(topic="", timerId="a"), "topic-missing"),
+        (asked(timerId="a", condition=Condition.IF_PENDING, ifRequest="7:1"), "condition-invalid"),
+        (asked(timerId="a", forwarded=Forwarded()), "id-in-foreign-partition"),
+        (asked(timerId="a", forwarded=Forwarded(fromPartition=-1)), "id-in-foreign-partition"),
+        (asked(timerId="a", copy=Copy(decidedOffset=1)), "id-in-foreign-partition"),
+    ],
+)
+def test_what_would_be_refused_where_it_belongs_is_not_sent_on(record: Record, reason: str) -> None:
+    out = accepted([record], sending_on(), partitions=3)
+    assert out.refused == {reason: 1}
+    assert unpack_refused(out.rows[0][1]) == (reason, record.key, record.value)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"timerId": ""},
+        {"forwarded": Forwarded(fromPartition=1)},
+        {"forwarded": Forwarded(fromPartition=-1)},
+        {"forwarded": Forwarded(fromOffset=-1)},
+        {"forwarded": Forwarded(appendedMs=-1)},
+    ],
+)
+def test_what_cannot_have_been_sent_on_is_refused(more: dict[str, Any]) -> None:
+    out = accepted([asked(**{"timerId": "a", "forwarded": Forwarded()} | more)], Partition(0))
+    assert out.refused == {"forwarded-invalid": 1}
+
+
+@pytest.mark.parametrize("claimed_ms", [0, 10**15])
+def test_no_request_can_be_older_than_it_is(claimed_ms: int) -> None:
+    record = asked(4, timerId="a", forwarded=Forwarded(appendedMs=claimed_ms))
+    told = timer_record(Future.FromString(record.value or b""), DUE_MS, record, 0)
+    assert (told.first, told.first_ms) == ("0:0", min(claimed_ms, record.timestamp))
 
 
 def test_the_topics_of_what_is_kept_are_told() -> None:

@@ -7,8 +7,8 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from kafka_timers.client.callback import token_from
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers, future_from, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.v1 import future_pb2, reply_pb2, run_pb2, sealed_pb2
@@ -93,6 +93,9 @@ def test_callback_headers_are_token_id_second_request_and_then_those_of_the_requ
     future = Future(token="tök", timerId="id", headers=[Header(key=key, value=value) for key, value in own])
     service = [("timer-token", "tök".encode()), ("timer-id", b"id"), ("timer-expiry", b"5"), ("timer-request", b"0:0")]
     assert callback_headers(Request.FromString(future.SerializeToString()), 5, b"0:0") == service + own
+    future.forwarded.fromPartition, future.forwarded.fromOffset = 2, 9
+    sent_on = [*service, ("timer-forwarded", b"2:9"), *own]
+    assert callback_headers(Request.FromString(future.SerializeToString()), 5, b"0:0") == sent_on
 
 
 @pytest.mark.parametrize("token", ["", "true"])

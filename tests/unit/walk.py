@@ -40,8 +40,9 @@ from kafka_timers.core.decisions import true_by_now
 from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, moment_of, parts_of
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.refused import unpack_refused
 from kafka_timers.core.versions import Answer, KnownFromError, Original
-from kafka_timers.core.wire import FORMAT, Condition, Copy, Future, Reply, Sealed
+from kafka_timers.core.wire import FORMAT, Condition, Copy, Forwarded, Future, Reply, Sealed
 
 START_S = 10
 MAX_CLOCK_SKEW_S = 2.0
@@ -340,7 +341,7 @@ class Owner:
             for offset, value in zip(offsets, values, strict=True):
                 wish = log.wishes[offset]
                 lies_at = copied.at if copied else offset
-                if (judging.unpack_refused(value)[2] if is_refused else value) != walk.value_of(lies_at):
+                if (unpack_refused(value)[2] if is_refused else value) != walk.value_of(lies_at):
                     raise PromiseError(f"P7: #{offset} is not what was asked for")
                 contents.named |= bool(wish.timer_id) and not is_refused
                 is_reject = is_refused or offset in walk.unsendable
@@ -480,6 +481,8 @@ class Walk:
         is_fenced: bool = True,
     ) -> None:
         self.rng = random.Random(seed)
+        # Of its own, so that what other choices come to stays as it is.
+        self.ways = random.Random(f"{seed}/ways")
         self.off = frozenset(off)
         self.partition_class = partition_class
         self.trace = trace
@@ -495,7 +498,7 @@ class Walk:
         self.slice_rows = 1000
         self.seal_every_s = 0
         self.skew_ms = 0
-        self.named = self.conditional = self.shaped = self.pins = 0.0
+        self.named = self.conditional = self.shaped = self.forwarded = self.pins = 0.0
         self.impatient = self.ticks_coalesced = self.stubborn = self.seals_tail = 0.0
         self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
         self.is_troubled = False
@@ -534,6 +537,8 @@ class Walk:
             future.timerId = timer_id.decode()
         if wish.asks:
             future.replyTopic = "replies"
+        if wish.first_ms is not None:
+            future.forwarded.CopyFrom(Forwarded(fromPartition=0, fromOffset=1, appendedMs=wish.first_ms))
         if wish.expected is not None:
             future.ifRequest = f"0:{wish.expected}"
         key = b"soon" if wish.is_refused else b"%d" % (wish.second or 1)
@@ -667,6 +672,8 @@ class Walk:
         self.format = rng.choice((1, 2, 3, 4, 4))
         # The lake does not know what was refused because a worker was of an earlier version.
         self.shaped = 0.0 if has_lake and self.format < FORMAT else rng.choice((0.0, 0.3))
+        if self.is_fenced and not has_lake:
+            self.forwarded = self.ways.choice((0.0, 0.5))
         self.instants = rng.choice((0.0, 0.5, 0.9))
         trouble = rng.choice((0.0, 0.06, 0.06, 0.12))
         if self.hits(0.1):
@@ -731,7 +738,12 @@ class Walk:
             condition=condition,
             expected=expected,
             has_callback=not is_cancel and self.hits(self.shaped),
+            first_ms=self.some_first_ms(),
         )
+
+    def some_first_ms(self) -> int | None:
+        """Have some come from another partition, where they were appended a while ago."""
+        return self.log.now_ms - self.ways.randrange(1, 2000) if self.ways.random() < self.forwarded else None
 
     def some_millis(self) -> int:
         return self.rng.choice((1, 250, 500, 500, 750, 999))

@@ -12,6 +12,7 @@ The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
     reconcile      brings an old store in line with the seals
     versions       what is known of a timer id
     decisions      what the records of one timer id mean for each other, and what they are answered
+    refused        why a request is refused, and the row of one
     verdicts       what a record on `timer-request` asks for, or why it is refused
     rows           requests of one moment that are kept as one row
     callbacks      whether a topic takes a callback

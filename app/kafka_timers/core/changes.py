@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kafka_timers.core.backlog import Count
 from kafka_timers.core.versions import Answer, Version
 
-# Key and value of what is kept: `keys`, and a request as it came, `rows.pack` or `verdicts.pack_refused`.
+# Key and value of what is kept: `keys`, and a request as it came, `rows.pack` or `refused.pack_refused`.
 Row = tuple[bytes, bytes]
 
 

@@ -27,7 +27,8 @@ class Contents:
 
     Attributes:
         offsets: of all of them, as they are sent.
-        rejected: those of the offsets that go to `timer-rejected` instead of their callback topic.
+        rejected: those of the offsets that go elsewhere than to their callback topic: to `timer-rejected`.
+        forwarded: those of the rejected that are sent on to the partition of their timer id instead.
         named: whether any of them has a timer id.
         late: how many came late.
         copies: of each copy among them the offset, and that under which it counts as pending.
@@ -36,6 +37,7 @@ class Contents:
 
     offsets: list[int] = field(default_factory=list)
     rejected: list[int] = field(default_factory=list)
+    forwarded: list[int] = field(default_factory=list)
     named: bool = False
     late: int = 0
     copies: list[tuple[int, int]] = field(default_factory=list)

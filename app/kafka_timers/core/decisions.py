@@ -30,6 +30,7 @@ from kafka_timers.core.versions import (
     TimerRecord,
     Version,
     Withdrawn,
+    cancel_name,
 )
 from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_MS, Condition, Reply
 
@@ -83,6 +84,9 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
             out.undecided_at = record.offset
             return False
     outcome = _outcome_of(record, before, effect)
+    if record.first and _is_taken_back(record, known, partition):
+        _ignore(record, before, effect, partition, out)
+        return True
     if record.condition:
         if partition.waits_to_judge:
             out.undecided_at = record.offset
@@ -101,10 +105,12 @@ def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decide
             _withdraw(record, before, partition, out)
     elif effect is Effect.FORGOTTEN and before is not None:
         kept = partition.unsure(before)
+    if record.due_ms is None and not record.condition:
+        _remember_cancel(record, known, partition, out)
     _keep(record, before, kept, known, partition, out)
     if record.reply_topic and not partition.is_answered(record.offset):
         about = None if outcome in (Reply.UNKNOWN, Reply.ACCEPTED) else before
-        out.answers.append(Answer(record.offset, record.reply_topic, record.timer_id, outcome, about))
+        out.answers.append(Answer(record.offset, record.reply_topic, record.timer_id, outcome, about, record.first))
     return True
 
 
@@ -201,7 +207,41 @@ def _ignore(
         out.ignored[record.offset] = record.due_ms
     if record.reply_topic and not partition.is_answered(record.offset):
         about = before._replace(waits=effect is Effect.WITHDRAWS) if before and before.due_ms else None
-        out.answers.append(Answer(record.offset, record.reply_topic, record.timer_id, Reply.IGNORED, about))
+        out.answers.append(
+            Answer(record.offset, record.reply_topic, record.timer_id, Reply.IGNORED, about, record.first)
+        )
+
+
+# --- what was sent on ------------------------------------------------------------------------------------------------
+
+
+def _remember_cancel(record: TimerRecord, known: Known, partition: Partition, out: Decided) -> None:
+    """
+    Remember a cancel for an hour: what it is about may be on its way here from another partition.
+
+    Also if it has withdrawn something, since a worker that reads the log again cannot always tell whether it has.
+    """
+    appended_ms = record.appended_ms // 1000 * 1000
+    is_of_use = partition.takes_callbacks or partition.callbacks_from is not None
+    if not is_of_use or appended_ms + ID_MEMORY_MS <= _now_ms(record, partition):
+        return
+    name, cancel = cancel_name(record.timer_id), Version(record.first_ms, record.offset, cancelled=True)
+    known[name] = cancel
+    out.keep(name, cancel, appended_ms // 1000)
+    out.remember.append((record.offset, appended_ms))
+
+
+def _is_taken_back(record: TimerRecord, known: Known, partition: Partition) -> bool:
+    """Tell whether a cancel that came here before the request *record*, within an hour, was appended after it."""
+    if record.due_ms is None:
+        return False
+    if record.offset in partition.ignored:
+        return True
+    cancel = known.get(cancel_name(record.timer_id))
+    # Below that offset some owner did not remember cancels.
+    if cancel is None or cancel.offset < (partition.callbacks_from or 0):
+        return False
+    return record.first_ms < cancel.due_ms and record.appended_ms < cancel.due_ms + ID_MEMORY_MS
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------

@@ -23,7 +23,8 @@ from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, parts_of
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.verdicts import IN_TIME, LATE, Accepted, Reason, accept, judged
+from kafka_timers.core.refused import Reason
+from kafka_timers.core.verdicts import IN_TIME, LATE, Accepted, accept, judged
 from kafka_timers.core.versions import Answer
 from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete, unframed
 from kafka_timers.errors import WireError

@@ -366,6 +366,7 @@ class Partition(Judging):
             due=len(offsets),
             fired=len(offsets) - len(rejected),
             rejected=len(rejected),
+            forwarded=len(contents.forwarded),
             late_arrivals=contents.late,
             cancelled=cancelled,
             moved=superseded,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.text import headers_of, json_of
-from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import SECOND_LIMIT, Condition, Future, future_from, number_in, rejection_in
 from kafka_timers.errors import RequestError, WireError
 
@@ -166,6 +166,7 @@ class Rejected:
         future.CopyFrom(self.future or Future())
         # A copy is made by the lake alone; what was to come back from there is asked for by its name.
         future.ClearField("copy")
+        future.ClearField("forwarded")
         future.ClearField("ifRequest")
         future.condition = Condition.IF_ABSENT
         if not future.timerId:

@@ -2,18 +2,17 @@
 What a record on `timer-request` asks for, or why it is refused.
 
 Pure. A refused request is kept like any other until the next tick takes it to `timer-rejected`, in the same transaction
-as that second's callbacks: it gets there exactly once, whatever crashes. Its row holds the reason and the whole record.
+as that second's callbacks: it gets there exactly once, whatever crashes. What has a timer id of another partition is
+kept alike, and sent on to that.
 What only the callback topic can tell is judged in the request's second, with `callbacks`.
 
 Whatever bytes a record has, something is said of it, so that its neighbours are judged: a record on which this code
 itself fails is refused as unreadable.
 """
 
-import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -24,43 +23,24 @@ from kafka_timers.core.changes import Row
 from kafka_timers.core.decisions import decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, batch_key, is_late, row_key
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.versions import Decided, Dropped, KnownFromError, Original, TimerRecord, Version
-from kafka_timers.core.wire import Condition, Extras, Future, Record, is_far, is_framed, second_in, unframed
-
-
-class Reason(StrEnum):
-    """Why a request is refused; the value of the header `timer-rejected-reason`."""
-
-    KEY_MISSING = "key-missing"
-    KEY_NOT_A_SECOND = "key-not-a-second"
-    KEY_IN_MILLISECONDS = "key-in-milliseconds"
-    VALUE_MISSING = "value-missing"
-    VALUE_NOT_A_FUTURE = "value-not-a-future"
-    MILLIS_OUT_OF_RANGE = "millis-out-of-range"
-    ID_MISSING = "id-missing"
-    ID_IN_FOREIGN_PARTITION = "id-in-foreign-partition"
-    CONDITION_INVALID = "condition-invalid"
-    CONDITION_UNSUPPORTED = "condition-unsupported"
-    CALLBACK_INVALID = "callback-invalid"
-    CALLBACK_UNSUPPORTED = "callback-unsupported"
-    COPY_INVALID = "copy-invalid"
-    UNREADABLE = "unreadable"
-    PARTITION_ADDED = "partition-added"
-    TOPIC_MISSING = "topic-missing"
-    TOPIC_UNKNOWN = "topic-unknown"
-    TOPIC_FORBIDDEN = "topic-forbidden"
-    TOPIC_RESERVED = "topic-reserved"
-    TOPIC_NEEDS_KEY = "topic-needs-key"
-    PARTITION_UNKNOWN = "partition-unknown"
-    TOPIC_REFUSED = "topic-refused"
-    TOO_LARGE = "too-large"
-
+from kafka_timers.core.wire import (
+    Condition,
+    Extras,
+    Future,
+    Record,
+    first_place,
+    is_far,
+    is_framed,
+    second_in,
+    unframed,
+)
 
 # What becomes of a copy of a far request that is not dropped.
 IN_TIME, LATE = "in time", "late"
 
-_LENGTHS = struct.Struct(">ii")
 _LARGEST_OFFSET = (1 << 63) - 1
 
 
@@ -72,22 +52,6 @@ def second_of(key: bytes | None) -> int | Reason:
         malformed=Reason.KEY_NOT_A_SECOND,
         in_milliseconds=Reason.KEY_IN_MILLISECONDS,
     )
-
-
-def pack_refused(reason: Reason, record: Record) -> bytes:
-    """Return the row of a refused record."""
-    key, value = record.key, record.value
-    lengths = _LENGTHS.pack(len(reason), -1 if key is None else len(key))
-    return lengths + reason.encode() + (key or b"") + (b"" if value is None else b"v" + value)
-
-
-def unpack_refused(row: bytes) -> tuple[Reason, bytes | None, bytes | None]:
-    """Return reason, key and value of the record that `pack_refused` was given."""
-    reason_bytes, key_bytes = _LENGTHS.unpack_from(row)
-    key_at = _LENGTHS.size + reason_bytes
-    value_at = key_at + max(key_bytes, 0)
-    reason = Reason(row[_LENGTHS.size : key_at].decode())
-    return reason, None if key_bytes < 0 else row[key_at:value_at], row[value_at + 1 :] if row[value_at:] else None
 
 
 # --- one record ------------------------------------------------------------------------------------------------------
@@ -109,6 +73,8 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
     if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
         return None, Reason.ID_IN_FOREIGN_PARTITION
+    if future.HasField("forwarded") and not _may_be_forwarded(future, partitions):
+        return None, Reason.FORWARDED_INVALID
     if (future.condition or future.ifRequest) and (reason := _condition_fault(future, number)):
         return None, reason
     if future.cancel:
@@ -126,6 +92,13 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
     if reason := _callback_fault(future):
         return None, reason
     return second * 1000 + future.millis, future
+
+
+def _may_be_forwarded(future: Future, partitions: int) -> bool:
+    """Tell whether what *future* says of where it was written at first can be true."""
+    first = future.forwarded
+    is_place = 0 <= first.fromPartition < partitions and first.fromOffset >= 0
+    return is_place and first.appendedMs >= 0 and bool(future.timerId)
 
 
 def _callback_fault(future: Future) -> Reason | None:
@@ -165,6 +138,9 @@ def timer_record(future: Future, due_ms: int | None, record: Record, number: int
     if future.HasField("copy"):
         copy = future.copy
         original = Original(copy.offset, copy.appended, copy.decidedOffset, copy.decided)
+    first, first_ms = "", record.timestamp
+    if future.HasField("forwarded") and original is None:
+        first, first_ms = first_place(future.forwarded), min(future.forwarded.appendedMs, first_ms)
     return TimerRecord(
         future.timerId.encode(),
         due_ms,
@@ -175,6 +151,8 @@ def timer_record(future: Future, due_ms: int | None, record: Record, number: int
         original,
         future.condition,
         expected_in(future, number) if future.ifRequest else None,
+        first,
+        first_ms,
     )
 
 
@@ -205,14 +183,14 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
     Return what is in *values* when nothing is unusual in them, many times faster than `judged` one by one.
 
     Returns:
-        None when one of them might be refused, is a copy, asks for millis, or has a condition.
+        None when one of them might be refused or sent on, is a copy, asks for millis, or has a condition.
     """
     framed = batches.framed(values)
     futures = batches.futures_in(framed)
     if futures is None:
         return None
     extras = batches.extras_in(values)
-    if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest"))):
+    if any(map(extras.HasField, ("millis", "copy", "condition", "ifRequest", "forwarded"))):
         return None
     ids: Sequence[bytes] = ()
     has_cancels = extras.HasField("cancel")
@@ -266,8 +244,8 @@ class Accepted:
         topics: callback topics that the others name.
         decided: what follows for timer ids, and of copies.
         faults: records on which this code has failed, and how.
-        has_callbacks: whether any of them has a `callBackRecord`, or the framing of a schema registry, and was not
-            refused.
+        has_callbacks: whether any of them has a `callBackRecord`, the framing of a schema registry, or is or was sent
+            on to the partition of its timer id, and was not refused.
         undecided_at: offset of the first record of which nothing can be said yet, for another reason than its id.
     """
 
@@ -388,10 +366,15 @@ def _one_by_one(
 def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) -> None:
     out, number, offset = kept.out, partition.number, record.offset
     due_ms, future = judged(record, number, partitions)
-    if not isinstance(future, Reason) and future.condition and partition.refuses_condition(offset):
+    is_foreign = future is Reason.ID_IN_FOREIGN_PARTITION and not partition.refuses_callback(offset)
+    if is_foreign:
+        due_ms, future = _judged_at_home(record, partitions)
+    elif not isinstance(future, Reason) and future.condition and partition.refuses_condition(offset):
         future = Reason.CONDITION_UNSUPPORTED
-    # Both came with the same version.
-    if not isinstance(future, Reason) and (is_framed(record.value) or future.HasField("callBackRecord")):
+    # All of these came with the same version.
+    if not isinstance(future, Reason) and (
+        is_foreign or is_framed(record.value) or any(map(future.HasField, ("callBackRecord", "forwarded")))
+    ):
         if partition.waits_to_take:
             out.undecided_at = offset
             return
@@ -404,6 +387,9 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
             future = Reason.CALLBACK_UNSUPPORTED
         else:
             out.has_callbacks = True
+    if is_foreign and not isinstance(future, Reason):
+        _forward(record, partition, out)
+        return
     if isinstance(future, Reason):
         _refuse(future, record, partition, out)
         return
@@ -428,11 +414,27 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
     if key is not None:
         out.topics.add(Shown.of(future).topic)
         row = (key, unframed(record.value or b""))
-        if lead_s is not None or future.condition:
+        if lead_s is not None or future.condition or future.HasField("forwarded"):
             kept.doubtful[offset] = row, counted, lead_s
         else:
             out.rows.append(row)
             out.offsets.append(counted)
+
+
+def _judged_at_home(record: Record, partitions: int) -> tuple[int | None, Future | Reason]:
+    """Judge a *record* that lies in a foreign partition as where it is to be sent on to."""
+    future = Future.FromString(unframed(record.value or b""))
+    if future.HasField("copy") or future.HasField("forwarded"):
+        return None, Reason.ID_IN_FOREIGN_PARTITION
+    return judged(record, hash_of(future.timerId.encode()) % partitions, partitions)
+
+
+def _forward(record: Record, partition: Partition, out: Accepted) -> None:
+    """Keep *record* like a refused one, until it is sent on."""
+    key = partition.place(REFUSED_MS, record.offset)
+    if key is not None:
+        out.rows.append((key, pack_forwarded(partition.number, record)))
+        out.offsets.append(record.offset)
 
 
 def _refuse(reason: Reason, record: Record, partition: Partition, out: Accepted) -> None:
@@ -476,7 +478,8 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
             due_ms = None if future.cancel else due[record.key]
             reply_topic = future.replyTopic.encode()
             is_left = record.offset in far
-            named.append(TimerRecord(timer_id, due_ms, record.offset, record.timestamp, reply_topic, is_left))
+            at = record.offset, record.timestamp
+            named.append(TimerRecord(timer_id, due_ms, *at, reply_topic, is_left, first_ms=record.timestamp))
     if far:
         requests = [record for record in requests if record.offset not in far]
         due = {record.key: due[record.key] for record in requests}

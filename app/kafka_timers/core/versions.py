@@ -135,6 +135,11 @@ class Original(NamedTuple):
         return b"\xff" + _OFFSET.pack(self.offset)
 
 
+def cancel_name(timer_id: bytes) -> bytes:
+    """Return what stands among timer ids, which are UTF-8 and never begin so, for the last cancel of *timer_id*."""
+    return b"\xfe" + timer_id
+
+
 class TimerRecord(NamedTuple):
     """
     A record that has a timer id, or is a copy.
@@ -150,6 +155,8 @@ class TimerRecord(NamedTuple):
         condition: under which it means anything.
         expected: offset of the request that the condition names: the only one that `IF_PENDING` means, or the one that
             `IF_ABSENT` does not count once its second has begun.
+        first: partition:offset at which it was written, if it was sent on from there; else empty.
+        first_ms: UNIX milliseconds of that append, or of its own.
     """
 
     timer_id: bytes
@@ -161,26 +168,37 @@ class TimerRecord(NamedTuple):
     original: Original | None = None
     condition: int = Condition.CONDITION_UNSPECIFIED
     expected: int | None = None
+    first: str = ""
+    first_ms: int = 0
 
     @property
     def names(self) -> Iterable[bytes]:
         """What has to be known of to decide."""
-        return filter(None, (self.timer_id, self.original and self.original.name))
+        last_cancel = cancel_name(self.timer_id) if self.first and self.due_ms is not None else b""
+        return filter(None, (self.timer_id, self.original and self.original.name, last_cancel))
 
 
 class Answer(NamedTuple):
-    """What the record at `offset` is answered, on `topic`: a `Reply.Outcome` and the request that it is about."""
+    """
+    What the record at `offset` is answered, on `topic`: a `Reply.Outcome` and the request that it is about.
+
+    Attributes:
+        first: partition:offset at which the record was written, if it was sent on from there; else empty.
+    """
 
     offset: int
     topic: bytes
     timer_id: bytes
     outcome: int
     version: Version | None
+    first: str = ""
 
     def pack(self) -> bytes:
         """Return it as a row of the store, without its offset."""
         version = self.version.pack() if self.version else b""
-        return _ANSWER.pack(self.outcome, len(version), len(self.topic)) + version + self.topic + self.timer_id
+        # No topic has a zero in its name.
+        topic = self.topic + b"\0" + self.first.encode() if self.first else self.topic
+        return _ANSWER.pack(self.outcome, len(version), len(topic)) + version + topic + self.timer_id
 
     @classmethod
     def unpack(cls, offset: int, row: bytes) -> "Answer":
@@ -189,12 +207,15 @@ class Answer(NamedTuple):
         version_end = _ANSWER.size + version_bytes
         topic_end = version_end + topic_bytes
         version = Version.unpack(row[_ANSWER.size : version_end]) if version_bytes else None
-        return cls(offset, row[version_end:topic_end], row[topic_end:], outcome, version)
+        topic, _, first = row[version_end:topic_end].partition(b"\0")
+        return cls(offset, topic, row[topic_end:], outcome, version, first.decode())
 
     def reply(self, partition: int) -> Reply:
         """Return the message that says so; *partition* is the one of `timer-request` that all of it lies in."""
         reply = Reply(
-            timerId=self.timer_id.decode(), outcome=Reply.Outcome.Name(self.outcome), asked=f"{partition}:{self.offset}"
+            timerId=self.timer_id.decode(),
+            outcome=Reply.Outcome.Name(self.outcome),
+            asked=self.first or f"{partition}:{self.offset}",
         )
         if self.version:
             reply.second, reply.millis = divmod(self.version.due_ms, 1000)

@@ -12,7 +12,7 @@ from typing import Protocol, Self, TypeVar
 from google.protobuf.message import DecodeError
 
 from kafka_timers.errors import NewerFormatError, WireError
-from kafka_timers.v1.future_pb2 import Callback, Copy, Future, Header
+from kafka_timers.v1.future_pb2 import Callback, Copy, Forwarded, Future, Header
 from kafka_timers.v1.reply_pb2 import Reply
 from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
 from kafka_timers.v1.sealed_pb2 import Sealed
@@ -24,6 +24,7 @@ __all__ = [
     "COPY_STALE_S",
     "EXPIRY_HEADER",
     "FORMAT",
+    "FORWARDED_HEADER",
     "HOPS_HEADER",
     "ID_HEADER",
     "ID_MEMORY_MS",
@@ -46,6 +47,7 @@ __all__ = [
     "Condition",
     "Copy",
     "Extras",
+    "Forwarded",
     "Future",
     "Futures",
     "Header",
@@ -61,6 +63,7 @@ __all__ = [
     "check_format",
     "end_ms_of",
     "first_ms_of",
+    "first_place",
     "future_from",
     "is_complete",
     "is_far",
@@ -83,7 +86,7 @@ _Fault = TypeVar("_Fault")
 _FRAME, _INDEXES_AT = b"\0", 5
 
 # Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 may begin or end within a second, 4 knows requests with
-# a `callBackRecord`; it is written once there was one.
+# a `callBackRecord`, and such as are sent on to the partition of their id; it is written once there was one.
 FORMAT = CALLBACKS_FORMAT = 4
 
 
@@ -135,10 +138,12 @@ EXPIRY_HEADER = "timer-expiry"
 # Of that second, 1 to 999; absent where it is 0.
 MILLIS_HEADER = "timer-millis"
 REQUEST_HEADER = "timer-request"
+# partition:offset at which the request was written at first, where a worker has sent it on.
+FORWARDED_HEADER = "timer-forwarded"
 # On `timer-request`: who has asked, where somebody asks for others.
 ASKED_BY_HEADER = "timer-asked-by"
 # The headers that the service itself sets on every callback.
-SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, MILLIS_HEADER, REQUEST_HEADER))
+SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, MILLIS_HEADER, REQUEST_HEADER, FORWARDED_HEADER))
 # On an answer: its outcome; what else it tells is in headers whose names begin so.
 ANSWER_HEADER = "timer-answer"
 # How often a record has gone through a door and come back as a callback.
@@ -268,6 +273,8 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
         headers.insert(0, (ID_HEADER, timer_id))
     if token := request.token:
         headers.insert(0, (TOKEN_HEADER, token))
+    if request.HasField("forwarded"):
+        headers.append((FORWARDED_HEADER, first_place(request.forwarded).encode()))
     if own := request.headers:
         # Of most headers the value says that it is there.
         headers += [
@@ -276,6 +283,11 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
             if (key := each.key) not in SERVICE_HEADERS
         ]
     return headers
+
+
+def first_place(forwarded: Forwarded) -> str:
+    """Return partition:offset at which a record was written that was sent on."""
+    return f"{forwarded.fromPartition}:{forwarded.fromOffset}"
 
 
 def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:

@@ -2,7 +2,8 @@
 Which records mean nothing, since the condition that they came with did not hold.
 
 Whether it held follows from all that its timer id had before, record by record, so it is told by the workers' own code
-(`core.outcomes`), an id at a time. It is asked for those ids alone that have a record with a condition; where there is
+(`core.outcomes`), an id at a time. So it is with a request that was sent on from another partition, and that a cancel
+may have overtaken. It is asked for those ids alone that have a record with a condition; where there is
 none, this costs a look at the tables' statistics. All else in the lake is given the records that are left, and need
 know nothing of conditions.
 
@@ -21,11 +22,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.outcomes import State, outcomes_of
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Copy, Future, Record, Sealed
 from kafka_timers.lake import message
 from kafka_timers.lake.outcomes import INTERVAL, first_interval
-from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, asked_ms, due_of
+from kafka_timers.lake.schema import CANCEL, COPY, FORWARDED, REFUSED, REQUEST, asked_ms, due_of
 
 __all__ = [
     "IGNORED",
@@ -107,7 +108,7 @@ def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
         which on owners judge conditions.
     """
     names = ("offset", "appended_ms", "kind", "second", "millis", "condition", "expected")
-    copied = ("original", "original_s", "decided", "decided_s")
+    copied = ("original", "original_s", "decided", "decided_s", "first_ms")
     records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*_ID, *names, *copied)
     # The seal that has a request is the later of two, see `outcomes`; seals that are not needed change nothing.
     read = first_interval(records.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
@@ -178,9 +179,11 @@ class _Asked:
             timerId=timer_id,
             millis=row["millis"] or 0,
             cancel=row["kind"] == CANCEL,
-            condition=row["condition"],
+            condition=None if row["condition"] == FORWARDED else row["condition"],
             ifRequest=None if row["expected"] is None else f"0:{row['expected']}",
         )
+        if row["first_ms"] is not None:
+            future.forwarded.appendedMs = row["first_ms"]
         if row["kind"] == COPY:
             copy = (row["original"], row["original_s"], row["decided"], row["decided_s"])
             names = ("offset", "appended", "decidedOffset", "decided")
@@ -212,7 +215,7 @@ def verdicts_in(
         else:
             records.append(_Asked(timer_id, row))
     # Before the first seal they are judged as they will be once it is there.
-    sealed = [_seal(seals[at]) for at in sorted(seals)] or [Sealed(format=2, conditions_from=0)]
+    sealed = [_seal(seals[at]) for at in sorted(seals)] or [Sealed(format=2, conditions_from=0, callbacks_from=0)]
     for outcome in outcomes_of(records, sealed, 0, 1, whole=True):
         if outcome.state is State.IGNORED:
             yield outcome.offset, IGNORED
@@ -226,7 +229,7 @@ def _seal(interval: Mapping[str, Any]) -> Sealed:
     names = ("end_ms", "fence", "horizon_s", "horizon_from")
     seal = Sealed(**{name: interval[name] for name in names}, format=2, last=(interval["end_ms"] - 1) // 1000)
     # Those below are left out already.
-    seal.conditions_from = 0
+    seal.conditions_from = seal.callbacks_from = 0
     if interval["millis_from"] is not None:
         seal.millis_from = interval["millis_from"]
     return seal

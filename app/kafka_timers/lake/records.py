@@ -19,12 +19,14 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from kafka_timers.core.callbacks import Shown
-from kafka_timers.core.verdicts import Reason, dues_of, expected_in, judged, screened
+from kafka_timers.core.refused import Reason
+from kafka_timers.core.verdicts import dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future, end_ms_of, first_ms_of, is_complete, sealed_from
 from kafka_timers.errors import WireError
 from kafka_timers.lake.schema import (
     CANCEL,
     COPY,
+    FORWARDED,
     REFUSED,
     REQUEST,
     REQUESTS,
@@ -139,6 +141,7 @@ class _Judged(NamedTuple):
     decided_s: int | None = None
     condition: str | None = None
     expected: int | None = None
+    first_ms: int | None = None
 
 
 _JUDGED_TYPES = {name: to_arrow_type(REQUESTS.columns[name].dataType) for name in _Judged._fields}
@@ -190,6 +193,8 @@ def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
     if isinstance(future, Reason):
         return _Judged(REFUSED, reason=future.value)
     timer_id, on_condition = future.timerId or None, _condition_of(future, number)
+    if future.HasField("forwarded"):
+        on_condition["first_ms"] = future.forwarded.appendedMs
     if due_ms is None:
         return _Judged(CANCEL, timer_id=timer_id, **on_condition)
     asked = (due_ms // 1000, due_ms % 1000, Shown.of(future).topic, timer_id, None)
@@ -201,7 +206,7 @@ def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
 
 def _condition_of(future: Future, number: int) -> dict[str, Any]:
     if not future.condition:
-        return {}
+        return {"condition": FORWARDED} if future.HasField("forwarded") and not future.cancel else {}
     expected = expected_in(future, number) if future.ifRequest else None
     return {"condition": Condition.Name(future.condition), "expected": expected}
 

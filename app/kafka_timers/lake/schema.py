@@ -50,6 +50,7 @@ __all__ = [
     "CANCEL",
     "COPY",
     "DELAYS_S",
+    "FORWARDED",
     "POSITIONS",
     "REFUSED",
     "REJECTED",
@@ -66,6 +67,8 @@ __all__ = [
 
 # Values of the column `kind` of `requests`.
 REQUEST, CANCEL, COPY, REFUSED = "request", "cancel", "copy", "refused"
+# What `condition` says of a request that was sent on from another partition, and has none.
+FORWARDED = "FORWARDED"
 
 _DAY_S = 86_400
 # The longest delay of each partition but the last, in seconds.
@@ -112,8 +115,19 @@ REQUESTS = Table(
         ("original_s", LongType, True, "of a copy: UNIX second of that one's append"),
         ("decided", LongType, True, "of a copy: all below this offset were known when it was decided"),
         ("decided_s", LongType, True, "of a copy: UNIX second of that decision"),
-        ("condition", StringType, True, "IF_ABSENT or IF_PENDING: else it means nothing; null without one"),
+        (
+            "condition",
+            StringType,
+            True,
+            "IF_ABSENT or IF_PENDING, else it means nothing; FORWARDED: see first_ms; or null",
+        ),
         ("expected", LongType, True, "offset of the request that the condition names; null without one"),
+        (
+            "first_ms",
+            LongType,
+            True,
+            "of what was sent on from another partition: UNIX milliseconds of its append there",
+        ),
         ("value", BinaryType, True, "the record's value as it came; null of copies, whose original has it"),
         ("delay", StringType, False, "how long it waits, see above"),
         ("due", StringType, False, "when it is due, see above"),

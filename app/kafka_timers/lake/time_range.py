@@ -158,7 +158,7 @@ def requests_of(
     """
     table = requests.select(
         *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
-        "original", "original_s", "decided", "decided_s", "condition", "expected",
+        "original", "original_s", "decided", "decided_s", "condition", "expected", "first_ms",
     )  # fmt: skip
     in_time = F.col("second").isNull() | (F.col("second") <= last)
     due = table.where(in_time & ((F.col("second") > after) | (F.col("offset") >= offset)))

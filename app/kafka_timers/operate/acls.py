@@ -83,7 +83,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
 
     allow("oscillator", topics.oscillator, "ticks", _READ, _WRITE, _CONFIGS)
 
-    allow("worker", topics.requests, "requests, and a barrier at each takeover", _READ, _WRITE, _CONFIGS)
+    allow("worker", topics.requests, "requests, some sent on, and a barrier at each takeover", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.oscillator, "ticks", _READ, _CONFIGS)
     allow("worker", topics.sealed, "seals", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Future(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callBackRecord")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callBackRecord", "forwarded")
     class Condition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONDITION_UNSPECIFIED: _ClassVar[Future.Condition]
@@ -32,6 +32,7 @@ class Future(_message.Message):
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     IFREQUEST_FIELD_NUMBER: _ClassVar[int]
     CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: str
     callBackKey: str
     callBack: bytes
@@ -48,7 +49,18 @@ class Future(_message.Message):
     condition: Future.Condition
     ifRequest: str
     callBackRecord: Callback
-    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callBackRecord: _Optional[_Union[Callback, _Mapping]] = ...) -> None: ...
+    forwarded: Forwarded
+    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callBackRecord: _Optional[_Union[Callback, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ...) -> None: ...
+
+class Forwarded(_message.Message):
+    __slots__ = ("fromPartition", "fromOffset", "appendedMs")
+    FROMPARTITION_FIELD_NUMBER: _ClassVar[int]
+    FROMOFFSET_FIELD_NUMBER: _ClassVar[int]
+    APPENDEDMS_FIELD_NUMBER: _ClassVar[int]
+    fromPartition: int
+    fromOffset: int
+    appendedMs: int
+    def __init__(self, fromPartition: _Optional[int] = ..., fromOffset: _Optional[int] = ..., appendedMs: _Optional[int] = ...) -> None: ...
 
 class Callback(_message.Message):
     __slots__ = ("topic", "key", "value", "partition", "partitionKey")

@@ -19,7 +19,7 @@ class Run(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ..., offsets: _Optional[_Iterable[int]] = ..., plain: bool = ..., named: bool = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "callBackRecord")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "callBackRecord", "forwarded")
     CALLBACKTOPIC_FIELD_NUMBER: _ClassVar[int]
     CALLBACKKEY_FIELD_NUMBER: _ClassVar[int]
     CALLBACK_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Request(_message.Message):
     TOMBSTONEKEY_FIELD_NUMBER: _ClassVar[int]
     TOMBSTONEPARTITION_FIELD_NUMBER: _ClassVar[int]
     CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: bytes
     callBackKey: bytes
     callBack: bytes
@@ -42,7 +43,8 @@ class Request(_message.Message):
     tombstoneKey: bytes
     tombstonePartition: int
     callBackRecord: RawCallback
-    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ..., tombstonePartition: _Optional[int] = ..., callBackRecord: _Optional[_Union[RawCallback, _Mapping]] = ...) -> None: ...
+    forwarded: _future_pb2.Forwarded
+    def __init__(self, callBackTopic: _Optional[bytes] = ..., callBackKey: _Optional[bytes] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[_future_pb2.Header, _Mapping]]] = ..., tombstoneTopic: _Optional[bytes] = ..., tombstoneKey: _Optional[bytes] = ..., tombstonePartition: _Optional[int] = ..., callBackRecord: _Optional[_Union[RawCallback, _Mapping]] = ..., forwarded: _Optional[_Union[_future_pb2.Forwarded, _Mapping]] = ...) -> None: ...
 
 class RawCallback(_message.Message):
     __slots__ = ("topic", "key", "value", "partition", "partitionKey")
@@ -73,7 +75,7 @@ class Futures(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[_future_pb2.Future, _Mapping]]] = ...) -> None: ...
 
 class Extras(_message.Message):
-    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest", "callBackRecord")
+    __slots__ = ("timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "copy", "condition", "ifRequest", "callBackRecord", "forwarded")
     TIMERID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +87,7 @@ class Extras(_message.Message):
     CONDITION_FIELD_NUMBER: _ClassVar[int]
     IFREQUEST_FIELD_NUMBER: _ClassVar[int]
     CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     timerId: bytes
     token: bytes
     millis: int
@@ -96,4 +99,5 @@ class Extras(_message.Message):
     condition: int
     ifRequest: bytes
     callBackRecord: bytes
-    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ..., callBackRecord: _Optional[bytes] = ...) -> None: ...
+    forwarded: bytes
+    def __init__(self, timerId: _Optional[bytes] = ..., token: _Optional[bytes] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[bytes]] = ..., cancel: bool = ..., replyTopic: _Optional[bytes] = ..., tombstoneTopic: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., condition: _Optional[int] = ..., ifRequest: _Optional[bytes] = ..., callBackRecord: _Optional[bytes] = ..., forwarded: _Optional[bytes] = ...) -> None: ...

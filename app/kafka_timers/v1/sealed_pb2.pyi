@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Sealed(_message.Message):
-    __slots__ = ("partition", "first", "last", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "digest", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "conditions_from", "ignored", "unsent", "queries", "millis_from", "callbacks_from")
+    __slots__ = ("partition", "first", "last", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "digest", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "conditions_from", "ignored", "unsent", "queries", "millis_from", "callbacks_from", "forwarded")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Sealed(_message.Message):
     QUERIES_FIELD_NUMBER: _ClassVar[int]
     MILLIS_FROM_FIELD_NUMBER: _ClassVar[int]
     CALLBACKS_FROM_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
     partition: int
     first: int
     last: int
@@ -67,7 +68,8 @@ class Sealed(_message.Message):
     queries: str
     millis_from: int
     callbacks_from: int
-    def __init__(self, partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., digest: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., conditions_from: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., millis_from: _Optional[int] = ..., callbacks_from: _Optional[int] = ...) -> None: ...
+    forwarded: int
+    def __init__(self, partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., digest: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., conditions_from: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., millis_from: _Optional[int] = ..., callbacks_from: _Optional[int] = ..., forwarded: _Optional[int] = ...) -> None: ...
 
 class Unsent(_message.Message):
     __slots__ = ("topic", "key", "reply")

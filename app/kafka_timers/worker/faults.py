@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.asking import PerhapsFencedError
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import KnownFromError
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.worker.damage import is_damage, is_of_the_disk, is_own_lock

@@ -19,8 +19,8 @@ from aiokafka.errors import KafkaError
 from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Changes, Row
 from kafka_timers.core.keys import first_key
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.tick_clock import TickClock
-from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.faults import TopicsRefusedError
 from kafka_timers.worker.follower import Follower, withdrawn_keys
@@ -447,6 +447,7 @@ class Firing:
         metrics = self._ports.metrics
         for topic, count in fired.fired.items():
             metrics.fired.labels(topic).inc(count)
+        metrics.forwarded.inc(len(fired.contents.forwarded))
         for reason, count in fired.refused.items():
             metrics.rejected.labels(reason).inc(count)
         metrics.late_arrivals.inc(late_arrivals)

@@ -75,6 +75,7 @@ class WorkerMetrics:
         # There from the start: an alarm that asks whether it grows does not see the first one otherwise.
         self.copies.labels("late")
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
+        self.forwarded = counter("forwarded", "requests and cancels sent on to the partition of their timer id")
         self.taken_back = counter("taken_back", "requests that were cancelled, or moved by another of their id", "how")
         self.replies = counter("replies", "answers to cancels and moves, by what became of them", "outcome")
         self.fired = counter("fired", "callbacks made visible to receivers", "topic")

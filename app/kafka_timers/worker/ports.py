@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.fetching import Fetched
 from kafka_timers.core.callbacks import Target
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.store import TimerStore

@@ -34,7 +34,7 @@ from kafka_timers.clock import Clock, HostClock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import FORMAT, Topics, number_in
-from kafka_timers.errors import BrokerError, SettingsError, TopicsError, WorkerError
+from kafka_timers.errors import BrokerError, SettingsError, WorkerError
 from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
@@ -134,7 +134,7 @@ class Worker:
                 self._held, found.partitions, ports.gate, lambda: self._ticked_s or 0.0, self._clock
             )
             self._ticks = ticks = TickReader(cluster, self._topics.oscillator, self._on_tick)
-            doors = self._doors(ports, found)
+            doors = self._doors(ports)
             chores = [
                 ports.reader.run(),
                 ticks.run(),
@@ -265,6 +265,8 @@ class Worker:
         bounds = LogBounds(cluster, topics.requests)
         ends = EndOffsets(bounds, cluster, topics.requests, lambda: reader.numbers, self._clock)
         stack.callback(ends.close)
+        # Ids are routed by the partitions that are served.
+        home = dataclasses.replace(found.own[topics.requests], partitions=found.partitions)
         replies = KafkaReplies(cluster, (topics.replies, found.own[topics.replies]), lookup, self.metrics)
         stack.push_async_callback(replies.stop)
         return Ports(
@@ -278,7 +280,7 @@ class Worker:
             new_sender=lambda number: KafkaSender(settings, cluster, number, topics),
             stores=StoreFolders(Path(settings.data_dir), f"{cluster.id}/{topics.requests}", settings.horizon_s),
             callback_topics=lookup,
-            rejects=Rejects(topics.rejected, found.own[topics.rejected], topics.requests),
+            rejects=Rejects(topics.rejected, found.own[topics.rejected], topics.requests, home),
             replies=replies,
             budget=ByteBudget(settings.arm_bytes),
             gate=gate,
@@ -297,16 +299,12 @@ class Worker:
         self._gave_up = self._gave_up or why
         self._ended.set()
 
-    def _doors(self, ports: Ports, found: Found) -> list[AdapterReader]:
+    def _doors(self, ports: Ports) -> list[AdapterReader]:
         named = door_topics(self._settings.door)
         if not named:
             return []
         topic = ports.names.requests
-        if topic not in found.own:
-            raise TopicsError(f"topic {topic} cannot be written to, as doors need")
-        # Ids are routed by the partitions that are served.
-        takes = dataclasses.replace(found.own[topic], partitions=ports.partitions)
-        outlet = Outlet(topic, takes, ports.rejects.topic, ports.rejects.target)
+        outlet = Outlet(topic, ports.rejects.home, ports.rejects.topic, ports.rejects.target)
         return [
             AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
             for name, topic in named

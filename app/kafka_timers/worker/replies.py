@@ -11,8 +11,8 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.core.callbacks import Target
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.versions import Letter
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import CallbackTopics

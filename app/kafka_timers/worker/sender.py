@@ -26,7 +26,7 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.broker.refusals import RefusedError
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Sealed, Topics, is_complete
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError

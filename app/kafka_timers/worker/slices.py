@@ -23,8 +23,8 @@ from kafka_timers.core.callbacks import OVERHEAD_BYTES, Outgoing, Target, fits
 from kafka_timers.core.changes import Row
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
+from kafka_timers.core.refused import Reason, unpack_refused
 from kafka_timers.core.routing import POSITIVE, SEED, hash_of, murmurhash2
-from kafka_timers.core.verdicts import Reason, unpack_refused
 from kafka_timers.core.wire import (
     EXPIRY_HEADER,
     REJECT_PREFIX,
@@ -32,6 +32,7 @@ from kafka_timers.core.wire import (
     Request,
     callback_headers,
     reject_headers,
+    unframed,
 )
 from kafka_timers.worker.ports import CallbackTopics, Ready
 from kafka_timers.worker.sender import BATCH_BYTES
@@ -52,11 +53,20 @@ _LATENESS_MS_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Rejects:
-    """Where refused requests go, and the topic that they came from."""
+    """
+    Where refused requests go.
+
+    Attributes:
+        topic: that they go to.
+        target: what that takes.
+        source: the topic that they came from, on which others are sent on to the partition of their timer id.
+        home: what that takes, and how many partitions of it are served.
+    """
 
     topic: str
     target: Target
     source: str
+    home: Target
 
 
 @dataclass(slots=True)
@@ -125,6 +135,7 @@ class Slice:
         self._targets = targets
         self._rejects = rejects
         self._rejects_to = _accumulator_to(rejects.topic, rejects.target)
+        self._home = _accumulator_to(rejects.source, rejects.home)
         self._clock = clock
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._not_before_ms = not_before_ms
@@ -187,7 +198,8 @@ class Slice:
     def rest(self) -> list[Ready]:
         """Hand out all batches that are left; nothing can be added any more."""
         rest = self.full()
-        for to in (*self._accumulators.values(), self._rejects_to):
+        # Whoever reads requests waits for the end of a transaction that has some, so these are sent last.
+        for to in (*self._accumulators.values(), self._rejects_to, self._home):
             rest += [(batch, to.topic, at) for at, batch in enumerate(to.batches) if batch]
         return rest
 
@@ -219,7 +231,10 @@ class Slice:
         for due_ms, offset, (_, row) in zip(dues_ms, offsets, rows, strict=True):
             if due_ms == REFUSED_MS:
                 reason, *record = unpack_refused(row)
-                self._reject(reason, [(offset, *record)])
+                if reason is None:
+                    self._forward(offset, *record)
+                else:
+                    self._reject(reason, [(offset, *record)])
             else:
                 requests.append((due_ms // 1000, offset, row))
         values = [row for _, _, row in requests]
@@ -468,6 +483,22 @@ class Slice:
         # The first record is taken whatever its size; that the topic takes it too was checked before.
         batch = to.batches[at] = self._new_batch()
         batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
+
+    def _forward(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        """Send a record on to the partition of its timer id, or reject it if the topic does not take it."""
+        to, source = self._home, self._rejects.source
+        size = len(key or b"") + len(value or b"") + OVERHEAD_BYTES
+        refused = self._targets.verdicts.get(source)
+        if isinstance(refused, Reason) and refused is not Reason.TOPIC_RESERVED:
+            self._gone[source] = refused
+            self._reject(refused, [(offset, key, value)], self._words_of([source.encode()]))
+        elif size > to.target.batch_bytes_max:
+            self._reject(Reason.TOO_LARGE, [(offset, key, value)])
+        else:
+            self.contents.rejected.append(offset)
+            self.contents.forwarded.append(offset)
+            timer_id = Request.FromString(unframed(value or b"")).timerId
+            self._append(to, hash_of(timer_id) % to.target.partitions, size, key, value, [])
 
     def _reject(
         self, reason: Reason, records: Sequence[tuple[int, bytes | None, bytes | None]], words: str = ""

@@ -90,7 +90,7 @@ async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLook
         told = await lookup.look_up(dataclasses.astuple(topics))
     sealed_with = partitions_in(await SealLog(cluster, topics.sealed).seals(0)) if topics.sealed in counts else 0
     partitions = served_partitions(counts, topics, sealed_with, settings.partitions)
-    for name in (topics.rejected, topics.replies):
+    for name in (topics.requests, topics.rejected, topics.replies):
         if not isinstance(told[name], Target):
             raise TopicsError(f"topic {name} cannot be written to: {told[name]}")
     return Found(partitions, {name: target for name, target in told.items() if isinstance(target, Target)})

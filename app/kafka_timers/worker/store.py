@@ -9,7 +9,7 @@ and how far the log was read.
     second 0 + m             the head: position, last sealed second, its snapshot, where reading began, open scan; what
                              this belongs to
     second 0 + n             the number of the last batch
-    key of core.keys         the request as it came; a batch: rows.pack; a refused one: verdicts.pack_refused
+    key of core.keys         the request as it came; a batch: rows.pack; a refused one: refused.pack_refused
 
 Two more column families are for timer ids and stay empty without any:
 

@@ -17,7 +17,7 @@ from kafka_timers.broker.requests import settings_of
 from kafka_timers.broker.topics import counted
 from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Target, topics_in
-from kafka_timers.core.verdicts import Reason
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Topics
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
