@@ -16,6 +16,7 @@ import pytest
 from service import LIMIT_S, Process, Service, take
 
 from kafka_timers import request_from
+from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import Future
 from kafka_timers.dev.broker import free_port
 
@@ -131,6 +132,30 @@ async def test_a_timer_is_asked_for_seen_moved_and_fires(console: Console) -> No
     assert (status, "fires or has fired" in late["detail"]) == (409, True)
     status, late = await console.ask("DELETE", "/v1/timers/a%2Fb")
     assert (status, "fires or has fired" in late["detail"]) == (409, True)
+
+
+async def test_any_bytes_tombstones_and_partitions_are_asked_for_and_changed(console: Console) -> None:
+    topic = await console.topic("bytes")
+    binary = {"topic": topic, "keyBase64": "/wA=", "tombstone": True, "partition": 1}
+    _, fires = await console.ask("POST", "/v1/timers", binary | {"after": 0})
+    [callback] = await console.fired(topic, 1)
+    assert request_from(callback.headers) == fires["request"]
+    assert (callback.key, callback.value, callback.partition) == (b"\xff\x00", None, 1)
+    # What is left out of a change stays.
+    for number, change in enumerate(
+        [{}, {"value": "v"}, {"key": "k"}, {"keyBase64": "", "partition": 0}, {"partition": None}]
+    ):
+        timer_id = f"bytes-{number}"
+        assert (await console.ask("PUT", f"/v1/timers/{timer_id}", binary | {"after": 3_600}))[0] == 200
+        status, _ = await console.ask("PATCH", f"/v1/timers/{timer_id}", change | {"after": 0})
+        assert status == 200
+    by_id = {dict(each.headers).get("timer-id"): each for each in await console.fired(topic, 6)}
+    found = [(by_id[b"bytes-%d" % number].key, by_id[b"bytes-%d" % number].value) for number in range(5)]
+    assert found == [(b"\xff\x00", None), (b"\xff\x00", b"v"), (b"k", None), (b"", None), (b"\xff\x00", None)]
+    partitions = [by_id[b"bytes-%d" % number].partition for number in range(5)]
+    assert partitions == [1, 1, 1, 0, hash_of(b"\xff\x00") % console.service.partitions]
+    for wrong in ({"value": "v", "tombstone": True}, {"partition": -1}):
+        assert (await console.ask("POST", "/v1/timers", {"topic": topic, "after": 5} | wrong))[0] == 422
 
 
 async def test_who_repeats_a_request_gets_no_second_timer_even_after_it_has_fired(console: Console) -> None:
@@ -377,7 +402,8 @@ async def test_who_may_do_what(console: Console) -> None:
         ({"topic": "t", "at": 1_900_000_000_000}, "looks like milliseconds"),
         ({"topic": "t", "after": -1}, "after"),
         ({"topic": "no topic", "after": 1}, "is not the name of a Kafka topic"),
-        ({"topic": "t", "after": 1, "value": "v", "valueBase64": "dg=="}, "not both"),
+        ({"topic": "t", "after": 1, "value": "v", "valueBase64": "dg=="}, "give one of `value`"),
+        ({"topic": "t", "after": 1, "key": "k", "keyBase64": "aw=="}, "not both"),
         ({"topic": "t", "after": 1, "valueBase64": "?"}, "is not in base64"),
         ({"topic": "t", "after": 1, "headers": [{"name": "timer-id", "value": "x"}]}, "is set by the timer service"),
         ({"topic": "t", "after": 1, "unknown": 1}, "unknown: Extra inputs are not permitted"),

@@ -14,7 +14,7 @@ from pydantic.alias_generators import to_camel
 from kafka_timers.client.request import CallbackSpec, future_of, set_callback
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.moments import moment_after, moment_at, when_of
-from kafka_timers.core.wire import SECOND_LIMIT, Future
+from kafka_timers.core.wire import SECOND_LIMIT, Callback, Future
 from kafka_timers.errors import RequestError
 
 __all__ = ["Change", "HeaderIn", "Model", "When", "Wish"]
@@ -69,16 +69,23 @@ class Change(When):
     """What is to be different of a timer; what is left out stays as it is."""
 
     topic: Annotated[str | None, Field(max_length=_TOPIC_LENGTH)] = None
-    key: str | None = None
+    key: Annotated[str | None, Field(description="key of the callback, as text; null is none")] = None
+    key_base64: Annotated[str | None, Field(description="the same, any bytes")] = None
     value: Annotated[str | None, Field(description="value of the callback, as text")] = None
     value_base64: Annotated[str | None, Field(description="the same, any bytes")] = None
+    tombstone: Annotated[bool | None, Field(description="true: the callback has no value")] = None
+    partition: Annotated[
+        int | None, Field(ge=0, lt=1 << 31, description="of the callback's topic; null is the one of the key")
+    ] = None
     headers: list[HeaderIn] | None = None
     token: str | None = None
 
     @model_validator(mode="after")
-    def _one_value(self) -> Self:
-        if self.value is not None and self.value_base64 is not None:
-            raise ValueError("give `value` or `valueBase64`, not both")
+    def _one_of_each(self) -> Self:
+        if self.key is not None and self.key_base64 is not None:
+            raise ValueError("give `key` or `keyBase64`, not both")
+        if sum([self.value is not None, self.value_base64 is not None, bool(self.tombstone)]) > 1:
+            raise ValueError("give one of `value`, `valueBase64` and `tombstone`")
         return self
 
     def applied_to(self, future: Future, reserved: frozenset[str]) -> None:
@@ -92,8 +99,9 @@ class Change(When):
         asked = future_of(
             CallbackSpec(
                 topic=topic if self.topic is None else self.topic,
-                key=self.key or None,
-                value=_bytes("value", self.value, self.value_base64) or b"",
+                key=self.key or None if self.key_base64 is None else _bytes("key", None, self.key_base64),
+                value=None if self.tombstone else _bytes("value", self.value, self.value_base64) or b"",
+                partition=self.partition,
                 token=self.token or None,
                 headers=[(each.name, _bytes("header", each.value, each.value_base64)) for each in self.headers or ()],
             ),
@@ -101,10 +109,13 @@ class Change(When):
         )
         given = self.model_fields_set
         wanted = Shown.of(asked)
-        if "key" in given:
+        if given & {"key", "key_base64"}:
             key = wanted.key
-        if given & {"value", "value_base64"}:
+        if given & {"value", "value_base64", "tombstone"}:
             value = wanted.value
+        if "partition" in given:
+            future.callBackRecord.ClearField("partition")
+            future.callBackRecord.MergeFrom(Callback(partition=self.partition))
         set_callback(future, wanted.topic, key, value)
         if "token" in given:
             future.token = asked.token
