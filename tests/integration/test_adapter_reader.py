@@ -1,6 +1,7 @@
 """From another system's topic into `timer-request`, on a real broker, written by a client that is not ours."""
 
 import asyncio
+import base64
 import dataclasses
 import itertools
 import json
@@ -139,6 +140,7 @@ def schedule(second: int = LATER) -> Headers:
 
 GOOD: dict[str, tuple[bytes, bytes, Headers]] = {
     "etf1": (b"k", b"v", schedule()),
+    "skyuk": (b"k", b'{"time": %d000, "topic": "t", "key": "aw=="}' % LATER, {}),
     "countdown": (b"k", b'{"topic": "t", "message": "m", "countdown": 100000}', {"CALLER_SERVICE": b"c"}),
     "headers": (b"k", b"v", {"timer-expiry": b"%d" % LATER, "timer-callback-topic": b"t"}),
     "karafka": (
@@ -227,15 +229,19 @@ async def test_a_header_name_that_is_not_text_stops_no_other(harness: Harness, n
     await append_batch(harness.bootstrap, harness.prefix + "theirs", 0, odd)
     for number in range(2):
         harness.write([(key, value, headers)] * 5, partition=number)
+    # Of a record for `skyuk` no header travels on.
+    refused = 0 if name == "skyuk" else 1
     async with harness.open(name):
-        assert len(await harness.requests(12)) == 12
-        [record] = await harness.read(harness.topics.rejected, 1)
+        assert len(await harness.requests(13 - refused)) == 13 - refused
+        rejected = await harness.read(harness.topics.rejected, refused)
         await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
-    told = dict(record.headers)
-    assert (record.key, record.value) == (key, value)
-    assert (told["timer-rejected-reason"], told["timer-rejected-offset"]) == (b"not-utf8", b"1")
-    assert told[r"\xff\xfe\xfd\xfc"] == b"header"
     assert value_of(harness, "kafka_timers_door_failures_total") == 0
+    assert len(rejected) == refused
+    for record in rejected:
+        told = dict(record.headers)
+        assert (record.key, record.value) == (key, value)
+        assert (told["timer-rejected-reason"], told["timer-rejected-offset"]) == (b"not-utf8", b"1")
+        assert told[r"\xff\xfe\xfd\xfc"] == b"header"
 
 
 async def test_a_record_on_which_an_adapter_fails_is_refused_and_told(
@@ -760,3 +766,89 @@ async def test_what_has_fired_here_does_not_fire_again_when_the_door_begins_anew
         await until(lambda: value_of(harness, "kafka_timers_door_records_total") == 8)
         found = parsed(await harness.requests(2))
     assert sorted((future.tombstoneKey, future.callBack) for _, future in found) == [("again", b"v2"), ("moved", b"v2")]
+
+
+# --- sky-uk's scheduler: times in milliseconds, and tombstones that do not tell of which version they are ------------
+
+FIRED_BY_SKYUK: Headers = {"schedule:expired": b"true"}
+
+
+def plan(second: int = LATER, value: bytes = b"v") -> bytes:
+    """Return a schedule in JSON, as that scheduler reads it."""
+    body = {"time": second * 1000, "topic": "t", "key": "aw==", "value": base64.b64encode(value).decode()}
+    return json.dumps(body).encode()
+
+
+async def test_what_skyuk_has_fired_does_not_fire_again_and_what_was_moved_on_does(harness: Harness) -> None:
+    """Its producer hashes as Java's clients do; schedules of others lie in other partitions than its tombstones."""
+    now_s = int(time.time())
+    past, written, fired = now_s - 3_000, (now_s - 4_000) * 1000, (now_s - 3_000) * 1000 + 90
+
+    def write(key: str, value: bytes | None, at_ms: int, partition: int = 0, headers: Headers | None = None) -> None:
+        harness.write([(key.encode(), value, headers or {})], "theirs", partition=partition, timestamp=at_ms)
+
+    for number in range(10):
+        write(f"fired-{number}", plan(past), written)
+        write(f"fired-{number}", None, fired, number % 2, FIRED_BY_SKYUK)
+    # By versions that mark their tombstones with nothing.
+    write("fired before 1.0", plan(past), written)
+    write("fired before 1.0", None, fired)
+    # Its clock may be a little behind the schedule's time.
+    write("fired early", plan(past), written)
+    write("fired early", None, past * 1000 - 40, 0, FIRED_BY_SKYUK)
+    for partition in range(2):
+        # Who receives the callback asks for the next one before the tombstone is written.
+        write(f"next-{partition}", plan(past), written)
+        write(f"next-{partition}", plan(now_s - 500, b"next"), fired - 50)
+        write(f"next-{partition}", None, fired, partition, FIRED_BY_SKYUK)
+    write("anew", plan(past), written)
+    write("anew", None, fired, 1, FIRED_BY_SKYUK)
+    write("anew", plan(past + 10, b"new"), fired + 5_000)
+    # What it cannot read takes the version before with it.
+    write("replaced", plan(past), written)
+    write("replaced", b"no schedule", written + 1)
+    write("fired here", plan(past), written)
+    write("fired here", None, fired, 0, {"timer-request": b"0:1"})
+    write("missed", plan(past), written)
+    write("pending", plan(), written)
+    async with harness.open("skyuk"):
+        found = parsed(await harness.requests(7))
+        await until(lambda: value_of(harness, "kafka_timers_door_records_total") == 20 + 2 + 2 + 6 + 3 + 2 + 2 + 2)
+        [refused] = await harness.read(harness.topics.rejected, 1)
+    assert (refused.key, refused.value) == (b"replaced", b"no schedule")
+    assert sorted((future.tombstoneKey, future.callBack) for _, future in found if not future.cancel) == [
+        ("anew", b"new"),
+        ("missed", b"v"),
+        ("next-0", b"next"),
+        ("next-1", b"next"),
+        ("pending", b"v"),
+    ]
+    # Had they been passed on before.
+    assert sorted(future.timerId.rpartition(":")[2] for _, future in found if future.cancel) == [
+        "fired before 1.0",
+        "replaced",
+    ]
+
+
+async def test_a_version_that_skyuk_would_not_read_ends_the_one_before(harness: Harness) -> None:
+    topic, now_s = harness.prefix + "theirs", int(time.time())
+    async with harness.open("skyuk", door_grace_s=1_000):
+        harness.write([(key, plan(), {}) for key in (b"damaged", b"past", b"stays")], partition=0)
+        await harness.requests(3)
+        bad = [(b"damaged", b"\0", {}), (b"past", plan(now_s - 2_000), {}), (b"\xff", plan(), {}), (b"never", b"", {})]
+        harness.write(bad, partition=0)
+        rejected = await harness.read(harness.topics.rejected, 4)
+        requests = parsed(await harness.requests(6))
+        there = await harness.read(topic, 8, partitions=2)
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
+        assert len(await harness.requests(6)) == 6
+    assert {record.key: dict(record.headers)["timer-rejected-reason"] for record in rejected} == {
+        b"damaged": b"value-not-schedule",
+        b"past": b"past-grace",
+        b"\xff": b"not-utf8",
+        b"never": b"value-not-schedule",
+    }
+    ended = sorted(future.timerId for _, future in requests if future.cancel)
+    assert ended == [f"skyuk:{topic}:{key}" for key in ("damaged", "never", "past")]
+    # What that scheduler would fire, had it the topic back.
+    assert [(record.key, record.partition) for record in there if record.value is None] == [(b"past", 0)]

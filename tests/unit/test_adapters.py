@@ -619,5 +619,5 @@ def test_adapters_are_listed_with_their_topics() -> None:
 
 @pytest.mark.parametrize("text", ["etf1", "etf1=", "=t", "back=t", "etf1=schedules,front"])
 def test_an_adapter_that_does_not_exist_is_named(text: str) -> None:
-    with pytest.raises(ValueError, match="give NAME=TOPIC, the name one of etf1, countdown"):
+    with pytest.raises(ValueError, match="give NAME=TOPIC, the name one of etf1, skyuk, countdown"):
         door_topics(text)

@@ -4,26 +4,31 @@ Adapters: read the topics that other schedulers' users write to, as timers. Thei
 Users know adapters as doors: the option `--door`, the metrics `kafka_timers_door_…`, the groups `….door.…` and the
 header `timer-rejected-door` have that name, and so have docs/migrate.md and the log.
 
-    commands                                            the values and functions that all adapters share
-    etf1, countdown, headers, karafka, timebridge       an adapter each: `parse` turns a record into a command (pure)
-    reader                                              reads a topic through an adapter, into `timer-request`
-    ahead                                               what lies further on in a topic that is taken over
-    source                                              the records of one partition of such a topic
-    added                                               rejects what lies in partitions that were added by mistake
-    lag                                                 reads how far each adapter is behind
+    commands        the values and functions that all adapters share
+    etf1, skyuk, countdown, headers, karafka, timebridge
+                    an adapter each: `parse` turns a record into a command (pure)
+    keeping         schedulers that keep their schedules on a topic, as etf1 and skyuk do
+    reader          reads a topic through an adapter, into `timer-request`
+    ahead           what lies further on in a topic that is taken over
+    ending          tombstones for schedules that are refused
+    source          the records of one partition of such a topic
+    added           rejects what lies in partitions that were added by mistake
+    lag             reads how far each adapter is behind
 """
 
 from collections.abc import Callable
 
-from kafka_timers.adapters import countdown, etf1, headers, karafka, timebridge
+from kafka_timers.adapters import countdown, etf1, headers, karafka, skyuk, timebridge
 from kafka_timers.adapters.commands import Parsed, SourceRecord
+from kafka_timers.adapters.keeping import Keeping
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import SettingsError
 
-__all__ = ["ADAPTERS", "DOORS", "WITH_IDS", "adapter_group", "added_group", "check_doors", "door_topics"]
+__all__ = ["ADAPTERS", "DOORS", "KEEPINGS", "WITH_IDS", "adapter_group", "added_group", "check_doors", "door_topics"]
 
 ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
     "etf1": etf1.parse,
+    "skyuk": skyuk.parse,
     "countdown": countdown.parse,
     "headers": headers.parse,
     "karafka": karafka.parse,
@@ -34,7 +39,10 @@ ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
 DOORS = tuple(ADAPTERS)
 
 # Adapters of which a record may replace or cancel an earlier one.
-WITH_IDS = frozenset(("etf1", "headers", "karafka"))
+WITH_IDS = frozenset(("etf1", "skyuk", "headers", "karafka"))
+
+# How schedulers keep their schedules, of the adapters to whose topics tombstones are written.
+KEEPINGS: dict[str, Keeping] = {"etf1": etf1.KEEPING, "skyuk": skyuk.KEEPING}
 
 
 def adapter_group(group: str, name: str) -> str:

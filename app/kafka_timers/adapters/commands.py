@@ -59,6 +59,7 @@ class Refusal(StrEnum):
     KEY_MISSING = "key-missing"
     VALUE_MISSING = "value-missing"
     VALUE_NOT_COUNTDOWN = "value-not-countdown"
+    VALUE_NOT_SCHEDULE = "value-not-schedule"
     EXPIRY_MISSING = "expiry-missing"
     EXPIRY_NOT_A_SECOND = "expiry-not-a-second"
     EXPIRY_IN_MILLISECONDS = "expiry-in-milliseconds"
@@ -146,9 +147,9 @@ def headers_by_name(record: SourceRecord) -> dict[str, bytes | None]:
     return dict(reversed(record.headers))
 
 
-def forwarded_headers(record: SourceRecord, without: Collection[str] = ()) -> list[tuple[str, bytes | None]]:
+def forwarded_headers(given: SourceHeaders, without: Collection[str] = ()) -> list[tuple[str, bytes | None]]:
     """
-    Return the headers of *record* for its callback, but for the service's own and those *without*.
+    Return the headers *given* by a record for its callback, but for the service's own and those *without*.
 
     A receiver that sends its callback round again sends the service's headers too, and the next callback would carry
     the old ones beside its own. The same has a schedule whose callback topic is a door's own: how often it has come
@@ -157,9 +158,9 @@ def forwarded_headers(record: SourceRecord, without: Collection[str] = ()) -> li
     Raises:
         TooManyHopsError: it has come round too often.
     """
-    own = [header for header in record.headers if header[0] not in _ROUND and header[0] not in without]
-    if len(own) < len(record.headers):
-        headers = headers_by_name(record)
+    own = [header for header in given if header[0] not in _ROUND and header[0] not in without]
+    if len(own) < len(given):
+        headers = dict(reversed(given))
         if REQUEST_HEADER in headers:
             hops = (number_in(headers.get(HOPS_HEADER)) or 0) + 1
             if hops > _HOPS_MAX:
@@ -209,6 +210,7 @@ def pack_future(
     partition: int | None = None,
     partition_key: bytes | None = None,
     is_tombstone: bool = False,
+    keeps_empty_key: bool = False,
     **fields: Any,
 ) -> bytes:
     """
@@ -219,13 +221,14 @@ def pack_future(
         partition: of the callback; None for the one that its key gives.
         partition_key: gives the partition in place of the key; None for none.
         is_tombstone: the callback has no value.
+        keeps_empty_key: an empty `callBackKey` is a key, and not none.
         fields: of the `Future`. A `callBackKey` that is not text is bytes.
 
     Raises:
         UnicodeError: text is not UTF-8.
     """
     key = fields.get("callBackKey")
-    is_other_key = isinstance(key, bytes) and not is_text(key)
+    is_other_key = isinstance(key, bytes) and (not is_text(key) or (keeps_empty_key and not key))
     if is_tombstone or partition is not None or partition_key is not None or is_other_key:
         topic, value = fields.pop("callBackTopic"), fields.pop("callBack", None)
         fields.pop("callBackKey", None)

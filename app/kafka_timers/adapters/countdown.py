@@ -50,7 +50,7 @@ def parse(record: SourceRecord) -> Parsed:
         due_ms = moment_after(countdown_s, record.timestamp / 1000)
     except WhenError:
         return Refusal.EXPIRY_OUT_OF_RANGE
-    headers = forwarded_headers(record)
+    headers = forwarded_headers(record.headers)
     future = pack_future(callBackTopic=topic, callBack=message.encode(), millis=due_ms % 1000, headers=headers)
     return Command(due_ms // 1000, None, future)
 

@@ -1,5 +1,5 @@
 """
-Tombstones for the schedules of etf1 that are refused, as that scheduler writes them: what it would not fire goes.
+Tombstones for schedules that are refused, as their scheduler writes them: what it would not fire goes.
 
 A tombstone lies behind all that the topic has by then, so where that is compacted it removes a later version as well:
 
@@ -9,11 +9,10 @@ So there is none for a schedule behind which another record of its key is known.
 read so far cannot be known, and is in `timer-request` soon, where nothing is compacted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from kafka_timers.adapters.commands import Command, Parsed, SourceRecord
-from kafka_timers.adapters.etf1 import ENDED
 from kafka_timers.broker.batches import Batch
 from kafka_timers.core.wire import REASON_HEADER
 from kafka_timers.worker.ports import Ready
@@ -30,11 +29,15 @@ class Ending:
     Ends the schedules of one partition that are refused.
 
     Args:
+        reasons: the schedules that are refused for one of these are ended.
+
+    Attributes:
         is_on: whether tombstones are written at all.
     """
 
-    def __init__(self, *, is_on: bool) -> None:
-        self.is_on = is_on
+    def __init__(self, reasons: Collection[StrEnum]) -> None:
+        self.is_on = bool(reasons)
+        self._reasons = reasons
         # Where the last record lies of each key that may need a tombstone, as far as was read ahead.
         self._last: dict[bytes, int] = {}
 
@@ -53,7 +56,7 @@ class Ending:
         if isinstance(parsed, Command):
             may_end = parsed.second is not None and parsed.second <= past_s
         else:
-            may_end = parsed in ENDED
+            may_end = parsed in self._reasons
         if may_end or key in self._last:
             self._last[key] = record.offset
 
@@ -72,7 +75,7 @@ class Ending:
             records: all that is passed on with them, offsets ascending.
             now_ms: timestamp of the tombstones.
         """
-        ending = [(each, reason) for each, reason in refused if each.key and reason in ENDED]
+        ending = [(each, reason) for each, reason in refused if each.key and reason in self._reasons]
         if not self.is_on or not ending:
             return []
         last = self._last | {each.key: each.offset for each in records if each.key and not self._is_known(each)}

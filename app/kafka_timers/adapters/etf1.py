@@ -21,34 +21,15 @@ from kafka_timers.adapters.commands import (
     headers_by_name,
     pack_future,
 )
-from kafka_timers.core.wire import REASON_HEADER, REQUEST_HEADER
+from kafka_timers.adapters.keeping import Keeping, Last, is_own, timer_id_of
+from kafka_timers.core.wire import REQUEST_HEADER, number_in
 
+__all__ = ["KEEPING", "parse"]
+
+_NAME = "etf1"
 # On its own tombstones etf1 tells of which schedule they are: the second in which that was written.
-FIRED_HEADER = "scheduler-timestamp"
-_ORIGIN = (FIRED_HEADER, "scheduler-key", "scheduler-topic")
-# Why schedules are refused that etf1 takes off its topic. What it would have fired stays there.
-ENDED = frozenset(
-    (
-        Refusal.EXPIRY_MISSING,
-        Refusal.EXPIRY_NOT_A_SECOND,
-        Refusal.TOPIC_MISSING,
-        Refusal.PAST_GRACE,
-        Refusal.TOO_MANY_HOPS,
-    )
-)
-# One of these is on our own tombstones, of what has fired and of what was refused.
-_OWN = {REQUEST_HEADER, REASON_HEADER}
-
-
-def fired_here(record: SourceRecord) -> bytes | None:
-    """Return the id of the timer whose firing *record*, our own tombstone, tells of; None for any other record."""
-    if record.value is not None or not record.key or REQUEST_HEADER not in headers_by_name(record):
-        return None
-    return _timer_id(record.topic.encode(), record.key)
-
-
-def _timer_id(topic: bytes, key: bytes) -> bytes:
-    return b"etf1:%b:%b" % (topic, key)
+_FIRED_HEADER = "scheduler-timestamp"
+_ORIGIN = (_FIRED_HEADER, "scheduler-key", "scheduler-topic")
 
 
 def parse(record: SourceRecord) -> Parsed:
@@ -57,9 +38,9 @@ def parse(record: SourceRecord) -> Parsed:
     if not key or not key.strip():
         return Refusal.KEY_MISSING
     topic = record.topic.encode()
-    timer_id = _timer_id(topic, key)
+    timer_id = timer_id_of(_NAME, record)
     if record.value is None:
-        return None if _OWN & headers.keys() else cancel_command(timer_id)
+        return None if is_own(record) else cancel_command(timer_id)
     second = expiry_in(headers.get("scheduler-epoch"))
     if isinstance(second, Refusal):
         return second
@@ -73,7 +54,7 @@ def parse(record: SourceRecord) -> Parsed:
         timerId=timer_id,
         headers=[
             # One that comes round, as the callback of a schedule for its own topic, has those of the time before.
-            *forwarded_headers(record, _ORIGIN if REQUEST_HEADER in headers else ()),
+            *forwarded_headers(record.headers, _ORIGIN if REQUEST_HEADER in headers else ()),
             *zip(_ORIGIN, (b"%d" % (record.timestamp // 1000), key, topic), strict=True),
         ],
         tombstoneTopic=topic,
@@ -81,3 +62,35 @@ def parse(record: SourceRecord) -> Parsed:
         tombstonePartition=record.partition,
     )
     return Command(second, timer_id, future)
+
+
+def _fired_ms(_: SourceRecord) -> None:
+    """In their own partition etf1's tombstones are cancels: what lies before them is done."""
+
+
+def _is_later(record: SourceRecord, last: Last) -> bool:
+    """
+    Tell whether *record* says that *last* is done, or replaces it.
+
+    A tombstone of etf1 names the second in which the schedule was written; of all else the later record counts.
+    """
+    fired_s = number_in(headers_by_name(record).get(_FIRED_HEADER)) if record.value is None else None
+    return record.timestamp > last.timestamp_ms if fired_s is None else fired_s >= last.timestamp_ms // 1000
+
+
+KEEPING = Keeping(
+    _NAME,
+    # What etf1 takes off its topic. What it would have fired stays there.
+    ended=frozenset(
+        (
+            Refusal.EXPIRY_MISSING,
+            Refusal.EXPIRY_NOT_A_SECOND,
+            Refusal.TOPIC_MISSING,
+            Refusal.PAST_GRACE,
+            Refusal.TOO_MANY_HOPS,
+        )
+    ),
+    superseding=frozenset((Refusal.PAST_GRACE,)),
+    fired_ms=_fired_ms,
+    is_later=_is_later,
+)

@@ -103,7 +103,7 @@ def parser_of(names: Mapping[str, str]) -> Callable[[SourceRecord], Parsed]:
             timerId=timer_id,
             token=headers.get(token),
             millis=due_ms % 1000,
-            headers=forwarded_headers(record, own),
+            headers=forwarded_headers(record.headers, own),
             replyTopic=headers.get(reply),
             is_tombstone=headers.get(tombstone) in (b"1", b"true"),
             partition=number,

@@ -64,7 +64,7 @@ def parse(record: SourceRecord) -> Parsed:
         # A partition that is named counts.
         partition_key=None if partition_key == target_key or to is not None else partition_key,
         timerId=timer_id,
-        headers=[*forwarded_headers(record, _TRACE), *zip(_TRACE, origin, strict=True)],
+        headers=[*forwarded_headers(record.headers, _TRACE), *zip(_TRACE, origin, strict=True)],
     )
     return Command(second, timer_id, future)
 

@@ -30,12 +30,11 @@ from enum import StrEnum
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError, for_code
 
-from kafka_timers.adapters import ADAPTERS, WITH_IDS, adapter_group
-from kafka_timers.adapters.ahead import last_versions, superseded_elsewhere
+from kafka_timers.adapters import ADAPTERS, KEEPINGS, WITH_IDS, adapter_group
+from kafka_timers.adapters.ahead import last_offsets
 from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord, TooManyHopsError, cancel_command
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.adapters.ending import Ending
-from kafka_timers.adapters.etf1 import fired_here
 from kafka_timers.adapters.headers import names_of, parser_of
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker import codes
@@ -164,9 +163,10 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         self._title = f"door {name}={topic}"
         self._parse_record = self._parser()
         self._group = self._group_in(settings.group)
+        self._keeping = KEEPINGS.get(name)
         # Into which topics workers may write is the operator's word.
         is_allowed = bool(topics_in(settings.allowed_topics).match(topic))
-        self._writes_tombstones = name == "etf1" and is_allowed
+        self._ended = self._keeping.ended if self._keeping and is_allowed else frozenset()
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._changed = asyncio.Event()
         self._serving: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -277,7 +277,7 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         timeout_s = settings.transaction_timeout_s
         if not (topic_id := cluster.topic_id(at.topic)):
             raise TopicsError(f"{self._title}: topic {at.topic} was deleted, or no broker tells its id now")
-        ending = Ending(is_on=self._writes_tombstones)
+        ending = Ending(self._ended)
         name = transactional_id(self._group, settings.topic_prefix, at.topic, number)
         lane, bytes_max = f"door {number}", self._outlet.batch_bytes
         producer = Producer(cluster, name, timeout_s, bytes_max, lane, self._group)
@@ -317,20 +317,8 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             ending.look_ahead(record, parsed, past_s)
             return parsed
 
-        # A version that was written before our own tombstone and not passed on by then has not fired: if the group has
-        # an offset, what lies behind that is such. If it has none, all may have fired.
-        fired = fired_here if is_new and self._name == "etf1" else None
-        source = SourceLog(cluster, at.topic, at.partition, position, f"reading ahead {at.partition}")
-        try:
-            last = await last_versions(source, end, parse, due_s, fired)
-        finally:
-            await source.close()
-        latest = {name: each.offset for name, each in last.items()}
-        if self._name == "etf1":
-            others = [number for number in cluster.partitions(at.topic) if number != at.partition]
-            gone = await superseded_elsewhere(cluster, at.topic, at.partition, others, last)
-            latest |= dict.fromkeys(gone, end)
-        return latest
+        backlog, keeping = (position, end), self._keeping
+        return await last_offsets(cluster, at.topic, at.partition, backlog, parse, due_s, keeping, is_new=is_new)
 
     async def _release(self) -> None:
         serving, self._serving = self._serving, {}
@@ -450,9 +438,8 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             out.refused[parsed] += 1
             self._reject(filling, record, parsed, now_ms)
             refused.append((record, parsed))
-            if self._writes_tombstones and parsed is Refusal.PAST_GRACE and name:
-                # A schedule of etf1 that was moved into the past does not leave the version before it to fire.
-                cancel, at = cancel_command(name), hash_of(name) % partitions
+            if self._keeping and (withdrawn := self._keeping.withdrawn(record, parsed)):
+                cancel, at = cancel_command(withdrawn), hash_of(withdrawn) % partitions
                 filling.add(outlet.requests, at, now_ms, cancel.key, cancel.future)
         out.batches, out.tombstones = filling.all(), owned.ending.tombstones(refused, records, now_ms)
         return out

@@ -34,7 +34,7 @@ def parse(record: SourceRecord) -> Parsed:
     due_ms = rfc3339_ms(when)
     if isinstance(due_ms, Refusal):
         return due_ms
-    headers_on = forwarded_headers(record, (_WHEN, _WHERE))
+    headers_on = forwarded_headers(record.headers, (_WHEN, _WHERE))
     future = pack_future(
         callBackTopic=where,
         callBackKey=record.key,

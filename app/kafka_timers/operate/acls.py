@@ -7,7 +7,7 @@ Pure. Kafka's operations imply others: who may Read, Write, Delete or Alter may 
 import re
 from dataclasses import astuple, dataclass
 
-from kafka_timers.adapters import adapter_group, added_group, door_topics
+from kafka_timers.adapters import KEEPINGS, adapter_group, added_group, door_topics
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import SettingsError
 
@@ -104,8 +104,8 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     )
     for name, topic in adapters:
         own_group, why = adapter_group(group, name), f"door {name}"
-        # The door etf1 writes tombstones, as etf1 does.
-        allow("worker", topic, why, _READ, *([_WRITE] if name == "etf1" else []), _CONFIGS)
+        # Some doors write tombstones, as the other scheduler does.
+        allow("worker", topic, why, _READ, *([_WRITE] if name in KEEPINGS else []), _CONFIGS)
         allow("worker", own_group, why, _READ, of="group")
         allow("worker", f"{own_group}.", why, _WRITE, of="transactional-id", is_prefix=True)
 
