@@ -1,10 +1,16 @@
 """Records of other systems, written by a client that is not ours, and the callbacks a real worker makes of them."""
 
+import base64
+import io
+import json
 import time
+from typing import Any
 
 from confluent_kafka import Producer
+from fastavro import schemaless_writer
 from service import Service
 
+from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Reply
 
 Headers = list[tuple[str, bytes]]
@@ -235,3 +241,152 @@ async def test_a_schedule_for_its_own_topic_comes_round_and_is_refused_in_the_en
     producer.flush()
     [callback] = await service.read(service.callbacks, 1)
     assert callback.value == b"goes on"
+
+
+# As sky-uk's scheduler has it.
+SKYUK: dict[str, Any] = {
+    "type": "record",
+    "name": "AvroSchedule",
+    "fields": [
+        {"name": "time", "type": "long"},
+        {"name": "topic", "type": "string"},
+        {"name": "key", "type": "bytes"},
+        {"name": "value", "type": ["null", "bytes"]},
+        {"name": "headers", "type": {"type": "map", "values": "bytes"}},
+    ],
+}
+
+
+async def test_schedules_of_skyuk_fire_in_either_format_and_their_topics_stay_tidy(service: Service) -> None:
+    """
+    Sent, moved, deleted and damaged by clients that are not ours, with librdkafka's partitioner.
+
+    What is taken back would be due much later, so nothing comes too late for that.
+    """
+    in_avro, in_json = service.prefix + "avro", service.prefix + "json"
+    for topic in (in_avro, in_json):
+        await service.create_topic(topic, cleanup_policy="compact")
+    await service.create_topic(service.prefix + "state", cleanup_policy="compact")
+    worker = await service.worker("--door", f"skyuk={in_avro}", "--door", f"skyuk={in_json}")
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+
+    def write(name: str, key: bytes, value: bytes | None, due_ms: int, to: str = service.callbacks) -> None:
+        headers = {"trace": name.encode() + b"\xff"}
+        given = {"time": due_ms, "topic": to, "key": key, "value": value, "headers": headers}
+        data = io.BytesIO()
+        schemaless_writer(data, SKYUK, given)
+        producer.produce(in_avro, data.getvalue(), name, headers=[("of the record", b"1")])
+        text = {"key": base64_of(key), "value": None if value is None else base64_of(value)}
+        text["headers"] = {name: base64_of(content) for name, content in headers.items()}
+        producer.produce(in_json, json.dumps(given | text), name)
+
+    second = int(time.time()) - 1_000
+    due_ms, later_ms = second * 1000, (second + 100_000) * 1000
+    write("stays", b"\xff\0key", b"\xfe value", due_ms)
+    write("moves", b"", b"old", later_ms)
+    write("moves", b"", b"new", due_ms + 345)
+    write("goes", b"k", b"v", later_ms)
+    write("past", b"k", b"", due_ms - 86_400_000)
+    write("gone", b"state", None, due_ms, service.prefix + "state")
+    write("damaged", b"k", b"v", later_ms)
+    for topic in (in_avro, in_json):
+        producer.produce(topic, None, "goes")
+        producer.produce(topic, b"{\0 poison", "damaged")
+    assert producer.flush(10) == 0
+
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_door_records_total") == 2 * 9)
+    await service.until_sealed(second + 1)
+    fired = await service.read_all(service.callbacks, 6)
+    found = []
+    for record in fired:
+        headers = dict(record.headers)
+        name, due = headers["timer-id"].decode().rpartition(":")[2], int(headers["timer-expiry"]) * 1000
+        assert headers["trace"] == name.encode() + b"\xff"
+        assert "of the record" not in headers
+        found.append((name, record.key, record.value, due + int(headers.get("timer-millis", b"0")) - due_ms))
+    assert sorted(found) == [
+        *[("moves", b"", b"new", 345)] * 2,
+        *[("past", b"k", b"", -86_400_000)] * 2,
+        *[("stays", b"\xff\0key", b"\xfe value", 0)] * 2,
+    ]
+    gone = await service.read(service.prefix + "state", 2)
+    assert [(record.key, record.value) for record in gone] == [(b"state", None)] * 2
+
+    rejected = await service.read(service.topics.rejected, 2)
+    assert {(record.key, record.value) for record in rejected} == {(b"damaged", b"{\0 poison")}
+    told = [dict(record.headers) for record in rejected]
+    assert {(each["timer-rejected-reason"], each["timer-rejected-door"]) for each in told} == {
+        (b"value-not-schedule", b"skyuk")
+    }
+    assert {each["timer-rejected-topic"].decode() for each in told} == {in_avro, in_json}
+    for topic in (in_avro, in_json):
+        # What has fired, and what the user has taken back; the scheduler does not read what is damaged.
+        records = await service.read(topic, 9 + 4)
+        at = {(record.key, record.partition) for record in records if record.value is not None}
+        ended = [(record.key, record.partition) for record in records if "timer-request" in dict(record.headers)]
+        assert sorted(key for key, _ in ended) == [b"gone", b"moves", b"past", b"stays"]
+        assert set(ended) <= at
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_taken_back_total") == 2 * 3)
+    assert worker.metric("kafka_timers_door_failures_total") == 0
+
+
+def base64_of(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+async def test_partitions_missing_values_and_any_time_of_karafka_and_timebridge_are_taken(service: Service) -> None:
+    second = int(time.time()) - 1_000
+    to, options = service.callbacks.encode(), []
+    for adapter in ("karafka", "timebridge"):
+        await service.create_topic(service.prefix + adapter)
+        options += ["--door", f"{adapter}={service.prefix}{adapter}"]
+    producer = Producer({"bootstrap.servers": service.bootstrap})
+
+    def envelope(key: str, value: bytes | None, version: bytes = b"1.0.0", **more: bytes) -> None:
+        headers: Headers = [
+            ("schedule_schema_version", version),
+            ("schedule_source_type", b"schedule"),
+            ("schedule_target_epoch", b"%d" % second),
+            ("schedule_target_topic", to),
+            ("schedule_target_key", key.encode()),
+            *((f"schedule_target_{name}", told) for name, told in more.items()),
+        ]
+        producer.produce(service.prefix + "karafka", value, key, headers=headers)
+
+    def bridged(key: bytes | None, value: bytes | None, when: bytes) -> None:
+        headers = [("X-Timebridge-When", when), ("X-Timebridge-Where", to)]
+        producer.produce(service.prefix + "timebridge", value, key, headers=headers)
+
+    elsewhere = [key for key in map(str, range(99)) if partition_of(key, service.partitions) != 1]
+    home = next(key for key in elsewhere if partition_of(key, service.partitions) == 2)
+    envelope(elsewhere[0], b"partition", partition=b"1", partition_key=home.encode())
+    envelope(elsewhere[1], b"partition key", partition_key=home.encode())
+    envelope(elsewhere[2], None)
+    envelope(elsewhere[3], b"older", b"0.9.0")
+    envelope("newer", b"refused", b"1.1.0")
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second)).encode()
+    bridged(b"\xff\0binary", b"v", now)
+    bridged(b"nil", None, now)
+    bridged(b"first", b"year", b"0001-01-01T00:00:00Z")
+    bridged(b"last", b"year", b"9999-12-31T23:59:59.999999999Z")
+    assert producer.flush(10) == 0
+
+    worker = await service.worker(*options)
+    await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_door_records_total") == 9)
+    await service.until_sealed(second)
+    fired = await service.read_all(service.callbacks, 7)
+    assert sorted((record.key, record.value or b"none") for record in fired) == sorted(
+        [
+            *((key.encode(), value) for key, value in zip(elsewhere, (b"partition", b"partition key"), strict=False)),
+            *((elsewhere[2].encode(), b"none"), (elsewhere[3].encode(), b"older")),
+            *((b"\xff\0binary", b"v"), (b"nil", b"none"), (b"first", b"year")),
+        ]
+    )
+    assert {record.value: record.partition for record in fired if (record.value or b"").startswith(b"partition")} == {
+        b"partition": 1,
+        b"partition key": 2,
+    }
+    assert [record.value for record in fired if record.key in (elsewhere[2].encode(), b"nil")] == [None, None]
+    assert b"99999999999" in [record.key for record in await service.read(service.topics.requests, 8)]
+    [rejected] = await service.read(service.topics.rejected, 1)
+    assert (rejected.key, dict(rejected.headers)["timer-rejected-reason"]) == (b"newer", b"version-unknown")

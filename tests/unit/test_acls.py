@@ -36,13 +36,16 @@ def test_callback_topics_are_those_that_workers_allow() -> None:
             acls_of("", "g", glob)
 
 
-def test_doors_are_read_and_their_requests_written() -> None:
-    without, with_door = (json.loads(acls("--json", *more)) for more in ((), ("--door", "etf1=schedules")))
+@pytest.mark.parametrize(
+    ("door", "operations"), [("etf1", ("Write",)), ("skyuk", ("Write",)), ("headers", ()), ("karafka", ())]
+)
+def test_doors_are_read_and_some_get_tombstones(door: str, operations: tuple[str, ...]) -> None:
+    without, with_door = (json.loads(acls("--json", *more)) for more in ((), ("--door", f"{door}=schedules")))
     more = [acl for acl in with_door if acl not in without]
     assert {(acl["resource"], acl["name"], *acl["operations"]) for acl in more} == {
-        ("topic", "schedules", "Read", "Write", "DescribeConfigs"),
-        ("group", "kafka-timers.door.etf1", "Read"),
-        ("transactional-id", "kafka-timers.door.etf1.", "Write"),
+        ("topic", "schedules", "Read", *operations, "DescribeConfigs"),
+        ("group", f"kafka-timers.door.{door}", "Read"),
+        ("transactional-id", f"kafka-timers.door.{door}.", "Write"),
     }
     assert {acl["principal"] for acl in more} == {"User:worker"}
 
