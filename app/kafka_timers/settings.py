@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from kafka_timers.adapters import DOORS, check_doors
+from kafka_timers.adapters import DOORS, check_doors, check_history
 from kafka_timers.adapters.headers import NAMES
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.core.wire import SECOND_LIMIT
@@ -294,6 +294,9 @@ class WorkerSettings(KafkaSettings):
         "what a door finds longer past its second is rejected instead of fired; -1 fires it however late it is",
         least=-1,
     )
+    door_history: str = setting(
+        "", "topic on which what the door etf1 has fired is written once more, as etf1's HISTORY_TOPIC; empty is none"
+    )
     door_header: str = setting(
         "",
         "header by which the door headers is told something, as WHAT=HEADER, comma separated; WHAT is one of "
@@ -355,6 +358,7 @@ class WorkerSettings(KafkaSettings):
                 "a partition in which nothing is due shows progress only that often"
             )
         check_doors(self.door, self.door_header, self.topic_prefix)
+        check_history(self.door_history, self.door, self.allowed_topics, self.topic_prefix)
 
     def _validate_ports(self) -> None:
         port_max = _PORT_MAX - self.processes + 1

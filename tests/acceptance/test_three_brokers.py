@@ -24,7 +24,8 @@ from service import Service
 
 from kafka_timers import Outcome, TimerClient
 from kafka_timers.adapters import adapter_group
-from kafka_timers.adapters.reader import AdapterReader, Outlet
+from kafka_timers.adapters.passing import Outlet
+from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker import topics
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka

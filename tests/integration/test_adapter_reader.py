@@ -16,7 +16,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.admin import NewPartitions
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import CorruptRecordException, UnknownTopicOrPartitionError
+from aiokafka.errors import CorruptRecordException, KafkaTimeoutError, UnknownTopicOrPartitionError
 from batches import append_batch, batch_of
 from brokers import administering, make_topic
 from click.testing import CliRunner
@@ -26,8 +26,10 @@ from confluent_kafka.admin import AdminClient
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.lag import AdapterLag, adapter_lags
-from kafka_timers.adapters.reader import AdapterReader, Outlet, OwnedPartition
+from kafka_timers.adapters.passing import Outlet, OwnedPartition
+from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker import producer as broker_producer
+from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
@@ -668,6 +670,64 @@ async def test_what_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_li
         ("moved back", b"new"),
         ("pending", b"v"),
     ]
+    # What a tombstone elsewhere has ended gets one here, so that etf1 does not fire it either when it reads all anew.
+    own = [each for each in await harness.read(harness.prefix + "theirs", 37, partitions=2) if each.value is None]
+    over = {each.key: (each.partition, each.headers) for each in own if "timer-over" in dict(each.headers)}
+    assert over.keys() == {b"deleted", *[b"fired-%d" % number for number in range(1, 10, 2)]}
+    assert {partition for partition, _ in over.values()} == {0}
+
+
+async def test_a_version_that_was_over_elsewhere_stays_over_and_a_later_one_fires(harness: Harness) -> None:
+    """By our own tombstone, when the door begins anew and compaction has taken that of etf1."""
+    past = int(time.time()) - 1_000
+    harness.write([(b"cancelled", b"v1", schedule(past)), (b"again", b"v1", schedule(past))], partition=0)
+    harness.write([(b"again", b"v2", schedule(past + 5))], partition=0)
+    over: list[Headers] = [{"timer-over": b"0"}, {"timer-over": b"1"}]
+    harness.write([(b"cancelled", None, over[0]), (b"again", None, over[1])], partition=0)
+    harness.write([(b"other", b"v", schedule(past))], partition=0)
+    async with harness.open():
+        found = parsed(await harness.requests(2))
+    assert sorted((future.tombstoneKey, future.callBack) for _, future in found) == [("again", b"v2"), ("other", b"v")]
+
+
+def asked(records: Sequence[ConsumerRecord]) -> list[str]:
+    """Return the keys of the schedules that *records* ask for, in their order."""
+    return [future.tombstoneKey for _, future in parsed(records) if not future.cancel]
+
+
+async def test_a_partition_that_cannot_be_read_holds_up_the_others_when_etf1_leaves_alone(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What etf1 has fired may be told there. Later, when workers come and go, nothing but an alarm tells of it."""
+    past, since, is_read = int(time.time()) - 1_000, LogBounds.since, asyncio.Event()
+
+    async def since_if_it_has_a_leader(self: LogBounds, number: int, moment_ms: int) -> int | None:
+        if number == 1 and not is_read.is_set():
+            raise KafkaTimeoutError("partition 1 has no leader")
+        return await since(self, number, moment_ms)
+
+    monkeypatch.setattr(LogBounds, "since", since_if_it_has_a_leader)
+    harness.write([(b"fired", b"v", schedule(past)), (b"missed", b"v", schedule(past))], partition=0)
+    harness.write([(b"fired", None, fired_by_etf1(int(time.time())))], partition=1)
+    async with harness.open():
+        await until(lambda: value_of(harness, "kafka_timers_door_failures_total") > 0)
+        [(_, cancel)] = parsed(await harness.requests(1))
+        assert cancel.cancel, "it lies in the partition that cannot be read by others"
+        assert (
+            "what lies in partitions 1 cannot be read, and may tell what has fired already of partition 0"
+            in caplog.text
+        )
+        is_read.set()
+        assert asked(await harness.requests(2)) == ["missed"]
+        await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
+    is_read.clear()
+    harness.write([(b"later", b"v", schedule(past))], partition=0)
+    failures = value_of(harness, "kafka_timers_door_failures_total")
+    async with harness.open():
+        assert asked(await harness.requests(3)) == ["missed", "later"]
+    assert value_of(harness, "kafka_timers_door_unread_total") == 1
+    assert value_of(harness, "kafka_timers_door_failures_total") == failures
+    assert "schedules of partition 0 that it ends fire all the same" in caplog.text
 
 
 async def test_a_schedule_that_etf1_would_take_off_its_topic_goes_and_ends_the_one_before(harness: Harness) -> None:

@@ -998,9 +998,9 @@ MUTANTS = [
     _one("a topic is refused when it refuses for the first time", FIRING, "if topic in since_s and not", "if not"),
     _one(
         "a callback without a key goes to a compacted topic",
-        SLICES,
-        "        if outgoing.key is None and to.target.needs_key:\n",
-        "        if False:\n",
+        "worker/accumulators.py",
+        "    if outgoing.key is None and target.needs_key:\n",
+        "    if False:\n",
     ),
     _one(
         "replicas that are missing are a topic's refusal", "broker/codes.py", "*ELSEWHERE, 19, 20,", "*ELSEWHERE, 20,"
@@ -1036,7 +1036,7 @@ MUTANTS = [
     ),
     _one(
         "doors have transactional ids in common",
-        "adapters/reader.py",
+        "adapters/passing.py",
         '    return name if not prefix and "." not in topic else',
         "    return name if True else",
     ),
@@ -1064,6 +1064,32 @@ MUTANTS = [
         PREBUILD,
         "        if self._is_building:\n            self._is_building = False\n",
         "        if False:\n            self._is_building = False\n",
+    ),
+    # --- what came through a door ------------------------------------------------------------------------------------
+    _one(
+        "what is built one by one is missing in the history",
+        SLICES,
+        "            await self._record(second, offset, len(row), request)\n        return None",
+        "        return None",
+    ),
+    _one("what the history does not take is counted nowhere", SLICES, "self.unrecorded += 1", "pass"),
+    _one(
+        "a door's request is rejected as it is",
+        "core/rejected.py",
+        "    if not value or _SOURCE not in value:\n",
+        "    if True:\n",
+    ),
+    _one(
+        "what was told of a record before is taken for what is told now",
+        "worker/rejecting.py",
+        "    own = [header for header in own if not header[0].startswith(REJECT_PREFIX)]\n",
+        "",
+    ),
+    _one(
+        "a door's request that is gone is asked for empty",
+        "core/rejected.py",
+        "        if self.made and self.future is None:\n",
+        "        if False:\n",
     ),
 ]
 

@@ -36,10 +36,10 @@ from kafka_timers.worker.owner import Owner
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import LogReader
+from kafka_timers.worker.rejecting import Rejects
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
-from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.targets import TopicLookup
 from kafka_timers.worker.ticks import TickReader
@@ -211,6 +211,7 @@ class Process:
             stores=self.stores,
             callback_topics=topics,
             rejects=Rejects(kafka.own.rejected, own[kafka.own.rejected], kafka.own.requests, home),
+            history=None,
             replies=replies,
             budget=ByteBudget(configured.arm_bytes),
             gate=gate,

@@ -132,8 +132,14 @@ def test_rejected_ones_become_rows_of_what_their_headers_say(spark: SparkSession
     told = [("reason", b"topic-unknown"), ("topic", b"timer-request"), ("partition", b"3"), ("offset", b"5000000000")]
     headers = [(f"timer-rejected-{name}", value) for name, value in told]
     odd = [("timer-rejected-partition", b"x"), ("timer-rejected-reason", b"\xff"), ("timer-rejected-topic", None)]
+    by_door = [
+        *[("timer-rejected-reason", b"topic-unknown"), ("timer-rejected-topic", b"schedules")],
+        *[("timer-rejected-partition", b"1"), ("timer-rejected-offset", b"2"), ("timer-rejected-door", b"etf1")],
+    ]
     records = [
         ([*headers, ("timer-rejected-reason", b"second"), ("more", None)], 0, 7, at(NOW * 1000)),
+        (by_door, 0, 11, at(NOW * 1000)),
+        ([*by_door, ("timer-rejected-request", b"5:5000000000")], 0, 12, at(NOW * 1000)),
         (odd, 0, 8, at(NOW * 1000)),
         ([], 0, 9, at(NOW * 1000)),
         (None, 0, 10, at(NOW * 1000)),
@@ -141,10 +147,12 @@ def test_rejected_ones_become_rows_of_what_their_headers_say(spark: SparkSession
     day = "2027-01-15"
     wanted = [
         (0, 7, NOW * 1000, "topic-unknown", "timer-request", 3, 5_000_000_000, day),
+        (0, 11, NOW * 1000, "topic-unknown", "schedules", 1, 2, day),
+        (0, 12, NOW * 1000, "topic-unknown", "timer-request", 5, 5_000_000_000, day),
         (0, 8, NOW * 1000, "\N{REPLACEMENT CHARACTER}", None, None, None, day),
         (0, 9, NOW * 1000, None, None, None, None, day),
         (0, 10, NOW * 1000, None, None, None, None, day),
     ]
-    rows = rejected_of(spark.createDataFrame(records, HEADERS))
+    rows = rejected_of(spark.createDataFrame(records, HEADERS), "timer-request")
     assert rows.columns == REJECTED.columns.names
     assertDataFrameEqual(rows, spark.createDataFrame(wanted, REJECTED.columns))

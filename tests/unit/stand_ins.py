@@ -11,8 +11,10 @@ from kafka_timers.core.verdicts import Accepted, accept
 from kafka_timers.core.versions import Version
 from kafka_timers.core.wire import Future
 from kafka_timers.testing import ManualClock
+from kafka_timers.worker.history import History
+from kafka_timers.worker.rejecting import Rejects
 from kafka_timers.worker.sender import BATCH_BYTES
-from kafka_timers.worker.slices import Rejects, Slice
+from kafka_timers.worker.slices import Slice
 
 SECOND = 1_800_000_000
 DUE_MS = SECOND * 1000
@@ -79,8 +81,9 @@ def slice_to(
     rows_max: int = 1_000_000,
     bytes_max: int = 1 << 30,
     not_before_ms: int = 0,
+    history: History | None = None,
 ) -> Slice:
     """Return an empty slice of partition 3; the one topic known is `callbacks`."""
     rejects = Rejects("timer-rejected", rejected, "timer-request", home)
     limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_ms": not_before_ms}
-    return Slice(3, new_batch, known or Known(callbacks=ROOMY), rejects, ManualClock(wall_s), **limits)
+    return Slice(3, new_batch, known or Known(callbacks=ROOMY), rejects, history, ManualClock(wall_s), **limits)

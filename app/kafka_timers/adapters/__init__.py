@@ -21,10 +21,21 @@ from collections.abc import Callable
 from kafka_timers.adapters import countdown, etf1, headers, karafka, skyuk, timebridge
 from kafka_timers.adapters.commands import Parsed, SourceRecord
 from kafka_timers.adapters.keeping import Keeping
+from kafka_timers.core.callbacks import topics_in
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import SettingsError
 
-__all__ = ["ADAPTERS", "DOORS", "KEEPINGS", "WITH_IDS", "adapter_group", "added_group", "check_doors", "door_topics"]
+__all__ = [
+    "ADAPTERS",
+    "DOORS",
+    "KEEPINGS",
+    "WITH_IDS",
+    "adapter_group",
+    "added_group",
+    "check_doors",
+    "check_history",
+    "door_topics",
+]
 
 ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
     "etf1": etf1.parse,
@@ -95,3 +106,30 @@ def check_doors(text: str, header_names: str, topic_prefix: str) -> None:
         # What it takes in it would write there again, for ever.
         if topic in Topics.of(topic_prefix):
             raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")
+
+
+def check_history(topic: str, doors: str, allowed_topics: str, topic_prefix: str) -> None:
+    """
+    Check what the settings say of etf1's history.
+
+    Args:
+        topic: of the history; empty for none.
+        doors: as `door_topics` takes them.
+        allowed_topics: globs of the topics that workers may write to.
+        topic_prefix: of the service's own topics.
+
+    Raises:
+        SettingsError: it cannot be that topic.
+    """
+    if not topic:
+        return
+    named, told = door_topics(doors), f"door_history {topic}"
+    if not any(name == "etf1" for name, _ in named):
+        raise SettingsError(f"{told} is for the door etf1: give that too, or leave it out")
+    if topic in Topics.of(topic_prefix):
+        raise SettingsError(f"{told}: it is the service's own: give another topic")
+    if any(topic == source for _, source in named):
+        # What has fired would be taken for what is to fire.
+        raise SettingsError(f"{told}: a door reads it: give another topic")
+    if not topics_in(allowed_topics).fullmatch(topic):
+        raise SettingsError(f"{told}: allowed_topics {allowed_topics} do not match it: add it there")

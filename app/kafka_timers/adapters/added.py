@@ -13,14 +13,15 @@ from aiokafka import TopicPartition
 
 from kafka_timers.adapters import added_group
 from kafka_timers.adapters.commands import Parsed, SourceRecord
-from kafka_timers.adapters.reader import AdapterReader, Outlet, OwnedPartition, Passing
+from kafka_timers.adapters.passing import Outlet, OwnedPartition, Passing
+from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.clock import Clock
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import reject_headers
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.slices import Headers
+from kafka_timers.worker.rejecting import Headers
 
 
 class AddedPartitions(AdapterReader):

@@ -5,20 +5,43 @@ What lies further on in a topic that is taken over, so that a schedule which is 
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
-from kafka_timers.adapters.commands import Command, Parsed, SourceRecord
-from kafka_timers.adapters.keeping import Keeping, Last
+from aiokafka.errors import KafkaError
+
+from kafka_timers.adapters.commands import Command, Parsed, SourceRecord, headers_by_name
+from kafka_timers.adapters.keeping import OVER_HEADER, Keeping, Last
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 
-__all__ = ["last_offsets"]
+__all__ = ["Ahead", "look_ahead"]
 
 # Some 5 ms of work between two turns of the event loop.
 _STRIDE_RECORDS = 250
+# A partition of which nothing comes for so long has no leader.
+_SILENT_S = 10.0
+# Clocks of producers, which may have dated the records, differ by less.
+_CLOCKS_MS = 600_000
 
 
-async def last_offsets(
+class Ahead(NamedTuple):
+    """
+    What lies further on.
+
+    Attributes:
+        latest: offset by name of the last version of each timer of the partition that may be due; the end of the
+            backlog for versions of which another partition says that they are done or replaced.
+        over: offset by key of those among them of which nothing but a tombstone lies last in other partitions.
+        unread: numbers of other partitions that cannot be read.
+    """
+
+    latest: dict[bytes, int]
+    over: dict[bytes, int]
+    unread: list[int]
+
+
+async def look_ahead(
     cluster: Cluster,
     topic: str,
     number: int,
@@ -28,13 +51,12 @@ async def last_offsets(
     keeping: Keeping | None,
     *,
     is_new: bool,
-) -> dict[bytes, int]:
+) -> Ahead:
     """
-    Return the offset of the last version of each timer of a partition that may be due, by its name.
+    Return what lies further on in a partition, and in the others.
 
-    It is the end of the backlog for versions that another partition says are done or replaced. For where *keeping* is
-    given, ids are those of a whole topic, and the scheduler's producer may hash otherwise than those of its users: then
-    its tombstones lie in another partition than their schedules.
+    Where *keeping* is given, ids are those of a whole topic, and the scheduler's producer may hash otherwise than those
+    of its users: then its tombstones lie in another partition than their schedules.
 
     Args:
         cluster: to ask.
@@ -52,10 +74,10 @@ async def last_offsets(
         last = await _last_versions(source, end, parse, due_s, keeping, is_new=is_new)
     finally:
         await source.close()
-    latest = {name: each.offset for name, each in last.items()}
+    ahead = Ahead({name: each.offset for name, each in last.items()}, {}, [])
     if keeping is not None:
-        latest |= dict.fromkeys(await _superseded_elsewhere(cluster, topic, number, keeping, last), end)
-    return latest
+        await _look_elsewhere(cluster, topic, number, keeping, last, end, ahead)
+    return ahead
 
 
 async def _last_versions(
@@ -79,33 +101,69 @@ async def _last_versions(
                     key = None if command.second is None else record.key
                     last[command.name] = Last(record.offset, key, record.timestamp, command.second)
             elif keeping and (ended := keeping.ended_by(record, command, is_new=is_new)):
-                name, by_ms = ended
-                due = last[name].second if name in last else None
-                if due is not None and due * 1000 <= by_ms:
-                    last[name] = Last(record.offset, None, record.timestamp, None)
+                version = last.get(ended.name)
+                if version and ended.is_over(version):
+                    last[ended.name] = Last(record.offset, None, record.timestamp, None)
         # Ticks and heartbeats get their turn.
         await asyncio.sleep(0)
     return last
 
 
-async def _superseded_elsewhere(
-    cluster: Cluster, topic: str, number: int, keeping: Keeping, last: Mapping[bytes, Last]
-) -> list[bytes]:
+async def _look_elsewhere(
+    cluster: Cluster, topic: str, number: int, keeping: Keeping, last: Mapping[bytes, Last], end: int, ahead: Ahead
+) -> None:
+    """Put into *ahead* what the other partitions say of the *last* versions."""
     versions = {each.key: (name, each) for name, each in last.items() if each.key is not None}
+    if not versions:
+        return
     found: set[bytes] = set()
-    bounds = LogBounds(cluster, topic)
-    others = [other for other in cluster.partitions(topic) if other != number]
-    for other in others if versions else ():
-        start, end = (await bounds.starts([other]))[other], await bounds.end(other)
-        source = SourceLog(cluster, topic, other, start, f"reading ahead of {number}")
+    # When the last record of a key was written elsewhere, and whether that is a tombstone.
+    latest: dict[bytes, tuple[int, bool]] = {}
+    from_ms = min(each.timestamp_ms for _, each in versions.values()) - _CLOCKS_MS
+
+    def look_at(record: SourceRecord) -> None:
+        # What we wrote of a version that was over tells of no other one.
+        if record.key not in versions or (record.value is None and OVER_HEADER in headers_by_name(record)):
+            return
+        if keeping.is_later(record, versions[record.key][1]):
+            found.add(record.key)
+        latest[record.key] = max(latest.get(record.key, (0, False)), (record.timestamp, record.value is None))
+
+    for other in cluster.partitions(topic):
+        if other == number:
+            continue
         try:
-            while source.position < end:
-                for record in await source.take(_STRIDE_RECORDS):
-                    if record.key in versions:
-                        name, version = versions[record.key]
-                        if keeping.is_later(record, version):
-                            found.add(name)
-                await asyncio.sleep(0)
-        finally:
-            await source.close()
-    return sorted(found)
+            await _read(cluster, topic, other, from_ms, f"reading ahead of {number}", look_at)
+        except (TimeoutError, KafkaError):
+            ahead.unread.append(other)
+    for key in sorted(found):
+        name, version = versions[key]
+        ahead.latest[name] = end
+        if latest[key][1]:
+            ahead.over[key] = version.offset
+
+
+async def _read(
+    cluster: Cluster, topic: str, number: int, from_ms: int, lane: str, look_at: Callable[[SourceRecord], None]
+) -> None:
+    """
+    Look at what a partition has that was written at *from_ms* or later.
+
+    Raises:
+        TimeoutError: it has no leader that answers.
+        aiokafka.errors.KafkaError: it cannot be read.
+    """
+    bounds = LogBounds(cluster, topic)
+    start, end = await bounds.since(number, max(from_ms, 0)), await bounds.end(number)
+    if start is None:
+        return
+    source = SourceLog(cluster, topic, number, start, lane)
+    try:
+        while source.position < end:
+            async with asyncio.timeout(_SILENT_S):
+                records = await source.take(_STRIDE_RECORDS)
+            for record in records:
+                look_at(record)
+            await asyncio.sleep(0)
+    finally:
+        await source.close()

@@ -19,6 +19,7 @@ from kafka_timers.core.wire import (
     SERVICE_HEADERS,
     Callback,
     Future,
+    Source,
     number_in,
     second_in,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "pack_future",
     "partition_in",
     "rfc3339_ms",
+    "source_field",
 ]
 
 SourceHeaders = Sequence[tuple[str, bytes | None]]
@@ -249,6 +251,19 @@ def pack_future(
         # One is long or null.
         framed = [_framed(_name_of(name), value) for name, value in headers]
     return b"".join([Future(**fields).SerializeToString(), *framed])
+
+
+def source_field(door: str, record: SourceRecord) -> bytes:
+    """Return what makes a serialised `Future` tell that *door* has made it of *record*, if it is put behind it."""
+    key = record.key
+    own = b"" if key is None else b"\x2a%b%b" % (_varint(len(key)), key)
+    content = b"%b\x20%b%b" % (_source_of(door, record.topic, record.partition), _varint(record.offset), own)
+    return b"\x92\x01%b%b" % (_varint(len(content)), content)
+
+
+@lru_cache(1_000)
+def _source_of(door: str, topic: str, partition: int) -> bytes:
+    return Source(door=door, topic=topic, partition=partition).SerializeToString()
 
 
 def _framed(key: bytes, value: bytes | None) -> bytes:

@@ -1,5 +1,7 @@
 """
-Tombstones for schedules that are refused, as their scheduler writes them: what it would not fire goes.
+Tombstones for schedules that are refused, as their scheduler writes them: what it would not fire goes. And for those
+that a tombstone in another partition has ended: a scheduler that reads its topic anew, the partitions in any order, may
+fire them again.
 
 A tombstone lies behind all that the topic has by then, so where that is compacted it removes a later version as well:
 
@@ -13,6 +15,7 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from kafka_timers.adapters.commands import Command, Parsed, SourceRecord
+from kafka_timers.adapters.keeping import OVER_HEADER
 from kafka_timers.broker.batches import Batch
 from kafka_timers.core.wire import REASON_HEADER
 from kafka_timers.worker.ports import Ready
@@ -26,17 +29,19 @@ _BATCH_BYTES = 16 << 10
 
 class Ending:
     """
-    Ends the schedules of one partition that are refused.
+    Ends the schedules of one partition that are refused, or over.
 
     Args:
         reasons: the schedules that are refused for one of these are ended.
 
     Attributes:
         is_on: whether tombstones are written at all.
+        over: offset by key of the last versions that a tombstone in another partition has ended.
     """
 
     def __init__(self, reasons: Collection[StrEnum]) -> None:
         self.is_on = bool(reasons)
+        self.over: dict[bytes, int] = {}
         self._reasons = reasons
         # Where the last record lies of each key that may need a tombstone, as far as was read ahead.
         self._last: dict[bytes, int] = {}
@@ -62,7 +67,7 @@ class Ending:
 
     def forget(self) -> None:
         """Forget what was read ahead: all of it has been passed on."""
-        self._last = {}
+        self._last, self.over = {}, {}
 
     def tombstones(
         self, refused: Sequence[tuple[SourceRecord, StrEnum]], records: Sequence[SourceRecord], now_ms: int
@@ -75,15 +80,17 @@ class Ending:
             records: all that is passed on with them, offsets ascending.
             now_ms: timestamp of the tombstones.
         """
-        ending = [(each, reason) for each, reason in refused if each.key and reason in self._reasons]
+        ending = [(each, (REASON_HEADER, reason.encode())) for each, reason in refused if reason in self._reasons]
+        if self.over:
+            over = [each for each in records if self.over.get(each.key or b"") == each.offset]
+            ending += [(each, (OVER_HEADER, b"%d" % each.offset)) for each in over]
         if not self.is_on or not ending:
             return []
         last = self._last | {each.key: each.offset for each in records if each.key and not self._is_known(each)}
         filling = Filling(lambda: Batch(_BATCH_BYTES, is_transactional=True))
-        for record, reason in ending:
-            if last.get(record.key or b"", -1) <= record.offset:
-                told: list[tuple[str, bytes | None]] = [(REASON_HEADER, reason.encode())]
-                filling.add(record.topic, record.partition, now_ms, record.key, None, told)
+        for record, told in ending:
+            if record.key and last.get(record.key, -1) <= record.offset:
+                filling.add(record.topic, record.partition, now_ms, record.key, None, [told])
         return filling.all()
 
     def _is_known(self, record: SourceRecord) -> bool:

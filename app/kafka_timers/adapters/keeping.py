@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 from kafka_timers.adapters.commands import Parsed, SourceRecord, headers_by_name
 from kafka_timers.core.text import is_text
-from kafka_timers.core.wire import REASON_HEADER, REQUEST_HEADER
+from kafka_timers.core.wire import REASON_HEADER, REQUEST_HEADER, number_in
 
-__all__ = ["Keeping", "Last", "is_own", "timer_id_of"]
+__all__ = ["OVER_HEADER", "Ended", "Keeping", "Last", "is_own", "timer_id_of"]
 
-# One of these is on our own tombstones, of what has fired and of what was refused.
-_OWN = {REQUEST_HEADER, REASON_HEADER}
+# On our tombstone for a schedule that a tombstone in another partition has ended: the offset of its last version.
+OVER_HEADER = "timer-over"
+# One of these is on our own tombstones, of what has fired, of what was refused, and of what was over.
+_OWN = {REQUEST_HEADER, REASON_HEADER, OVER_HEADER}
 
 
 class Last(NamedTuple):
@@ -32,6 +34,25 @@ class Last(NamedTuple):
     key: bytes | None
     timestamp_ms: int
     second: int | None
+
+
+class Ended(NamedTuple):
+    """
+    What a record ends that is no command.
+
+    Attributes:
+        name: id of the timer.
+        by_ms: UNIX millisecond by which a version must be due to be over. What is due later was moved on in time.
+        up_to: offset behind which a version is not over.
+    """
+
+    name: bytes
+    by_ms: float = math.inf
+    up_to: float = math.inf
+
+    def is_over(self, version: Last) -> bool:
+        """Tell whether *version* is over by this."""
+        return version.second is not None and version.second * 1000 <= self.by_ms and version.offset <= self.up_to
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +79,29 @@ class Keeping:
         """Return the id of the timer that *record* is of."""
         return timer_id_of(self.name, record)
 
-    def ended_by(self, record: SourceRecord, parsed: Parsed | StrEnum, *, is_new: bool) -> tuple[bytes, float] | None:
+    def ended_by(self, record: SourceRecord, parsed: Parsed | StrEnum, *, is_new: bool) -> Ended | None:
         """
-        Return what *record* ends without being a command: the id of a timer, and by when a version of it must be due.
+        Return what *record* ends without being a command, None where it ends nothing.
 
         Args:
             record: of its topic.
             parsed: what it stands for.
             is_new: whether the door has read nothing of the topic before. All may have fired here then. Otherwise a
                 version that was written before our own tombstone and not passed on by then has not.
-
-        Returns:
-            None where it ends nothing. What is due later was moved on in time, and is not what has fired.
         """
         if record.key is None:
             return None
         if isinstance(parsed, StrEnum):
-            return (self.timer_id(record), math.inf) if parsed in self.superseding else None
+            return Ended(self.timer_id(record)) if parsed in self.superseding else None
         if record.value is not None:
             return None
-        if REQUEST_HEADER in headers_by_name(record):
-            return (self.timer_id(record), record.timestamp) if is_new else None
+        headers = headers_by_name(record)
+        if (up_to := number_in(headers.get(OVER_HEADER))) is not None:
+            return Ended(self.timer_id(record), up_to=up_to)
+        if REQUEST_HEADER in headers:
+            return Ended(self.timer_id(record), record.timestamp) if is_new else None
         by_ms = self.fired_ms(record)
-        return None if by_ms is None else (self.timer_id(record), by_ms)
+        return None if by_ms is None else Ended(self.timer_id(record), by_ms)
 
     def withdrawn(self, record: SourceRecord, reason: StrEnum) -> bytes | None:
         """Return the id of the timer that *record*, which is refused for *reason*, cancels; None where it stays."""

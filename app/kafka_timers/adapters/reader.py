@@ -21,21 +21,28 @@ has the whole door begin anew.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import KafkaError, for_code
 
 from kafka_timers.adapters import ADAPTERS, KEEPINGS, WITH_IDS, adapter_group
-from kafka_timers.adapters.ahead import last_offsets
-from kafka_timers.adapters.commands import Command, Parsed, Refusal, SourceRecord, TooManyHopsError, cancel_command
+from kafka_timers.adapters.ahead import look_ahead
+from kafka_timers.adapters.commands import (
+    Command,
+    Parsed,
+    Refusal,
+    SourceRecord,
+    TooManyHopsError,
+    cancel_command,
+    source_field,
+)
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.adapters.ending import Ending
 from kafka_timers.adapters.headers import names_of, parser_of
+from kafka_timers.adapters.passing import Outlet, OwnedPartition, Passing, transactional_id
 from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import LogBounds
@@ -48,7 +55,7 @@ from kafka_timers.broker.producer import Producer
 from kafka_timers.broker.producing import naming_the_timeout
 from kafka_timers.broker.refusals import RefusedError
 from kafka_timers.clock import Clock
-from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target, topics_in
+from kafka_timers.core.callbacks import OVERHEAD_BYTES, topics_in
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
 from kafka_timers.errors import TopicsError
@@ -56,8 +63,8 @@ from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import Ready
 from kafka_timers.worker.priority import PriorityGate
-from kafka_timers.worker.sender import BATCH_BYTES, Filling
-from kafka_timers.worker.slices import Headers, fitted
+from kafka_timers.worker.rejecting import Headers, Refused, fitted
+from kafka_timers.worker.sender import Filling
 from kafka_timers.worker.tasks import cancel
 
 log = logging.getLogger(__name__)
@@ -74,59 +81,6 @@ _RETRY_S = 2.0
 _HAND_OVER_S = 2.0
 # What falls due while a backlog is passed on is read ahead as well.
 _AHEAD_S = 3_600
-
-
-@dataclass(frozen=True, slots=True)
-class Outlet:
-    """Names of the topics that requests and refused records go to, and what the two topics take."""
-
-    requests: str
-    requests_take: Target
-    rejected: str
-    rejected_takes: Target
-
-    @property
-    def batch_bytes(self) -> int:
-        """Return the most bytes of a batch; a larger one has a single record."""
-        return min(BATCH_BYTES, self.requests_take.batch_bytes_max, self.rejected_takes.batch_bytes_max)
-
-
-@dataclass(slots=True)
-class OwnedPartition:
-    """
-    An owned partition: its producer, what it reads and of which topic, the offset up to which that was passed on,
-    up to where the latest version of each timer is known, and what ends schedules that are refused.
-    """
-
-    producer: Producer
-    source: SourceLog
-    position: int
-    ahead: int
-    latest: dict[bytes, int]
-    callers: Callers
-    topic_id: bytes
-    ending: Ending
-
-
-@dataclass(slots=True)
-class Passing:
-    """The contents of a transaction."""
-
-    batches: list[Ready] = field(default_factory=list)
-    tombstones: list[Ready] = field(default_factory=list)
-    made: int = 0
-    refused: Counter[StrEnum] = field(default_factory=Counter)
-
-
-def transactional_id(group: str, prefix: str, topic: str, partition: int) -> str:
-    """
-    Return the transactional id of who reads *partition* of a door's *topic*; it begins with *group* and a dot.
-
-    No two of (*group*, *prefix*, *topic*, *partition*) have the same one: where it would not tell them apart, as with
-    prefix `eu.` and topic `orders` from topic `eu.orders`, it ends with both.
-    """
-    name = f"{group}.{prefix}{topic}.{partition}"
-    return name if not prefix and "." not in topic else f"{name}/{prefix}/{topic}/"
 
 
 class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -172,6 +126,9 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         self._serving: dict[TopicPartition, asyncio.Task[None]] = {}
         self._lags: dict[TopicPartition, int] = {}
         self._turn = 0
+        if self._keeping:
+            # There from the start: an alarm that asks whether it grows does not see the first one otherwise.
+            metrics.door_unread.labels(name)
 
     def _parser(self) -> Callable[[SourceRecord], Parsed | StrEnum]:
         if self._name == "headers":
@@ -318,7 +275,24 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             return parsed
 
         backlog, keeping = (position, end), self._keeping
-        return await last_offsets(cluster, at.topic, at.partition, backlog, parse, due_s, keeping, is_new=is_new)
+        found = await look_ahead(cluster, at.topic, at.partition, backlog, parse, due_s, keeping, is_new=is_new)
+        if found.unread:
+            self._go_on_without(found.unread, at, is_new=is_new)
+        ending.over = found.over
+        return found.latest
+
+    def _go_on_without(self, unread: list[int], at: TopicPartition, *, is_new: bool) -> None:
+        """
+        Go on though partitions are *unread* that may tell what of this one is over.
+
+        Raises:
+            KafkaError: what another scheduler has left is taken over, most of which it may have fired.
+        """
+        told = f"{self._title}: what lies in partitions {', '.join(map(str, unread))} cannot be read"
+        if is_new:
+            raise KafkaError(f"{told}, and may tell what has fired already of partition {at.partition}")
+        self._metrics.door_unread.labels(self._name).inc()
+        log.error("%s: schedules of partition %d that it ends fire all the same", told, at.partition)
 
     async def _release(self) -> None:
         serving, self._serving = self._serving, {}
@@ -421,6 +395,8 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                 continue
             if isinstance(parsed, Command):
                 second, name, future = parsed
+                if second is not None:
+                    future += source_field(self._name, record)
                 if latest and record.offset < ahead and latest.get(name or b"", -1) > record.offset:
                     continue
                 if second is not None and second < oldest_s:
@@ -463,20 +439,11 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         return [*told, (REJECT_PREFIX + "door", self._name.encode())]
 
     def _reject(self, filling: Filling, record: SourceRecord, reason: StrEnum, now_ms: int) -> None:
-        outlet, key, value = self._outlet, record.key, record.value
-        headers = self._told_of(record, reason)
-        room = outlet.rejected_takes.batch_bytes_max - 2 * OVERHEAD_BYTES - len(record.topic)
-        # A record may have been rejected before; what was told of it then would be taken for what is told now.
-        given = [(shown(name), content) for name, content in record.headers]
-        own = [header for header in given if not header[0].startswith(REJECT_PREFIX)]
-        own_bytes = sum([len(name.encode()) + len(content or b"") + 10 for name, content in own])
-        if own_bytes <= room:
-            # The headers hold most of the command.
-            headers += own
-            room -= own_bytes
-        key, value, cut = fitted(key, value, room)
+        outlet, own = self._outlet, [(shown(name), content) for name, content in record.headers]
+        room = outlet.rejected_takes.batch_bytes_max - OVERHEAD_BYTES
+        key, value, headers = fitted(Refused(self._told_of(record, reason), record.key, record.value, own), room)
         at = record.partition % outlet.rejected_takes.partitions
-        filling.add(outlet.rejected, at, now_ms, key, value, headers + cut)
+        filling.add(outlet.rejected, at, now_ms, key, value, headers)
 
 
 async def _refresh(cluster: Cluster) -> None:

@@ -167,11 +167,12 @@ async def _chosen(
     partitions = len(await last_seals(kafka, prefix))
     async with reading_rejected(kafka, prefix) as log:
         if places:
-            return [await log.at(place) for place in dict.fromkeys(places)], partitions
-        found, count = await log.last(which, _from_ms(since_s), limit)
-    if count > len(found):
-        raise KafkaTimersError(f"{count:,} match, so none was sent: narrow it, or give --limit")
-    return found, partitions
+            found = [await log.at(place) for place in dict.fromkeys(places)]
+        else:
+            found, count = await log.last(which, _from_ms(since_s), limit)
+            if count > len(found):
+                raise KafkaTimersError(f"{count:,} match, so none was sent: narrow it, or give --limit")
+        return [await log.whole(each) for each in found], partitions
 
 
 def _preview(found: Sequence[Rejected], not_again: Sequence[str]) -> None:

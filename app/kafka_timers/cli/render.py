@@ -186,7 +186,11 @@ def rejected_lines(rejected: Rejected) -> list[str]:
     if rejected.words:
         lines.append(f"{'':30}{rejected.words}")
     future = rejected.future
-    if future is None:
+    if rejected.made:
+        due = "" if rejected.due_ms is None else _moment(rejected.due_ms)
+        timer_id = f", id {rejected.timer_id}" if rejected.timer_id else ""
+        lines.append(f"{'':30}{due} to {rejected.callback_topic}{timer_id}")
+    if rejected.door or future is None:
         lines.append(f"{'':30}key {printable(rejected.key)}, value {printable(rejected.value)}")
     elif future.cancel:
         lines.append(f"{'':30}cancel of {future.timerId}")

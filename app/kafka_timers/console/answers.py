@@ -224,6 +224,7 @@ class RejectedOut(Model):
     door: str
     source: str
     request: str
+    made: Annotated[str | None, Field(description="what a door made of it: partition:offset on timer-request")] = None
     cut: int
     second: int | None
     due_ms: int | None

@@ -44,8 +44,7 @@ async def info_of(service: Service, address: str) -> dict[str, Any]:
         "kafka": {
             "bootstrap_servers": service.bootstrap,
             "topics": sorted({door.topic for door in status.doors if door.door == _DOOR}),
-            # Nothing is copied there; `GET /v1/timers/{id}` tells what has fired.
-            "history_topic": "",
+            "history_topic": service.door_history,
         },
     }
 

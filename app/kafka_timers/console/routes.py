@@ -351,7 +351,7 @@ async def redrive(
 ) -> AnswerOut:
     """Send a refused request again, once; when it is due, or at once if that is past."""
     async with service.rejected() as log:
-        refused: Rejected = await log.at(place)
+        refused: Rejected = await log.whole(await log.at(place))
     workers = await service.workers()
     now_ms = int(service.clock.wall_s() * 1000)
     again = refused.again(service.topics.requests, len(workers.addresses), now_ms, _due_ms(when, service))

@@ -97,6 +97,7 @@ class Service:
         self._settings = settings
         self.clock = clock
         self.bootstrap = settings.bootstrap
+        self.door_history = settings.door_history
         self.topics = Topics.of(settings.topic_prefix)
         self.reserved = frozenset(astuple(self.topics))
         self._allowed = topics_in(settings.allowed_topics)

@@ -38,6 +38,9 @@ class ConsoleSettings(QuerySettings):
     user_header: str = setting("", "header in which a proxy tells who comes; needs proxy")
     proxy: str = setting("", "address of that proxy; what others put in the header counts for nothing")
     operators: str = setting("", "users of that header who may change timers, comma separated", is_list=True)
+    door_history: str = setting(
+        "", "topic that etf1's admin GUI is told to read the history from; as --door-history of the workers"
+    )
     allowed_hosts: str = setting(
         "", "names by which this is reached, beside the address and localhost; comma separated", is_list=True
     )

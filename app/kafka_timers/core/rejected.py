@@ -1,22 +1,37 @@
 """
 What a record on `timer-rejected` tells of a refused request, and how it is asked for once more.
 
+A request that a door has made lies there as the record that it was made of, so that whoever wrote that knows it again.
+What is told of it names the request, which is read from `timer-request` where it is to be sent again.
+
 Pure.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.text import headers_of, json_of
-from kafka_timers.core.wire import SECOND_LIMIT, Condition, Future, future_from, number_in, rejection_in
+from kafka_timers.core.wire import (
+    REJECT_PREFIX,
+    SECOND_LIMIT,
+    Condition,
+    Future,
+    future_from,
+    number_in,
+    reject_headers,
+    rejection_in,
+)
 from kafka_timers.errors import RequestError, WireError
 
-__all__ = ["Again", "Rejected"]
+__all__ = ["Again", "Made", "Rejected", "as_written"]
+
+# The tag of `Future.source`, without which there is none.
+_SOURCE = b"\x92\x01"
 
 _KEYS = (Reason.KEY_MISSING, Reason.KEY_NOT_A_SECOND, Reason.KEY_IN_MILLISECONDS)
 _CONTENTS = (
@@ -28,6 +43,45 @@ _CONTENTS = (
     Reason.COPY_INVALID,
     Reason.TOPIC_MISSING,
 )
+
+
+class _Written(NamedTuple):
+    """A record of another system: what is told of its refusal, key, value and headers."""
+
+    told: list[tuple[str, bytes | None]]
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def as_written(reason: str, request: str, key: bytes | None, value: bytes | None) -> _Written | None:
+    """
+    Return what is rejected for a refused request that a door has made; None if none has.
+
+    Value and headers are those of the callback, which every door but countdown takes from its record as they are.
+
+    Args:
+        reason: for which it is refused.
+        request: partition:offset on `timer-request`.
+        key: of the request there.
+        value: of the request there.
+    """
+    if not value or _SOURCE not in value:
+        return None
+    try:
+        future = future_from(value)
+    except WireError:
+        return None
+    if not future.HasField("source"):
+        return None
+    source, callback = future.source, Shown.of(future)
+    [told] = reject_headers(reason, source.topic, source.partition, [source.offset])
+    more = {"door": source.door, "request": request, "callback-topic": callback.topic, "id": future.timerId}
+    if (second := number_in(key)) is not None:
+        more["due-ms"] = str(second * 1000 + future.millis)
+    told += [(REJECT_PREFIX + name, text.encode()) for name, text in more.items() if text]
+    headers = [(each.key, each.value if each.HasField("value") else None) for each in future.headers]
+    return _Written(told, source.key if source.HasField("key") else None, callback.value, headers)
 
 
 class _Record(Protocol):
@@ -49,6 +103,24 @@ class Again(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """
+    The request that a door made of a record, and whose callback failed.
+
+    Attributes:
+        request: partition:offset on `timer-request`.
+        due_ms: UNIX millisecond; None if it has none.
+        topic: of the callback.
+        timer_id: empty if it has none.
+    """
+
+    request: str
+    due_ms: int | None
+    topic: str
+    timer_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """
     A refused request.
@@ -65,6 +137,7 @@ class Rejected:
         key: of the record.
         value: of the record.
         future: what it asks for; None where its value is no Future.
+        made: what the door made of it, if that failed; None otherwise.
     """
 
     place: str
@@ -78,16 +151,19 @@ class Rejected:
     key: bytes | None
     value: bytes | None
     future: Future | None
+    made: Made | None = None
 
     @classmethod
     def of(cls, record: _Record) -> "Rejected":
         """Return what *record* tells."""
         told = rejection_in(record.headers)
         texts = {name: content.decode(errors="replace") for name, content in told.items()}
-        future = None
+        future = made = None
         if "door" not in told and record.value:
             with suppress(WireError):
                 future = future_from(record.value)
+        if request := texts.get("request"):
+            made = Made(request, number_in(told.get("due-ms")), texts.get("callback-topic", ""), texts.get("id", ""))
         return cls(
             f"{record.partition}:{record.offset}",
             record.timestamp,
@@ -100,19 +176,51 @@ class Rejected:
             record.key,
             record.value,
             future,
+            made,
         )
 
     @property
     def second(self) -> int | None:
-        """The UNIX second that its key names; None where it names none."""
+        """The UNIX second that it asks for; None where its key names none, or a door has refused it."""
+        if self.door:
+            due_ms = self.due_ms
+            return None if due_ms is None else due_ms // 1000
         second = number_in(self.key)
         return second if second and second < SECOND_LIMIT else None
 
     @property
     def due_ms(self) -> int | None:
         """The UNIX millisecond that it asks for; None where its key names no second, or its value is no Future."""
+        if self.door:
+            return self.made.due_ms if self.made else None
         second, future = self.second, self.future
         return None if second is None or future is None else second * 1000 + future.millis
+
+    @property
+    def callback_topic(self) -> str:
+        """The topic of the callback that it asks for; empty where that cannot be told."""
+        if self.made:
+            return self.made.topic
+        return Shown.of(self.future).topic if self.future else ""
+
+    @property
+    def timer_id(self) -> str:
+        """The timer id that it has; empty without one, and where that cannot be told."""
+        if self.made:
+            return self.made.timer_id
+        return self.future.timerId if self.future else ""
+
+    def with_request(self, value: bytes) -> "Rejected":
+        """
+        Return it with what the request asks for that a door made of it.
+
+        Args:
+            value: of that request.
+
+        Raises:
+            WireError: it is no Future.
+        """
+        return replace(self, future=future_from(value))
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON: what it asks for, and key and value of the record where that cannot be told."""
@@ -128,9 +236,11 @@ class Rejected:
             "second": self.second,
             "due_ms": self.due_ms,
         }
-        if self.future is None or self.second is None:
+        if self.made:
+            told |= {"made": self.made.request, "topic": self.callback_topic, "timer_id": self.timer_id or None}
+        if self.door or self.future is None or self.second is None:
             told |= json_of("record_key", self.key)
-        if self.future is None:
+        if self.door or self.future is None:
             return told | json_of("record_value", self.value)
         future = self.future
         topic, key, value = Shown.of(future)
@@ -169,20 +279,23 @@ class Rejected:
         future.ClearField("forwarded")
         future.ClearField("ifRequest")
         future.condition = Condition.IF_ABSENT
+        request = self.made.request if self.made else self.request
         if not future.timerId:
             future.timerId = f"rejected-{self.place}"
-        elif self.request.partition(":")[0] == str(partition_of(future.timerId, partitions)):
+        elif request.partition(":")[0] == str(partition_of(future.timerId, partitions)):
             # It is known by its id for an hour itself, if it was refused in its second.
-            future.ifRequest = self.request
+            future.ifRequest = request
         return Again(due_ms or max(self.due_ms or 0, now_ms), future)
 
     def _why_not(self, requests: str, due_ms: int | None) -> str:
         """Return why it cannot be sent again, as the end of a sentence; empty if it can be."""
-        if self.door:
+        if self.door and not self.made:
             return f"it came through the door {self.door}: publish it on {self.topic} again"
-        if self.topic != requests:
+        if self.made and self.future is None:
+            return f"its request is gone from {requests}: publish it on {self.topic} again, for the door {self.door}"
+        if not self.made and self.topic != requests:
             return f"it was read from {self.topic or 'a topic that is not told'}, and requests lie on {requests}"
-        if self.cut:
+        if self.cut and not self.made:
             return f"{self.cut} bytes of it are missing here: the whole lies on {self.topic} at {self.request}"
         if self.reason in _CONTENTS or self.future is None:
             return f"what it asks for is wrong itself ({self.reason}): publish it anew, corrected"

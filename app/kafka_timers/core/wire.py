@@ -5,14 +5,14 @@ Everything on a topic is a promise to every client in every language; docs/wire.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from kafka_timers.errors import NewerFormatError, WireError
-from kafka_timers.v1.future_pb2 import Callback, Copy, Forwarded, Future, Header
+from kafka_timers.v1.future_pb2 import Callback, Copy, Forwarded, Future, Header, Source
 from kafka_timers.v1.reply_pb2 import Reply
 from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
 from kafka_timers.v1.sealed_pb2 import Sealed
@@ -57,6 +57,7 @@ __all__ = [
     "Request",
     "Run",
     "Sealed",
+    "Source",
     "Topics",
     "age_of",
     "callback_headers",
@@ -71,6 +72,7 @@ __all__ = [
     "latest",
     "number_in",
     "partitions_in",
+    "refused_request",
     "reject_headers",
     "rejection_in",
     "sealed_from",
@@ -298,6 +300,19 @@ def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes
     """
     told = {name: content or b"" for name, content in reversed(headers)}
     return {name.removeprefix(REJECT_PREFIX): text for name, text in told.items() if name.startswith(REJECT_PREFIX)}
+
+
+def refused_request(told: Mapping[str, bytes], requests: str) -> bytes | None:
+    """
+    Return which request was refused, as partition:offset on `timer-request`; None if none was, but another record.
+
+    Args:
+        told: of its refusal, as `rejection_in` has it.
+        requests: name of `timer-request`.
+    """
+    if told.get("topic") == requests.encode():
+        return b"%b:%b" % (told.get("partition", b""), told.get("offset", b""))
+    return told.get("request")
 
 
 def reject_headers(

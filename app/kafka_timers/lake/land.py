@@ -130,7 +130,7 @@ def _sources(settings: LakeSettings) -> list[_Source]:
     return [
         _Source(names.requests, served, REQUESTS, as_requests),
         _Source(names.sealed, counts[names.sealed], SEALS, seals_of),
-        _Source(names.rejected, counts[names.rejected], REJECTED, rejected_of),
+        _Source(names.rejected, counts[names.rejected], REJECTED, partial(rejected_of, requests=names.requests)),
     ]
 
 

@@ -76,13 +76,14 @@ def seals_of(records: DataFrame) -> DataFrame:
     return rows.withColumn("day", due_of(F.col("last"), F.lit("day")))
 
 
-def rejected_of(records: DataFrame) -> DataFrame:
+def rejected_of(records: DataFrame, requests: str) -> DataFrame:
     """
     Return the rows of `rejected` for records of timer-rejected.
 
     Args:
         records: as Spark's Kafka source has them: headers array<struct<key string, value binary>>, partition int,
             offset bigint and timestamp.
+        requests: name of timer-request.
 
     Returns:
         the columns of `rejected`; null is what no header says.
@@ -93,14 +94,20 @@ def rejected_of(records: DataFrame) -> DataFrame:
         values = F.filter("headers", lambda each: each["key"] == f"timer-rejected-{name}")
         return F.make_valid_utf8(F.try_element_at(values, F.lit(1))["value"].cast("string"))
 
+    # Of what a door took in and could not be a callback in its second, the request that the door had made counts.
+    made = header("request")
+
+    def place(name: str, part: int) -> Column:
+        return F.coalesce(F.split_part(made, F.lit(":"), F.lit(part)), header(name))
+
     rows = records.select(
         "partition",
         "offset",
         _appended_ms(),
         header("reason").alias("reason"),
-        header("topic").alias("source_topic"),
-        header("partition").try_cast("int").alias("source_partition"),
-        header("offset").try_cast("bigint").alias("source_offset"),
+        F.when(made.isNull(), header("topic")).otherwise(F.lit(requests)).alias("source_topic"),
+        place("partition", 1).try_cast("int").alias("source_partition"),
+        place("offset", 2).try_cast("bigint").alias("source_offset"),
     )
     return rows.withColumn("day", due_of(F.floor(F.col("appended_ms") / 1000), F.lit("day")))
 

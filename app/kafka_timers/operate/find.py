@@ -24,6 +24,7 @@ from kafka_timers.core.wire import (
     is_complete,
     latest,
     number_in,
+    refused_request,
     rejection_in,
 )
 from kafka_timers.errors import BrokerError
@@ -166,8 +167,8 @@ async def _rejected(
     async for records in pages(consumer, where, at.offset, end):
         for record in records:
             told = rejection_in(record.headers)
-            offset = number_in(told.get("offset"))
-            is_ours = told.get("topic") == topics.requests.encode()
-            if is_ours and offset is not None and told.get("partition") == b"%d" % partition:
+            number, _, place = (refused_request(told, topics.requests) or b"").partition(b":")
+            offset = number_in(place)
+            if offset is not None and number == b"%d" % partition:
                 found[offset] = told.get("reason", b"").decode(errors="replace")
     return found

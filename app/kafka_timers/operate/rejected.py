@@ -13,7 +13,6 @@ from aiokafka.errors import KafkaError
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming, pages
 from kafka_timers.broker.topics import answering, counts
-from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.rejected import Rejected
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import BrokerError, RequestError, TopicsError
@@ -43,11 +42,10 @@ class Which:
 
     def takes(self, rejected: Rejected) -> bool:
         """Tell whether *rejected* is one of them."""
-        future = rejected.future
         return (
             (not self.reasons or rejected.reason in self.reasons)
-            and (not self.topic or (future is not None and Shown.of(future).topic == self.topic))
-            and (not self.timer_id or (future is not None and future.timerId == self.timer_id))
+            and self.topic in ("", rejected.callback_topic)
+            and self.timer_id in ("", rejected.timer_id)
         )
 
 
@@ -58,11 +56,15 @@ class RejectedLog:
     Args:
         consumer: to read it with.
         bounds: first offset of each partition, and the one behind the last.
+        requests: name of `timer-request`.
     """
 
-    def __init__(self, consumer: AIOKafkaConsumer, bounds: dict[TopicPartition, tuple[int, int]]) -> None:
+    def __init__(
+        self, consumer: AIOKafkaConsumer, bounds: dict[TopicPartition, tuple[int, int]], requests: str
+    ) -> None:
         self._consumer = consumer
         self._bounds = bounds
+        self._requests = requests
 
     async def before(self, from_ms: int) -> AsyncIterator[Rejected]:
         """
@@ -136,6 +138,29 @@ class RejectedLog:
                             return Rejected.of(record)
         raise RequestError(f"nothing lies at {place}: kafka-timers rejected shows what there is, until its retention")
 
+    async def whole(self, rejected: Rejected) -> Rejected:
+        """
+        Return *rejected* with what it asks for, which is read from `timer-request` where a door has made it.
+
+        If that is gone from there, *rejected* is returned as it is.
+
+        Raises:
+            BrokerError: it cannot be read.
+        """
+        match = _place_in(rejected.made.request) if rejected.made else None
+        if match is None:
+            return rejected
+        number, offset = map(int, match.groups())
+        where = TopicPartition(self._requests, number)
+        with _told(self._consumer):
+            start, end = await self._consumer.beginning_offsets([where]), await self._consumer.end_offsets([where])
+            if start[where] <= offset < end[where]:
+                async for records in pages(self._consumer, where, offset, offset + 1):
+                    for record in records:
+                        if record.value:
+                            return rejected.with_request(record.value)
+        return rejected
+
 
 @asynccontextmanager
 async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedLog]:
@@ -150,7 +175,8 @@ async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedL
         TopicsError: it does not exist.
         BrokerError: no broker answers within some 20 s, or it refuses.
     """
-    topic = Topics.of(prefix).rejected
+    topics = Topics.of(prefix)
+    topic = topics.rejected
     async with AsyncExitStack() as opened:
         async with answering(kafka, timeout_s=_LIMIT_S):
             places = [TopicPartition(topic, number) for number in range((await counts(kafka, prefix)).get(topic, 0))]
@@ -159,7 +185,7 @@ async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedL
             # What retention takes while it is read is passed over.
             consumer = await opened.enter_async_context(consuming(kafka, auto_offset_reset="earliest"))
             starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-        yield RejectedLog(consumer, {where: (starts[where], ends[where]) for where in places})
+        yield RejectedLog(consumer, {where: (starts[where], ends[where]) for where in places}, topics.requests)
 
 
 async def last_refused(kafka: Kafka, prefix: str, which: Which, from_ms: int, limit: int) -> tuple[list[Rejected], int]:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Future(_message.Message):
-    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callBackRecord", "forwarded")
+    __slots__ = ("callBackTopic", "callBackKey", "callBack", "timerId", "token", "millis", "headers", "cancel", "replyTopic", "tombstoneTopic", "tombstoneKey", "tombstonePartition", "copy", "condition", "ifRequest", "callBackRecord", "forwarded", "source")
     class Condition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONDITION_UNSPECIFIED: _ClassVar[Future.Condition]
@@ -33,6 +33,7 @@ class Future(_message.Message):
     IFREQUEST_FIELD_NUMBER: _ClassVar[int]
     CALLBACKRECORD_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     callBackTopic: str
     callBackKey: str
     callBack: bytes
@@ -50,7 +51,8 @@ class Future(_message.Message):
     ifRequest: str
     callBackRecord: Callback
     forwarded: Forwarded
-    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callBackRecord: _Optional[_Union[Callback, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ...) -> None: ...
+    source: Source
+    def __init__(self, callBackTopic: _Optional[str] = ..., callBackKey: _Optional[str] = ..., callBack: _Optional[bytes] = ..., timerId: _Optional[str] = ..., token: _Optional[str] = ..., millis: _Optional[int] = ..., headers: _Optional[_Iterable[_Union[Header, _Mapping]]] = ..., cancel: bool = ..., replyTopic: _Optional[str] = ..., tombstoneTopic: _Optional[str] = ..., tombstoneKey: _Optional[str] = ..., tombstonePartition: _Optional[int] = ..., copy: _Optional[_Union[Copy, _Mapping]] = ..., condition: _Optional[_Union[Future.Condition, str]] = ..., ifRequest: _Optional[str] = ..., callBackRecord: _Optional[_Union[Callback, _Mapping]] = ..., forwarded: _Optional[_Union[Forwarded, _Mapping]] = ..., source: _Optional[_Union[Source, _Mapping]] = ...) -> None: ...
 
 class Forwarded(_message.Message):
     __slots__ = ("fromPartition", "fromOffset", "appendedMs")
@@ -61,6 +63,20 @@ class Forwarded(_message.Message):
     fromOffset: int
     appendedMs: int
     def __init__(self, fromPartition: _Optional[int] = ..., fromOffset: _Optional[int] = ..., appendedMs: _Optional[int] = ...) -> None: ...
+
+class Source(_message.Message):
+    __slots__ = ("door", "topic", "partition", "offset", "key")
+    DOOR_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    door: str
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    def __init__(self, door: _Optional[str] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Callback(_message.Message):
     __slots__ = ("topic", "key", "value", "partition", "partitionKey")

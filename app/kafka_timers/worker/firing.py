@@ -135,6 +135,7 @@ class Firing:
         self._outbox = outbox
         self._size = size
         self._tick_clock = tick_clock
+        self._misses_history = False
         self._asked_for = 0
         self._opened_s = 0.0
         # What the stages of the slice under way have taken.
@@ -371,6 +372,7 @@ class Firing:
             self._sender.new_batch,
             ports.callback_topics,
             ports.rejects,
+            ports.history,
             ports.clock,
             rows_max=self._size.rows,
             bytes_max=self._size.bytes,
@@ -444,12 +446,17 @@ class Firing:
         return not is_wanted()
 
     def _count(self, fired: Slice, late_arrivals: int) -> None:
-        metrics = self._ports.metrics
+        metrics, settings = self._ports.metrics, self._ports.settings
         for topic, count in fired.fired.items():
             metrics.fired.labels(topic).inc(count)
         metrics.forwarded.inc(len(fired.contents.forwarded))
         for reason, count in fired.refused.items():
             metrics.rejected.labels(reason).inc(count)
+        if fired.unrecorded:
+            metrics.history_missed.inc(fired.unrecorded)
+            if not self._misses_history:
+                log.warning("partition %d: %s does not take all of the history", self._number, settings.door_history)
+        self._misses_history = bool(fired.unrecorded)
         metrics.late_arrivals.inc(late_arrivals)
         now_ms = self._ports.clock.wall_s() * 1000
         for due_ms, count in fired.dues_ms.items():

@@ -114,7 +114,11 @@ class WorkerMetrics:
         self.door_records = counter("door_records", "records read by a door", "door")
         self.door_requests = counter("door_requests", "requests that a door made of them", "door")
         self.door_rejected = counter("door_rejected", "records that a door sent to timer-rejected", "door", "reason")
+        self.door_unread = counter(
+            "door_unread", "times that a door went on with a partition though others cannot be read", "door"
+        )
         self.door_failures = counter("door_failures", "faults after which a door started anew", "door")
+        self.history_missed = counter("door_history_missed", "callbacks that fired without one for the history")
         self._callers = counter("door_callers", "countdowns by who asked for them", "caller")
         self._known_callers: set[str] = set()
         self.door_lag = Gauge(

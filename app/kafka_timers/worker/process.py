@@ -24,7 +24,8 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.adapters import door_topics
 from kafka_timers.adapters.added import AddedPartitions
-from kafka_timers.adapters.reader import AdapterReader, Outlet
+from kafka_timers.adapters.passing import Outlet
+from kafka_timers.adapters.reader import AdapterReader
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.fetching import Fetcher
@@ -39,6 +40,7 @@ from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.held import Held
+from kafka_timers.worker.history import History
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.owner import Owner
@@ -48,10 +50,10 @@ from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.query_server import QueryServer
 from kafka_timers.worker.questions import Questions
 from kafka_timers.worker.reader import LogReader
+from kafka_timers.worker.rejecting import Rejects
 from kafka_timers.worker.replies import KafkaReplies
 from kafka_timers.worker.sender import KafkaSender
 from kafka_timers.worker.shared import Ports
-from kafka_timers.worker.slices import Rejects
 from kafka_timers.worker.start import Found, connected, find_out, tried
 from kafka_timers.worker.stores import StoreFolders
 from kafka_timers.worker.supervisor import keep_member_id, run_all
@@ -281,6 +283,7 @@ class Worker:
             stores=StoreFolders(Path(settings.data_dir), f"{cluster.id}/{topics.requests}", settings.horizon_s),
             callback_topics=lookup,
             rejects=Rejects(topics.rejected, found.own[topics.rejected], topics.requests, home),
+            history=History.of(settings),
             replies=replies,
             budget=ByteBudget(settings.arm_bytes),
             gate=gate,

@@ -7,12 +7,13 @@ from kafka_timers.clock import Clock
 from kafka_timers.core.wire import Topics
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
+from kafka_timers.worker.history import History
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import CallbackTopics, LogBounds, NewSender, ReplySender, SealLog, Stores
 from kafka_timers.worker.prebuild import ByteBudget
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import LogReader
-from kafka_timers.worker.slices import Rejects
+from kafka_timers.worker.rejecting import Rejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Ports:
         stores: of this worker.
         callback_topics: what is known of them.
         rejects: where refused requests go.
+        history: where some callbacks are written once more.
         replies: the way to reply topics.
         budget: of prebuilt callbacks.
         gate: who goes first on the event loop.
@@ -54,6 +56,7 @@ class Ports:
     stores: Stores
     callback_topics: CallbackTopics
     rejects: Rejects
+    history: History | None
     replies: ReplySender
     budget: ByteBudget
     gate: PriorityGate

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, groupby, repeat
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from google.protobuf.message import DecodeError
 from kafka_timers.broker.batches import Batch
 from kafka_timers.clock import Clock
 from kafka_timers.core import rows as batches
-from kafka_timers.core.callbacks import OVERHEAD_BYTES, Outgoing, Target, fits
+from kafka_timers.core.callbacks import OVERHEAD_BYTES, Outgoing
 from kafka_timers.core.changes import Row
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, copied_in, count_of, is_batch, is_late, parts_of
@@ -31,15 +30,14 @@ from kafka_timers.core.wire import (
     REQUEST_HEADER,
     Request,
     callback_headers,
-    reject_headers,
     unframed,
 )
+from kafka_timers.worker.accumulators import Accumulator, accumulator_to, partition_in, place_in, tombstone_in
+from kafka_timers.worker.history import History
 from kafka_timers.worker.ports import CallbackTopics, Ready
-from kafka_timers.worker.sender import BATCH_BYTES
+from kafka_timers.worker.rejecting import Headers, Rejects, fitted, refused_records, size_of
 
 log = logging.getLogger(__name__)
-
-Headers = list[tuple[str, bytes | None]]
 
 # Requests between two turns of the event loop: some 5 ms of work. A row is never split.
 _STRIDE_REQUESTS = 1_000
@@ -49,39 +47,6 @@ _STRIDE_BYTES = 4 << 20
 _WORDS_BYTES_MAX = 500
 # What the field of a seal takes, some 24 days.
 _LATENESS_MS_MAX = (1 << 31) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rejects:
-    """
-    Where refused requests go.
-
-    Attributes:
-        topic: that they go to.
-        target: what that takes.
-        source: the topic that they came from, on which others are sent on to the partition of their timer id.
-        home: what that takes, and how many partitions of it are served.
-    """
-
-    topic: str
-    target: Target
-    source: str
-    home: Target
-
-
-@dataclass(slots=True)
-class _Accumulator:
-    """
-    The open batches of one callback topic, one per partition, and how many callbacks have gone there.
-
-    A request of at most *plain_bytes_max* needs no look at what the topic takes.
-    """
-
-    topic: str
-    target: Target
-    batches: list[Batch | None]
-    plain_bytes_max: int
-    fired: int = 0
 
 
 class _Requests(NamedTuple):
@@ -102,6 +67,7 @@ class Slice:
         new_batch: makes a batch for the sender.
         targets: what is known of callback topics.
         rejects: where refused requests go.
+        history: where some callbacks are written once more.
         clock: tells when callbacks are built, and how late they are.
         rows_max: most requests; the last row may exceed it.
         bytes_max: of the rows; the last of them may exceed it.
@@ -112,6 +78,7 @@ class Slice:
         refused: how many of them go to `timer-rejected`, by reason.
         dues_ms: rows by the moment at which they are due, without those that came late themselves.
         bytes: of the rows.
+        unrecorded: how many callbacks the history does not take.
     """
 
     def __init__(
@@ -120,6 +87,7 @@ class Slice:
         new_batch: Callable[[], Batch],
         targets: CallbackTopics,
         rejects: Rejects,
+        history: History | None,
         clock: Clock,
         *,
         rows_max: int,
@@ -130,16 +98,18 @@ class Slice:
         self.refused: Counter[Reason] = Counter()
         self.dues_ms: Counter[int] = Counter()
         self.bytes = 0
+        self.unrecorded = 0
         self._number = number
         self._new_batch = new_batch
         self._targets = targets
         self._rejects = rejects
-        self._rejects_to = _accumulator_to(rejects.topic, rejects.target)
-        self._home = _accumulator_to(rejects.source, rejects.home)
+        self._history = history
+        self._rejects_to = accumulator_to(rejects.topic, rejects.target)
+        self._home = accumulator_to(rejects.source, rejects.home)
         self._clock = clock
         self._rows_max, self._bytes_max = rows_max, bytes_max
         self._not_before_ms = not_before_ms
-        self._accumulators: dict[bytes, _Accumulator] = {}
+        self._accumulators: dict[bytes, Accumulator] = {}
         self._full: list[Ready] = []
         self._gone: dict[str, Reason] = {}
 
@@ -325,7 +295,7 @@ class Slice:
                     at = (murmurhash2(key, SEED) & POSITIVE if key else second) % len(batches)
                 else:
                     _, key, value, *_ = outgoing[number]
-                    at = _at(outgoing[number], len(batches), second)
+                    at = partition_in(outgoing[number], len(batches), second)
                 batch = batches[at]
                 if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
                     self._append_to_new(to, at, now_ms, key, value, headers)
@@ -337,11 +307,30 @@ class Slice:
             if number >= built:
                 break
             to, request = self._accumulators[topic], parsed[number]
-            at, key, batches = _tombstone_of(request, to), request.tombstoneKey, to.batches
+            at, key, batches = tombstone_in(request, to), request.tombstoneKey, to.batches
             headers, batch = [(REQUEST_HEADER, name % requests.offsets[number])], batches[at]
             if batch is None or batch.append(timestamp=now_ms, key=key, value=None, headers=headers) is None:
                 self._append_to_new(to, at, now_ms, key, None, headers)
+        if self._history and tombstones:
+            rows = zip(requests.seconds, requests.offsets, requests.raw(), parsed[:built], strict=False)
+            for second, offset, row, request in rows:
+                await self._record(second, offset, len(row), request)
         return built
+
+    async def _record(self, second: int, offset: int, size: int, request: Request) -> None:
+        """Write the callback of *request*, which has *size* bytes, once more if the history is to have it."""
+        history, outgoing = self._history, Outgoing.of(request)
+        if not history or request.tombstoneTopic not in history.sources or outgoing.topic == history.topic:
+            return
+        if not await self._refused({history.topic}):
+            to = self._accumulators[history.topic]
+            at = place_in(outgoing, request, size, to.target, second)
+            if not isinstance(at, Reason):
+                headers = callback_headers(request, second, b"%d:%d" % (self._number, offset))
+                self._append(to, at, size + OVERHEAD_BYTES, outgoing.key, outgoing.value, headers)
+                return
+        # Nobody waits for it, as etf1 has it too.
+        self.unrecorded += 1
 
     async def _gone_in(self, parsed: Iterable[Request]) -> dict[int, tuple[bytes, Reason]]:
         """Return which requests ask for a callback, and no tombstone, on a topic that takes none: that, and why."""
@@ -385,7 +374,7 @@ class Slice:
             if isinstance(verdict, Reason):
                 refused[topic] = self._gone[name] = verdict
             else:
-                self._accumulators[topic] = _accumulator_to(name, verdict)
+                self._accumulators[topic] = accumulator_to(name, verdict)
         return refused
 
     def _lacks_key(
@@ -434,21 +423,18 @@ class Slice:
         if refused := await self._refused(set(topics)):
             return next(iter(refused.values()))
         to = self._accumulators[outgoing.topic]
-        if outgoing.key is None and to.target.needs_key:
-            return Reason.TOPIC_NEEDS_KEY
-        if not fits(request, len(row), to.target):
-            return Reason.TOO_LARGE
-        at = outgoing.at(to.target.partitions, second)
-        if at is None:
-            return Reason.PARTITION_UNKNOWN
+        at = place_in(outgoing, request, len(row), to.target, second)
+        if isinstance(at, Reason):
+            return at
         name = b"%d:%d" % (self._number, offset)
         headers, size = callback_headers(request, second, name), len(row) + OVERHEAD_BYTES
         self._append(to, at, size, outgoing.key, outgoing.value, headers)
         to.fired += 1
         if request.tombstoneTopic:
             to, key = self._accumulators[request.tombstoneTopic], request.tombstoneKey
-            at, size = _tombstone_of(request, to), len(key) + OVERHEAD_BYTES
+            at, size = tombstone_in(request, to), len(key) + OVERHEAD_BYTES
             self._append(to, at, size, key, None, [(REQUEST_HEADER, name)])
+            await self._record(second, offset, len(row), request)
         return None
 
     def lateness_ms(self, share: float) -> int:
@@ -463,7 +449,7 @@ class Slice:
         return late
 
     def _append(
-        self, to: _Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
+        self, to: Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
         """Append where the topic may take less than a batch of the producer; *bytes_max* is added at most."""
         now_ms, batch = self._now_ms(), to.batches[at]
@@ -475,7 +461,7 @@ class Slice:
             self._append_to_new(to, at, now_ms, key, value, headers)
 
     def _append_to_new(
-        self, to: _Accumulator, at: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+        self, to: Accumulator, at: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
         full = to.batches[at]
         if full is not None:
@@ -507,43 +493,14 @@ class Slice:
         offsets = [offset for offset, _, _ in records]
         self.contents.rejected += offsets
         self.refused[reason] += len(offsets)
-        to, number, source = self._rejects_to, self._number, self._rejects.source
-        said: Headers = [("timer-rejected-words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
+        to, number = self._rejects_to, self._number
+        said: Headers = [(REJECT_PREFIX + "words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
         # A topic that takes less than `timer-request` gets what fits.
-        room, at = to.target.batch_bytes_max - 2 * OVERHEAD_BYTES, number % to.target.partitions
-        for headers, (_, key, value) in zip(reject_headers(reason, source, number, offsets), records, strict=True):
-            key, value, cut = fitted(key, value, room)
-            size = len(key or b"") + len(value or b"") + 2 * OVERHEAD_BYTES
-            self._append(to, at, size, key, value, headers + said + cut)
+        at, room = number % to.target.partitions, to.target.batch_bytes_max - OVERHEAD_BYTES
+        for refused in refused_records(reason, self._rejects.source, number, records):
+            refused.told.extend(said)
+            key, value, headers = fitted(refused, room)
+            self._append(to, at, size_of(key, value, headers), key, value, headers)
 
     def _now_ms(self) -> int:
         return max(int(self._clock.wall_s() * 1000), self._not_before_ms)
-
-
-def _at(outgoing: Outgoing, partitions: int, otherwise: int) -> int:
-    at = outgoing.at(partitions, otherwise)
-    if at is None:
-        raise LookupError(f"there is no partition {outgoing.partition}")
-    return at
-
-
-def fitted(key: bytes | None, value: bytes | None, room: int) -> tuple[bytes | None, bytes | None, Headers]:
-    """Return what fits into *room* bytes of a refused record, and what `timer-rejected` tells if that is not all."""
-    kept = key and key[:room], value and value[: max(room - len(key or b""), 0)]
-    left_out = sum(len(whole or b"") - len(part or b"") for whole, part in zip((key, value), kept, strict=True))
-    return *kept, [(REJECT_PREFIX + "cut", b"%d" % left_out)] if left_out else []
-
-
-def _tombstone_of(request: Request, to: _Accumulator) -> int:
-    """Return the partition of the tombstone that *request* asks for."""
-    # An absent one reads as 0, which tells nothing.
-    at, partitions = request.tombstonePartition, to.target.partitions
-    if 0 < at < partitions or (at == 0 and request.HasField("tombstonePartition")):
-        return at
-    return hash_of(request.tombstoneKey) % partitions
-
-
-def _accumulator_to(topic: str, target: Target) -> _Accumulator:
-    # A batch has at most what the producer takes. Where the topic takes less, each one is looked at.
-    plain_bytes_max = target.batch_bytes_max - OVERHEAD_BYTES if target.batch_bytes_max >= BATCH_BYTES else -1
-    return _Accumulator(topic, target, [None] * target.partitions, plain_bytes_max)
