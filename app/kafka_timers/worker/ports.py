@@ -5,7 +5,7 @@ The worker hands in Kafka and RocksDB. The simulation hands in models of Kafka, 
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aiokafka.errors import KafkaError
 
@@ -15,7 +15,10 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed
-from kafka_timers.worker.store import TimerStore
+
+if TYPE_CHECKING:
+    # The oscillator reads its log as workers read theirs, and has no RocksDB.
+    from kafka_timers.worker.store import TimerStore
 
 # A batch, and the topic and partition that it is for.
 Ready = tuple[Batch, str, int]
@@ -157,7 +160,7 @@ class Stores(Protocol):
     def free_bytes(self, numbers: Iterable[int]) -> int:
         """Return how much is free on the fullest of the disks that the partitions *numbers* are on."""
 
-    def open(self, number: int) -> TimerStore:
+    def open(self, number: int) -> "TimerStore":
         """
         Open the store of partition *number*; it is made when missing.
 
@@ -165,7 +168,7 @@ class Stores(Protocol):
             Exception: RocksDB cannot open it.
         """
 
-    async def close(self, store: TimerStore) -> None:
+    async def close(self, store: "TimerStore") -> None:
         """Close *store*; its folder may be opened again once this returns, or is cancelled."""
 
     def destroy(self, number: int) -> None:
