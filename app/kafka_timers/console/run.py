@@ -53,8 +53,6 @@ def run(settings: ConsoleSettings) -> int:
         listening = config.bind_socket()
     except (OSError, SystemExit) as error:
         raise SettingsError(f"{settings.host}:{settings.port} cannot be listened on: {error}") from error
-    url = f"http{'s' if settings.certificate else ''}://{settings.host}:{settings.port}"
-    log.info("serving %s", url)
     with listening:
         asyncio.run(_serve(_Server(config), listening))
     return 0
@@ -73,4 +71,7 @@ async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end)
+    # Behind the handlers: whoever reads this may ask for the end.
+    config = server.config
+    log.info("serving http%s://%s:%s", "s" if config.is_ssl else "", config.host, config.port)
     await server.serve([listening])
