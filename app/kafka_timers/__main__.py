@@ -2,6 +2,9 @@
 
 import sys
 
+# Commands that need more than the command line, each an extra of its own name.
+_EXTRAS = ("console", "dev", "lake", "oscillator", "worker")
+
 
 def main() -> None:
     """Run the command line and exit with its code."""
@@ -11,7 +14,8 @@ def main() -> None:
         library = (error.name or "").partition(".")[0]
         if library not in ("click", "rich"):
             raise
-        sys.exit(f"Error: the command line needs {library}: pip install 'kafka-timers[cli]'")
+        extra = next((name for name in sys.argv[1:2] if name in _EXTRAS), "cli")
+        sys.exit(f"Error: the command line needs {library}: pip install 'kafka-timers[{extra}]'")
     run()
 
 

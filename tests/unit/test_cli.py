@@ -102,15 +102,21 @@ def test_help_loads_neither_faust_nor_rocksdb_nor_a_web_server() -> None:
     assert {"faust", "mode", "rocksdict", "aiohttp", "prometheus_client"}.isdisjoint(loaded)
 
 
-@pytest.mark.parametrize(("module", "extra"), [("click", "cli"), ("rich", "cli")])
-def test_without_the_libraries_of_the_command_line_it_says_what_to_install(module: str, extra: str) -> None:
+@pytest.mark.parametrize(("command", "extra"), [("status", "cli"), ("worker", "worker"), ("lake", "lake")])
+@pytest.mark.parametrize("module", ["click", "rich"])
+def test_without_the_libraries_of_the_command_line_it_says_what_to_install(
+    module: str, command: str, extra: str
+) -> None:
     script = f"import sys; sys.modules['{module}'] = None; from kafka_timers.__main__ import main; main()"
-    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", script, command], check=False, capture_output=True, text=True)
     assert ended.returncode == 1
     assert ended.stderr == f"Error: the command line needs {module}: pip install 'kafka-timers[{extra}]'\n"
 
 
-@pytest.mark.parametrize(("command", "missing"), [("worker", "faust"), ("oscillator", "prometheus_client")])
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [("worker", "faust"), ("oscillator", "prometheus_client"), ("dev", "faust"), ("dev", "uvicorn")],
+)
 def test_without_the_libraries_of_a_process_it_says_what_to_install(command: str, missing: str) -> None:
     script = f"import sys; sys.modules['{missing}'] = None; from kafka_timers.__main__ import main; main()"
     ended = subprocess.run([sys.executable, "-c", script, command], check=False, capture_output=True, text=True)

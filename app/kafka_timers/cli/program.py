@@ -40,7 +40,7 @@ from kafka_timers.cli.render import (
     status_lines,
     status_table,
 )
-from kafka_timers.cli.running import instance_in, log_to_stderr, needs, wait_for, with_instance
+from kafka_timers.cli.running import check_installed, instance_in, log_to_stderr, needs, wait_for, with_instance
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.console.settings import ConsoleSettings
@@ -115,9 +115,10 @@ def dev(**given: Any) -> None:
     with needs("dev"):
         from kafka_timers.dev.run import run
     settings = DevSettings(**given)
+    # Without them its processes would end at once, each with a line in its log.
+    check_installed("dev", "faust", "prometheus_client", "uvicorn")
     if settings.lake:
-        with needs("lake"):
-            import pyspark  # noqa: F401  # its processes would end at once, in a log
+        check_installed("lake", "pyspark")
     sys.exit(run(settings))
 
 

@@ -8,11 +8,12 @@ import re
 import shlex
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from kafka_timers.errors import KafkaTimersError
 
-__all__ = ["argument_bytes", "instance_in", "log_to_stderr", "needs", "wait_for", "with_instance"]
+__all__ = ["argument_bytes", "check_installed", "instance_in", "log_to_stderr", "needs", "wait_for", "with_instance"]
 
 _INSTANCE = ("--bootstrap", "--kafka-config", "--topic-prefix")
 # Commands that texts advise, and that take these options.
@@ -68,4 +69,20 @@ def needs(extra: str) -> Iterator[None]:
         library = (error.name or "kafka_timers").partition(".")[0]
         if library.startswith("kafka_timers"):
             raise
-        raise KafkaTimersError(f"{library} is not installed: pip install 'kafka-timers[{extra}]'") from error
+        raise _missing(library, extra) from error
+
+
+def check_installed(extra: str, *libraries: str) -> None:
+    """
+    Look for *libraries*, which processes need that this one is about to start.
+
+    Raises:
+        KafkaTimersError: one is not there; it says how to install *extra*.
+    """
+    for library in libraries:
+        if find_spec(library) is None:
+            raise _missing(library, extra)
+
+
+def _missing(library: str, extra: str) -> KafkaTimersError:
+    return KafkaTimersError(f"{library} is not installed: pip install 'kafka-timers[{extra}]'")
