@@ -1,6 +1,7 @@
 # What a newcomer, a developer and CI run. Each target sets up what it needs: Python 3.11 is enough to begin with.
 
-# The first of these that is new enough; 3.11 first, because that is what CI runs. `make PYTHON=…` chooses another.
+# The first of these that is new enough; 3.11 first, because that is what CI runs. Another one needs a venv of its own:
+# `make check PYTHON=python3.13 VENV=.venv-3.13`.
 PYTHON ?= $(shell for name in python3.11 python3; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 
@@ -13,7 +14,7 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check mutants test test-deploy lint proto proto-released bench bench-questions bench-lake soak rolling chaos chaos-lake faults java
+.PHONY: help run check pythons mutants test test-wheel test-deploy lint proto proto-released bench bench-questions bench-lake soak rolling chaos chaos-lake faults java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +26,22 @@ run: $(INSTALLED) java ## Start a Kafka, two oscillators and a worker here; Ctrl
 check: lint ## Check format, lint, types and all that tests without Java, in a minute: for each change
 	$(BIN)/pytest -m 'not chaos' -n 2 --histories 300 tests/unit tests/store tests/simulation
 
+# PYENV_VERSION has pyenv show those that are not its default.
+pythons: ## Run `make check` under Python 3.12 and 3.13 too, with those of them that are on this machine
+	@for version in 3.12 3.13; do \
+		python=$$(PYENV_VERSION=$$version python$$version -c 'import sys; print(sys.executable)' 2>/dev/null) \
+			|| { echo "make pythons: there is no Python $$version"; continue; }; \
+		$(MAKE) check PYTHON="$$python" VENV="$(VENV)-$$version" || exit 1; \
+	done
+
 # In three processes, each with a Kafka of its own: two begin with the parts that need Spark, which take longest, while
 # in the others many tests wait for a second to come. tests/conftest.py shares them out.
 test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start themselves
 	$(BIN)/pytest -m 'not chaos' -n 3
+
+# `make test` does the same without Spark, which is 400 MB to fetch where no cache has it.
+test-wheel: $(INSTALLED) java ## Build wheel and sources, and try all commands with each extra in an empty environment
+	$(BIN)/pytest tests/acceptance/test_install.py
 
 # Helm comes by Go, which takes some minutes once, into the user's cache. kubernetes-validate brings the schemas of
 # Kubernetes, which nobody else needs.
