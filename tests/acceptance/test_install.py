@@ -234,15 +234,11 @@ async def test_each_command_works_or_tells_what_to_install(environment: Environm
         assert told == f"kafka-timers, version {kafka_timers.__version__}\n"
     for path in goes_on:
         await environment.runs_until_asked_to_end(calls[path], CALLS[path].says)
-
-
-@pytest.mark.parametrize("environment", [pytest.param("lake", marks=pytest.mark.chaos)], indirect=True)
-def test_the_lake_asks_with_a_java(environment: Environment, needs_java: None) -> None:
-    java = str(find_java().resolve().parents[1])
-    answer = environment.run(
-        "kafka-timers", "lake", "sql", "select 1 as one", "--json", JAVA_HOME=java, PATH=os.environ["PATH"]
-    )
-    assert json.loads(answer) == [{"one": 1}]
+    if "lake" in environment.working:
+        # With a Java.
+        env = {"JAVA_HOME": str(find_java().resolve().parents[1]), "PATH": os.environ["PATH"]}
+        answer = environment.run("kafka-timers", "lake", "sql", "select 1 as one", "--json", **env)
+        assert json.loads(answer) == [{"one": 1}]
 
 
 def test_every_command_and_every_extra_is_tried() -> None:
