@@ -53,14 +53,16 @@ def send(sender: KafkaSender, topic: str, *values: bytes, partition: int = 0) ->
     sender.send_all([(batch, topic, partition)])
 
 
-async def visible(bootstrap: str, topic: str, level: str = "read_committed") -> list[bytes | None]:
-    """Return what partition 0 of *topic* has for readers of *level*."""
+async def visible(bootstrap: str, topic: str) -> list[bytes | None]:
+    """Return what partition 0 of *topic* has for readers of committed records, all transactions complete."""
     at = TopicPartition(topic, 0)
     values: list[bytes | None] = []
-    async with consuming(Kafka(bootstrap), isolation_level=level, fetch_max_wait_ms=50) as consumer:
+    # A commit is acknowledged before its markers are in the partitions, and readers of committed records end before it.
+    async with consuming(Kafka(bootstrap), isolation_level="read_uncommitted") as consumer:
+        end = (await consumer.end_offsets([at]))[at]
+    async with consuming(Kafka(bootstrap), isolation_level="read_committed", fetch_max_wait_ms=50) as consumer:
         consumer.assign([at])
         consumer.seek(at, 0)
-        end = (await consumer.end_offsets([at]))[at]
         while await consumer.position(at) < end:
             for records in (await consumer.getmany(timeout_ms=50)).values():
                 values += [record.value for record in records]
