@@ -437,7 +437,12 @@ MUTANTS = [
         "        elif False:\n",
     ),
     # --- store -------------------------------------------------------------------------------------------------------
-    _one("iterators outlive their store", STORE, "                iterator.throw(GeneratorExit)\n", "                pass\n"),
+    _one(
+        "iterators outlive their store",
+        STORE,
+        "                iterator.throw(GeneratorExit)\n",
+        "                pass\n",
+    ),
     _one(
         "a range that is deleted begins with the first row that there ever was",
         STORE,
