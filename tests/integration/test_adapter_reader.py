@@ -659,7 +659,7 @@ async def test_what_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_li
     write("missed", b"v", schedule(past), 1, written)
     write("pending", b"v", schedule(), 0, written)
     async with harness.open():
-        await until(lambda: value_of(harness, "kafka_timers_door_records_total") == 31)
+        await until(lambda: value_of(harness, "kafka_timers_door_records_total") == 31 + 6)
         found = parsed(await harness.requests(5))
         await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
     asked = [(future.tombstoneKey, future.callBack) for _, future in found if not future.cancel]
@@ -713,10 +713,7 @@ async def test_a_partition_that_cannot_be_read_holds_up_the_others_when_etf1_lea
         await until(lambda: value_of(harness, "kafka_timers_door_failures_total") > 0)
         [(_, cancel)] = parsed(await harness.requests(1))
         assert cancel.cancel, "it lies in the partition that cannot be read by others"
-        assert (
-            "what lies in partitions 1 cannot be read, and may tell what has fired already of partition 0"
-            in caplog.text
-        )
+        assert "what lies in partitions 1 cannot be read, and may tell what has fired already" in caplog.text
         is_read.set()
         assert asked(await harness.requests(2)) == ["missed"]
         await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
@@ -873,7 +870,7 @@ async def test_what_skyuk_has_fired_does_not_fire_again_and_what_was_moved_on_do
     write("pending", plan(), written)
     async with harness.open("skyuk"):
         found = parsed(await harness.requests(7))
-        await until(lambda: value_of(harness, "kafka_timers_door_records_total") == 20 + 2 + 2 + 6 + 3 + 2 + 2 + 2)
+        await until(lambda: value_of(harness, "kafka_timers_door_records_total") == 20 + 2 + 2 + 6 + 3 + 2 + 2 + 2 + 5)
         [refused] = await harness.read(harness.topics.rejected, 1)
     assert (refused.key, refused.value) == (b"replaced", b"no schedule")
     assert sorted((future.tombstoneKey, future.callBack) for _, future in found if not future.cancel) == [
