@@ -17,7 +17,7 @@ from test_adapters import TIMESTAMP_MS, Given, headers_of
 
 from kafka_timers.adapters import ADAPTERS, KEEPINGS
 from kafka_timers.adapters.commands import Command, Parsed, Refusal, TooManyHopsError
-from kafka_timers.adapters.keeping import Last
+from kafka_timers.adapters.keeping import Ended, Last
 from kafka_timers.core.wire import Callback, Future, Header
 
 DUE_MS = 1_893_456_000_345
@@ -199,9 +199,9 @@ def test_a_tombstone_ends_what_was_due_by_then_and_nothing_that_was_moved_on() -
     told = Given(b"id", None, fired, topic=TOPIC)
     # Whether or not the door knows the topic: it is the other scheduler that has fired it.
     for is_new in (False, True):
-        assert keeping.ended_by(told, None, is_new=is_new) == (b"skyuk:schedules:id", TIMESTAMP_MS + 60_000)
+        assert keeping.ended_by(told, None, is_new=is_new) == Ended(b"skyuk:schedules:id", TIMESTAMP_MS + 60_000)
     ours = Given(b"id", None, (("timer-request", b"0:1"),), topic=TOPIC)
-    assert keeping.ended_by(ours, None, is_new=True) == (b"skyuk:schedules:id", TIMESTAMP_MS)
+    assert keeping.ended_by(ours, None, is_new=True) == Ended(b"skyuk:schedules:id", TIMESTAMP_MS)
     assert keeping.ended_by(ours, None, is_new=False) is None
     assert keeping.ended_by(Given(b"id", b"v", fired, topic=TOPIC), None, is_new=True) is None
     assert keeping.ended_by(Given(None, None, fired, topic=TOPIC), None, is_new=True) is None
@@ -223,8 +223,7 @@ def test_a_version_that_is_refused_cancels_the_one_before_as_it_does_there() -> 
     keeping, record = KEEPINGS["skyuk"], Given(b"id", b"bad", topic=TOPIC)
     for reason in (Refusal.VALUE_NOT_SCHEDULE, Refusal.PAST_GRACE, Refusal.NOT_UTF8, Refusal.TOO_LARGE):
         assert keeping.withdrawn(record, reason) == b"skyuk:schedules:id"
-        name, by_ms = keeping.ended_by(record, reason, is_new=False) or (b"", 0.0)
-        assert (name, by_ms > 1e15) == (b"skyuk:schedules:id", True)
+        assert keeping.ended_by(record, reason, is_new=False) == Ended(b"skyuk:schedules:id")
     for key in (None, b"\xff"):
         assert keeping.withdrawn(Given(key, b"bad", topic=TOPIC), Refusal.NOT_UTF8) is None
     # Of etf1 the one before stays, unless the new one is past.
@@ -397,3 +396,12 @@ def as_a_library_reads(value: bytes) -> Future:
         assert isinstance(found, dict)
         return future_of(in_json({"headers": {}} | found))[2]
     raise AssertionError(f"{value!r} is no Avro")
+
+
+def test_our_tombstone_for_a_version_that_was_over_ends_none_behind_that_one() -> None:
+    keeping, over = KEEPINGS["skyuk"], Given(b"id", None, (("timer-over", b"7"),), topic=TOPIC)
+    ended = keeping.ended_by(over, None, is_new=False)
+    assert ended == Ended(b"skyuk:schedules:id", up_to=7)
+    assert [ended.is_over(Last(at, b"id", TIMESTAMP_MS, 1 << 33)) for at in (6, 7, 8)] == [True, True, False]
+    assert not ended.is_over(Last(6, None, TIMESTAMP_MS, None))
+    assert ADAPTERS["skyuk"](over) is None
