@@ -35,6 +35,8 @@ def test_the_oscillators_image_has_little_in_it(tmp_path: Path) -> None:
     assert not {"pip", "faust-streaming", "rocksdict", "pyspark", "uvloop"} & names
     asked = [tmp_path / "made" / "bin" / "kafka-timers", "oscillator", "--help"]
     assert "--replica" in subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    # Help imports nothing of what runs.
+    subprocess.run([tmp_path / "made" / "bin" / "python", "-c", "import kafka_timers_oscillator.main"], check=True)
 
 
 def test_the_workers_image_has_all_but_spark(tmp_path: Path) -> None:
@@ -45,6 +47,8 @@ def test_the_workers_image_has_all_but_spark(tmp_path: Path) -> None:
         subprocess.run(
             [tmp_path / "made" / "bin" / "kafka-timers", command, "--help"], check=True, stdout=subprocess.DEVNULL
         )
+    runs = "import kafka_timers.console.run, kafka_timers.worker.process, kafka_timers_oscillator.main"
+    subprocess.run([tmp_path / "made" / "bin" / "python", "-c", runs], check=True)
 
 
 async def test_the_lakes_image_lands_by_spark_submit_without_a_repository(service: Service, tmp_path: Path) -> None:
