@@ -50,6 +50,15 @@ async def test_any_bytes_leave_as_they_were_asked_for(service: Service) -> None:
         producer.produce(service.topics.requests, key=str(due), value=future.SerializeToString())
     beyond = Future(callBackRecord={"topic": topic, "key": b"k", "value": b"v", "partition": 3})
     producer.produce(service.topics.requests, key=str(due), value=beyond.SerializeToString())
+    # As serializers of a schema registry write it: a zero, the schema's number, and the first message.
+    for number, framing in enumerate((b"\0\0\0\0\x07\0", b"\0\0\0\0\x07\x02\0")):
+        framed = Future(callBackTopic=topic, callBackKey=f"framed {number}", callBack=b"v", timerId=f"framed {number}")
+        producer.produce(service.topics.requests, key=str(due), value=framing + framed.SerializeToString())
+        taken_back = Future(timerId=f"gone {number}", callBackTopic=topic, callBackKey="gone", callBack=b"v")
+        producer.produce(service.topics.requests, key=str(due), value=framing + taken_back.SerializeToString())
+        cancel = Future(timerId=f"gone {number}", cancel=True)
+        producer.flush()
+        producer.produce(service.topics.requests, key=str(due), value=framing + cancel.SerializeToString())
     producer.flush()
     # The client's own forms of the same, of which one is cancelled, one moved, and one looked at.
     async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as timers:
@@ -65,11 +74,13 @@ async def test_any_bytes_leave_as_they_were_asked_for(service: Service) -> None:
     worker.child.kill()
     await worker.child.wait()
     await service.firing()
-    records = await asyncio.to_thread(read, service.bootstrap, topic, len(wanted) + 2)
+    records = await asyncio.to_thread(read, service.bootstrap, topic, len(wanted) + 4)
     assert {(record.key(), record.value()) for record in records} == {
         *((each["key"], each.get("value")) for each in wanted),
         (AVRO_KEY, None),
         (b"\xfe", b"moved"),
+        (b"framed 0", b"v"),
+        (b"framed 1", b"v"),
     }
     at = {record.value(): record.partition() for record in records if record.key() in (b"here", b"\xfe")}
     assert at == {b"1": 2, b"moved": 1}
