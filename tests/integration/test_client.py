@@ -275,20 +275,8 @@ async def test_client_without_the_right_to_write_is_told_so(
 def blocks(page: str, bootstrap: str, prefix: str) -> list[str]:
     """The Python of a page of the docs, with the names of this test."""
     text = (DOCS / page).read_text().replace("127.0.0.1:9092", bootstrap).replace('"reminders"', f'"{prefix}reminders"')
-    text = text.replace('"timer-request"', f'"{prefix}timer-request"').replace(
-        "TimerClient(", f'TimerClient(topic_prefix="{prefix}", bootstrap='
-    )
+    text = text.replace("TimerClient(", f'TimerClient(topic_prefix="{prefix}", bootstrap=')
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
-async def test_producer_on_the_wire_page_asks_for_a_timer_of_three_fields(bootstrap: str, topics: str) -> None:
-    [block] = blocks("wire.md", bootstrap, topics)
-    await asyncio.to_thread(exec, block, {})
-    [record] = await read(bootstrap, topics + "timer-request")
-    future = future_from(record.value)
-    assert [field.number for field, _ in future.ListFields()] == [1, 2, 3]
-    assert (future.callBackTopic, future.callBackKey, future.callBack) == (topics + "reminders", "order-7", b"pay now")
-    assert 0 < int(record.key) - record.timestamp / 1000 <= 30
 
 
 async def test_receiver_on_the_receivers_page_gets_its_callback(
