@@ -806,8 +806,8 @@ MUTANTS = [
     _one(
         "a cancel that was sent on counts from its arrival",
         DECISIONS,
-        "Version(record.first_ms, record.offset, cancelled=True)",
-        "Version(record.appended_ms, record.offset, cancelled=True)",
+        "    first_ms = record.first_ms if record.first else record.appended_ms\n",
+        "    first_ms = record.appended_ms\n",
     ),
     _one(
         "a cancel under a condition takes back what arrives later",

@@ -225,7 +225,8 @@ def _remember_cancel(record: TimerRecord, known: Known, partition: Partition, ou
     is_of_use = partition.takes_callbacks or partition.callbacks_from is not None
     if not is_of_use or appended_ms + ID_MEMORY_MS <= _now_ms(record, partition):
         return
-    name, cancel = cancel_name(record.timer_id), Version(record.first_ms, record.offset, cancelled=True)
+    first_ms = record.first_ms if record.first else record.appended_ms
+    name, cancel = cancel_name(record.timer_id), Version(first_ms, record.offset, cancelled=True)
     known[name] = cancel
     out.keep(name, cancel, appended_ms // 1000)
     out.remember.append((record.offset, appended_ms))

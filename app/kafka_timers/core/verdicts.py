@@ -138,9 +138,9 @@ def timer_record(future: Future, due_ms: int | None, record: Record, number: int
     if future.HasField("copy"):
         copy = future.copy
         original = Original(copy.offset, copy.appended, copy.decidedOffset, copy.decided)
-    first, first_ms = "", record.timestamp
+    first, first_ms = "", 0
     if future.HasField("forwarded") and original is None:
-        first, first_ms = first_place(future.forwarded), min(future.forwarded.appendedMs, first_ms)
+        first, first_ms = first_place(future.forwarded), min(future.forwarded.appendedMs, record.timestamp)
     return TimerRecord(
         future.timerId.encode(),
         due_ms,
@@ -478,8 +478,7 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
             due_ms = None if future.cancel else due[record.key]
             reply_topic = future.replyTopic.encode()
             is_left = record.offset in far
-            at = record.offset, record.timestamp
-            named.append(TimerRecord(timer_id, due_ms, *at, reply_topic, is_left, first_ms=record.timestamp))
+            named.append(TimerRecord(timer_id, due_ms, record.offset, record.timestamp, reply_topic, is_left))
     if far:
         requests = [record for record in requests if record.offset not in far]
         due = {record.key: due[record.key] for record in requests}

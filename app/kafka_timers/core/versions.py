@@ -156,7 +156,7 @@ class TimerRecord(NamedTuple):
         expected: offset of the request that the condition names: the only one that `IF_PENDING` means, or the one that
             `IF_ABSENT` does not count once its second has begun.
         first: partition:offset at which it was written, if it was sent on from there; else empty.
-        first_ms: UNIX milliseconds of that append, or of its own.
+        first_ms: UNIX milliseconds of that append; 0 without one.
     """
 
     timer_id: bytes
@@ -174,6 +174,8 @@ class TimerRecord(NamedTuple):
     @property
     def names(self) -> Iterable[bytes]:
         """What has to be known of to decide."""
+        if self.original is None and not self.first:
+            return (self.timer_id,)
         last_cancel = cancel_name(self.timer_id) if self.first and self.due_ms is not None else b""
         return filter(None, (self.timer_id, self.original and self.original.name, last_cancel))
 
