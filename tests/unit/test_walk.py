@@ -28,14 +28,14 @@ MISSED_BY = {
     "cancels are read again": 3_461,
     "cancels of before": 590,
     "conditions from": 896,
-    "conditions wait for a seal": 896,
+    "conditions wait for a seal": 1_427,
     "epoch check": 3_266,
     "forgotten is known": 3_149,
     "known from": 412,
     "marks move": 20_021,
     "milliseconds wait for a seal": 54_150,
     "undecided until sealed": 1_217,
-    "unheld cancels": 10_944,
+    "unheld cancels": 16_641,
     "what a scan covers": 469,
 }
 

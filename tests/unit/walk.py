@@ -609,6 +609,9 @@ class Walk:
     def counts_millis(self, offset: int) -> bool:
         """Tell whether a record at *offset* is judged by milliseconds, as far as seals tell."""
         told = [seal.millis_from for seal in self.log.seals if seal.HasField("millis_from")]
+        if not self.log.seals:
+            # As it will be.
+            return self.format > 2
         return bool(told) and offset >= told[-1]
 
     def value_of(self, offset: int) -> bytes | None:
