@@ -788,7 +788,7 @@ MUTANTS = [
     _one(
         "what is refused where it belongs is sent on",
         VERDICTS,
-        "    return judged(record, hash_of(future.timerId.encode()) % partitions, partitions)\n",
+        "    return _judged_in(home, record, second_of(record.key), future, partitions)\n",
         "    return None, future\n",
     ),
     _one(
@@ -1081,7 +1081,7 @@ MUTANTS = [
     _one(
         "a door's request is rejected as it is",
         "core/rejected.py",
-        "    if not value or _SOURCE not in value:\n",
+        "    if not value or SOURCE_TAG not in value:\n",
         "    if True:\n",
     ),
     _one(

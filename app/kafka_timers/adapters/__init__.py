@@ -9,8 +9,9 @@ header `timer-rejected-door` have that name, and so have docs/migrate.md and the
                     an adapter each: `parse` turns a record into a command (pure)
     keeping         schedulers that keep their schedules on a topic, as etf1 and skyuk do
     reader          reads a topic through an adapter, into `timer-request`
+    passing         what a reader has of each partition, and where it passes that on to
     ahead           what lies further on in a topic that is taken over
-    ending          tombstones for schedules that are refused
+    ending          tombstones for schedules that are refused, or over
     source          the records of one partition of such a topic
     added           rejects what lies in partitions that were added by mistake
     lag             reads how far each adapter is behind

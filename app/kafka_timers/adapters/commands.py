@@ -17,6 +17,7 @@ from kafka_timers.core.wire import (
     REQUEST_HEADER,
     SECOND_LIMIT,
     SERVICE_HEADERS,
+    SOURCE_TAG,
     Callback,
     Future,
     Source,
@@ -258,7 +259,7 @@ def source_field(door: str, record: SourceRecord) -> bytes:
     key = record.key
     own = b"" if key is None else b"\x2a%b%b" % (_varint(len(key)), key)
     content = b"%b\x20%b%b" % (_source_of(door, record.topic, record.partition), _varint(record.offset), own)
-    return b"\x92\x01%b%b" % (_varint(len(content)), content)
+    return b"%b%b%b" % (SOURCE_TAG, _varint(len(content)), content)
 
 
 @lru_cache(1_000)

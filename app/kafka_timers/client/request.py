@@ -13,7 +13,7 @@ from typing import Self
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.text import is_text
+from kafka_timers.core.text import is_text, pairs_of
 from kafka_timers.core.wire import REQUEST_HEADER, SERVICE_HEADERS, Condition, Future, Header, Reply
 from kafka_timers.errors import RequestError
 
@@ -203,10 +203,9 @@ class Pending:
     @classmethod
     def of(cls, future: Future, due_ms: int, request: str) -> Self:
         """Return the timer of *future*, which fires at the UNIX millisecond *due_ms* and lies at *request*."""
-        headers = [(each.key, each.value if each.HasField("value") else None) for each in future.headers]
         topic, key, value = Shown.of(future)
         name, token = future.timerId or None, future.token or None
-        return cls(name, due_ms, request, topic, key, value, token, tuple(headers))
+        return cls(name, due_ms, request, topic, key, value, token, tuple(pairs_of(future.headers)))
 
 
 def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:

@@ -14,7 +14,7 @@ from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, callback_heade
 
 # Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
 _BATCH_OVERHEAD = 100
-_HEADER_OVERHEAD = 10
+HEADER_OVERHEAD_BYTES = 10
 # What a callback's batch can be larger than its request: the above, and the service's own five headers.
 OVERHEAD_BYTES = _BATCH_OVERHEAD + 150
 
@@ -106,7 +106,7 @@ def fits(request: Request, size: int, target: Target) -> bool:
     if size + OVERHEAD_BYTES <= target.batch_bytes_max:
         return True
     headers = callback_headers(request, SECOND_LIMIT, b"0123456789:01234567890123456789")
-    header_bytes = sum([len(name) + len(value or b"") + _HEADER_OVERHEAD for name, value in headers])
+    header_bytes = sum([len(name) + len(value or b"") + HEADER_OVERHEAD_BYTES for name, value in headers])
     outgoing = Outgoing.of(request)
     body_bytes = len(outgoing.key or b"") + len(outgoing.value or b"")
     return _BATCH_OVERHEAD + body_bytes + header_bytes <= target.batch_bytes_max

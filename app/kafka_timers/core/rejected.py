@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, Protocol
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import partition_of
-from kafka_timers.core.text import headers_of, json_of
+from kafka_timers.core.text import headers_of, json_of, pairs_of
 from kafka_timers.core.wire import (
     REJECT_PREFIX,
     SECOND_LIMIT,
+    SOURCE_TAG,
     Condition,
     Future,
     future_from,
@@ -29,9 +30,6 @@ from kafka_timers.core.wire import (
 from kafka_timers.errors import RequestError, WireError
 
 __all__ = ["Again", "Made", "Rejected", "as_written"]
-
-# The tag of `Future.source`, without which there is none.
-_SOURCE = b"\x92\x01"
 
 _KEYS = (Reason.KEY_MISSING, Reason.KEY_NOT_A_SECOND, Reason.KEY_IN_MILLISECONDS)
 _CONTENTS = (
@@ -66,7 +64,7 @@ def as_written(reason: str, request: str, key: bytes | None, value: bytes | None
         key: of the request there.
         value: of the request there.
     """
-    if not value or _SOURCE not in value:
+    if not value or SOURCE_TAG not in value:
         return None
     try:
         future = future_from(value)
@@ -80,8 +78,8 @@ def as_written(reason: str, request: str, key: bytes | None, value: bytes | None
     if (second := number_in(key)) is not None:
         more["due-ms"] = str(second * 1000 + future.millis)
     told += [(REJECT_PREFIX + name, text.encode()) for name, text in more.items() if text]
-    headers = [(each.key, each.value if each.HasField("value") else None) for each in future.headers]
-    return _Written(told, source.key if source.HasField("key") else None, callback.value, headers)
+    own_key = source.key if source.HasField("key") else None
+    return _Written(told, own_key, callback.value, pairs_of(future.headers))
 
 
 class _Record(Protocol):

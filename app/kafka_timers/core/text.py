@@ -8,7 +8,7 @@ import base64
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["bytes_in", "fraction_of", "headers_of", "is_text", "json_of"]
+__all__ = ["bytes_in", "fraction_of", "headers_of", "is_text", "json_of", "pairs_of"]
 
 
 def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
@@ -21,7 +21,12 @@ def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
 
 def headers_of(headers: Iterable[Any]) -> list[dict[str, str | None]]:
     """Return *headers* of a request's message, each with its name and its value; null where there is none."""
-    return [{"name": each.key, **json_of("value", each.value if each.HasField("value") else None)} for each in headers]
+    return [{"name": name, **json_of("value", value)} for name, value in pairs_of(headers)]
+
+
+def pairs_of(headers: Iterable[Any]) -> list[tuple[str, bytes | None]]:
+    """Return name and value of each of the *headers* of a request's message; None where there is no value."""
+    return [(each.key, each.value if each.HasField("value") else None) for each in headers]
 
 
 def bytes_in(document: Mapping[str, Any], name: str) -> bytes | None:

@@ -66,13 +66,20 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         number: of its partition.
         partitions: how many there are.
     """
-    second, value = second_of(record.key), record.value
+    second = second_of(record.key)
     try:
-        future = Future.FromString(unframed(value or b""))
+        future = Future.FromString(unframed(record.value or b""))
     except DecodeError:
         return None, second if isinstance(second, Reason) else Reason.VALUE_NOT_A_FUTURE
     if future.timerId and hash_of(future.timerId.encode()) % partitions != number:
         return None, Reason.ID_IN_FOREIGN_PARTITION
+    return _judged_in(number, record, second, future, partitions)
+
+
+def _judged_in(
+    number: int, record: Record, second: int | Reason, future: Future, partitions: int
+) -> tuple[int | None, Future | Reason]:
+    """Judge a *record* as one of partition *number*, where it belongs; its key says *second*, its value *future*."""
     if future.HasField("forwarded") and not _may_be_forwarded(future, partitions):
         return None, Reason.FORWARDED_INVALID
     if (future.condition or future.ifRequest) and (reason := _condition_fault(future, number)):
@@ -83,7 +90,7 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
         return None, future if future.timerId else Reason.ID_MISSING
     if isinstance(second, Reason):
         return None, second
-    if not value:
+    if not record.value:
         return None, Reason.VALUE_MISSING
     if future.millis > 999:
         return None, Reason.MILLIS_OUT_OF_RANGE
@@ -426,7 +433,8 @@ def _judged_at_home(record: Record, partitions: int) -> tuple[int | None, Future
     future = Future.FromString(unframed(record.value or b""))
     if future.HasField("copy") or future.HasField("forwarded"):
         return None, Reason.ID_IN_FOREIGN_PARTITION
-    return judged(record, hash_of(future.timerId.encode()) % partitions, partitions)
+    home = hash_of(future.timerId.encode()) % partitions
+    return _judged_in(home, record, second_of(record.key), future, partitions)
 
 
 def _forward(record: Record, partition: Partition, out: Accepted) -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "RETRY_ID_HEADER",
     "SECOND_LIMIT",
     "SERVICE_HEADERS",
+    "SOURCE_TAG",
     "TICK",
     "TOKEN_HEADER",
     "Callback",
@@ -86,6 +87,9 @@ Condition = Future.Condition
 _Fault = TypeVar("_Fault")
 
 _FRAME, _INDEXES_AT = b"\0", 5
+
+# Of the field `Future.source`: without these bytes there is none.
+SOURCE_TAG = b"\x92\x01"
 
 # Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 may begin or end within a second, 4 knows requests with
 # a `callBackRecord`, and such as are sent on to the partition of their id; it is written once there was one.

@@ -24,6 +24,9 @@ The live worker: joins ticks with requests and fires callbacks by the law of `co
     questions     asks all partitions of this worker what they hold
     query_server  the way to that over HTTP
     slices        rows of the store → record batches (pure but for the batch builder)
+    accumulators  the open batches of a callback topic, and where in it a callback goes
+    rejecting     refused requests as they lie on `timer-rejected`
+    history       which callbacks are written once more, for etf1's history
     prebuild      callbacks of the next seconds, built before their ticks
     targets       which callback topics may be written to, and what they take
     sender        one transaction of callbacks, rejects and seal; fences the owner before

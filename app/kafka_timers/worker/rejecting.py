@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kafka_timers.core.callbacks import OVERHEAD_BYTES, Target
+from kafka_timers.core.callbacks import HEADER_OVERHEAD_BYTES, OVERHEAD_BYTES, Target
 from kafka_timers.core.rejected import as_written
 from kafka_timers.core.wire import REJECT_PREFIX, reject_headers
 
@@ -15,8 +15,7 @@ __all__ = ["Headers", "Refused", "Rejects", "fitted", "refused_records", "size_o
 Headers = list[tuple[str, bytes | None]]
 
 _CUT_HEADER = REJECT_PREFIX + "cut"
-_HEADER_OVERHEAD = 10
-_CUT_BYTES = len(_CUT_HEADER) + 2 * _HEADER_OVERHEAD
+_CUT_BYTES = len(_CUT_HEADER) + 2 * HEADER_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,4 +90,4 @@ def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
 
 
 def _bytes_of(headers: Headers) -> int:
-    return sum([len(name.encode()) + len(content or b"") + _HEADER_OVERHEAD for name, content in headers])
+    return sum([len(name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES for name, content in headers])
