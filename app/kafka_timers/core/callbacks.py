@@ -15,7 +15,7 @@ from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, callback_heade
 # Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
 _BATCH_OVERHEAD = 100
 HEADER_OVERHEAD_BYTES = 10
-# What a callback's batch can be larger than its request: the above, and the service's own five headers.
+# What a callback's batch can be larger than its request: the above, and the service's own six headers.
 OVERHEAD_BYTES = _BATCH_OVERHEAD + 150
 
 
