@@ -24,6 +24,7 @@ class Record(NamedTuple):
     value: bytes | None
     offset: int
     timestamp: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,10 @@ So it is also P12: whoever owned the partition, what has fired follows from the 
 
 import struct
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from itertools import chain
+
+import xxhash
 
 from kafka_timers.core.wire import Sealed
 from simulation.clients import Stray, Wish
@@ -57,11 +61,59 @@ def followers_of(records: Mapping[int, Record]) -> dict[int, int]:
     return followers
 
 
-def audit(records: Mapping[int, Record], seals: Sequence[Sealed], rejected: frozenset[int]) -> dict[int, bool]:
+def check_proof(number: int, records: Sequence[Record], seals: Sequence[bytes], *, is_cut: bool) -> None:
+    """
+    Check what seals tell of what was read, and of each other.
+
+    Args:
+        number: of the partition.
+        records: all committed ones of its request log.
+        seals: values of the committed records of `timer-sealed`.
+        is_cut: whether some of them have been deleted while the service ran.
+
+    Raises:
+        PromiseError: P8, a seal does not tell what was read below its fence, or not what the one before it is.
+    """
+    before = b""
+    for value in seals:
+        seal = Sealed.FromString(value)
+        if seal.previous != before and not (is_cut and not seal.previous):
+            raise PromiseError(f"P8: the seal of {seal.last} does not follow the one before it")
+        before = sha256(value).digest()
+        if not seal.HasField("read_from"):
+            raise PromiseError(f"P8: the seal of {seal.last} does not tell what was read")
+        read = [each for each in records if seal.read_from <= each.offset < seal.fence]
+        cancels = [each for each in read if isinstance(each.about, Wish) and each.about.is_cancel]
+        for name, told, meant in (
+            ("all", (seal.near, seal.far, seal.cancels), read),
+            ("cancels", [seal.cancels], cancels),
+        ):
+            said = sum(each.count for each in told), sum(each.digest for each in told) % 2**64
+            if said != (len(meant), sum(_counts_by(number, each) for each in meant) % 2**64):
+                raise PromiseError(
+                    f"P8: of {name} below {seal.fence} that were read the seal of {seal.last} tells {said}"
+                )
+
+
+def _counts_by(number: int, record: Record) -> int:
+    """Return the hash of a record as sums.py tells it in words: each part with the hash of those before as its seed."""
+    lacks = (record.key is None) << 32 | (record.value is None) << 33
+    numbers = [each.to_bytes(8, "little") for each in (number | lacks, record.offset, record.timestamp)]
+    headers = [(name.encode(), value or b"", bytes([value is None, 0, 0, 0])) for name, value in record.headers]
+    hashed = 42
+    for part in (*numbers, record.key, record.value, *chain.from_iterable(headers)):
+        hashed = hashed if part is None else xxhash.xxh64(part, hashed).intdigest()
+    return hashed
+
+
+def audit(
+    number: int, records: Mapping[int, Record], seals: Sequence[Sealed], rejected: frozenset[int]
+) -> dict[int, bool]:
     """
     Tell from requests and seals alone what became of each request of a partition.
 
     Args:
+        number: of the partition.
         records: committed ones by offset, cancels among them.
         seals: in their order.
         rejected: offsets of the requests that went to `timer-rejected`.
@@ -101,8 +153,10 @@ def audit(records: Mapping[int, Record], seals: Sequence[Sealed], rejected: froz
         due = [offset for offset in keys if offset not in gone]
         fired = [offset for offset in due if offset not in rejected]
         late_arrivals = sum(wish_of(records[offset]).due_ms < end_ms for offset in due)
-        digest = sum((offset + 1) ** 3 for offset in fired) % 2**64
-        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.digest, seal.cancelled, seal.moved)
+        names = [b"".join(each.to_bytes(8, "little") for each in (number, offset)) for offset in fired]
+        hashes = [xxhash.xxh64(name[8:], xxhash.xxh64(name[:8], 42).intdigest()).intdigest() for name in names]
+        digest = sum(hashes) % 2**64
+        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.fired_digest, seal.cancelled, seal.moved)
         counts = (len(due), len(fired), len(due) - len(fired), late_arrivals)
         meant = (*counts, digest, cancelled, len(gone) - cancelled)
         if said != meant:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kafka_timers.core.wire import REQUEST_HEADER, Future, Reply, Sealed
-from simulation.audit import PromiseError, audit, followers_of, is_in_time, overtaken_in, wish_of
+from simulation.audit import PromiseError, audit, check_proof, followers_of, is_in_time, overtaken_in, wish_of
 from simulation.clients import BEYOND, CALM, COMPACTED, NOWHERE, OWN, Stray, Wish
 from simulation.kafka import Kafka
 from simulation.log import Record
@@ -33,6 +33,8 @@ class Found:
     What lies on the topics about one partition of `timer-request`.
 
     Attributes:
+        sealed: values of the seals.
+        is_cut: whether seals have been deleted while the service ran.
         overtaken: requests that were sent on from another partition, behind a later cancel; not among the *records*.
     """
 
@@ -40,6 +42,8 @@ class Found:
     records: dict[int, Record]
     overtaken: dict[int, Record]
     seals: list[Sealed]
+    sealed: list[bytes]
+    is_cut: bool
     callbacks: list[Callback]
     replies: list[Reply]
 
@@ -78,10 +82,22 @@ def found_in(kafka: Kafka) -> list[Found]:
     found = []
     for number in partitions:
         records = {record.offset: record for record in kafka.requests(number).committed()}
-        seals = [Sealed.FromString(record.value or b"") for record in kafka.sealed(number).committed()]
+        sealed = [record.value or b"" for record in kafka.sealed(number).committed()]
+        seals = [Sealed.FromString(value) for value in sealed]
         behind = overtaken_in(records, seals[-1].callbacks_from if seals else 0)
         overtaken = {offset: records.pop(offset) for offset in behind}
-        found.append(Found(number, records, overtaken, seals, callbacks[number], replies[number]))
+        found.append(
+            Found(
+                number,
+                records,
+                overtaken,
+                seals,
+                sealed,
+                kafka.sealed(number).start > 0,
+                callbacks[number],
+                replies[number],
+            )
+        )
     return found
 
 
@@ -158,7 +174,11 @@ def check(found: Found) -> None:
     sent_on = sum(seal.forwarded for seal in found.seals)
     if sent_on != sum(callback.is_forwarded for callback in found.callbacks):
         raise PromiseError(f"P8: the seals tell of {sent_on} records that were sent on")
-    done_by = audit(records, found.seals, frozenset(each.offset for each in found.callbacks if each.is_reject))
+    every = sorted((records | found.overtaken).values(), key=lambda record: record.offset)
+    check_proof(found.number, every, found.sealed, is_cut=found.is_cut)
+    done_by = audit(
+        found.number, records, found.seals, frozenset(each.offset for each in found.callbacks if each.is_reject)
+    )
     for offset, record in records.items():
         if wish_of(record).is_cancel:
             continue

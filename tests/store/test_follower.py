@@ -34,6 +34,7 @@ class Record:
     value: bytes
     key: bytes = b"%d" % DUE_S
     timestamp: int = 5_000
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 def asked(offset: int, **more: Any) -> Record:

@@ -15,7 +15,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 from kafka_timers.core.changes import Scan
-from kafka_timers.core.contents import Contents
+from kafka_timers.core.contents import Contents, digest_of
 from kafka_timers.core.keys import first_key, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
@@ -144,7 +144,9 @@ def test_the_way_back_finds_seals_that_say_the_same(tmp_path: Path, format: int)
     assert end_ms_of(seal) == end_ms_of(SLICE) == 16_000
     if format > 1:
         # Fields that the first version does not know, and skips.
-        for name in ("format", "first_ms", "end_ms", "conditions_from"):
+        for name in ("format", "first_ms", "end_ms", "conditions_from", "digests", "fired_digest"):
             seal.ClearField(name)
+        # That no worker reads.
+        seal.digest = digest_of([6])
     assert seal.SerializeToString(deterministic=True).hex() == WRITTEN["slice"]
     store.close()

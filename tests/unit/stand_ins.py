@@ -29,6 +29,7 @@ class Record:
     value: bytes | None
     offset: int = 0
     timestamp: int = 0
+    headers: Sequence[tuple[str, bytes | None]] = ()
 
 
 def asked(offset: int = 0, key: bytes | None = b"%d" % SECOND, topic: str = "callbacks", **more: object) -> Record:

@@ -6,7 +6,7 @@ from kafka_timers.core import backlog
 from kafka_timers.core.contents import Contents, digest_of
 
 
-def test_digests_of_parts_add_up_in_any_order() -> None:
+def test_digests_of_format_1_add_up_in_any_order() -> None:
     offsets = [0, 1, 5, 2**40, 2**63]
     whole = digest_of(offsets)
     assert whole == digest_of(reversed(offsets)) < 2**64

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from kafka_timers.core import backlog
 from kafka_timers.core import ignored as rules
 from kafka_timers.core.changes import Head, Scan
-from kafka_timers.core.contents import Contents, digest_of
+from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import REFUSED_MS, first_key, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import key_by_now, unreconciled
+from kafka_timers.core.sums import ReadSums, Sum, fired_digest_of
 from kafka_timers.core.tick_clock import tick_second
 from kafka_timers.core.wire import FORMAT, Sealed
 from kafka_timers.errors import NewerFormatError
@@ -240,7 +242,8 @@ def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
         rejected=1,
         late_arrivals=2,
         pending=1,
-        digest=digest_of([6, 9]),
+        digests=1,
+        fired_digest=fired_digest_of(3, [6, 9]),
         fence=15,
         restore_from=12,
         format=3,
@@ -404,7 +407,8 @@ def test_seals_of_both_formats_say_the_same(complete_in: int, slice_in: int) -> 
     seals = [complete if complete_in == 1 else in_format_2(complete), part if slice_in == 1 else in_format_2(part)]
     partition = Partition(0)
     assert partition.acquire(seals, None) is False
-    assert partition.head == Head(4, 13_000, 9, 4, Scan(16_000, 20, first_key(14_000)), done_below=4)
+    scan = Scan(16_000, 20, first_key(14_000))
+    assert partition.head == Head(4, 13_000, 9, 4, scan, done_below=4, read=ReadSums(4, 4))
 
 
 def test_the_latest_seal_counts_whatever_its_format() -> None:
@@ -436,6 +440,75 @@ def test_a_group_with_an_older_member_gets_seals_that_it_can_read(complete: bool
     assert (sealed.first, sealed.last, sealed.fence) == (1, 11, 6)
     partition.apply(partition.sealed(sealed, contents_of([key])))
     assert partition.conditions_from is None
+
+
+SEALED = ReadSums(2, 9, Sum(4, 40), Sum(2, 20), Sum(1, 10))
+FURTHER = ReadSums(2, 12, Sum(6, 60), Sum(2, 20), Sum(2, 30))
+
+
+def seal_telling(read: ReadSums | None, **more: Any) -> Sealed:
+    told = Sealed(first=9, last=12, fence=9, restore_from=3, format=4, first_ms=9_000, end_ms=13_000, **more)
+    if read is not None:
+        told.digests = 1
+        read.tell(told)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("read", "kept", "position", "known"),
+    [
+        (SEALED, None, None, SEALED),
+        (SEALED, FURTHER, 12, FURTHER),
+        (SEALED, ReadSums(2, 5, Sum(2, 20)), 5, SEALED),
+        (SEALED, None, 7, SEALED),
+        (SEALED, None, 12, ReadSums(12, 12)),
+        (SEALED, replace(FURTHER, since=5), 12, ReadSums(12, 12)),
+        (None, None, None, ReadSums(3, 3)),
+        (None, FURTHER, 12, FURTHER),
+        (None, None, 12, ReadSums(12, 12)),
+    ],
+    ids=[
+        *(
+            "no store",
+            "a store that has read further",
+            "a store that is behind",
+            "an earlier store that is behind",
+        ),
+        *("an earlier store that is further", "a store that has counted from elsewhere on"),
+        *("seals of an earlier version", "seals of an earlier version, and a store", "neither has counted"),
+    ],
+)
+def test_an_owner_goes_on_counting_what_is_read_from_where_it_is_known(
+    read: ReadSums | None, kept: ReadSums | None, position: int | None, known: ReadSums
+) -> None:
+    local = None if position is None else Head(position, 13_000, 9, 3, None, read=kept)
+    partition = Partition(3)
+    partition.acquire([seal_telling(read, conditions_from=0, millis_from=0, callbacks_from=0)], local)
+    assert partition.head.read == known
+
+
+def test_a_slice_tells_what_was_read_below_its_own_fence_and_so_does_who_goes_on_with_the_scan() -> None:
+    owner = Partition(3)
+    owner.apply(owner.read(5, read=replace(SEALED, to=5)))
+    owner.begin(31_000)
+    owner.apply(owner.read(12, read=FURTHER))
+    part = owner.seal(Contents([1], through=first_key(25_000)), complete=False)
+    assert ReadSums.of(part) == replace(SEALED, to=5)
+    heir = Partition(3)
+    heir.acquire([part], None)
+    heir.apply(heir.read(12, read=FURTHER))
+    assert ReadSums.of(heir.seal(Contents(), complete=True)) == replace(SEALED, to=5)
+    owner.apply(owner.sealed(rest := owner.seal(Contents(), complete=True), Contents()))
+    assert ReadSums.of(rest) == replace(SEALED, to=5)
+    owner.begin(32_000)
+    assert ReadSums.of(owner.seal(Contents(), complete=True)) == FURTHER
+
+
+def test_whoever_has_not_counted_tells_nothing_of_what_was_read() -> None:
+    partition = sealed_up_to(20, snapshot=5)
+    read_to(partition, 8)
+    partition.begin(31_000)
+    assert ReadSums.of(partition.seal(Contents(), complete=True)) is None
 
 
 @pytest.mark.parametrize("complete", [True, False])

@@ -11,9 +11,10 @@ many again and again, until a complete seal is among them or the log has no more
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from itertools import chain
+from typing import NamedTuple
 
 from aiokafka.errors import KafkaError
 
@@ -22,10 +23,11 @@ from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.fetching import Fetched, Fetcher
 from kafka_timers.broker.topics import answering, counts
+from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.wire import Record, Sealed, Topics, is_complete, latest, partitions_in, sealed_from
 from kafka_timers.errors import BrokerError, TopicsError, WireError
 
-__all__ = ["SealLog", "is_complete", "last_seals", "latest", "partitions_served", "seals_in", "served_counts"]
+__all__ = ["SealLog", "Tail", "is_complete", "last_seals", "latest", "partitions_served", "seals_in", "served_counts"]
 
 _FIRST_REACH = 64
 _REACH_GROWTH = 16
@@ -33,6 +35,19 @@ _WAIT_MS = 50
 _PAUSE_S = 0.02
 
 log = logging.getLogger(__name__)
+
+
+class Tail(NamedTuple):
+    """
+    The end of `timer-sealed` in one partition.
+
+    Attributes:
+        seals: in the order of the log, with the latest complete one among them.
+        last: `hash_of_seal` of the last of them; empty where there is none.
+    """
+
+    seals: list[Sealed]
+    last: bytes
 
 
 class SealLog:
@@ -52,6 +67,10 @@ class SealLog:
         self._limit_s = limit_s
 
     async def seals(self, number: int, above: int | None = None) -> list[Sealed]:
+        """Return the last committed seals of partition *number*; all else is as `tail` has it."""
+        return (await self.tail(number, above)).seals
+
+    async def tail(self, number: int, above: int | None = None) -> Tail:
         """
         Return the last committed seals of partition *number* in the order of the log.
 
@@ -67,7 +86,7 @@ class SealLog:
         """
         try:
             async with asyncio.timeout(self._limit_s) as limit:
-                return await self._seals(number, above)
+                return await self._tail(number, above)
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -80,16 +99,16 @@ class SealLog:
                 f"the end of {self._topic} partition {number} could not be read: {error}", retriable=error.retriable
             ) from error
 
-    async def _seals(self, number: int, above: int | None) -> list[Sealed]:
+    async def _tail(self, number: int, above: int | None) -> Tail:
         end = await self._end(number, above)
         start = (await self._bounds.starts([number]))[number]
-        seals: list[Sealed] = []
+        tail = Tail([], b"")
         reach, read_from = _FIRST_REACH, end
-        while read_from > start and latest(seals) is None:
+        while read_from > start and latest(tail.seals) is None:
             read_from = max(start, end - reach)
-            seals = [seal async for seal in self._read(number, read_from, end, above)]
+            tail = await self._read(number, read_from, end, above)
             reach *= _REACH_GROWTH
-        return seals
+        return tail
 
     async def _end(self, number: int, above: int | None) -> int:
         """Return the offset behind the last seal."""
@@ -100,7 +119,9 @@ class SealLog:
             # The marker behind that is on its way; or there is a transaction of somebody else, who has no right here.
             await asyncio.sleep(_PAUSE_S)
 
-    async def _read(self, number: int, position: int, end: int, above: int | None) -> AsyncIterator[Sealed]:
+    async def _read(self, number: int, position: int, end: int, above: int | None) -> Tail:
+        seals: list[Sealed] = []
+        last = b""
         while position < end:
             part = await self._fetch(number, position)
             # Of one that has less, the seals behind its end would be missing.
@@ -108,9 +129,12 @@ class SealLog:
                 await asyncio.sleep(_PAUSE_S)
                 await self._fetcher.find_leaders()
                 continue
-            for seal in seals_in((each for each in part.records if each.offset < end), self._topic, number).values():
-                yield seal
+            records = {each.offset: each for each in part.records if each.offset < end}
+            found = seals_in(records.values(), self._topic, number)
+            seals += found.values()
+            last = next((records[offset].value or b"" for offset in reversed(found)), last)
             position = part.position
+        return Tail(seals, hash_of_seal(last) if seals else b"")
 
     async def _fetch(self, number: int, position: int) -> Fetched | None:
         """Return what lies at *position*; None where who leads the partition does not answer."""

@@ -6,6 +6,7 @@ The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
     keys           the keys of pending requests, and their order
     backlog        how many requests wait, and from where the log must be read to know all of them
     contents       what leaves a partition in one transaction
+    sums           what was read, and what has fired, as numbers that add up
     changes        what a step of a partition changes, as one value
     takeover       where an owner starts: what seals and store say
     partition      what is done, where a request is kept, what a tick may fire

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kafka_timers.core.backlog import Count
+from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.versions import Answer, Version
 
 # Key and value of what is kept: `keys`, and a request as it came, `rows.pack` or `refused.pack_refused`.
@@ -22,11 +23,13 @@ class Scan(NamedTuple):
         end_ms: UNIX milliseconds, excluded.
         snapshot: the offset up to which the request log had been read when the scan began.
         through: the highest key of what is done already, empty before the first slice.
+        read: what had been read then; None where nobody has counted, as an earlier version does not.
     """
 
     end_ms: int
     snapshot: int
     through: bytes = b""
+    read: ReadSums | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Head:
         scan: what is being fired, if anything.
         done_below: the highest `restore_from` that was sealed; a store does not keep it.
         has_callbacks: whether there was a request with a `callBackRecord`.
+        read: what has been read up to `position`, or is known of it up to a higher offset; None before a takeover.
     """
 
     position: int
@@ -51,6 +55,7 @@ class Head:
     scan: Scan | None
     done_below: int = 0
     has_callbacks: bool = False
+    read: ReadSums | None = None
 
     @property
     def must_read_to(self) -> int:

@@ -16,7 +16,7 @@ DIGESTS = 1 << 64
 
 
 def digest_of(offsets: Iterable[int]) -> int:
-    """Return the sum of (offset + 1)^3 modulo 2^64: seals, slices and partitions add up, whatever the order."""
+    """Return the digest of seals in format 1: the sum of (offset + 1)^3 modulo 2^64."""
     return sum([(number := offset + 1) * number * number for offset in offsets]) % DIGESTS
 
 

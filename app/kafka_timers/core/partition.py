@@ -37,6 +37,7 @@ from kafka_timers.core.contents import DIGESTS, Contents, digest_of
 from kafka_timers.core.ignored import named_of, unnamed_of
 from kafka_timers.core.judging import Judging
 from kafka_timers.core.keys import FIRST_MS, Copied, first_key, late_key, row_key
+from kafka_timers.core.sums import VERSION, ReadSums, fired_digest_of
 from kafka_timers.core.takeover import start_of
 from kafka_timers.core.versions import Decided, Effect, Version
 from kafka_timers.core.wire import CALLBACKS_FORMAT, FORMAT, ID_MEMORY_MS, Sealed, is_complete, is_far
@@ -276,6 +277,7 @@ class Partition(Judging):
         decided: Decided | None = None,
         *,
         has_callbacks: bool = False,
+        read: ReadSums | None = None,
     ) -> Changes:
         """
         Return what changes when the log is read on.
@@ -286,10 +288,16 @@ class Partition(Judging):
             offsets: under which these count as pending, ascending.
             decided: what else follows.
             has_callbacks: whether any of the rows is a request with a `callBackRecord`.
+            read: what has been read then, if somebody has counted.
         """
         tally = self.tally()
         tally.add(chunks_of(offsets, ascending=True))
-        head = replace(self.head, position=position, has_callbacks=self.head.has_callbacks or has_callbacks)
+        head = replace(
+            self.head,
+            position=position,
+            has_callbacks=self.head.has_callbacks or has_callbacks,
+            read=self.head.read if read is None else read,
+        )
         changes = Changes(head, rows=list(rows), counts=tally.counts)
         if decided is not None:
             tally.remove(chunks_of([each.counted for each in decided.withdrawn]))
@@ -332,7 +340,10 @@ class Partition(Judging):
         It need not be in the store before its callbacks leave. Whoever goes on with a scan takes it from the seals; and
         what is read meanwhile, which is kept as the scan demands, is written with the head that tells of it.
         """
-        self.head = replace(self.head, scan=self.scan or Scan(end_ms, self.position))
+        head = self.head
+        # Whoever only asks what would fire has not counted.
+        read = head.read if head.read and head.read.to == head.position else None
+        self.head = replace(head, scan=self.scan or Scan(end_ms, head.position, read=read))
 
     def keys_left(self) -> tuple[bytes, bytes]:
         """Return the range of keys, the second one excluded, that are left to fire in the open scan."""
@@ -371,7 +382,6 @@ class Partition(Judging):
             cancelled=cancelled,
             moved=superseded,
             pending=after.pending,
-            digest=(digest_of(offsets) - digest_of(rejected)) % DIGESTS,
             fence=scan.snapshot,
             through=None if complete else contents.through,
             restore_from=self._lowest(after, _last_ms(scan.end_ms)),
@@ -385,6 +395,12 @@ class Partition(Judging):
             form = CALLBACKS_FORMAT
         if form > 1:
             seal.format, seal.first_ms, seal.end_ms = form, self.sealed_ms, scan.end_ms
+            seal.digests, digest = VERSION, [fired_digest_of(self.number, each) for each in (offsets, rejected)]
+            seal.fired_digest = (digest[0] - digest[1]) % DIGESTS
+            if scan.read is not None:
+                scan.read.tell(seal)
+        else:
+            seal.digest = (digest_of(offsets) - digest_of(rejected)) % DIGESTS
         self.tell(seal, scan.snapshot)
         if seal.HasField("conditions_from"):
             seal.ignored.extend(named_of(self.ignored))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from kafka_timers.core.changes import Head, Scan
 from kafka_timers.core.keys import FIRST_MS
+from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.wire import (
     CALLBACKS_FORMAT,
     Sealed,
@@ -59,7 +60,9 @@ def start_of(
     complete = latest(seals)
     sealed_ms, snapshot = (end_ms_of(complete), complete.fence) if complete else (FIRST_MS, 0)
     last_slice = _last_slice(seals, sealed_ms)
-    scan = Scan(end_ms_of(last_slice), last_slice.fence, last_slice.through) if last_slice else None
+    scan = None
+    if last_slice:
+        scan = Scan(end_ms_of(last_slice), last_slice.fence, last_slice.through, ReadSums.of(last_slice))
     restore_from = max((seal.restore_from for seal in (last_slice, complete) if seal), default=0)
     if local is not None and local.position < restore_from:
         # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
@@ -86,7 +89,16 @@ def start_of(
     # Where the log starts above it, nothing that is left to be known lies below.
     known_from_start = 0 if position <= log_start else known_from
     return Start(
-        Head(position, sealed_ms, snapshot, known_from_start, scan, restore_from, has_callbacks),
+        Head(
+            position,
+            sealed_ms,
+            snapshot,
+            known_from_start,
+            scan,
+            restore_from,
+            has_callbacks,
+            _read_before(last, local, position),
+        ),
         keeps_store=local is not None,
         # What owners with another horizon have kept is below, and reconciled: the log is read anew from here.
         horizon_from=last.horizon_from if horizon_s == last.horizon_s else known_from,
@@ -97,6 +109,19 @@ def start_of(
         ),
         ignored=last.ignored,
     )
+
+
+def _read_before(last: Sealed, local: Head | None, position: int) -> ReadSums:
+    """
+    Return what is known to have been read by whoever reads on from *position*.
+
+    That is what the *last* seal tells, up to its fence, or what a *local* store has counted, which may have been read
+    further. Where neither tells what lies below *position*, it is counted from here on.
+    """
+    sealed, kept = ReadSums.of(last), local.read if local else None
+    if kept and (sealed is None or (kept.since == sealed.since and kept.to > sealed.to)):
+        return kept
+    return sealed if sealed and sealed.to >= position else ReadSums(position, position)
 
 
 def _last_slice(seals: Iterable[Sealed], sealed_ms: int) -> Sealed | None:

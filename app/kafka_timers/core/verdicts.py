@@ -11,7 +11,7 @@ itself fails is refused as unreadable.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -245,7 +245,8 @@ class Accepted:
         rows: what is kept, a row for each record or each batch of them.
         offsets: under which all records that are kept count as pending, ascending.
         refused: how many of them are refused requests, by reason.
-        far: how many requests are left to the lake.
+        far: offsets of the requests that are left to the lake.
+        cancels: offsets of the cancels.
         copies: how many copies of far requests there were, by disposition: `IN_TIME`, `LATE` or `Dropped`.
         copies_lead_s: seconds from the append of the copies that are kept to their due, all together.
         topics: callback topics that the others name.
@@ -260,7 +261,8 @@ class Accepted:
     rows: list[Row] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     refused: Counter[Reason] = field(default_factory=Counter)
-    far: int = 0
+    far: set[int] = field(default_factory=set)
+    cancels: set[int] = field(default_factory=set)
     copies: Counter[str] = field(default_factory=Counter)
     copies_lead_s: int = 0
     topics: set[str] = field(default_factory=set)
@@ -403,15 +405,16 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
     appended_s = record.timestamp // 1000
     if due_ms is None:
         kept.named.append(timer_record(future, due_ms, record, number))
+        out.cancels.add(offset)
         return
     if future.HasField("copy"):
         copied = Copied(offset, future.copy.decidedOffset)
         key, counted, lead_s = partition.place(due_ms, future.copy.offset, copied), copied.decided, due_ms // 1000
         lead_s -= appended_s
     elif is_far(due_ms // 1000, appended_s, partition.horizon_s):
-        out.far += 1
         if future.timerId:
             kept.named.append(timer_record(future, due_ms, record, number, far=True))
+        out.far.add(offset)
         return
     else:
         key, counted, lead_s = partition.place(due_ms, offset), offset, None
@@ -471,9 +474,10 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
     has_callbacks = extras.HasField("callBackRecord")
     if has_callbacks and (partition.callbacks_from is None or records[0].offset < partition.callbacks_from):
         return None
-    requests = records
+    requests, cancels = records, set[int]()
     if extras.HasField("cancel"):
         requests = [record for record, future in zip(records, futures, strict=True) if not future.cancel]
+        cancels = {record.offset for record, future in zip(records, futures, strict=True) if future.cancel}
     # Many requests of a fetch are due in the same seconds.
     due = dues_of({record.key for record in requests})
     # What is due before a moment that was looked at may be done or late.
@@ -504,7 +508,9 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
         rows.append((batch_key(due_ms, offsets[-1], len(offsets)), batch))
     else:
         rows = _by_due(requests, values, due, plain=plain, named=has_ids)
-    accepted = Accepted(len(records), rows, offsets, far=len(far), topics=topics, has_callbacks=has_callbacks)
+    accepted = Accepted(
+        len(records), rows, offsets, far=far, cancels=cancels, topics=topics, has_callbacks=has_callbacks
+    )
     return _Kept(accepted, named, {})
 
 
@@ -527,7 +533,7 @@ def _by_due(
     return rows
 
 
-def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], horizon_s: int) -> Collection[int]:
+def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], horizon_s: int) -> set[int]:
     """Return the offsets of those *requests* that are left to the lake; *due* has the due of each key."""
     if not horizon_s or not requests:
         return set()

@@ -53,6 +53,7 @@ __all__ = [
     "Futures",
     "Header",
     "RawRun",
+    "ReadRecord",
     "Record",
     "Reply",
     "Request",
@@ -114,6 +115,14 @@ class Record(Protocol):
     @property
     def timestamp(self) -> int:
         """UNIX milliseconds of its append."""
+
+
+class ReadRecord(Record, Protocol):
+    """A record as it was read from a log."""
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """As they came; none of them changes what is asked for."""
 
 
 @dataclass(frozen=True, slots=True)

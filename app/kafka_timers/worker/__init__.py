@@ -18,6 +18,7 @@ The live worker: joins ticks with requests and fires callbacks by the law of `co
     reader        a log → whoever follows its partitions, whole fetches at a time
     store         rows of one partition in one RocksDB
     stores        the stores of one worker
+    store_head    what it says of itself, as bytes
     store_memory  memory and options that they share
     damage        what RocksDB's errors say of a store
     held          what one partition holds

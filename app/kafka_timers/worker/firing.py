@@ -20,6 +20,7 @@ from kafka_timers.core import rows as batches
 from kafka_timers.core.changes import Changes, Row
 from kafka_timers.core.keys import first_key
 from kafka_timers.core.refused import Reason
+from kafka_timers.core.sums import hash_of_seal
 from kafka_timers.core.tick_clock import TickClock
 from kafka_timers.core.wire import Sealed
 from kafka_timers.worker.faults import TopicsRefusedError
@@ -104,6 +105,7 @@ class Firing:
         outbox: of the answers that a seal waits for.
         size: of slices; outlives this.
         tick_clock: tells which moments have come.
+        previous: `hash_of_seal` of the last seal of the partition.
         is_interrupted: tells whether something more urgent is to be done than to build callbacks ahead.
         is_stopped: tells whether the partition is to be given up.
 
@@ -121,6 +123,7 @@ class Firing:
         outbox: Outbox,
         size: SliceSize,
         tick_clock: TickClock,
+        previous: bytes,
         *,
         is_interrupted: Callable[[], bool],
         is_stopped: Callable[[], bool],
@@ -135,6 +138,7 @@ class Firing:
         self._outbox = outbox
         self._size = size
         self._tick_clock = tick_clock
+        self._previous = previous
         self._misses_history = False
         self._asked_for = 0
         self._opened_s = 0.0
@@ -319,7 +323,7 @@ class Firing:
         seal.lateness_max_ms = slice_.lateness_ms(1)
         seal.worker = ports.name
         if seal.format > 1:
-            seal.queries = ports.queries
+            seal.queries, seal.previous = ports.queries, self._previous
         seal.partitions = ports.partitions
         for letter in await self._outbox.unsent():
             seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)
@@ -334,6 +338,7 @@ class Firing:
             self._took_s["acknowledge"] = clock.elapsed_s() - began_s
 
         await self._sender.commit(sent.seal, on_taken)
+        self._previous = hash_of_seal(sent.seal.SerializeToString())
         took_s, self._took_s = self._took_s, {}
         if sent.seal.fired:
             took_s["commit"] = clock.elapsed_s() - began_s - took_s["acknowledge"]

@@ -20,7 +20,7 @@ from kafka_timers.core.changes import Changes
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
 from kafka_timers.core.verdicts import Accepted, accept
-from kafka_timers.core.wire import Record, Sealed
+from kafka_timers.core.wire import ReadRecord, Sealed
 from kafka_timers.worker.faults import Fault, FaultError, RequestLogError, StoreBehindError
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.ports import CallbackTopics, Stores
@@ -84,7 +84,7 @@ class Follower:
         self._fault: Fault | None = None
         self._news = asyncio.Event()
         # What cannot be decided before the open scan is sealed, and the position behind it.
-        self._held: deque[tuple[Sequence[Record], int]] = deque()
+        self._held: deque[tuple[Sequence[ReadRecord], int]] = deque()
         # Where a transaction that is open keeps the log from being read on, and since when.
         self._stable = 0
         self._blocked_since_s: float | None = None
@@ -190,7 +190,7 @@ class Follower:
                 raise StoreBehindError(f"the disk of {self._store.folder} has taken nothing for {_BEHIND_MAX_S:.0f} s")
             await asyncio.sleep(_BEHIND_S)
 
-    def ingest(self, records: Sequence[Record], position: int) -> None:
+    def ingest(self, records: Sequence[ReadRecord], position: int) -> None:
         """
         Keep *records*, after which the log has been read up to *position*.
 
@@ -215,8 +215,17 @@ class Follower:
         kept_to, held = position, records[accepted.count :]
         if held:
             kept_to = held[0].offset
+        counted = self.partition.head.read
+        if counted is not None:
+            kept = records[: accepted.count]
+            counted = counted.read_on(self._number, kept, kept_to, accepted.far, accepted.cancels)
         changes = self.partition.read(
-            kept_to, accepted.rows, accepted.offsets, accepted.decided, has_callbacks=accepted.has_callbacks
+            kept_to,
+            accepted.rows,
+            accepted.offsets,
+            accepted.decided,
+            has_callbacks=accepted.has_callbacks,
+            read=counted,
         )
         self.write(changes)
         if held:
@@ -246,7 +255,7 @@ class Follower:
                 exc_info=error,
             )
         metrics.requests.inc(len(accepted.offsets) - accepted.refused.total())
-        metrics.far.inc(accepted.far)
+        metrics.far.inc(len(accepted.far))
         for disposition, count in accepted.copies.items():
             metrics.copies.labels(disposition).inc(count)
         metrics.copies_lead.inc(accepted.copies_lead_s)

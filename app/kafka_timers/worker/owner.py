@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from kafka_timers.broker.seals import Tail
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.decisions import true_by_now
 from kafka_timers.core.keys import FIRST_MS
@@ -296,9 +297,9 @@ class Owner:
         fenced = await self._fence()
         await self._check_log()
         barred = await self._bar(fenced)
-        seals = await self._seals(barred)
-        end = await self._open(barred, seals)
-        firing = self._start(fenced, seals)
+        tail = await self._tail(barred)
+        end = await self._open(barred, tail.seals)
+        firing = self._start(fenced, tail)
         self._ports.reader.add(self._follower)
         self._ports.reader.hurry()
         # Until the log has been read up to where it ends now, an older request might come after a younger one.
@@ -325,7 +326,7 @@ class Owner:
             RequestLogError: it ends below what has been fired.
         """
         ports, number = self._ports, self.number
-        fired_to = max((seal.fence for seal in await ports.seals.seals(number)), default=0)
+        fired_to = max((seal.fence for seal in (await ports.seals.tail(number)).seals), default=0)
         for pause_s in _LOOKS_S:
             end = await ports.bounds.end(number)
             if end >= fired_to:
@@ -339,11 +340,11 @@ class Owner:
         barrier = await fenced.sender.barrier()
         return _Barred(barrier.sealed, barrier.requests) if barrier else _Barred(None, None)
 
-    async def _seals(self, barred: _Barred) -> list[Sealed]:
+    async def _tail(self, barred: _Barred) -> Tail:
         """Return the last seals: none comes after them but this owner's own, now that all others are shut out."""
-        seals = await self._ports.seals.seals(self.number, barred.sealed)
-        check_partitions(seals, self._ports.partitions)
-        return seals
+        tail = await self._ports.seals.tail(self.number, barred.sealed)
+        check_partitions(tail.seals, self._ports.partitions)
+        return tail
 
     async def _open(self, barred: _Barred, seals: list[Sealed]) -> int:
         """Bring the store in line with *seals*, and return where the request log ends."""
@@ -362,12 +363,12 @@ class Owner:
         )
         return end
 
-    def _start(self, fenced: _Fenced, seals: list[Sealed]) -> Firing:
+    def _start(self, fenced: _Fenced, tail: Tail) -> Firing:
         """Return what fires, with all that runs beside it; the log is not read yet."""
         ports, partition, sender = self._ports, self._partition, fenced.sender
         self._outbox = outbox = Outbox(self.number, ports.replies, sender.is_held, ports.clock, ports.metrics)
-        if seals:
-            outbox.add_letters(Letter.unsent(seals[-1]))
+        if tail.seals:
+            outbox.add_letters(Letter.unsent(tail.seals[-1]))
         # What a seal covers was answered before it, or is in it.
         left = [answer for answer in self._follower.store.answers() if not partition.is_answered(answer.offset)]
         outbox.add([true_by_now(answer, partition) for answer in left])
@@ -375,7 +376,7 @@ class Owner:
         for task in self._chores:
             task.add_done_callback(partial(_chore_ended, self._follower))
         self._firing = firing = Firing(
-            *(self.number, self._ports, self._follower, sender, outbox, self._slice_size, self._tick_clock),
+            *(self.number, self._ports, self._follower, sender, outbox, self._slice_size, self._tick_clock, tail.last),
             is_interrupted=self._wake.is_set,
             is_stopped=self._stopped.is_set,
         )

@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.batches import Batch
 from kafka_timers.broker.fetching import Fetched
+from kafka_timers.broker.seals import Tail
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.versions import Letter
@@ -56,7 +57,7 @@ class LogBounds(Protocol):
 class SealLog(Protocol):
     """Reads `timer-sealed`."""
 
-    async def seals(self, number: int, above: int | None = None) -> list[Sealed]:
+    async def tail(self, number: int, above: int | None = None) -> Tail:
         """
         Return the last seals of partition *number*, with the latest complete one among them.
 

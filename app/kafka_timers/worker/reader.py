@@ -15,7 +15,7 @@ from typing import Protocol
 from aiokafka.errors import KafkaError, StaleMetadata
 
 from kafka_timers.broker.fetching import Fetched
-from kafka_timers.core.wire import Record
+from kafka_timers.core.wire import ReadRecord
 from kafka_timers.worker.ports import RequestLog
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.tasks import cancel
@@ -59,7 +59,7 @@ class Feed(Protocol):
     async def ready(self) -> None:
         """Wait until records may be fed."""
 
-    def ingest(self, records: Sequence[Record], position: int) -> None:
+    def ingest(self, records: Sequence[ReadRecord], position: int) -> None:
         """Take *records*, after which the log has been read up to *position*."""
 
     def blocked(self, stable: int, end: int) -> None:

@@ -48,20 +48,15 @@ from rocksdict import Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 
 from kafka_timers.core import rows as batches
 from kafka_timers.core.backlog import Count
-from kafka_timers.core.changes import Changes, Head, Mark, Row, Scan
+from kafka_timers.core.changes import Changes, Head, Mark, Row
 from kafka_timers.core.keys import FIRST_MS, first_key, moment_of, parts_of, row_key
 from kafka_timers.core.versions import Answer, Version
 from kafka_timers.core.wire import ID_MEMORY_S
 from kafka_timers.errors import NewerFormatError
 from kafka_timers.worker.room import DiskFullError, Room
+from kafka_timers.worker.store_head import FORMAT, format_of, pack_head, unpack_head
 from kafka_timers.worker.store_memory import StoreMemory
 
-_FORMAT = 4
-_HEAD = struct.Struct(">BQQQQB")
-_SCAN = struct.Struct(">QQ")
-_MILLIS = struct.Struct(">HH")
-# Flags of the head. The first two tell what follows it.
-_SCANNING, _WITHIN_SECONDS, _HAS_CALLBACKS = 1, 2, 4
 _CHUNK = struct.Struct(">Q")
 _COUNT = struct.Struct(">IQ")
 _OFFSET = struct.Struct(">Q")
@@ -183,25 +178,14 @@ class TimerStore:
             NewerFormatError: a later version has written it, and may keep there what this one does not understand.
         """
         meta = self._db.get(_META)
-        if meta is not None and meta[0] > _FORMAT:
+        if meta is not None and format_of(meta) > FORMAT:
             raise NewerFormatError(
-                f"the store in {self.folder} is of format {meta[0]}, and this version knows those up to "
-                f"{_FORMAT}: run the version that wrote it, or delete the folder, and the log is read again"
+                f"the store in {self.folder} is of format {format_of(meta)}, and this version knows those up to "
+                f"{FORMAT}: run the version that wrote it, or delete the folder, and the log is read again"
             )
-        if meta is None or meta[0] != _FORMAT or not self._is_whole():
+        if meta is None or format_of(meta) != FORMAT or not self._is_whole():
             return None
-        _, position, second, snapshot, known_from, flags = _HEAD.unpack_from(meta)
-        scan, at, millis, of_millis = None, _HEAD.size, 0, 0
-        if flags & _SCANNING:
-            (of_second, scan_snapshot), at = _SCAN.unpack_from(meta, at), at + _SCAN.size
-            scan = Scan((of_second + 1) * 1000, scan_snapshot)
-        if flags & _WITHIN_SECONDS:
-            (millis, of_millis), at = _MILLIS.unpack_from(meta, at), at + _MILLIS.size
-            scan = scan and scan._replace(end_ms=scan.end_ms + of_millis)
-        if meta[at:] != self._identity:
-            return None
-        sealed_ms, has_callbacks = (second + 1) * 1000 + millis, bool(flags & _HAS_CALLBACKS)
-        return Head(position, sealed_ms, snapshot, known_from, scan, has_callbacks=has_callbacks)
+        return unpack_head(meta, self._identity)
 
     def _is_whole(self) -> bool:
         """Whether all families have the same last batch; an earlier version numbered none."""
@@ -343,7 +327,7 @@ class TimerStore:
                 batch.put(_CHUNKS + _CHUNK.pack(chunk), _COUNT.pack(count, -(-until_ms // 1000)))
             else:
                 batch.delete(_CHUNKS + _CHUNK.pack(chunk))
-        batch.put(_META, self._meta(changes.head))
+        batch.put(_META, pack_head(changes.head, self._identity))
         self._write(batch)
         for kind, below in dropped.items():
             self._least[kind] = max(self._least[kind], below)
@@ -399,17 +383,6 @@ class TimerStore:
             put(_IGNORED + _OFFSET.pack(offset), _DUE.pack(due_ms), side)
         for offset in changes.unignored:
             delete(_IGNORED + _OFFSET.pack(offset), side)
-
-    def _meta(self, head: Head) -> bytes:
-        # Seconds, as earlier versions have them; they take what follows for another store's identity, and begin anew.
-        scan = head.scan
-        read = head.position, head.sealed_ms // 1000 - 1, head.snapshot, head.known_from
-        tail = _SCAN.pack(scan.end_ms // 1000 - 1, scan.snapshot) if scan else b""
-        flags = (_SCANNING if scan else 0) | (_HAS_CALLBACKS if head.has_callbacks else 0)
-        millis = head.sealed_ms % 1000, scan.end_ms % 1000 if scan else 0
-        if any(millis):
-            flags, tail = flags | _WITHIN_SECONDS, tail + _MILLIS.pack(*millis)
-        return _HEAD.pack(_FORMAT, *read, flags) + tail + self._identity
 
     def forget(self, second: int) -> bool:
         """Forget some ids that are worth nothing more from the UNIX *second* on; False when there are none left."""

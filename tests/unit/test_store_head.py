@@ -1,0 +1,27 @@
+"""What a store says of itself, as bytes."""
+
+from dataclasses import replace
+
+import pytest
+
+from kafka_timers.core.changes import Head, Scan
+from kafka_timers.core.sums import ReadSums, Sum
+from kafka_timers.worker.store_head import pack_head, unpack_head
+
+KAFKA = b"a cluster/timer-request"
+HEAD = Head(position=7, sealed_ms=151_000, snapshot=5, known_from=1, scan=None)
+READ = ReadSums(2, 7, Sum(3, 2**64 - 1), Sum(1, 8), Sum(1, 0))
+
+
+@pytest.mark.parametrize("read", [None, READ])
+@pytest.mark.parametrize("scan", [None, Scan(152_000, 6), Scan(152_001, 6)])
+@pytest.mark.parametrize("sealed_ms", [151_000, 151_001])
+def test_a_head_is_read_as_it_was_written(read: ReadSums | None, scan: Scan | None, sealed_ms: int) -> None:
+    head = replace(HEAD, read=read, scan=scan, sealed_ms=sealed_ms, has_callbacks=sealed_ms == 151_000)
+    assert unpack_head(pack_head(head, KAFKA), KAFKA) == head
+    assert unpack_head(pack_head(head, KAFKA), KAFKA + b"s") is None
+
+
+def test_what_is_known_of_more_than_was_read_is_left_to_the_seals() -> None:
+    known = replace(HEAD, read=replace(READ, to=9))
+    assert unpack_head(pack_head(known, KAFKA), KAFKA) == HEAD
