@@ -124,8 +124,9 @@ def sum_of(number: int, records: Sequence[ReadRecord]) -> Sum:
     """Return the sum of *records* of partition *number*."""
     if not records:
         return NOTHING
-    keys, values = [record.key for record in records], [record.value for record in records]
-    if None in keys or None in values or any([record.headers for record in records]):
+    keys = [key for record in records if (key := record.key) is not None]
+    values = [value for record in records if (value := record.value) is not None]
+    if len(keys) + len(values) < 2 * len(records) or any(record.headers for record in records):
         return Sum(len(records), sum([hash_of_record(number, record) for record in records]) % DIGESTS)
     # All of them run in C: a third of the time that a loop takes.
     hashes = map(xxh64_intdigest, map(_number, [record.offset for record in records]), repeat(_seed_of(number)))
