@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kafka_timers.broker.batches import Batch
+from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
@@ -83,8 +84,11 @@ def slice_to(
     bytes_max: int = 1 << 30,
     not_before_ms: int = 0,
     history: History | None = None,
+    clock: Clock | None = None,
 ) -> Slice:
     """Return an empty slice of partition 3; the one topic known is `callbacks`."""
     rejects = Rejects("timer-rejected", rejected, "timer-request", home)
     limits = {"rows_max": rows_max, "bytes_max": bytes_max, "not_before_ms": not_before_ms}
-    return Slice(3, new_batch, known or Known(callbacks=ROOMY), rejects, history, ManualClock(wall_s), **limits)
+    return Slice(
+        3, new_batch, known or Known(callbacks=ROOMY), rejects, history, clock or ManualClock(wall_s), **limits
+    )

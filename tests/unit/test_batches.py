@@ -4,6 +4,7 @@ import struct
 from collections import deque
 from typing import Any, cast
 
+import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
 from kafka_timers.broker.batches import Batch
@@ -29,6 +30,17 @@ def test_a_batch_says_who_has_sent_it_each_time() -> None:
         ]
         # As often as anybody wants to know.
         assert (batch.record_count(), batch.size()) == (5, len(encoded))
+
+
+@pytest.mark.parametrize("at_ms", [1_004, 1_000, 9_000, 1])
+def test_a_batch_is_dated_when_it_leaves_and_keeps_what_lies_between_its_records(at_ms: int) -> None:
+    batch = filled(5)
+    batch.leave(at_ms)
+    for producer in ((7, 0, 0), (8, 0, 0)):
+        read = MemoryRecords(bytes(batch.encoded(*producer))).next_batch()
+        assert read.validate_crc()
+        assert [record.timestamp for record in read] == [at_ms - 4 + number for number in range(5)]
+        assert read.max_timestamp == at_ms
 
 
 def test_a_batch_that_is_full_or_sent_takes_no_more() -> None:

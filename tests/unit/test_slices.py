@@ -21,6 +21,7 @@ from kafka_timers.core.refused import Reason, pack_forwarded, pack_refused
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.rows import framed, pack
 from kafka_timers.core.wire import Callback, Future, Header, Request, Sealed, callback_headers
+from kafka_timers.testing import ManualClock
 from kafka_timers.worker import slices
 from kafka_timers.worker.firing import SliceSize
 from kafka_timers.worker.ports import Ready
@@ -120,6 +121,15 @@ async def test_a_callback_built_ahead_is_dated_in_its_second() -> None:
         outbox = Outbox()
         await built(outbox, [row(0, callBackKey="a"), row(1)], wall_s=wall_s, not_before_ms=SECOND * 1000)
         assert [record.timestamp for _, record in outbox.records("callbacks")] == [dated_ms] * 2
+
+
+async def test_a_callback_is_dated_when_it_leaves_and_not_when_it_was_built() -> None:
+    clock, outbox = ManualClock(SECOND - 3.0), Outbox()
+    done = slice_to(not_before_ms=SECOND * 1000, clock=clock)
+    assert await fill(done, iter([row(0, callBackKey="a"), row(1)]))
+    clock.set(SECOND + 12.5)
+    outbox.send_all(done.rest())
+    assert [record.timestamp for _, record in outbox.records("callbacks")] == [SECOND * 1000 + 12_500] * 2
 
 
 # --- how much --------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ __all__ = ["Batch"]
 _MAGIC = 2
 _PLAIN = 0
 # Where an encoded batch has its checksum, what that is of, and who has sent it: id, epoch and first sequence number.
-_CHECKSUM_AT, _CHECKED_FROM, _PRODUCER_AT = 17, 21, 43
-_CHECKSUM, _PRODUCER = struct.Struct(">I"), struct.Struct(">qhi")
+# Between them lie the timestamps of its first record, from which those of all are counted, and the highest one.
+_CHECKSUM_AT, _CHECKED_FROM, _TIMES_AT, _PRODUCER_AT = 17, 21, 27, 43
+_CHECKSUM, _TIMES, _PRODUCER = struct.Struct(">I"), struct.Struct(">qq"), struct.Struct(">qhi")
 
 
 class Batch:
@@ -24,7 +25,7 @@ class Batch:
         is_transactional: whether it is sent in transactions.
     """
 
-    __slots__ = ("_builder", "_count", "_encoded", "_is_full")
+    __slots__ = ("_builder", "_count", "_encoded", "_is_full", "_leaves_ms")
 
     def __init__(self, bytes_max: int, *, is_transactional: bool) -> None:
         self._builder: Any = DefaultRecordBatchBuilder(
@@ -38,6 +39,7 @@ class Batch:
         )
         self._count = 0
         self._is_full = False
+        self._leaves_ms: int | None = None
         self._encoded: bytes | bytearray | None = None
 
     def append(
@@ -67,6 +69,10 @@ class Batch:
             self._count += 1
         return appended
 
+    def leave(self, at_ms: int) -> None:
+        """Have its last record dated UNIX milliseconds *at_ms*, and all others as much later or earlier as that one."""
+        self._leaves_ms = at_ms
+
     def record_count(self) -> int:
         """Return how many records it has."""
         return self._count
@@ -82,10 +88,18 @@ class Batch:
             self._builder.set_producer_state(producer_id, epoch, sequence)
             self._encoded = self._builder.build()
             self._builder = None
+            first_ms, last_ms = _TIMES.unpack_from(self._encoded, _TIMES_AT)
+            if self._leaves_ms is not None and self._leaves_ms != last_ms:
+                later_ms = self._leaves_ms - last_ms
+                self._put(_TIMES_AT, _TIMES.pack(first_ms + later_ms, last_ms + later_ms))
             return self._encoded
         producer = _PRODUCER.pack(producer_id, epoch, sequence)
         if self._encoded[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] != producer:
-            self._encoded = batch = bytearray(self._encoded)
-            batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] = producer
-            _CHECKSUM.pack_into(batch, _CHECKSUM_AT, calc_crc32c(bytes(memoryview(batch)[_CHECKED_FROM:])))
+            self._put(_PRODUCER_AT, producer)
         return self._encoded
+
+    def _put(self, at: int, field: bytes) -> None:
+        """Write *field* into the encoded batch."""
+        self._encoded = batch = bytearray(self._encoded or b"")
+        batch[at : at + len(field)] = field
+        _CHECKSUM.pack_into(batch, _CHECKSUM_AT, calc_crc32c(bytes(memoryview(batch)[_CHECKED_FROM:])))

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER
-from kafka_timers.lake.outcomes import due_ms, figures, fires
+from kafka_timers.lake.outcomes import counted_as, due_ms, figures, fires
 from kafka_timers.lake.schema import AUDIT_SECONDS, asked_ms
 
 __all__ = [
@@ -103,19 +103,17 @@ def seal_findings(seconds: DataFrame, outcomes: DataFrame) -> DataFrame:
         kind string (seal-count or seal-digest), partition int, offset bigint (null), second bigint, detail string.
     """
     wrong = seconds.where(~F.col("ok")).withColumn("missed", F.col("expected_digest") - F.col("digest"))
-    number = F.col("offset") + 1
-    cube = number * number * number
     # Of what fired, and of what was withdrawn or rejected and may have fired all the same.
     asked = outcomes.where(F.col("fence").isNotNull()).select(
-        "partition", F.col("sealed_ms").alias("end_ms"), F.col("offset").alias("named"), cube.alias("cube")
+        "partition", F.col("sealed_ms").alias("end_ms"), F.col("offset").alias("named"), counted_as().alias("counts")
     )
     explained = (
         wrong.join(asked, ["partition", "end_ms"])
-        .where((F.col("missed") != 0) & ((F.col("cube") == F.col("missed")) | (F.col("cube") == -F.col("missed"))))
+        .where((F.col("missed") != 0) & F.col("counts").isin(F.col("missed"), -F.col("missed")))
         .groupBy(*_SEAL)
         .agg(
-            F.min(F.when(F.col("cube") == F.col("missed"), F.col("named"))).alias("lacks"),
-            F.min(F.when(F.col("cube") == -F.col("missed"), F.col("named"))).alias("exceeds"),
+            F.min(F.when(F.col("counts") == F.col("missed"), F.col("named"))).alias("lacks"),
+            F.min(F.when(F.col("counts") == -F.col("missed"), F.col("named"))).alias("exceeds"),
         )
     )
     counts_differ = reduce(or_, [F.col(name) != F.col(f"expected_{name}") for name in COUNTS])

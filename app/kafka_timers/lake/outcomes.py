@@ -20,12 +20,14 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from kafka_timers.core.sums import VERSION
 from kafka_timers.lake.schema import REFUSED, REQUEST, asked_ms, begins_ms, ends_ms
 from kafka_timers.lake.versions import marks_of, millis_from_of
 
 __all__ = [
     "INTERVAL",
     "by_seal",
+    "counted_as",
     "due_ms",
     "figures",
     "fires",
@@ -39,7 +41,7 @@ __all__ = [
 
 _REQUEST = ("partition", "offset")
 _SEAL = ("partition", "end_ms", "fence")
-INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from", "millis_from")
+INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from", "millis_from", "digests")
 
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
@@ -53,16 +55,22 @@ def figures(fired: DataFrame, *by: str) -> DataFrame:
     Returns:
         *by*, due bigint, fired bigint, rejected bigint, digest bigint (as in `seals`), late bigint.
     """
-    number = F.col("offset") + 1
     went_out = F.col("reason").isNull()
     return fired.groupBy(*by).agg(
         F.count(F.lit(1)).alias("due"),
         F.count_if(went_out).alias("fired"),
         F.count_if(~went_out).alias("rejected"),
         # Without ANSI a bigint wraps around, which is modulo 2^64.
-        F.coalesce(F.sum(F.when(went_out, number * number * number)), F.lit(0)).alias("digest"),
+        F.coalesce(F.sum(F.when(went_out, counted_as())), F.lit(0)).alias("digest"),
         F.count_if("late").alias("late"),
     )
+
+
+def counted_as() -> Column:
+    """Return what a row of `outcomes_of` counts by in the digest of its seal, whichever version that has."""
+    number = F.col("offset") + 1
+    hashed = F.xxhash64(F.col("partition").cast("bigint"), "offset")
+    return F.when(F.col("digests") == VERSION, hashed).otherwise(number * number * number)
 
 
 def totals(seals: DataFrame) -> DataFrame:
@@ -106,7 +114,8 @@ def intervals_of(seals: DataFrame) -> DataFrame:
 
     Returns:
         partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint (null
-        where no condition is judged), millis_from bigint (null where milliseconds do not count).
+        where no condition is judged), millis_from bigint (null where milliseconds do not count), digests int (how it
+        counts what fired; null or 0 in an earlier version).
     """
     before = Window.partitionBy("partition").orderBy("end_ms", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
@@ -144,7 +153,7 @@ def outcomes_of(
         timer_id string, topic string, and: reason string, why it was rejected; taken_by bigint, offset of what withdrew
         it; far bool, whether it fires by a copy; sealed_ms bigint and fence bigint, end and fence of the seal that has
         it, null while there is none; sealed_in bigint, the last second of that seal; late bool, whether it was read
-        after its moment had been scanned.
+        after its moment had been scanned; digests int, how that seal counts what fired.
 
         It has fired if sealed_in is there and reason and taken_by are not. What is far and has no copy that workers
         took has the seal of its moment, and fence null.
@@ -183,6 +192,7 @@ def outcomes_of(
         last_second(F.col("interval.end_ms")).alias("sealed_in"),
         fence.alias("fence"),
         "late",
+        F.col("interval.digests").alias("digests"),
     )
 
 

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.refused import Reason
+from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.verdicts import dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future, end_ms_of, first_ms_of, is_complete, sealed_from
 from kafka_timers.errors import WireError
@@ -230,6 +231,11 @@ def _sealed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         yield pa.RecordBatch.from_arrays(columns, names)
 
 
+def _signed(digest: int) -> int:
+    """Return *digest* as Spark has it, which knows no unsigned numbers."""
+    return digest - ((digest >> 63) << 64)
+
+
 def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) -> dict[str, Any] | None:
     try:
         # No bytes at all would parse, as a seal of second 0.
@@ -238,7 +244,14 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
         log.warning("skipped: %s", error)
         return None
     row = {field.name: getattr(seal, field.name) for field in seal.DESCRIPTOR.fields}
-    row["digest"] -= (row["digest"] >> 63) << 64
+    row["digest"] = _signed(seal.fired_digest if seal.digests else seal.digest)
+    row["previous"], row["value"] = seal.previous or None, value
+    # What digests of a later version are made of is not known here.
+    read = ReadSums.of(seal)
+    row["read_from"] = read and read.since
+    for name in ("near", "far", "cancels"):
+        records, digest = getattr(read, name) if read else (None, None)
+        row[name], row[f"{name}_digest"] = records, digest if digest is None else _signed(digest)
     row["through"] = None if is_complete(seal) else seal.through
     row["format"] = seal.format or 1
     row["first_ms"], row["end_ms"] = first_ms_of(seal), end_ms_of(seal)

@@ -161,17 +161,24 @@ class Slice:
         return True
 
     def full(self) -> list[Ready]:
-        """Hand out the batches that are full, in the order in which they must be sent."""
+        """Hand out the batches that are full, in the order in which they must be sent, and date them."""
         full, self._full = self._full, []
-        return full
+        return self._dated(full)
 
     def rest(self) -> list[Ready]:
         """Hand out all batches that are left; nothing can be added any more."""
-        rest = self.full()
+        rest, self._full = self._full, []
         # Whoever reads requests waits for the end of a transaction that has some, so these are sent last.
         for to in (*self._accumulators.values(), self._rejects_to, self._home):
             rest += [(batch, to.topic, at) for at, batch in enumerate(to.batches) if batch]
-        return rest
+        return self._dated(rest)
+
+    def _dated(self, batches: list[Ready]) -> list[Ready]:
+        # They may have been built seconds ago, and a receiver is to see when they left.
+        now_ms = self._now_ms()
+        for batch, _, _ in batches:
+            batch.leave(now_ms)
+        return batches
 
     async def _add_batch(self, key: bytes, row: bytes) -> None:
         batch, due_ms, contents = batches.unpack(row), parts_of(key)[0], self.contents

@@ -1,0 +1,207 @@
+"""
+What seals tell of what was read, and of each other, against what the lake has.
+
+A seal counts all records of the request log below its fence, from some offset on, whatever became of them. What two
+seals that count from the same offset on differ by was read between their fences, and has to be what the lake has there:
+so a request that the lake has lost is missed long before it is due. And each seal names the one before it, so none can
+be taken out of the row, put elsewhere, or be rewritten.
+"""
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from kafka_timers.core.sums import VERSION
+from kafka_timers.lake.schema import CANCEL
+from kafka_timers.lake.tables import constant
+
+__all__ = ["broken_links", "counted_between", "digest_of_record", "unread"]
+
+_NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
+_UNREADABLE = "\ufffd"
+_RUN = ("partition", "read_from")
+_HAS = ("has", "has_cancels", "has_digest")
+_FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
+# Of a SHA-256 in hexadecimal digits.
+_SHOWN = 16
+
+
+def digest_of_record() -> Column:
+    """
+    Return what a record of `timer-request` counts by, as `core.sums` has it.
+
+    It has the columns partition int, offset bigint, appended_ms bigint, key binary, value binary and headers
+    array<struct<key string, value binary>>, null of one without any.
+    """
+    lacks = F.when(F.col("key").isNull(), _NO_KEY).otherwise(0) + F.when(F.col("value").isNull(), _NO_VALUE).otherwise(
+        0
+    )
+    headers = F.transform(
+        "headers",
+        lambda each: F.struct(
+            F.when(each["key"].contains(_UNREADABLE), "").otherwise(each["key"]),
+            F.coalesce(each["value"], F.to_binary(F.lit(""), F.lit("utf-8"))),
+            each["value"].isNull(),
+        ),
+    )
+    return F.xxhash64(F.col("partition").cast("bigint") + lacks, "offset", "appended_ms", "key", "value", headers)
+
+
+def counted_between(seals: DataFrame) -> DataFrame:
+    """
+    Return for each complete seal what was read between the fence of the one before it and its own, as they tell.
+
+    Args:
+        seals: rows of `seals`.
+
+    Returns:
+        partition int, read_from bigint, offset bigint (on timer-sealed), last bigint, since bigint and fence bigint
+        (offsets on timer-request, since is included), counted bigint, digest bigint, and of counted near, far and
+        cancels, bigint. Where no seal before it counts from the same offset, since is that one.
+    """
+    told = seals.where(F.col("read_from").isNotNull() & F.col("through").isNull()).withColumns(
+        {
+            "counted": F.col("near") + F.col("far") + F.col("cancels"),
+            "read_digest": F.col("near_digest") + F.col("far_digest") + F.col("cancels_digest"),
+        }
+    )
+    order = Window.partitionBy(*_RUN).orderBy("fence", "offset")
+
+    def news(name: str) -> Column:
+        return F.col(name) - F.coalesce(F.lag(name).over(order), F.lit(0))
+
+    return told.select(
+        *_RUN,
+        "offset",
+        "last",
+        F.coalesce(F.lag("fence").over(order), F.col("read_from")).alias("since"),
+        "fence",
+        news("counted").alias("counted"),
+        news("read_digest").alias("digest"),
+        *(news(name).alias(name) for name in ("near", "far", "cancels")),
+    )
+
+
+def unread(counted: DataFrame, requests: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """
+    Return a finding for each seal that counts other records than the lake has between its fence and the one before it.
+
+    Args:
+        counted: rows of `counted_between`.
+        requests: partition int, offset bigint, kind string and digest bigint of `requests`. Where an earlier version
+            has landed any, with a digest that is null, nothing is said of the seals that count from the same offset.
+        keep: see `TimeRange`.
+
+    Returns:
+        kind string (unread), partition int, offset bigint (null), second bigint, detail string.
+    """
+    # Seals that count from one offset follow each other without a gap, so the lake is asked for all of them at once.
+    runs = counted.groupBy("partition", "read_from").agg(
+        F.min("since").alias("since"),
+        F.max("fence").alias("to"),
+        F.sum("counted").alias("counted"),
+        F.sum("digest").alias("digest"),
+    )
+    runs = keep(runs)
+    first, behind = runs.agg(F.min("since"), F.max("to")).collect()[0]
+    if first is None:
+        return _none(counted)
+    # Such that Delta passes over files by what it knows of offsets.
+    near = requests.where((F.col("offset") >= first) & (F.col("offset") < behind))
+    near = near.withColumnsRenamed({"digest": "has_digest"}).join(runs.select(*_RUN, "since", "to"), "partition")
+    near = near.where((F.col("offset") >= F.col("since")) & (F.col("offset") < F.col("to")))
+    both = runs.join(_had(near, *_RUN), [*_RUN], "left").fillna(0, ["has", "has_digest", "unknown"])
+    wrong = keep(both.where(_differs() & (F.col("unknown") == 0)).select(*_RUN))
+    if wrong.isEmpty():
+        return _none(counted)
+    # Which of the seals it is.
+    counted = counted.join(wrong, [*_RUN])
+    marks = counted.select(*_RUN, (F.col("fence") - 1).alias("offset"), "fence").distinct()
+    # A row comes before the seal whose fence lies right behind it.
+    order = Window.partitionBy(*_RUN).orderBy("offset", F.asc_nulls_first("fence"))
+    behind_it = order.rowsBetween(Window.currentRow, Window.unboundedFollowing)
+    rows = near.join(wrong, [*_RUN]).select(*_RUN, "offset", "kind", "has_digest", F.lit(True).alias("is_row"))
+    rows = rows.unionByName(marks, allowMissingColumns=True)
+    rows = rows.withColumn("fence", F.first("fence", ignorenulls=True).over(behind_it)).where("is_row")
+    has = _had(rows, *_RUN, "fence")
+    told = counted.join(has, [*_RUN, "fence"], "left").fillna(0, [*_HAS])
+    # Of several seals with one fence the first one has read what lies below it.
+    told = told.withColumns({name: F.when(F.col("since") < F.col("fence"), F.col(name)).otherwise(0) for name in _HAS})
+    detail = F.format_string(
+        "the seal counts %d records at offsets %d to %d (%d near, %d far, %d cancels), digest %016x; the lake has %d "
+        "(%d cancels), digest %016x",
+        *(
+            "counted",
+            "since",
+            F.col("fence") - 1,
+            "near",
+            "far",
+            "cancels",
+            "digest",
+            "has",
+            "has_cancels",
+            "has_digest",
+        ),
+    )
+    return told.where(_differs()).select(
+        F.lit("unread").alias("kind"),
+        "partition",
+        F.lit(None).cast("bigint").alias("offset"),
+        F.col("last").alias("second"),
+        detail.alias("detail"),
+    )
+
+
+def broken_links(seals: DataFrame) -> DataFrame:
+    """
+    Return a finding for each seal that does not name the one before it, as it lies in the lake.
+
+    Args:
+        seals: rows of `seals`; what an earlier version has written or landed names none, and is passed over.
+
+    Returns:
+        kind string (chain), partition int, offset bigint (null), second bigint, detail string.
+    """
+    order = Window.partitionBy("partition").orderBy("offset")
+    before = F.unhex(F.sha2(F.lag("value").over(order), 256))
+    other = F.coalesce(F.col("previous"), F.lit(b"")) != F.col("before")
+    detail = F.format_string(
+        "the seal at offset %d follows one with SHA-256 %s, and the one before it in the lake has %s",
+        *("offset", _hex(F.coalesce(F.col("previous"), F.lit(b"")))),
+        _hex(F.col("before")),
+    )
+    return (
+        seals.withColumn("before", before)
+        .where((F.col("digests") == VERSION) & F.col("before").isNotNull() & other)
+        .select(
+            F.lit("chain").alias("kind"),
+            "partition",
+            F.lit(None).cast("bigint").alias("offset"),
+            F.col("last").alias("second"),
+            detail.alias("detail"),
+        )
+    )
+
+
+def _had(rows: DataFrame, *by: str) -> DataFrame:
+    """Return how many *rows* there are *by* some columns, and their digest."""
+    return rows.groupBy(*by).agg(
+        F.count(F.lit(1)).alias("has"),
+        F.count_if(F.col("kind") == CANCEL).alias("has_cancels"),
+        # Without ANSI a bigint wraps around, which is modulo 2^64.
+        F.sum("has_digest").alias("has_digest"),
+        F.count_if(F.col("has_digest").isNull()).alias("unknown"),
+    )
+
+
+def _differs() -> Column:
+    return (F.col("counted") != F.col("has")) | (F.col("digest") != F.col("has_digest"))
+
+
+def _hex(digest: Column) -> Column:
+    return F.when(F.length(digest) == 0, "none").otherwise(F.lower(F.substring(F.hex(digest), 1, _SHOWN)) + "…")
+
+
+def _none(frame: DataFrame) -> DataFrame:
+    return constant(frame.sparkSession, [], _FINDING)
