@@ -43,6 +43,10 @@ class WireError(KafkaTimersError):
         self.topic, self.partition, self.offset = topic, partition, offset
 
 
+class ProofError(KafkaTimersError):
+    """A proof of what became of a timer does not hold, or is none."""
+
+
 class PublishError(KafkaTimersError):
     """The broker did not take a request."""
 

@@ -1,0 +1,88 @@
+"""
+The chain of seals, as it is published: for each day of a partition one hash over all of its seals.
+
+Pure. The hash is the root of a tree as RFC 6962 has it, whose leaves are the seals' values in their order. With some
+twenty hashes it is shown of any of 86,400 seals that it is one of them, and at which place.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+__all__ = ["Place", "path_to", "root_from", "root_of"]
+
+_LEAF, _NODE = b"\0", b"\1"
+
+
+class Place(NamedTuple):
+    """
+    Where a seal lies in the tree of its day.
+
+    Attributes:
+        number: of the seal, from 0 on.
+        among: how many seals that day has.
+        path: the hashes that its own is put together with, from the leaf to the root.
+    """
+
+    number: int
+    among: int
+    path: Sequence[bytes]
+
+
+def root_of(seals: Sequence[bytes]) -> bytes:
+    """Return the root of the tree over the *seals* of a day, given by their SHA-256."""
+    return _root([_leaf(seal) for seal in seals])
+
+
+def path_to(seals: Sequence[bytes], number: int) -> Place:
+    """Return the place of one of *seals*, the one with this *number*."""
+    leaves = [_leaf(seal) for seal in seals]
+    return Place(number, len(leaves), _path(leaves, number))
+
+
+def root_from(seal: bytes, place: Place) -> bytes | None:
+    """Return the root that a *seal* at this *place* gives, by its SHA-256; None where no tree has such a place."""
+    number, last = place.number, place.among - 1
+    if not 0 <= number <= last:
+        return None
+    found = _leaf(seal)
+    for other in place.path:
+        if last == 0:
+            return None
+        if number % 2 or number == last:
+            found = _node(other, found)
+            while number % 2 == 0 and number:
+                number, last = number // 2, last // 2
+        else:
+            found = _node(found, other)
+        number, last = number // 2, last // 2
+    return found if last == 0 else None
+
+
+def _leaf(seal: bytes) -> bytes:
+    return sha256(_LEAF + seal).digest()
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return sha256(_NODE + left + right).digest()
+
+
+def _split(count: int) -> int:
+    """Return how many of *count* leaves, two at least, lie on the left: the largest power of two below it."""
+    return 1 << (count - 1).bit_length() - 1
+
+
+def _root(leaves: Sequence[bytes]) -> bytes:
+    if len(leaves) < 2:
+        return leaves[0] if leaves else sha256(b"").digest()
+    at = _split(len(leaves))
+    return _node(_root(leaves[:at]), _root(leaves[at:]))
+
+
+def _path(leaves: Sequence[bytes], number: int) -> list[bytes]:
+    if len(leaves) < 2:
+        return []
+    at = _split(len(leaves))
+    if number < at:
+        return [*_path(leaves[:at], number), _root(leaves[at:])]
+    return [*_path(leaves[at:], number - at), _root(leaves[:at])]
