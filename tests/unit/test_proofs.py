@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kafka_timers.core.chain import Place, path_to, root_from, root_of
-from kafka_timers.core.proofs import Day, Link, ProvenRecord, document_of, verified
+from kafka_timers.core.chain import Day, Place, PublishedDay, days_in, path_to, root_from, root_of
+from kafka_timers.core.proofs import Link, ProvenRecord, document_of, verified
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.sums import ReadSums, fired_digest_of, hash_of_record, sum_of
 from kafka_timers.core.wire import Future, Sealed
@@ -226,3 +226,27 @@ def test_a_seal_has_one_place_in_the_tree_of_its_day() -> None:
     assert root_from(hashes[0], Place(1, 1, [])) is None
     assert root_from(hashes[0], Place(0, 1, [b"x"])) is None
     assert root_from(hashes[0], Place(0, 2, [])) is None
+
+
+def test_what_is_published_is_read_as_it_was_written() -> None:
+    days = {(0, DAY): Day(3, b"x" * 32), (1, DAY): Day(86_400, b"y" * 32)}
+    lines = [PublishedDay(*key, day).line() for key, day in days.items()]
+    assert days_in([*lines, "", *lines], "chain.jsonl") == days
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{}", "chain.jsonl, line 2: this is no line of lake publish-chain"),
+        ("[]", "no line"),
+        ("fired", "no line"),
+        ('{"partition": 0, "day": "2027-01-15", "seals": 1, "root": "no"}', "no line"),
+        (
+            '{"partition": 0, "day": "2027-01-15", "seals": 4, "root": "00"}',
+            "differs from it, for 2027-01-15",
+        ),
+    ],
+)
+def test_what_is_published_says_one_thing_of_each_day(line: str, says: str) -> None:
+    with pytest.raises(ProofError, match=says):
+        days_in([PublishedDay(0, DAY, Day(3, b"x" * 32)).line(), line], "chain.jsonl")

@@ -5,6 +5,7 @@ The program `kafka-timers`.
     lake      `kafka-timers lake …`
     asking    asks for timers and changes them
     pending   which timers wait
+    proofs    proofs of what became of a timer
     rejected  what was refused, and sending it again
     options   options and types of values that commands share
     render    tables and lines for people

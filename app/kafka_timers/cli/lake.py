@@ -24,7 +24,7 @@ from kafka_timers.settings import LakeSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["lake"]
+__all__ = ["lake", "reads", "session_of"]
 
 # What finds that not all is as it should be exits with.
 _WRONG = 3
@@ -39,7 +39,7 @@ class _Second(When):
         return second_of(super().convert(value, param, ctx))
 
 
-def _reads(command: Callable[..., Any]) -> Callable[..., Any]:
+def reads(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give *command* the settings of a job that reads the lake and takes horizons from seals."""
     return options_of(
         LakeSettings, "lake", "bootstrap", "kafka_config", "topic_prefix", "master", "packages", "log_level"
@@ -162,7 +162,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
         from kafka_timers.lake.land import land_once
         from kafka_timers.lake.promote import Promoter
     settings = LakeSettings(**given)
-    spark = _session_of(settings)
+    spark = session_of(settings)
     promoter = Promoter(
         spark,
         settings,
@@ -193,7 +193,7 @@ def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
     with needs("lake"):
         from kafka_timers.lake.query import open_views, rows_of, select
     settings = LakeSettings(**given)
-    spark = _session_of(settings)
+    spark = session_of(settings)
     open_views(spark, settings)
     rows = rows_of(select(spark, query).limit(limit + 1))
     if as_json:
@@ -255,7 +255,7 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
     with needs("lake"):
         from kafka_timers.lake.query import Bulk
     asked = "moved" if to_s is not None or by_s is not None else "cancelled"
-    with Bulk(_session_of(settings), settings, where) as bulk:
+    with Bulk(session_of(settings), settings, where) as bulk:
         for why, count in bulk.against.items():
             click.echo(f"{count} cannot be {asked}: {why}")
         if not bulk.count:
@@ -273,7 +273,7 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
 
 
 @lake.command()
-@_reads
+@reads
 @_time_range
 @click.option("--callbacks", is_flag=True, help="also read the callback topics and compare each callback")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
@@ -300,7 +300,7 @@ def audit(
         from kafka_timers.lake.report import printed, write
     settings = LakeSettings(**given)
     now_s = int(HostClock().wall_s())
-    told = run(_session_of(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
+    told = run(session_of(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
     if report:
         write(told, report)
     if as_json:
@@ -313,7 +313,7 @@ def audit(
 
 
 @lake.command()
-@_reads
+@reads
 @_time_range
 @click.option("--horizon-s", type=click.IntRange(min=1), help="dry run: how many of the fires the lake would have held")
 @click.option("--ticks-every-s", type=click.IntRange(min=1), help="dry run: how late all fires with fewer ticks")
@@ -339,7 +339,7 @@ def replay(
         from kafka_timers.lake import replay as job
         from kafka_timers.lake.report import printed_rows
     settings = LakeSettings(**given)
-    spark = _session_of(settings)
+    spark = session_of(settings)
     if ticks_every_s:
         rows = job.with_fewer_ticks(spark, settings, first, last, ticks_every_s)
     elif horizon_s:
@@ -386,7 +386,7 @@ def forecast(
     settings = LakeSettings(**given)
     if plot and plot.suffix not in (".png", ".svg"):
         raise click.UsageError(f"--plot {plot}: give a name that ends in .png or .svg")
-    spark = _session_of(settings)
+    spark = session_of(settings)
     told = job.forecast(spark, settings, ahead_s=ahead_s, by=by, topic=topic, shown=show, known_rate=rate)
     if plot:
         job.plot(told, plot)
@@ -408,7 +408,7 @@ def _started(settings: LakeSettings) -> "SparkSession":
     return open_session(settings)
 
 
-def _session_of(settings: LakeSettings) -> "SparkSession":
+def session_of(settings: LakeSettings) -> "SparkSession":
     """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
     spark = _started(settings)
     # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.

@@ -30,6 +30,7 @@ from kafka_timers.cli.options import (
     options_of,
 )
 from kafka_timers.cli.pending import PENDING
+from kafka_timers.cli.proofs import PROOFS
 from kafka_timers.cli.rejected import REJECTED
 from kafka_timers.cli.render import (
     callback_lines,
@@ -357,7 +358,7 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
 
 
 program.add_command(lake)
-for command in (*ASKING, *PENDING, *REJECTED):
+for command in (*ASKING, *PENDING, *REJECTED, *PROOFS):
     program.add_command(command)
 
 

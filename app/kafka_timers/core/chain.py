@@ -5,13 +5,49 @@ Pure. The hash is the root of a tree as RFC 6962 has it, whose leaves are the se
 twenty hashes it is shown of any of 86,400 seals that it is one of them, and at which place.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["Place", "path_to", "root_from", "root_of"]
+from kafka_timers.errors import ProofError
+
+__all__ = ["Day", "Place", "PublishedDay", "days_in", "path_to", "root_from", "root_of"]
 
 _LEAF, _NODE = b"\0", b"\1"
+
+
+class Day(NamedTuple):
+    """
+    What was published of the seals of a partition that end within one day.
+
+    Attributes:
+        seals: how many there are, slices counted.
+        root: of the tree over them.
+    """
+
+    seals: int
+    root: bytes
+
+
+class PublishedDay(NamedTuple):
+    """
+    A line of what is published.
+
+    Attributes:
+        partition: of `timer-sealed`.
+        date: of the day, as 2030-01-31.
+        day: see `Day`.
+    """
+
+    partition: int
+    date: str
+    day: Day
+
+    def line(self) -> str:
+        """Return it as JSON."""
+        told = {"partition": self.partition, "day": self.date, "seals": self.day.seals, "root": self.day.root.hex()}
+        return json.dumps(told)
 
 
 class Place(NamedTuple):
@@ -27,6 +63,31 @@ class Place(NamedTuple):
     number: int
     among: int
     path: Sequence[bytes]
+
+
+def days_in(lines: Iterable[str], source: str) -> dict[tuple[int, str], Day]:
+    """
+    Return what was published, by partition and date.
+
+    Args:
+        lines: of `PublishedDay.line`; empty ones are passed over. The same may be there more than once.
+        source: where they are from.
+
+    Raises:
+        ProofError: a line is no such line, or says of a day what another one does not.
+    """
+    found: dict[tuple[int, str], Day] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            told: dict[str, Any] = json.loads(line)
+            key, day = (int(told["partition"]), str(told["day"])), Day(int(told["seals"]), bytes.fromhex(told["root"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProofError(f"{source}, line {number}: this is no line of lake publish-chain: {error!r}") from error
+        if found.setdefault(key, day) != day:
+            raise ProofError(f"{source}, line {number}: another line differs from it, for {key[1]}, partition {key[0]}")
+    return found
 
 
 def root_of(seals: Sequence[bytes]) -> bytes:

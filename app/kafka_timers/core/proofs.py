@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from kafka_timers.core.chain import Place, root_from
+from kafka_timers.core.chain import Day, Place, root_from
 from kafka_timers.core.contents import DIGESTS
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.sums import NOTHING, VERSION, ReadSums, fired_digest_of, hash_of_record, hash_of_seal
@@ -31,24 +31,11 @@ from kafka_timers.core.verdicts import judged
 from kafka_timers.core.wire import Future, Sealed, end_ms_of, first_ms_of, is_complete, is_far, sealed_from
 from kafka_timers.errors import ProofError, WireError
 
-__all__ = ["Day", "Link", "ProvenRecord", "Verdict", "document_of", "verified"]
+__all__ = ["Link", "ProvenRecord", "Verdict", "document_of", "verified"]
 
 _VERSION = 1
 # What a proof unpacks to at most, which somebody else may have written.
 _BYTES_MAX = 256 << 20
-
-
-class Day(NamedTuple):
-    """
-    What was published of the seals of a partition that end within one day.
-
-    Attributes:
-        seals: how many there are.
-        root: of the tree over them.
-    """
-
-    seals: int
-    root: bytes
 
 
 class Link(NamedTuple):

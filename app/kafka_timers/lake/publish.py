@@ -1,0 +1,65 @@
+"""
+The chain of seals, published: a line for each partition and day, to be kept where nobody may write who may write seals.
+
+A day of a partition is published when a later one has begun in the lake, so nothing is added to it. The line has the
+root of the tree over the day's seals, so whatever is changed in any of them afterwards gives another line.
+"""
+
+from collections.abc import Collection, Iterator
+from itertools import groupby
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.core.chain import Day, PublishedDay
+from kafka_timers.core.chain import root_of as root_of_tree
+from kafka_timers.errors import LakeError
+from kafka_timers.lake.schema import SEALS
+from kafka_timers.lake.tables import read, root_of
+from kafka_timers.settings import LakeSettings
+
+__all__ = ["hashes_of", "published_days"]
+
+
+def published_days(
+    spark: SparkSession, settings: LakeSettings, known: Collection[tuple[int, str]]
+) -> Iterator[PublishedDay]:
+    """
+    Yield what is to be published of the lake at *settings*, day by day.
+
+    Args:
+        spark: the session.
+        settings: say where the lake is.
+        known: partitions and days that are left out.
+
+    Raises:
+        LakeError: an earlier version has landed some of the seals, without their bytes.
+    """
+    seals = read(spark, root_of(settings), SEALS)
+    newest = seals.groupBy("partition").agg(F.max("day").alias("newest"))
+    ended = seals.join(F.broadcast(newest), "partition").where(F.col("day") < F.col("newest"))
+    days = ended.select("day").distinct().orderBy("day").collect()
+    for (day,) in days:
+        rows = hashes_of(ended.where(F.col("day") == day)).toLocalIterator(prefetchPartitions=True)
+        for number, each in groupby(rows, key=lambda row: int(row["partition"])):
+            if (number, day) in known:
+                continue
+            hashes = [row["hash"] for row in each]
+            if None in hashes:
+                raise LakeError(
+                    f"partition {number}: seals of {day} were landed by a version that kept no bytes of them"
+                )
+            tree = root_of_tree([bytes(each) for each in hashes])
+            yield PublishedDay(number, day, Day(len(hashes), tree))
+
+
+def hashes_of(seals: DataFrame) -> DataFrame:
+    """
+    Return partition, offset and hash (SHA-256 of the value, null where it was not landed) of *seals*, in their order.
+
+    Args:
+        seals: rows of `seals`; one that is there twice counts once.
+    """
+    hashed = F.unhex(F.sha2("value", 256)).alias("hash")
+    place = ["partition", "offset"]
+    return seals.select(*place, hashed).dropDuplicates(place).orderBy(*place)
