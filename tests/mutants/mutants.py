@@ -23,7 +23,8 @@ def _one(name: str, file: str, old: str, new: str) -> Mutant:
 
 
 OWNER, FIRING, FOLLOWER = "worker/owner.py", "worker/firing.py", "worker/follower.py"
-STORE, OUTBOX, ENDS = "worker/store.py", "worker/outbox.py", "worker/end_offsets.py"
+STORE, STORE_HEAD, SUMS = "worker/store.py", "worker/store_head.py", "core/sums.py"
+OUTBOX, ENDS = "worker/outbox.py", "worker/end_offsets.py"
 PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
 JUDGING, CALLBACKS = "core/judging.py", "core/callbacks.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
@@ -43,8 +44,8 @@ MUTANTS = [
                 "        fenced = await self._fence()\n"
                 "        await self._check_log()\n"
                 "        barred = await self._bar(fenced)\n"
-                "        seals = await self._seals(barred)\n",
-                "        seals = await self._seals(_Barred(None, None))\n        fenced = await self._fence()\n"
+                "        tail = await self._tail(barred)\n",
+                "        tail = await self._tail(_Barred(None, None))\n        fenced = await self._fence()\n"
                 "        barred = await self._bar(fenced)\n",
             ),
         ),
@@ -204,7 +205,7 @@ MUTANTS = [
     _one(
         "what the owner before has left is not sent",
         OWNER,
-        "            outbox.add_letters(Letter.unsent(seals[-1]))\n",
+        "            outbox.add_letters(Letter.unsent(tail.seals[-1]))\n",
         "            pass\n",
     ),
     # --- brokers that are silent -------------------------------------------------------------------------------------
@@ -487,9 +488,9 @@ MUTANTS = [
     ),
     _one(
         "the open scan is not in the head",
-        STORE,
-        "        flags = (_SCANNING if scan else 0) | (_HAS_CALLBACKS if head.has_callbacks else 0)\n",
-        '        flags, tail = 0, b""\n',
+        STORE_HEAD,
+        "    flags = (_SCANNING if scan else 0) | (_HAS_CALLBACKS if head.has_callbacks else 0)\n",
+        '    flags, tail = 0, b""\n',
     ),
     # --- moments of a second -----------------------------------------------------------------------------------------
     _one(
@@ -524,9 +525,9 @@ MUTANTS = [
     ),
     _one(
         "a store forgets within which moment it was sealed",
-        STORE,
-        "        if any(millis):\n",
-        "        if False:\n",
+        STORE_HEAD,
+        "    if any(millis):\n",
+        "    if False:\n",
     ),
     _one(
         "ticks of another leader count",
@@ -591,8 +592,8 @@ MUTANTS = [
     _one(
         "a scan gets a new snapshot",
         PARTITION,
-        "scan=self.scan or Scan(end_ms, self.position)",
-        "scan=Scan(self.scan.end_ms if self.scan else end_ms, self.position)",
+        "scan=self.scan or Scan(end_ms, head.position, read=read)",
+        "scan=Scan(self.scan.end_ms if self.scan else end_ms, head.position, read=read)",
     ),
     _one(
         "a store that has read beyond the snapshot is kept",
@@ -682,7 +683,7 @@ MUTANTS = [
     ),
     _one(
         "a store forgets that there were callbacks",
-        STORE,
+        STORE_HEAD,
         " | (_HAS_CALLBACKS if head.has_callbacks else 0)\n",
         "\n",
     ),
@@ -701,8 +702,8 @@ MUTANTS = [
     _one(
         "a seal does not tell of far callbacks, of which the lake sends copies",
         VERDICTS,
-        "topics=topics, has_callbacks=has_callbacks)\n",
-        "topics=topics, has_callbacks=has_callbacks and bool(rows))\n",
+        "topics=topics, has_callbacks=has_callbacks\n",
+        "topics=topics, has_callbacks=has_callbacks and bool(rows)\n",
     ),
     _one(
         "an empty key is none",
@@ -1096,6 +1097,53 @@ MUTANTS = [
         "        if self.made and self.future is None:\n",
         "        if False:\n",
     ),
+    # --- what seals tell of what was read ----------------------------------------------------------------------------
+    _one(
+        "what is read again after a takeover is counted twice",
+        SUMS,
+        "            records = [record for record in records if record.offset >= self.to]\n",
+        "            pass\n",
+    ),
+    _one(
+        "what is known up to the fence is counted once more",
+        SUMS,
+        "        if to <= self.to:\n            return self\n",
+        "",
+    ),
+    _one(
+        "a store that has read further is not asked what it has counted",
+        TAKEOVER,
+        "kept.to > sealed.to)",
+        "kept.to < sealed.to)",
+    ),
+    _one(
+        "an owner goes on from sums that end below where it reads on",
+        TAKEOVER,
+        "    return sealed if sealed and sealed.to >= position else ReadSums(position, position)\n",
+        "    return sealed or ReadSums(position, position)\n",
+    ),
+    _one(
+        "a slice tells what was read behind its fence",
+        PARTITION,
+        "                scan.read.tell(seal)\n",
+        "                (self.head.read or scan.read).tell(seal)\n",
+    ),
+    _one(
+        "what is not decided yet is counted as read",
+        FOLLOWER,
+        "            kept = records[: accepted.count]\n",
+        "            kept = records\n",
+    ),
+    _one("a store does not keep what it has counted", STORE_HEAD, "read.to == head.position", "False"),
+    _one("a cancel is counted among the near too", SUMS, "every.minus(left).minus(taken)", "every.minus(left)"),
+    _one(
+        "a seal names the one before the last",
+        FIRING,
+        "        self._previous = hash_of_seal(sent.seal.SerializeToString())\n",
+        "",
+    ),
+    _one("an owner does not name the seal of the one before", OWNER, ", tail.last),", ', b""),'),
+    _one("a callback is dated when it was built", SLICES, "            batch.leave(now_ms)\n", "            pass\n"),
 ]
 
 # Survivors, and why nothing is wrong with that.

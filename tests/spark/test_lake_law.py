@@ -20,6 +20,7 @@ from kafka_timers.lake.conditions import history_of, in_force, verdicts_of
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.records import requests_of, seals_of
+from kafka_timers.lake.schema import HEADERS
 
 ALL = [*CASES, *CONDITIONS]
 HISTORIES = [history(seed) for seed in range(400)]
@@ -42,7 +43,8 @@ class Outcome(NamedTuple):
 
 def judged(spark: SparkSession, cases: Sequence[Case]) -> list[str]:
     """Return the states of the records of each of *cases*, but of copies."""
-    asked = requests_of(spark.createDataFrame(list(_records(cases)), RECORD), 1)
+    records = spark.createDataFrame(list(_records(cases)), RECORD)
+    asked = requests_of(records.withColumn("headers", F.lit(None).cast(HEADERS)), 1)
     number = F.floor(F.col("offset") / APART).cast("int")
     asked = asked.withColumns({"partition": number, "offset": F.col("offset") % APART}).persist()
     sealed = [(None, seal.SerializeToString(), *at) for at, seal in _seals(cases)]

@@ -1,14 +1,17 @@
 """What lies on the topics is what lies in the tables."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
+from kafka_timers.core.sums import hash_of_record
 from kafka_timers.core.wire import Condition, Copy, Future, Sealed
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
+from kafka_timers.v1.sealed_pb2 import Records
 
 NOW = 1_800_000_000  # 2027-01-15 08:00:00
 DAY_S = 86_400
@@ -40,8 +43,15 @@ def test_requests_cancels_copies_and_what_is_refused_become_rows(spark: SparkSes
 
     def add(key: bytes | None, value: bytes | None, kind: str, delay: str, due: str, **more: object) -> None:
         offset = len(records) * 2
-        records.append((key, value, 0, offset, at(NOW * 1000 + 999)))
-        wanted.append(row(offset, kind, delay, due, value=None if kind == "copy" else value, **more))
+        headers = [("timer-asked-by", b"x"), ("none", None)] if offset == 4 else None
+        appended_ms = NOW * 1000 + 999
+        records.append((key, value, 0, offset, at(appended_ms), headers))
+        digest = hash_of_record(
+            0, SimpleNamespace(offset=offset, timestamp=appended_ms, key=key, value=value, headers=headers or ())
+        )
+        digest -= (digest >> 63) << 64
+        kept = {"value": None if kind == "copy" else value, "key": key, "headers": headers, "digest": digest}
+        wanted.append(row(offset, kind, delay, due, **kept, **more))
 
     for waits_s, delay, due in [
         (-10, "1h", "2027-01-15"),
@@ -77,7 +87,7 @@ def test_requests_cancels_copies_and_what_is_refused_become_rows(spark: SparkSes
     add(None, plain, "refused", "none", "2027-01-15", reason="key-missing")
     add(b"soon", future(timerId="a", copy=Copy()), "refused", "none", "2027-01-15", reason="key-not-a-second")
 
-    rows = requests_of(spark.createDataFrame(records, RECORD), 1)
+    rows = requests_of(spark.createDataFrame(records, f"{RECORD}, headers array<struct<key string, value binary>>"), 1)
     assert rows.columns == REQUESTS.columns.names
     nullable = StructType.fromDDL(
         ", ".join(f"`{each.name}` {each.dataType.simpleString()}" for each in REQUESTS.columns)
@@ -97,6 +107,12 @@ def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -
     in_parts = Sealed(partition=1, first=NOW, last=NOW + 1, format=3, millis_from=7)
     in_parts.MergeFrom(Sealed(first_ms=NOW * 1000 + 250, end_ms=NOW * 1000 + 1_500))
     values.append(in_parts.SerializeToString())
+    counted = Sealed(partition=1, last=NOW, digests=1, fired_digest=2**64 - 3, fence=9, read_from=2, previous=b"x" * 32)
+    counted.MergeFrom(Sealed(near=Records(count=4, digest=2**63), far=Records(count=2, digest=1), cancels=Records()))
+    values.append(counted.SerializeToString())
+    # Of digests that a later version makes nothing is known.
+    counted.digests = 2
+    values.append(counted.SerializeToString())
     records = [(None, value, 1, offset, at(NOW * 1000)) for offset, value in enumerate(values)]
     nothing = (*[0] * 12, None, 0, "", 0, 0, 0)
     part_head = (1, 4, NOW * 1000, 0, NOW + DAY_S, *[0] * 10)
@@ -122,6 +138,12 @@ def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -
         ),
         (1, 5, NOW * 1000, 0, NOW, *nothing, 2, 0, None, 0, (NOW + 1) * 1000, "2027-01-15"),
         (1, 6, NOW * 1000, NOW, NOW + 1, *nothing, 3, None, 7, NOW * 1000 + 250, NOW * 1000 + 1_500, "2027-01-15"),
+        (1, 7, NOW * 1000, 0, NOW, *[0] * 10, -3, 9, *nothing[12:], 1, None, None, 0, (NOW + 1) * 1000, "2027-01-15"),
+        (1, 8, NOW * 1000, 0, NOW, *[0] * 10, -3, 9, *nothing[12:], 1, None, None, 0, (NOW + 1) * 1000, "2027-01-15"),
+    ]
+    sums = {7: (1, 2, 4, -(2**63), 2, 1, 0, 0, b"x" * 32), 8: (2, *[None] * 7, b"x" * 32)}
+    wanted = [
+        (*each[:-1], *sums.get(each[1], (0, *[None] * 8)), values[each[1]], each[-1]) for each in map(tuple, wanted)
     ]
     rows = seals_of(spark.createDataFrame(records, RECORD))
     assert rows.columns == SEALS.columns.names

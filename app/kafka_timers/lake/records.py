@@ -24,10 +24,12 @@ from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.verdicts import dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future, end_ms_of, first_ms_of, is_complete, sealed_from
 from kafka_timers.errors import WireError
+from kafka_timers.lake.proof import digest_of_record
 from kafka_timers.lake.schema import (
     CANCEL,
     COPY,
     FORWARDED,
+    HEADERS,
     REFUSED,
     REQUEST,
     REQUESTS,
@@ -47,13 +49,15 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
     Return the rows of `requests` for records of timer-request.
 
     Args:
-        records: as Spark's Kafka source has them: key binary, value binary, partition int, offset bigint and timestamp.
+        records: as Spark's Kafka source has them: key binary, value binary, partition int, offset bigint, timestamp and
+            headers array<struct<key string, value binary>>.
         partitions: of timer-request, by which workers judge where a timer id belongs.
 
     Returns:
         the columns of `requests`.
     """
-    rows = records.select("partition", "offset", _appended_ms(), "key", "value").mapInArrow(
+    told = records.select("partition", "offset", _appended_ms(), "key", "value", "headers")
+    rows = told.withColumn("digest", digest_of_record()).mapInArrow(
         partial(_judged_batches, partitions=partitions), StructType(_told(REQUESTS))
     )
     kind, appended_ms = F.col("kind"), F.col("appended_ms")
@@ -152,6 +156,7 @@ class _Judged(NamedTuple):
     first_ms: int | None = None
 
 
+_HEADERS = to_arrow_type(HEADERS)
 _JUDGED_TYPES = {name: to_arrow_type(REQUESTS.columns[name].dataType) for name in _Judged._fields}
 
 
@@ -163,6 +168,7 @@ def _judged_batches(batches: Iterable[pa.RecordBatch], partitions: int) -> Itera
         if pc.any(is_copy).as_py():
             value = pc.if_else(is_copy, None, value)
         columns = [batch["partition"], batch["offset"], batch["appended_ms"], *columns, value]
+        columns += [batch["key"], batch["headers"].cast(_HEADERS), batch["digest"]]
         yield pa.RecordBatch.from_arrays(columns, names)
 
 

@@ -34,8 +34,10 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
+    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -51,6 +53,7 @@ __all__ = [
     "COPY",
     "DELAYS_S",
     "FORWARDED",
+    "HEADERS",
     "POSITIONS",
     "REFUSED",
     "REJECTED",
@@ -75,9 +78,12 @@ _DAY_S = 86_400
 DELAYS_S = {"1h": 3_600, "1d": _DAY_S, "32d": 32 * _DAY_S, "1y": 366 * _DAY_S}
 
 
-def _columns(*columns: tuple[str, type, bool, str]) -> StructType:
+def _columns(*columns: tuple[str, type | DataType, bool, str]) -> StructType:
     return StructType(
-        [StructField(name, kind(), nullable, {"comment": told}) for name, kind, nullable, told in columns]
+        [
+            StructField(name, kind if isinstance(kind, DataType) else kind(), nullable, {"comment": told})
+            for name, kind, nullable, told in columns
+        ]
     )
 
 
@@ -98,6 +104,8 @@ class Table:
     partitioned_by: tuple[str, ...] = ()
     skipped_by: tuple[str, ...] = ()
 
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
 REQUESTS = Table(
     "requests",
@@ -129,6 +137,9 @@ REQUESTS = Table(
             "of what was sent on from another partition: UNIX milliseconds of its append there",
         ),
         ("value", BinaryType, True, "the record's value as it came; null of copies, whose original has it"),
+        ("key", BinaryType, True, "the record's key as it came"),
+        ("headers", HEADERS, True, "the record's headers as they came; null of a record without any"),
+        ("digest", LongType, True, "what the record counts by in near, far or cancels of `seals`; null is unknown"),
         ("delay", StringType, False, "how long it waits, see above"),
         ("due", StringType, False, "when it is due, see above"),
     ),
