@@ -39,7 +39,7 @@ from kafka_timers.lake.schema import (
     due_of,
 )
 
-__all__ = ["rejected_of", "requests_of", "seals_of"]
+__all__ = ["altered_seals", "rejected_of", "requests_of", "seals_of"]
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,20 @@ def seals_of(records: DataFrame) -> DataFrame:
     told = records.select("offset", "partition", _appended_ms(), "value")
     rows = told.mapInArrow(_sealed_batches, StructType(_told(SEALS)))
     return rows.withColumn("day", due_of(F.col("last"), F.lit("day")))
+
+
+def altered_seals(seals: DataFrame) -> DataFrame:
+    """
+    Return the rows of `seals` that do not say what their value does.
+
+    Args:
+        seals: rows of `seals`; those without a value, as an earlier version has landed them, are passed over.
+
+    Returns:
+        partition int, offset bigint, last bigint, and names string: of the columns, comma separated.
+    """
+    names = "partition int, offset bigint, last bigint, names string"
+    return seals.where(F.col("value").isNotNull()).mapInArrow(_altered_batches, names)
 
 
 def rejected_of(records: DataFrame, requests: str) -> DataFrame:
@@ -235,6 +249,20 @@ def _sealed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         rows = [row for record in batch.to_pylist() if (row := _sealed(**record))]
         columns = [pa.array([row[name] for row in rows], kind) for name, kind in zip(names, kinds, strict=True)]
         yield pa.RecordBatch.from_arrays(columns, names)
+
+
+def _altered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    names = [column.name for column in _told(SEALS)]
+    for batch in batches:
+        altered: list[tuple[int, int, int, str]] = []
+        for row in batch.to_pylist():
+            told = _sealed(row["partition"], row["offset"], row["appended_ms"], row["value"]) or {}
+            if other := [name for name in names if told.get(name) != row[name]]:
+                altered.append((row["partition"], row["offset"], row["last"], ", ".join(other)))
+        kinds = {"partition": pa.int32(), "offset": pa.int64(), "last": pa.int64(), "names": pa.string()}
+        columns = zip(*altered, strict=True) if altered else [()] * len(kinds)
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.values(), strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, list(kinds))
 
 
 def _signed(digest: int) -> int:

@@ -1,0 +1,81 @@
+"""
+Rows of the lake that do not say what the records do that they were made of.
+
+A row keeps the bytes of its record, and its other columns follow from these. So whoever changes a column is found by
+judging the bytes anew, and whoever changes the bytes by the digest of the record, which the seals have summed up.
+"""
+
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafka_timers.lake.proof import digest_of_record
+from kafka_timers.lake.records import altered_seals, requests_of
+from kafka_timers.lake.schema import COPY, REQUESTS
+
+__all__ = ["altered_records", "altered_rows", "altered_seal_rows"]
+
+_REQUEST = ("partition", "offset")
+
+
+def altered_seal_rows(seals: DataFrame) -> DataFrame:
+    """
+    Return a finding for each row of *seals* of which a column does not say what the bytes of its record do.
+
+    Returns:
+        kind string (altered-seal), partition int, offset bigint (null), second bigint, detail string.
+    """
+    return altered_seals(seals).select(
+        F.lit("altered-seal").alias("kind"),
+        "partition",
+        F.lit(None).cast("bigint").alias("offset"),
+        F.col("last").alias("second"),
+        F.format_string("the row of timer-sealed %d:%d differs in %s", "partition", "offset", "names").alias("detail"),
+    )
+
+
+def altered_records(requests: DataFrame) -> DataFrame:
+    """
+    Return a finding for each row of *requests* whose key, value or headers are not those that its digest is of.
+
+    Args:
+        requests: rows of `requests`. Nothing is said of copies, which have no value, nor of what an earlier version has
+            landed, which has no digest.
+
+    Returns:
+        kind string (altered), partition int, offset bigint, second bigint, detail string.
+    """
+    known = requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY))
+    wrong = known.where(digest_of_record() != F.col("digest"))
+    return _findings(wrong, F.lit("its key, value, headers or append time are not those of the record that was landed"))
+
+
+def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
+    """
+    Return a finding for each row of *requests* of which a column does not follow from the bytes of its record.
+
+    This judges each record anew, as the landing did, and takes as long.
+
+    Args:
+        requests: as in `altered_records`.
+        partitions: of timer-request.
+
+    Returns:
+        kind string (altered), partition int, offset bigint, second bigint, detail string.
+    """
+    known = requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY))
+    records = known.withColumn("timestamp", F.timestamp_millis("appended_ms"))
+    names = [name for name in REQUESTS.columns.names if name not in (*_REQUEST, "appended_ms", "value")]
+    anew = requests_of(records, partitions).select(*_REQUEST, *(F.col(name).alias(f"anew_{name}") for name in names))
+    both = known.join(anew, [*_REQUEST])
+    differs: dict[str, Column] = {name: ~F.col(name).eqNullSafe(F.col(f"anew_{name}")) for name in names}
+    other = F.array_join(F.array(*(F.when(each, F.lit(name)) for name, each in differs.items())), ", ")
+    wrong = both.where(reduce(or_, differs.values())).withColumn("names", other)
+    return _findings(wrong, F.format_string("its record says something else of %s", "names"))
+
+
+def _findings(wrong: DataFrame, detail: Column) -> DataFrame:
+    second = F.coalesce("second", F.floor(F.col("appended_ms") / 1000))
+    return wrong.select(F.lit("altered").alias("kind"), *_REQUEST, second.alias("second"), detail.alias("detail"))
