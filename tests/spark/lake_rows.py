@@ -10,6 +10,8 @@ from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.lake.tables import constant
 
 REJECTED = StructType().add("partition", "integer").add("offset", "long").add("reason", "string")
+# Columns of `seals` that an earlier version does not know.
+COUNTED = ("read_from", "near", "near_digest", "far", "far_digest", "cancels", "cancels_digest", "previous", "value")
 # The workers' horizon, if a test says no other.
 HORIZON_S = 2000
 
@@ -72,6 +74,7 @@ def seal(
     fired = list(fired)
     # As an earlier version has written it, if a test says no milliseconds.
     known = dict.fromkeys(SEALS.columns.names, 0) | {
+        **dict.fromkeys(COUNTED),
         "millis_from": None,
         "first_ms": None,
         "end_ms": None,

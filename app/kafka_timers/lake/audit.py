@@ -5,12 +5,13 @@ Only what is complete is judged: seals whose requests have all been landed.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from kafka_timers.lake.altered import altered_records, altered_seal_rows
 from kafka_timers.lake.findings import (
     COUNTS,
     callback_findings,
@@ -23,7 +24,8 @@ from kafka_timers.lake.findings import (
     unpromoted,
 )
 from kafka_timers.lake.outcomes import last_second
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, due_of
+from kafka_timers.lake.proof import broken_links, counted_between, unread
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, due_of
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
@@ -155,6 +157,8 @@ def _judge(
     append(seconds, root, AUDIT_SECONDS)
 
     findings = gaps(within.sealed).where(F.col("second") >= within.first)
+    for more in _proof_of(spark, root, within):
+        findings = findings.unionByName(more)
     if not seconds.where(~F.col("ok")).isEmpty():
         findings = findings.unionByName(seal_findings(seconds, outcomes))
     in_range = last_second(F.col("end_ms")).between(within.first, within.last)
@@ -170,6 +174,16 @@ def _judge(
         told = lateness(judged, received).orderBy("topic").collect()
     append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
     return told
+
+
+def _proof_of(spark: SparkSession, root: str, within: TimeRange) -> Iterator[DataFrame]:
+    """Yield what is wrong with what seals tell of what was read, and of each other, and with the rows of both."""
+    counted = counted_between(within.seals)
+    # What was read below the first fence is told by the seal before the time range.
+    yield unread(counted.where(F.col("last") >= within.first), read(spark, root, REQUESTS), within.keep)
+    yield broken_links(within.seals).where(F.col("second") >= within.first)
+    yield altered_seal_rows(within.seals.where(F.col("last") >= within.first))
+    yield altered_records(within.appended)
 
 
 def _received(spark: SparkSession, settings: LakeSettings, outcomes: DataFrame, from_ms: int, to_ms: int) -> DataFrame:

@@ -33,6 +33,12 @@ ADVICE = {
     "seal-count": "The seal counts other requests than the log has. Keep timer-request and timer-sealed as they are; "
     "an audit with --callbacks shows each callback that is missing or too many.",
     "seal-digest": "The seal counts as many requests as the log has, but not the same. Audit with --callbacks.",
+    "unread": "The lake has other records than the workers have read. Has `lake land` given up what a topic had "
+    "dropped, or has somebody changed the table requests? Land what timer-request still has into a new lake.",
+    "chain": "A seal does not follow the one before it. Has timer-sealed lost records, or has somebody changed the "
+    "table seals? With at-least-once, an owner was paused.",
+    "altered": "A row of requests is not what was landed. Who else writes to the lake?",
+    "altered-seal": "A row of seals is not what was landed. Who else writes to the lake?",
     "gap": "Some seconds are in no seal, or in two. Has timer-sealed lost records? With at-least-once, an owner was "
     "paused.",
     "not-promoted": "Run `kafka-timers lake promote`: it fires at once then. Promote more often from now on.",

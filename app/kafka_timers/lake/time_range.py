@@ -35,6 +35,8 @@ class TimeRange:
         sealed_to: the last second that is sealed and judged, by partition.
         intervals: see `intervals_of`; of each partition from the last one before the time range on.
         sealed: see `totals`, of the same seals.
+        seals: these, as rows of `seals`.
+        appended: rows of `requests` that were appended up to the last of their fences, from the first of these on.
         requests: see `outcomes_of`.
         rejected: see `outcomes_of`.
         keep: computes and caches a frame until the time range is closed; one of few rows goes to what it is joined
@@ -46,6 +48,8 @@ class TimeRange:
     sealed_to: dict[int, int]
     intervals: DataFrame
     sealed: DataFrame
+    seals: DataFrame
+    appended: DataFrame
     requests: DataFrame
     rejected: DataFrame
     keep: Callable[[DataFrame], DataFrame]
@@ -126,6 +130,8 @@ def _read(
         sealed_to,
         keep(intervals_of(seals)),
         keep(totals(seals)),
+        seals,
+        _appended(read(spark, root, REQUESTS), start, seals),
         requests_of(read(spark, root, REQUESTS), complete, from_second, from_offset, last, keep),
         # Nothing is rejected before its second.
         rejects.where(F.col("appended_ms") >= first * 1000).select(
@@ -182,6 +188,19 @@ def requests_of(
     around = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") >= after))
     judged = in_force(history, keep(verdicts_of(history, intervals_of(around))))
     return unnamed.unionByName(known.join(history.select(*_ID).distinct(), [*_ID], "anti")).unionByName(judged)
+
+
+def _appended(requests: DataFrame, start: DataFrame, seals: DataFrame) -> DataFrame:
+    """Return the rows of *requests* between the fence from which *start* has each partition and the last of *seals*."""
+    behind = seals.groupBy("partition").agg(F.max("fence").alias("behind"))
+    bounds = start.select("partition", "passed").join(behind, "partition")
+    # Such that Delta passes over files by what it knows of offsets.
+    first, last = bounds.agg(F.min("passed"), F.max("behind")).collect()[0]
+    near = requests.where((F.col("offset") >= first) & (F.col("offset") < last))
+    near = near.join(F.broadcast(bounds), "partition")
+    return near.where((F.col("offset") >= F.col("passed")) & (F.col("offset") < F.col("behind"))).drop(
+        "passed", "behind"
+    )
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:
