@@ -147,7 +147,8 @@ class _Gathering:
         return self._shown.setdefault(seal["offset"], seal)
 
     def _number_of(self, seal: Row) -> int:
-        return list(self._shown).index(self._show(seal)["offset"])
+        offset = self._show(seal)["offset"]
+        return list(self._shown).index(offset)
 
     def _proven(self, record: Row) -> ProvenRecord:
         offset = record["offset"]
