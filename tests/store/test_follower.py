@@ -14,6 +14,7 @@ from kafka_timers.core.keys import first_key, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.rows import singles
+from kafka_timers.core.sums import ReadSums, sum_of
 from kafka_timers.core.wire import Condition, Future, Sealed
 from kafka_timers.testing import ManualClock
 from kafka_timers.worker.faults import FaultError, RequestLogError, StoreBehindError
@@ -270,6 +271,18 @@ def test_what_an_open_scan_decides_is_held_back_with_all_behind_it_and_decided_o
     # The scan has fired it.
     assert [(answer.offset, answer.outcome) for answer in follower.store.answers()] == [(3, 3)]
     assert followed.count("requests") == 5
+
+
+def test_what_is_held_back_is_counted_as_read_once_it_is_decided_on_and_not_twice(follow: Follow) -> None:
+    followed = follow()
+    scanning(followed)
+    records = [asked(0, timerId="a"), asked(1, timerId="b"), asked(2), cancel(3, "a"), asked(4)]
+    followed.follower.ingest(records[2:], 5)
+    assert followed.partition.head.read == ReadSums(0, 3, near=sum_of(0, records[:3]))
+    followed.seal()
+    near = [record for record in records if record.offset != 3]
+    assert followed.partition.head.read == ReadSums(0, 5, near=sum_of(0, near), cancels=sum_of(0, records[3:4]))
+    assert followed.follower.store.head().read == followed.partition.head.read
 
 
 def test_what_is_held_back_is_decided_on_once_a_slice_of_the_scan_is_sealed(follow: Follow) -> None:

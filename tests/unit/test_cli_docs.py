@@ -23,8 +23,9 @@ What `kafka-timers COMMAND --help` prints, at one glance; this page is made from
 
 Exit codes: 0 all is well, 1 something failed or is wrong (one line on the standard error says what), 2 wrong usage; of
 `cancel` and `move` also 3 too late; of these, `find`, `next` and `fire-now` 4 no such timer is known; of `send`,
-`cancel`, `move`, `fire-now` and `redrive` 5 a condition did not hold; of `verify` 3 the proof does not hold. With `--json` the standard output holds JSON and
-nothing else: one document, or for `watch`, `list` and `rejected` one per line. Keys and values that are not UTF-8 go to
+`cancel`, `move`, `fire-now` and `redrive` 5 a condition did not hold; of `verify` 3 the proof does not hold. With
+`--json` the standard output holds JSON and nothing else: one document, or for `watch`, `list` and `rejected` one per
+line. Keys and values that are not UTF-8 go to
 `key_base64` and `value_base64` there.
 """
 
