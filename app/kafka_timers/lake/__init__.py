@@ -19,7 +19,11 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
     query       views for SQL; many cancels or moves at once
     time_range  what the tables have of a time range, and no more
     findings    what is wrong with a time range (pure)
+    proof       what seals tell of what was read, and of each other (pure)
+    altered     rows that do not say what their records do (pure)
     audit       seals against requests, callbacks against both
+    publish     the chain of seals, to be kept where nobody can change it
+    prove       what became of one timer, as a proof
     replay      a time range fired again on paper, also with other settings
     forecast    how many timers are due when
     report      what audit, replay and forecast tell, for a terminal and as a page
