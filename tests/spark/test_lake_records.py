@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
+from kafka_timers.core.digests import callback_hash_of
 from kafka_timers.core.sums import hash_of_record
 from kafka_timers.core.wire import Condition, Copy, Future, Sealed
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
@@ -30,7 +31,10 @@ def future(**more: object) -> bytes:
 
 def row(offset: int, kind: str, delay: str, due: str, **more: object) -> tuple[object, ...]:
     told = {"partition": 0, "offset": offset, "appended_ms": NOW * 1000 + 999, "kind": kind, "delay": delay, "due": due}
-    told |= {"millis": 0, "topic": "t"} if "second" in more else {}
+    if "second" in more:
+        told |= {"millis": 0, "topic": "t"}
+    if kind == "request":
+        told["callback"] = callback_hash_of(Future.FromString(more["value"]), more["second"])  # type: ignore[arg-type]
     return tuple((told | more).get(name) for name in REQUESTS.columns.names)
 
 

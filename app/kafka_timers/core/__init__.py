@@ -7,6 +7,7 @@ The law: what records mean. Pure: no Kafka, no store, no clock, no event loop.
     backlog        how many requests wait, and from where the log must be read to know all of them
     contents       what leaves a partition in one transaction
     sums           what was read, and what has fired, as numbers that add up
+    digests        a callback as one number, which the lake and Spark compute alike
     chain          a hash over the seals of a day, and the place of a seal in it
     proofs         what became of one request, as a document to check anywhere
     changes        what a step of a partition changes, as one value

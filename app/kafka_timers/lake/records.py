@@ -19,7 +19,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.digests import callback_hash_of, plain_hashes, signed, tombstone_hash
 from kafka_timers.core.refused import Reason
+from kafka_timers.core.routing import hash_of
 from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.verdicts import dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future, end_ms_of, first_ms_of, is_complete, sealed_from
@@ -168,6 +170,8 @@ class _Judged(NamedTuple):
     condition: str | None = None
     expected: int | None = None
     first_ms: int | None = None
+    callback: int | None = None
+    asks: dict[str, Any] | None = None
 
 
 _HEADERS = to_arrow_type(HEADERS)
@@ -205,14 +209,25 @@ def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | N
     passed = screened(value.to_pylist(), number[0].as_py(), partitions)
     if dues is None or passed is None or passed.extras.HasField("cancel"):
         return None
+    futures, extras = passed.futures, passed.extras
+    second = pa.array([due_ms // 1000 for due_ms in dues.values()], pa.int64()).take(keys.indices)
+    seconds = second.to_pylist()
+    if extras.HasField("callBackRecord") or extras.headers:
+        hashes = pa.array(map(callback_hash_of, futures, seconds), pa.int64())
+    else:
+        told = plain_hashes(futures, seconds, passed.ids, have_tokens=extras.HasField("token"))
+        hashes = pa.array(told, pa.uint64()).view(pa.int64())
     columns = {
         "kind": pa.repeat(REQUEST, len(batch)),
-        "second": pa.array([due_ms // 1000 for due_ms in dues.values()], pa.int64()).take(keys.indices),
+        "second": second,
+        "callback": hashes,
         "millis": pa.repeat(pa.scalar(0, pa.int32()), len(batch)),
-        "topic": pa.array([Shown.of(future).topic for future in passed.futures], pa.string()),
+        "topic": pa.array([Shown.of(future).topic for future in futures], pa.string()),
     }
-    if passed.extras.HasField("timerId"):
-        columns["timer_id"] = pa.array([future.timerId or None for future in passed.futures], pa.string())
+    if extras.HasField("timerId"):
+        columns["timer_id"] = pa.array([future.timerId or None for future in futures], pa.string())
+    if any(map(extras.HasField, ("tombstoneTopic", "replyTopic", "callBackRecord"))):
+        columns["asks"] = pa.array(map(_asks_of, futures), _JUDGED_TYPES["asks"])
     return [columns.get(name, pa.nulls(len(batch), kind)) for name, kind in _JUDGED_TYPES.items()]
 
 
@@ -224,12 +239,30 @@ def _judged(record: _Asked, number: int, partitions: int) -> _Judged:
     if future.HasField("forwarded"):
         on_condition["first_ms"] = future.forwarded.appendedMs
     if due_ms is None:
-        return _Judged(CANCEL, timer_id=timer_id, **on_condition)
-    asked = (due_ms // 1000, due_ms % 1000, Shown.of(future).topic, timer_id, None)
+        return _Judged(CANCEL, timer_id=timer_id, asks=_asks_of(future), **on_condition)
+    second = due_ms // 1000
+    asked = (second, due_ms % 1000, Shown.of(future).topic, timer_id, None)
     if not future.HasField("copy"):
-        return _Judged(REQUEST, *asked, **on_condition)
+        made = _Judged(REQUEST, *asked, **on_condition)
+        return made._replace(callback=callback_hash_of(future, second), asks=_asks_of(future))
     copy = future.copy
     return _Judged(COPY, *asked, copy.offset, copy.appended, copy.decidedOffset, copy.decided)
+
+
+def _asks_of(future: Future) -> dict[str, Any] | None:
+    asks: dict[str, Any] = {}
+    if future.HasField("callBackRecord"):
+        record = future.callBackRecord
+        if record.HasField("partition"):
+            asks["partition"] = record.partition
+        elif record.HasField("partitionKey"):
+            asks["hashed"] = hash_of(record.partitionKey)
+    if future.tombstoneTopic:
+        asks["tombstone_topic"] = future.tombstoneTopic
+        asks["tombstone"] = tombstone_hash(future.tombstoneKey.encode())
+    if future.replyTopic and future.timerId:
+        asks["reply_topic"] = future.replyTopic
+    return asks or None
 
 
 def _condition_of(future: Future, number: int) -> dict[str, Any]:
@@ -265,11 +298,6 @@ def _altered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         yield pa.RecordBatch.from_arrays(arrays, list(kinds))
 
 
-def _signed(digest: int) -> int:
-    """Return *digest* as Spark has it, which knows no unsigned numbers."""
-    return digest - ((digest >> 63) << 64)
-
-
 def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) -> dict[str, Any] | None:
     try:
         # No bytes at all would parse, as a seal of second 0.
@@ -278,14 +306,14 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
         log.warning("skipped: %s", error)
         return None
     row = {field.name: getattr(seal, field.name) for field in seal.DESCRIPTOR.fields}
-    row["digest"] = _signed(seal.fired_digest if seal.digests else seal.digest)
+    row["digest"] = signed(seal.fired_digest if seal.digests else seal.digest)
     row["previous"], row["value"] = seal.previous or None, value
     # What digests of a later version are made of is not known here.
     read = ReadSums.of(seal)
     row["read_from"] = read and read.since
     for name in ("near", "far", "cancels"):
         records, digest = getattr(read, name) if read else (None, None)
-        row[name], row[f"{name}_digest"] = records, digest if digest is None else _signed(digest)
+        row[name], row[f"{name}_digest"] = records, digest if digest is None else signed(digest)
     row["through"] = None if is_complete(seal) else seal.through
     row["format"] = seal.format or 1
     row["first_ms"], row["end_ms"] = first_ms_of(seal), end_ms_of(seal)

@@ -46,6 +46,7 @@ from pyspark.sql.types import (
 )
 
 __all__ = [
+    "ASKS",
     "AUDIT_FINDINGS",
     "AUDIT_SECONDS",
     "BUCKETS",
@@ -107,6 +108,19 @@ class Table:
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
+# What few requests and cancels ask for.
+ASKS = StructType(
+    [
+        # Of the callback's topic: the partition, or else murmur2 of the key that gives it in place of the callback's.
+        StructField("partition", IntegerType()),
+        StructField("hashed", IntegerType()),
+        StructField("tombstone_topic", StringType()),
+        # What that record counts as, like `callback`.
+        StructField("tombstone", LongType()),
+        StructField("reply_topic", StringType()),
+    ]
+)
+
 REQUESTS = Table(
     "requests",
     _columns(
@@ -136,6 +150,8 @@ REQUESTS = Table(
             True,
             "of what was sent on from another partition: UNIX milliseconds of its append there",
         ),
+        ("callback", LongType, True, "what its callback counts as, see core/digests.py; null of what is no request"),
+        ("asks", ASKS, True, "what else it asks for; null if nothing"),
         ("value", BinaryType, True, "the record's value as it came; null of copies, whose original has it"),
         ("key", BinaryType, True, "the record's key as it came"),
         ("headers", HEADERS, True, "the record's headers as they came; null of a record without any"),
