@@ -25,9 +25,10 @@ from kafka_timers.settings import LakeSettings
 TIMERS = 40
 
 
-async def audited(service: Service, lake: Path, first: int, *options: str) -> Result:
+async def audited(service: Service, lake: Path, first: int, last: int, *options: str) -> Result:
     where = ["--bootstrap", service.bootstrap, "--topic-prefix", service.prefix, "--lake", str(lake)]
-    command = ["lake", "audit", *where, "--from", str(first), "--callbacks", *options]
+    until = ["--from", str(first), "--to", str(last)]
+    command = ["lake", "audit", *where, *until, "--callbacks", *options]
     return await asyncio.to_thread(CliRunner().invoke, program, command)
 
 
@@ -51,7 +52,7 @@ async def drop_first(service: Service, records: Sequence[ConsumerRecord]) -> str
 async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else(
     service: Service, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "_session_of", lambda _settings: spark)
+    monkeypatch.setattr(commands, "session_of", lambda _settings: spark)
     lake, page = tmp_path / "lake", tmp_path / "audit.html"
     settings = LakeSettings(bootstrap=service.bootstrap, topic_prefix=service.prefix, lake=str(lake))
     await service.worker()
@@ -71,7 +72,7 @@ async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else
         await asyncio.sleep(0.1)
     await service.until_sealed(second + 1)
     await asyncio.to_thread(land_once, spark, settings)
-    clean = await audited(service, lake, second)
+    clean = await audited(service, lake, second, second + 1)
     assert (clean.exit_code, "nothing is wrong" in clean.output) == (0, True), clean.output
     # A partition in which nothing is due is sealed every five seconds.
     await service.until_sealed(later + 6)
@@ -87,7 +88,7 @@ async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else
     wrong = f"UPDATE {name_of(root_of(settings), SEALS)} SET due = due - 1, fired = fired - 1"
     await asyncio.to_thread(spark.sql, f"{wrong} WHERE partition = 3 AND fired > 0")
 
-    told = await audited(service, lake, second, "--json", "--report", str(page))
+    told = await audited(service, lake, second, later + 6, "--json", "--report", str(page))
     assert told.exit_code == 3, told.output
     findings = json.loads(told.stdout)["findings"]
     found = Counter((each["kind"], each["partition"], each["offset"]) for each in findings)
@@ -100,11 +101,14 @@ async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else
         [
             about("missing", dropped),
             about("doubled", doubled),
+            about("content", doubled),
             about("early", early),
             about("doubled", early),
+            about("content", early),
             about("stale-version", taken_back),
-            about("unexpected", pending),
+            about("early", pending),
             ("seal-count", 3, None),
+            ("altered-seal", 3, None),
         ]
     )
     assert all(each["kind"] in page.read_text() for each in findings)

@@ -1,5 +1,7 @@
 """Audit, replay and forecast on real tables: what they read, write and show."""
 
+import hashlib
+import json
 import xml.etree.ElementTree as ElementTree
 from io import StringIO
 from pathlib import Path
@@ -14,8 +16,9 @@ from kafka_timers.lake.audit import audit
 from kafka_timers.lake.forecast import forecast, plot
 from kafka_timers.lake.query import open_views, select
 from kafka_timers.lake.replay import replayed, with_fewer_ticks, with_horizon
-from kafka_timers.lake.report import page_of, printed, printed_forecast, printed_rows
+from kafka_timers.lake.report import document, page_of, printed, printed_forecast, printed_rows
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, POSITIONS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
 
@@ -93,7 +96,7 @@ def shown(what: object) -> str:
 
 def test_a_clean_lake_is_judged_replayed_and_told_ahead(spark: SparkSession, tmp_path: Path) -> None:
     settings = lake(spark, tmp_path / "lake", SEALED)
-    told = audit(spark, settings, 7, first=100)
+    told = audit(spark, settings, 1_007, first=100, last=105)
     assert (told.last, told.seals, told.due, told.fired, told.late, told.kinds) == (105, 3, 3, 3, 1, {})
     assert "nothing is wrong" in shown(printed(told))
     seconds = read(spark, root_of(settings), AUDIT_SECONDS)
@@ -151,11 +154,11 @@ def test_a_lake_of_an_earlier_version_is_judged_on_and_what_was_ignored_does_not
     names = {"partition": 0, "offset": 0, "appended_ms": 102_000, "reason": "condition-unsupported", "day": DAY}
     reject = Row(**names, source_topic="timer-request", source_partition=0, source_offset=5)
     append(constant(spark, [[reject[name] for name in REJECTED.columns.names]], REJECTED.columns), root, REJECTED)
-    told = audit(spark, settings, 7, first=100)
+    told = audit(spark, settings, 1_007, first=100, last=105)
     assert (told.seals, told.due, told.fired, told.rejected, told.kinds) == (3, 4, 3, 1, {})
     assert replayed(spark, settings, 100, None)[0].same
     # Also where what the conditions are about was done before the time range.
-    assert audit(spark, settings, 8, first=104).kinds == {}
+    assert audit(spark, settings, 1_008, first=104, last=105).kinds == {}
     open_views(spark, settings)
     shown = {view: select(spark, f"select offset from {view} order by 1").collect() for view in ("ignored", "fired")}
     assert {view: [row[0] for row in rows] for view, rows in shown.items()} == {
@@ -167,7 +170,7 @@ def test_a_lake_of_an_earlier_version_is_judged_on_and_what_was_ignored_does_not
 def test_a_wrong_seal_is_told_in_table_and_page(spark: SparkSession, tmp_path: Path) -> None:
     seals = [*SEALED[:2], sealed(102, 102, 5, [2, 3]), SEALED[3]]
     settings = lake(spark, tmp_path / "lake", seals)
-    told = audit(spark, settings, 8, first=100)
+    told = audit(spark, settings, 1_008, first=100, last=105)
     assert told.kinds == {"seal-count": 1}
     assert "request 0:3, which should not be in the seal" in told.findings[0].detail
     assert "seal-count" in shown(printed(told))
@@ -182,3 +185,39 @@ def test_a_wrong_seal_is_told_in_table_and_page(spark: SparkSession, tmp_path: P
 def test_without_seals_there_is_nothing_to_judge(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="run `kafka-timers lake land` first"):
         audit(spark, LakeSettings(lake=str(tmp_path / "none")), 9)
+
+
+def test_what_is_not_sealed_is_found_or_said_to_be_behind(spark: SparkSession, tmp_path: Path) -> None:
+    settings = lake(spark, tmp_path / "lake", SEALED)
+    # The service stands still for a day, and then for a week.
+    for now_s in (90_000, 700_000):
+        told = audit(spark, settings, now_s, service=Service("cluster", {0: 0}))
+        assert (told.last, told.first) == (now_s - 600, now_s - 600 - 86_400)
+        assert told.kinds == {"unsealed": 1}
+        [found] = told.findings
+        assert (
+            f"is sealed up to 105, timer-sealed has no more of it, and the time range ends at {told.last}" in found[5]
+        )
+    # Or there is more of it, and nobody has landed that.
+    behind = audit(spark, settings, 90_001, first=100, last=200, service=Service("cluster", {0: 9}))
+    assert (behind.kinds, behind.sealed) == ({}, {0: (100, 105)})
+    assert behind.undecided == ["partition 0 is sealed up to 105 as far as is landed, and the landing is behind"]
+    assert "not all could be judged" in shown(printed(behind))
+    assert "not all could be judged" in page_of(behind)
+    # Or nobody can tell.
+    [words] = audit(spark, settings, 90_002, first=100, last=200).undecided
+    assert words.endswith("no Kafka answers that may have more")
+
+
+def test_what_is_due_just_now_need_not_be_sealed(spark: SparkSession, tmp_path: Path) -> None:
+    settings = lake(spark, tmp_path / "lake", SEALED)
+    told = audit(spark, settings, 130, first=100, last=1_000, service=Service("cluster", {0: 0}))
+    assert (told.kinds, told.undecided, told.last, told.sealed) == ({}, [], 130, {0: (100, 105)})
+
+
+def test_a_result_has_a_digest_that_anybody_can_compute(spark: SparkSession, tmp_path: Path) -> None:
+    told = document(audit(spark, lake(spark, tmp_path / "lake", SEALED), 1_007, first=100, last=105))
+    rest = {name: value for name, value in json.loads(json.dumps(told)).items() if name != "sha256"}
+    plain = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert told["sha256"] == hashlib.sha256(plain.encode()).hexdigest()
+    assert (rest["partitions"], rest["sealed"], rest["lake"][-5:]) == (1, {"0": [100, 105]}, "/lake")

@@ -21,7 +21,7 @@ from kafka_timers.lake.land import land_once
 async def lake(
     spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Lake]:
-    monkeypatch.setattr(commands, "_session_of", lambda _settings: spark)
+    monkeypatch.setattr(commands, "session_of", lambda _settings: spark)
     async with Lake.open(spark, bootstrap, prefix, tmp_path) as lake:
         yield lake
 

@@ -3,21 +3,24 @@
 import pytest
 from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from kafka_timers.lake.findings import (
+from kafka_timers.core.digests import callback_hash
+from kafka_timers.core.routing import hash_of
+from kafka_timers.lake.callbacks import (
+    CALLBACKS,
     callback_findings,
     callbacks_of,
-    checked,
-    expected,
-    gaps,
+    hash_of_record,
     lateness,
-    seal_findings,
-    unpromoted,
+    strange,
+    stranger_findings,
 )
+from kafka_timers.lake.findings import checked, expected, gaps, seal_findings, unpromoted
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import AUDIT_SECONDS, REQUESTS, SEALS
+from kafka_timers.lake.tables import constant
 
 FAR = [request(0, 1, 5010, topic="far"), request(1, 1, 5011), request(2, 1, 5012, "x")]
 # One partition's history, and nothing is wrong with it.
@@ -66,6 +69,7 @@ class History:
         self.intervals, self.sealed = once(intervals_of(seals)), once(totals(seals).where("last > 5008"))
         outcomes = outcomes_of(of(spark, requested, REQUESTS.columns), self.intervals, of(spark, rejects, REJECTED))
         self.outcomes = once(outcomes)
+        self.requests = of(spark, requested, REQUESTS.columns)
         self.expected = once(expected(self.outcomes))
 
     def checked(self, settled_ms: int = SETTLED_MS) -> DataFrame:
@@ -158,7 +162,7 @@ def test_what_the_lake_did_not_promote_is_found(spark: SparkSession) -> None:
     wanted = [(0, "not-promoted", 0, 5010), (0, "not-promoted", 2, 5012)]
     assert [finding[:4] for finding in history.findings()] == wanted
     # If a worker fires it all the same, that is another matter.
-    findings = callback_findings(history.outcomes, of(spark, received(), CALLBACK), history.intervals, 5009, 5013)
+    findings = found_in(history, received(), 5009, 5013)
     assert told(findings, "kind", "offset", "detail") == [
         ("unexpected", 0, "callback in far, and no worker had taken a copy of it")
     ]
@@ -170,14 +174,18 @@ def test_a_new_seal_whose_rejects_are_not_landed_is_left_to_the_next_audit(spark
     assert told(history.checked(5_011_100).where("not ok"), "last") == [(5011,)]
 
 
-CALLBACK = (
-    StructType()
-    .add("partition", "integer")
-    .add("offset", "long")
-    .add("topic", "string")
-    .add("second", "long")
-    .add("at_ms", "long")
-)
+def came(rows: list[tuple]) -> list[tuple]:
+    """Return *rows* (partition, offset, topic, second, at_ms) with what else is known of a callback."""
+    return [(*row, 0, number, None, None, False) for number, row in enumerate(rows)]
+
+
+def found_in(history: History, callbacks: list[tuple], first: int, last: int) -> DataFrame:
+    """Return what is wrong with *callbacks*."""
+    frame = once(constant(history.outcomes.sparkSession, came(callbacks), CALLBACKS))
+    strangers = strange(history.outcomes, frame, first, last)
+    return callback_findings(history.outcomes, frame, {}, first, last).unionByName(
+        stranger_findings(strangers, history.requests, history.intervals, first, last)
+    )
 
 
 def received(*more: tuple, without: int = -1) -> list[tuple]:
@@ -214,7 +222,7 @@ RECEIVED = [
         ),
         [
             ("unexpected", 18, 5010, "callback in t, and it was rejected, topic-unknown"),
-            ("unexpected", 21, 5011, "callback in t, and no such request is due in its second"),
+            ("unexpected", 21, 5011, "callback in t, and timer-request has no such request"),
             ("unexpected", 30, 5012, "callback in u for second 5013; asked for were t and second 5012"),
         ],
     ),
@@ -223,7 +231,7 @@ RECEIVED = [
 
 def test_a_wrong_callback_is_found_and_nothing_else(spark: SparkSession, clean: History) -> None:
     callbacks = [(number, *row[1:]) for number, (rows, _) in enumerate(RECEIVED) for row in rows]
-    findings = callback_findings(clean.outcomes, of(spark, callbacks, CALLBACK), clean.intervals, 5009, 5013)
+    findings = found_in(clean, callbacks, 5009, 5013)
     wanted = [(kind, number, *rest) for number, (_, found) in enumerate(RECEIVED) for kind, *rest in found]
     finding = "kind string, partition int, offset bigint, second bigint, detail string"
     assertDataFrameEqual(findings, spark.createDataFrame(wanted, finding))
@@ -239,7 +247,7 @@ def test_a_callback_is_early_by_its_millisecond_where_a_part_of_a_second_was_sea
         for partition in (0, 1)
         for offset, at_ms in ((10, 5_009_500), (11, 5_009_699))
     ]
-    found = callback_findings(history.outcomes, of(spark, received, CALLBACK), history.intervals, 5009, 5009)
+    found = found_in(history, received, 5009, 5009)
     assert told(found, "partition", "kind", "offset", "detail") == [
         (0, "early", 11, "callback in t 1 ms before it was due")
     ]
@@ -248,9 +256,9 @@ def test_a_callback_is_early_by_its_millisecond_where_a_part_of_a_second_was_sea
 def test_lateness_is_counted_from_the_second_or_the_append_if_that_was_later(
     spark: SparkSession, clean: History
 ) -> None:
-    callbacks = of(spark, received((0, 1, "t", 5011, 9_000_000)), CALLBACK)
-    wanted = [("far", 1, 100, 100, 100, 100), ("t", 7, 100, 1_100, 1_100, 1_100)]
-    columns = "topic string, callbacks bigint, p50 bigint, p99 bigint, p999 bigint, max bigint"
+    callbacks = constant(spark, came(received((0, 1, "t", 5011, 9_000_000))), CALLBACKS)
+    wanted = [("far", 1, 100, 100, 100, 100, False), ("t", 7, 100, 1_100, 1_100, 1_100, False)]
+    columns = "topic string, callbacks bigint, p50 bigint, p99 bigint, p999 bigint, max bigint, by_worker boolean"
     assertDataFrameEqual(lateness(clean.outcomes, callbacks), spark.createDataFrame(wanted, columns))
 
 
@@ -271,8 +279,34 @@ def test_callbacks_are_told_by_their_headers(spark: SparkSession) -> None:
         ("t", [("timer-expiry", b"\xff"), ("timer-request", b"\xff:1")]),
         ("t", headers(timer_expiry="17", timer_request="99999999999:1")),
     ]
-    frame = spark.createDataFrame(records, "topic string, headers array<struct<key string, value binary>>")
-    assertDataFrameEqual(
-        callbacks_of(frame.selectExpr("topic", "headers", "timestamp_millis(17250L) as timestamp")),
-        of(spark, [(3, 41, "t", 17, 17_250)] * 2, CALLBACK),
+    rows = [(topic, told, 5, number, 0, b"k", b"v") for number, (topic, told) in enumerate(records)]
+    columns = (
+        "topic string, headers array<struct<key string, value binary>>, partition int, offset bigint, "
+        "timestampType int, key binary, value binary"
     )
+    frame = spark.createDataFrame(rows, columns).withColumn("timestamp", F.timestamp_millis(F.lit(17_250)))
+    hashes = [callback_hash(b"k", b"v", named(told)) for told in (both, records[1][1])]
+    wanted = [(3, 41, "t", 17, 17_250, 5, number, hashed, hash_of(b"k"), True) for number, hashed in enumerate(hashes)]
+    assertDataFrameEqual(callbacks_of(frame), constant(spark, wanted, CALLBACKS))
+
+
+def named(headers: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """Return *headers* as they count, of the callback of request 3:41."""
+    return [(name, b"" if (name, value) == ("timer-request", b"3:41") else value) for name, value in headers]
+
+
+def test_spark_counts_a_callback_as_python_does(spark: SparkSession) -> None:
+    """The numbers themselves are held by test_a_callback_counts_as_it_did."""
+    headers = [("timer-expiry", b"17"), ("timer-request", b"3:41"), ("ü", b"\xff"), ("none", None), ("empty", b"")]
+    records = [
+        (b"k", b"v", headers),
+        (None, b"v", headers),
+        (b"", b"v", headers),
+        (b"k", None, headers),
+        (b"k", b"", []),
+        ("ü".encode(), b"\xff\0", [("timer-request", b"3:42"), *headers]),
+    ]
+    columns = "key binary, value binary, headers array<struct<key string, value binary>>, partition int, offset bigint"
+    frame = spark.createDataFrame([(*record, 3, 41) for record in records], columns)
+    found = [row[0] for row in frame.select(hash_of_record()).collect()]
+    assert found == [callback_hash(key, value, named(told)) for key, value, told in records]

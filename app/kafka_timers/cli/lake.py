@@ -1,5 +1,6 @@
 """The command line of the lake: `kafka-timers lake …`. Spark is imported by the command that runs on it."""
 
+import asyncio
 import dataclasses
 import json
 import logging
@@ -18,13 +19,18 @@ from kafka_timers.cli.render import rows_table
 from kafka_timers.cli.running import log_to_stderr, needs
 from kafka_timers.clock import HostClock
 from kafka_timers.core.moments import moment_at
+from kafka_timers.errors import BrokerError
 from kafka_timers.operate.documents import row_document
 from kafka_timers.settings import LakeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kafka_timers.lake.service import Service
+
 __all__ = ["lake", "reads", "session_of"]
+
+log = logging.getLogger(__name__)
 
 # What finds that not all is as it should be exits with.
 _WRONG = 3
@@ -46,16 +52,16 @@ def reads(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _time_range(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give *command* the options that say which seconds it is about."""
-    last = click.option("--to", "last", type=_Second(), help="end, as --from  [default: the last sealed second]")
+def _time_range(ends: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what gives a command the options that say which seconds it is about; without any these go to *ends*."""
+    last = click.option("--to", "last", type=_Second(), help=f"end, as --from  [default: {ends}]")
     first = click.option(
         "--from",
         "first",
         type=_Second(),
         help="begin: ISO 8601 with a zone, or UNIX seconds  [default: a day before the end]",
     )
-    return first(last(command))
+    return lambda command: first(last(command))
 
 
 @click.group()
@@ -274,8 +280,9 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
 
 @lake.command()
 @reads
-@_time_range
-@click.option("--callbacks", is_flag=True, help="also read the callback topics and compare each callback")
+@_time_range("up to where the landing has come, and to ten minutes ago if it is behind")
+@click.option("--callbacks", is_flag=True, help="also read callback and reply topics, and compare each callback")
+@click.option("--late-ms", type=click.IntRange(min=0), help="callbacks that are later than this are a finding")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
 @click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="findings to show")
 @json_option
@@ -283,6 +290,7 @@ def audit(
     first: int | None,
     last: int | None,
     callbacks: bool,
+    late_ms: int | None,
     report: Path | None,
     show: int,
     as_json: bool,
@@ -293,28 +301,49 @@ def audit(
 
     Computes from the requests alone what each second of each partition should
     have fired. What comes of it is appended to the tables audit_seconds and
-    audit_findings. Exits with 3 if anything is wrong.
+    audit_findings. Exits with 0 if nothing is wrong, and all that should have
+    been sealed was judged; with 3 if anything is wrong; and with 1 if nothing
+    is, and not all could be judged.
     """
     with needs("lake"):
         from kafka_timers.lake.audit import audit as run
-        from kafka_timers.lake.report import printed, write
+        from kafka_timers.lake.report import document, printed, write
     settings = LakeSettings(**given)
-    now_s = int(HostClock().wall_s())
-    told = run(session_of(settings), settings, now_s, first=first, last=last, callbacks=callbacks, shown=show)
+    spark, now_s = session_of(settings), int(HostClock().wall_s())
+    told = run(
+        spark,
+        settings,
+        now_s,
+        first=first,
+        last=last,
+        callbacks=callbacks,
+        late_ms=late_ms,
+        shown=show,
+        service=_service_of(settings),
+    )
     if report:
         write(told, report)
     if as_json:
-        rows = ("findings", "lateness", "course", "found")
-        lists = {name: [row.asDict() for row in getattr(told, name) or ()] for name in rows}
-        click.echo(json.dumps({field.name: getattr(told, field.name) for field in dataclasses.fields(told)} | lists))
+        click.echo(json.dumps(document(told)))
     else:
         Console().print(printed(told))
-    sys.exit(_WRONG if told.kinds else 0)
+    sys.exit(_WRONG if told.kinds else bool(told.undecided))
+
+
+def _service_of(settings: LakeSettings) -> "Service | None":
+    """Return what the brokers tell of the service; None when none answers, as for an audit of tables alone."""
+    from kafka_timers.lake.service import look_at
+
+    try:
+        return asyncio.run(look_at(settings.kafka, settings.topic_prefix))
+    except BrokerError as error:
+        log.warning("%s", error)
+        return None
 
 
 @lake.command()
 @reads
-@_time_range
+@_time_range("the last sealed second")
 @click.option("--horizon-s", type=click.IntRange(min=1), help="dry run: how many of the fires the lake would have held")
 @click.option("--ticks-every-s", type=click.IntRange(min=1), help="dry run: how late all fires with fewer ticks")
 @json_option

@@ -18,9 +18,14 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
     promote     far requests → timer-request, as copies, before they come due
     query       views for SQL; many cancels or moves at once
     time_range  what the tables have of a time range, and no more
-    findings    what is wrong with a time range (pure)
     proof       what seals tell of what was read, and of each other (pure)
     altered     rows that do not say what their records do (pure)
+    coverage    which seconds of which partitions an audit can judge
+    service     which cluster it is, and how far its topics go
+    findings    what is wrong with the seals of a time range (pure)
+    callbacks   what is wrong with callbacks and tombstones (pure)
+    answers     what is wrong with answers (pure)
+    comparison  callbacks and answers, read from Kafka and compared
     audit       seals against requests, callbacks against both
     publish     the chain of seals, to be kept where nobody can change it
     prove       what became of one timer, as a proof

@@ -1,45 +1,36 @@
 """
 The audit of a time range: judges what was sealed in it by what was landed, and writes down what comes of it.
 
-Only what is complete is judged: seals whose requests have all been landed.
+Only what is complete is judged: seals whose requests have all been landed. What is missing of the time range is a
+finding, or is said to be undecided; what is not looked at is listed.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+import kafka_timers
 from kafka_timers.lake.altered import altered_records, altered_seal_rows
-from kafka_timers.lake.findings import (
-    COUNTS,
-    callback_findings,
-    callbacks_of,
-    checked,
-    expected,
-    gaps,
-    lateness,
-    seal_findings,
-    unpromoted,
-)
+from kafka_timers.lake.comparison import Comparison
+from kafka_timers.lake.coverage import Coverage, coverage_of
+from kafka_timers.lake.findings import COUNTS, checked, expected, gaps, late_seals, seal_findings, unpromoted
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, unread
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, due_of
-from kafka_timers.lake.session import kafka_options
-from kafka_timers.lake.tables import append, constant, read, root_of
+from kafka_timers.lake.service import Service
+from kafka_timers.lake.tables import append, read, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["Audit", "audit"]
 
 _LATENESS = ("lateness_p99_ms", "lateness_max_ms")
-_CALLBACKS = "partition int, offset bigint, topic string, second bigint, at_ms bigint"
 # Each topic is landed by itself, so a seal may be there for a while before its rejects are.
 _SETTLED_MS = 600_000
-# Callbacks are read from this long before the time range, where an early one may lie, until this long behind its last
-# seal.
-_AROUND_MS = 3_600_000
 # Of the plots over time.
 _POINTS_MAX = 720
 
@@ -53,7 +44,10 @@ class Audit:
         audited_s: UNIX second in which it began; names its rows in the tables.
         first: UNIX second in which the time range begins.
         last: UNIX second in which it ends.
-        sealed_to: the last second that was judged, by partition.
+        partitions: how many the service runs with.
+        sealed: first and last second of the time range that were judged, by partition.
+        undecided: what could not be told, each as a sentence.
+        unchecked: what was not looked at, each as a sentence.
         seals: how many were judged; slices of one second are one.
         due: timers that were to be judged, as the requests tell: fired + rejected.
         fired: see *due*.
@@ -61,16 +55,24 @@ class Audit:
         late: of *due*, read after their second had been scanned.
         kinds: how many findings there are of each kind.
         findings: the first of them: kind, partition, offset, second, detail.
-        lateness: of each callback topic: topic, callbacks, p50, p99, p999, max; None when callbacks were not read.
+        lateness: of each callback topic: topic, callbacks, p50, p99, p999, max, by_worker; None when callbacks were not
+            read.
         step_s: seconds between the points of *course*.
         course: of each point: at (UNIX second), fired, lateness_p99_ms, lateness_max_ms, as sealed.
         found: of each point that has any: at, findings.
+        prefix: of the service's topics.
+        cluster: id of the Kafka cluster, empty if no broker has told it.
+        lake: where the tables lie.
+        versions: of kafka-timers and of Spark.
     """
 
     audited_s: int
     first: int
     last: int
-    sealed_to: dict[int, int]
+    partitions: int
+    sealed: dict[int, tuple[int, int]]
+    undecided: list[str]
+    unchecked: list[str]
     seals: int
     due: int
     fired: int
@@ -82,6 +84,17 @@ class Audit:
     step_s: int
     course: Sequence[Row]
     found: Sequence[Row]
+    prefix: str
+    cluster: str
+    lake: str
+    versions: dict[str, str]
+
+
+class _Told(NamedTuple):
+    """What a judging has found that is in no table, see `Audit`."""
+
+    lateness: Sequence[Row] | None
+    unchecked: list[str]
 
 
 def audit(
@@ -92,7 +105,9 @@ def audit(
     first: int | None = None,
     last: int | None = None,
     callbacks: bool = False,
+    late_ms: int | None = None,
     shown: int = 20,
+    service: Service | None = None,
 ) -> Audit:
     """
     Judge what was sealed in a time range, and append what comes of it to `audit_seconds` and `audit_findings`.
@@ -100,18 +115,22 @@ def audit(
     Args:
         spark: the session.
         settings: say where lake and brokers are.
-        now_s: UNIX seconds; names the audit.
+        now_s: UNIX seconds by the host's clock; names the audit.
         first: UNIX second in which the time range begins; None is a day before its end.
-        last: UNIX second in which it ends; None is the last one that is sealed.
+        last: UNIX second in which it ends; None is up to where the landing has come.
         callbacks: whether to read the callback topics.
+        late_ms: most milliseconds that a callback may be late; None is any.
         shown: how many of the findings to return.
+        service: what the brokers tell; None if none answers: then nobody can tell whether what is not sealed was not
+            landed either.
 
     Raises:
-        LakeError: nothing is sealed in the time range.
+        LakeError: nothing is landed.
     """
-    with time_range_of(spark, settings, first, last) as within:
-        late_ms = _judge(spark, settings, within, now_s, callbacks=callbacks)
-        first, last, sealed_to = within.first, within.last, within.sealed_to
+    coverage = coverage_of(spark, settings, now_s, first, last, service)
+    first, last = coverage.first, coverage.last
+    with time_range_of(spark, settings, first, last, may_be_empty=True) as within:
+        told = _judge(spark, settings, within, coverage, now_s, callbacks=callbacks, late_ms=late_ms)
     # What was written is not computed again.
     seconds, findings = (
         read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
@@ -129,49 +148,65 @@ def audit(
         audited_s=now_s,
         first=first,
         last=last,
-        sealed_to=sealed_to,
+        partitions=coverage.partitions,
+        sealed=dict(coverage.sealed),
+        undecided=coverage.undecided,
+        unchecked=told.unchecked,
         **sums.asDict(),
         kinds={row["kind"]: row["count"] for row in findings.groupBy("kind").count().orderBy("kind").collect()},
         findings=findings.orderBy("second", "partition", "offset", "kind").limit(shown).collect(),
-        lateness=late_ms,
+        lateness=told.lateness,
         step_s=step_s,
         course=course.agg(F.sum("fired").alias("fired"), *(F.max(each).alias(each) for each in _LATENESS))
         .orderBy("at")
         .collect(),
         found=findings.groupBy(at).agg(F.count(F.lit(1)).alias("findings")).orderBy("at").collect(),
+        prefix=settings.topic_prefix,
+        cluster=service.cluster if service else "",
+        lake=root_of(settings),
+        versions={"kafka-timers": kafka_timers.__version__, "spark": pyspark.__version__},
     )
 
 
 def _judge(
-    spark: SparkSession, settings: LakeSettings, within: TimeRange, now_s: int, *, callbacks: bool
-) -> Sequence[Row] | None:
-    """Append what is to be said of each seal, and what is wrong; return how late callbacks were, if they are read."""
+    spark: SparkSession,
+    settings: LakeSettings,
+    within: TimeRange,
+    coverage: Coverage,
+    now_s: int,
+    *,
+    callbacks: bool,
+    late_ms: int | None,
+) -> _Told:
+    """Append what is to be said of each seal, and what is wrong; return what else there is to tell."""
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
     outcomes = within.outcomes()
     if callbacks:
         outcomes = within.keep(outcomes)
     wanted = within.keep(expected(outcomes))
-    newest_ms = within.sealed.agg(F.max("appended_ms")).collect()[0][0]
-    seconds = checked(within.sealed.where(F.col("last") >= within.first), wanted, newest_ms - _SETTLED_MS)
+    newest_ms = within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0
+    in_range = within.sealed.where(F.col("last") >= within.first)
+    seconds = checked(in_range, wanted, newest_ms - _SETTLED_MS)
     seconds = within.keep(seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))}))
     append(seconds, root, AUDIT_SECONDS)
 
+    told = _Told(None, _unchecked(coverage, callbacks=callbacks))
     findings = gaps(within.sealed).where(F.col("second") >= within.first)
+    findings = findings.unionByName(coverage.findings(spark))
     for more in _proof_of(spark, root, within):
         findings = findings.unionByName(more)
+    if late_ms is not None:
+        findings = findings.unionByName(late_seals(in_range, late_ms))
     if not seconds.where(~F.col("ok")).isEmpty():
         findings = findings.unionByName(seal_findings(seconds, outcomes))
-    in_range = last_second(F.col("end_ms")).between(within.first, within.last)
-    if not wanted.where(F.col("fence").isNull() & in_range).isEmpty():
+    is_due = last_second(F.col("end_ms")).between(within.first, within.last)
+    if not wanted.where(F.col("fence").isNull() & is_due).isEmpty():
         findings = findings.unionByName(unpromoted(outcomes.where(F.col("sealed_in") >= within.first)))
-    told = None
     if callbacks:
-        judged = outcomes.where(F.col("sealed_in") >= within.first)
-        received = _received(spark, settings, judged, within.first * 1000 - _AROUND_MS, newest_ms + _AROUND_MS)
-        findings = findings.unionByName(
-            callback_findings(outcomes, received, within.intervals, within.first, within.last)
-        )
-        told = lateness(judged, received).orderBy("topic").collect()
+        came = Comparison(spark, settings, within, outcomes, coverage)
+        for more in came.findings(late_ms):
+            findings = findings.unionByName(more)
+        told = _Told(came.lateness, [*told.unchecked, *came.unchecked])
     append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
     return told
 
@@ -186,23 +221,13 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange) -> Iterator[Dat
     yield altered_records(within.appended)
 
 
-def _received(spark: SparkSession, settings: LakeSettings, outcomes: DataFrame, from_ms: int, to_ms: int) -> DataFrame:
-    """Return what lies in the callback topics that *outcomes* name, of a time range."""
-    topics = [row[0] for row in outcomes.where(F.col("reason").isNull()).select("topic").distinct().collect()]
-    if not topics:
-        return constant(spark, [], _CALLBACKS)
-    records = spark.read.format("kafka").options(
-        **{
-            **kafka_options(settings.kafka),
-            "kafka.isolation.level": "read_committed",
-            # A topic that is named and is not there any more is passed over: its callbacks are missing.
-            "subscribePattern": "|".join(re.escape(topic) for topic in topics),
-            "startingTimestamp": str(from_ms),
-            "startingOffsetsByTimestampStrategy": "latest",
-            "endingTimestamp": str(to_ms),
-            "includeHeaders": "true",
-            # As is what a topic's retention deletes meanwhile.
-            "failOnDataLoss": "false",
-        }
-    )
-    return callbacks_of(records.load())
+def _unchecked(coverage: Coverage, *, callbacks: bool) -> list[str]:
+    """Return what is not looked at, whatever is in the topics."""
+    told = [
+        f"the seconds of partition {number} before {since}: no seal of them is in the lake"
+        for number, (since, _) in sorted(coverage.sealed.items())
+        if since > coverage.first
+    ]
+    if not callbacks:
+        told.append("callbacks, tombstones and answers: give --callbacks")
+    return told

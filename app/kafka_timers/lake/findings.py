@@ -1,8 +1,8 @@
 """
-What is wrong: what should have fired, computed from requests, against what was sealed and what was received.
+What is wrong with seals: what should have fired, computed from requests, against what was sealed.
 
-Seals are compared by counts and digest, which costs a pass over the requests. Callbacks are compared one by one: each
-names its request in a header.
+Seals are compared by counts and digest, which costs a pass over the requests. Callbacks are compared one by one, see
+`callbacks`.
 """
 
 from functools import reduce
@@ -11,25 +11,24 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER
-from kafka_timers.lake.outcomes import counted_as, due_ms, figures, fires
-from kafka_timers.lake.schema import AUDIT_SECONDS, asked_ms
+from kafka_timers.lake.outcomes import counted_as, figures
+from kafka_timers.lake.schema import AUDIT_SECONDS
 
 __all__ = [
     "ADVICE",
     "COUNTS",
-    "callback_findings",
-    "callbacks_of",
     "checked",
     "expected",
     "gaps",
-    "lateness",
+    "late_seals",
     "seal_findings",
     "unpromoted",
 ]
 
 # What to do about a finding of each kind.
 ADVICE = {
+    "unsealed": "Nobody serves the partition, or has done so for the rest of the time range: its timers do not fire. "
+    "Run `kafka-timers status`, and look at workers and oscillators.",
     "seal-count": "The seal counts other requests than the log has. Keep timer-request and timer-sealed as they are; "
     "an audit with --callbacks shows each callback that is missing or too many.",
     "seal-digest": "The seal counts as many requests as the log has, but not the same. Audit with --callbacks.",
@@ -44,7 +43,15 @@ ADVICE = {
     "not-promoted": "Run `kafka-timers lake promote`: it fires at once then. Promote more often from now on.",
     "missing": "The callback is not in its topic. If that topic's retention has not deleted it, make the timer again.",
     "doubled": "Receivers that read committed records have it more than once. With at-least-once this may be.",
-    "early": "The callback was there before it was due. Compare the clocks of brokers and oscillators.",
+    "early": "The callback was there before it was due. Compare the clocks of brokers and oscillators, and ask who "
+    "else writes to its topic.",
+    "late": "Callbacks came, or were sealed, later than --late-ms allows. See TimersLate in docs/operate.md.",
+    "content": "The callback, or its tombstone, is not what was asked for. Who else writes to its topic?",
+    "partition": "The callback lies in another partition than asked for, or than its key gives. Were partitions added "
+    "to its topic within the time range?",
+    "order": "Two callbacks of one moment are not in the order of their requests. Who else writes to their topic?",
+    "answer": "A cancel or a move was answered otherwise than it turned out, or not at all. With at-least-once, an "
+    "owner may have been paused.",
     "stale-version": "The timer had been cancelled or moved in time, and fired all the same.",
     "unexpected": "The callback is of no request that was to fire. Who else writes to this topic?",
 }
@@ -171,6 +178,32 @@ def gaps(sealed: DataFrame) -> DataFrame:
     )
 
 
+def late_seals(sealed: DataFrame, late_ms: int) -> DataFrame:
+    """
+    Return a finding for each partition of which seals say that callbacks were later than *late_ms*.
+
+    Args:
+        sealed: rows of `totals`.
+        late_ms: most milliseconds that a callback may be late.
+
+    Returns:
+        kind string (late), partition int, offset bigint (null), second bigint: of the worst, detail string.
+    """
+    late = sealed.where(F.col("lateness_max_ms") > late_ms).groupBy("partition")
+    told = late.agg(F.count(F.lit(1)).alias("times"), F.max(F.struct("lateness_max_ms", "last")).alias("worst"))
+    detail = F.format_string(
+        f"%d seals say that callbacks were more than {late_ms} ms late, the latest by %d ms",
+        *("times", "worst.lateness_max_ms"),
+    )
+    return told.select(
+        F.lit("late").alias("kind"),
+        "partition",
+        _no_offset(),
+        F.col("worst.last").alias("second"),
+        detail.alias("detail"),
+    )
+
+
 def unpromoted(outcomes: DataFrame) -> DataFrame:
     """
     Return a finding for each far request whose second is sealed, and of which workers have no copy.
@@ -187,138 +220,6 @@ def unpromoted(outcomes: DataFrame) -> DataFrame:
         *_REQUEST,
         "second",
         F.lit("no worker has it: the lake has not promoted it").alias("detail"),
-    )
-
-
-def callbacks_of(records: DataFrame) -> DataFrame:
-    """
-    Return the callbacks among the records of callback topics.
-
-    Args:
-        records: topic string, timestamp timestamp, headers array<struct<key string, value binary>>, as Spark reads them
-            from Kafka. What lacks the service's headers is another's, and left out.
-
-    Returns:
-        partition int and offset bigint of the request, topic string, second bigint that the callback says it is for,
-        at_ms bigint: the record's time.
-    """
-
-    def header(name: str) -> Column:
-        # The first one counts.
-        named = F.filter("headers", lambda each: each["key"] == name)
-        return F.get(named, F.lit(0))["value"].cast("string")
-
-    request = F.regexp_extract(header(REQUEST_HEADER), "^([0-9]{1,9}:[0-9]{1,18})$", 1)
-    return records.select(
-        F.split_part(request, F.lit(":"), F.lit(1)).cast("int").alias("partition"),
-        F.split_part(request, F.lit(":"), F.lit(2)).cast("bigint").alias("offset"),
-        "topic",
-        header(EXPIRY_HEADER).cast("bigint").alias("second"),
-        F.unix_millis("timestamp").alias("at_ms"),
-    ).where(F.col("offset").isNotNull() & F.col("second").isNotNull())
-
-
-def callback_findings(
-    outcomes: DataFrame, callbacks: DataFrame, intervals: DataFrame, first: int, last: int
-) -> DataFrame:
-    """
-    Return what is wrong with callbacks.
-
-    Args:
-        outcomes: rows of `outcomes_of`, of all requests that are due in the time range or sealed in it.
-        callbacks: rows of `callbacks_of`, of the time range and some time around it.
-        intervals: those that *outcomes* was made by.
-        first: UNIX second in which the time range begins.
-        last: UNIX second in which it ends.
-
-    Returns:
-        kind string (missing, doubled, early, stale-version or unexpected), partition int, offset bigint,
-        second bigint, detail string.
-    """
-    received = callbacks.groupBy(*_REQUEST).agg(
-        F.count(F.lit(1)).alias("times"),
-        F.min("at_ms").alias("at_ms"),
-        F.min_by("topic", "at_ms").alias("seen_in"),
-        F.min_by("second", "at_ms").alias("says"),
-    )
-    came, back = F.col("times").isNotNull(), F.col("taken_by").isNotNull()
-    is_due = F.col("fence").isNotNull() & ~back & F.col("reason").isNull()
-    # Whoever fires at ticks alone fires all of a second with its tick, and seals whole seconds.
-    is_by_millis = F.col("sealed_ms") % 1000 != 0
-    early_ms = F.when(is_by_millis, asked_ms()).otherwise(F.col("second") * 1000) - F.col("at_ms")
-    why_not = F.coalesce(F.concat(F.lit("it was rejected, "), "reason"), F.lit("no worker had taken a copy of it"))
-    other = (F.col("says") != F.col("second")) | (F.col("seen_in") != F.col("topic"))
-    said = F.format_string
-    findings = [
-        ("missing", is_due & ~came, said("no callback in %s", "topic")),
-        ("doubled", is_due & (F.col("times") > 1), said("%d callbacks, the first in %s", "times", "seen_in")),
-        ("early", is_due & (early_ms > 0), said("callback in %s %d ms before it was due", "seen_in", early_ms)),
-        ("stale-version", came & back, said("callback in %s, and record %d had withdrawn it", "seen_in", "taken_by")),
-        ("unexpected", came & ~back & ~is_due, said("callback in %s, and %s", "seen_in", why_not)),
-        (
-            "unexpected",
-            came & is_due & other,
-            said("callback in %s for second %d; asked for were %s and second %d", "seen_in", "says", "topic", "second"),
-        ),
-    ]
-    told = F.array(
-        *(
-            F.when(is_so, F.struct(F.lit(kind).alias("kind"), detail.alias("detail")))
-            for kind, is_so, detail in findings
-        )
-    )
-    known = (
-        outcomes.where(F.col("sealed_in").between(first, last))
-        .join(received, [*_REQUEST], "left")
-        .select(*_REQUEST, F.coalesce("second", "sealed_in").alias("second"), F.explode(told).alias("told"))
-        .where(F.col("told").isNotNull())
-        .select("told.kind", *_REQUEST, "second", "told.detail")
-    )
-    # What was made after the last seal may not have been landed.
-    passed = intervals.groupBy("partition").agg(F.max("fence").alias("passed"))
-    strangers = (
-        received.where(F.col("says").between(first, last))
-        .join(outcomes.select(*_REQUEST), [*_REQUEST], "anti")
-        .join(passed, "partition", "left")
-        .where(F.col("passed").isNull() | (F.col("offset") < F.col("passed")))
-        .select(
-            F.lit("unexpected").alias("kind"),
-            *_REQUEST,
-            F.col("says").alias("second"),
-            F.format_string("callback in %s, and no such request is due in its second", "seen_in").alias("detail"),
-        )
-    )
-    return known.unionByName(strangers)
-
-
-def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
-    """
-    Return how late callbacks were: from when they were due, or from their request's append if that was later.
-
-    One that is due within a second, and had fired with its tick, was not late.
-
-    Args:
-        outcomes: rows of `outcomes_of`.
-        callbacks: rows of `callbacks_of`; of a doubled one the first counts.
-
-    Returns:
-        topic string, callbacks bigint, and in milliseconds p50, p99, p999 and max, bigint.
-    """
-    received = callbacks.groupBy(*_REQUEST).agg(F.min("at_ms").alias("at_ms"))
-    shares = F.percentile_approx("late_ms", [0.5, 0.99, 0.999], 10_000)
-    return (
-        fires(outcomes)
-        .where(F.col("reason").isNull())
-        .join(received, [*_REQUEST])
-        .select("topic", F.greatest(F.col("at_ms") - due_ms(), F.lit(0)).alias("late_ms"))
-        .groupBy("topic")
-        .agg(F.count(F.lit(1)).alias("callbacks"), shares.alias("shares"), F.max("late_ms").alias("max"))
-        .select(
-            "topic",
-            "callbacks",
-            *(F.col("shares")[at].alias(name) for at, name in enumerate(("p50", "p99", "p999"))),
-            "max",
-        )
     )
 
 

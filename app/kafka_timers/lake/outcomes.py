@@ -153,13 +153,22 @@ def outcomes_of(
         timer_id string, topic string, and: reason string, why it was rejected; taken_by bigint, offset of what withdrew
         it; far bool, whether it fires by a copy; sealed_ms bigint and fence bigint, end and fence of the seal that has
         it, null while there is none; sealed_in bigint, the last second of that seal; late bool, whether it was read
-        after its moment had been scanned; digests int, how that seal counts what fired.
+        after its moment had been scanned; digests int, how that seal counts what fired; callback bigint and asks struct
+        of the request.
 
         It has fired if sealed_in is there and reason and taken_by are not. What is far and has no copy that workers
         took has the seal of its moment, and fence null.
     """
     timers = requests.where(F.col("kind") == REQUEST).select(
-        *_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic", asked_ms().alias("asked_ms")
+        *_REQUEST,
+        "appended_ms",
+        "second",
+        "millis",
+        "timer_id",
+        "topic",
+        "callback",
+        "asks",
+        asked_ms().alias("asked_ms"),
     )
     moments = timers.select("partition", F.col("asked_ms").alias("at")).distinct()
     found = first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms")
@@ -193,6 +202,8 @@ def outcomes_of(
         fence.alias("fence"),
         "late",
         F.col("interval.digests").alias("digests"),
+        "callback",
+        "asks",
     )
 
 

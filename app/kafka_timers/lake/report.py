@@ -1,13 +1,19 @@
 """What the lake's jobs have found out, for people: on a terminal, and an audit also as a page that stands alone."""
 
+import dataclasses
+import hashlib
+import json
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 from pyspark.sql import Row
 from rich.console import Group
 from rich.table import Table
@@ -18,12 +24,14 @@ from kafka_timers.lake.audit import Audit
 from kafka_timers.lake.findings import ADVICE
 from kafka_timers.lake.forecast import Forecast
 
-__all__ = ["behind", "moment", "page_of", "printed", "printed_forecast", "printed_rows", "write"]
+__all__ = ["document", "moment", "page_of", "printed", "printed_forecast", "printed_rows", "write"]
 
 _BAR_CELLS = 30
 
-# A partition that ended this long before the others is told of: nobody may be serving it.
-_BEHIND_S = 60
+# Above this many milliseconds the numbers of an axis are powers of ten.
+_FINE_MS_MAX = 5_000
+_LATE = ("callbacks", "p50", "p99", "p999", "max")
+_ROWS = ("findings", "lateness", "course", "found")
 
 
 def moment(second: int) -> str:
@@ -31,10 +39,17 @@ def moment(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def behind(told: Audit) -> dict[int, int]:
-    """Return the partitions that were judged only up to some time before the end, and that second."""
-    newest = max(told.sealed_to.values())
-    return {number: last for number, last in sorted(told.sealed_to.items()) if last < newest - _BEHIND_S}
+def document(told: Audit) -> dict[str, Any]:
+    """
+    Return *told* as JSON, with `sha256`: the digest of all else in it.
+
+    That is of the document without it, as JSON with sorted keys and without spaces, in UTF-8.
+    """
+    lists = {name: [row.asDict() for row in getattr(told, name) or ()] for name in _ROWS}
+    plain = {each.name: getattr(told, each.name) for each in dataclasses.fields(told)} | lists
+    plain["sealed"] = {str(number): list(ends) for number, ends in sorted(told.sealed.items())}
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return plain | {"sha256": hashlib.sha256(canonical.encode()).hexdigest()}
 
 
 def printed(told: Audit) -> Group:
@@ -43,17 +58,19 @@ def printed(told: Audit) -> Group:
     for name, value in _figures(told):
         figures.add_row(name, value)
     parts: list[Table | Text] = [figures]
-    for number, last in behind(told).items():
-        parts.append(Text(f"partition {number} is sealed only up to {moment(last)} UTC: is it served?", "yellow"))
     if told.lateness is not None:
         topics = _table("topic", "callbacks", "late, ms: p50", "p99", "p99.9", "max")
         for row in told.lateness:
-            topics.add_row(Text(row["topic"]), *(f"{row[name]:,}" for name in row.asDict() if name != "topic"))
+            topics.add_row(Text(row["topic"]), *(f"{row[name]:,}" for name in _LATE))
         parts += [Text(), topics]
-    parts.append(Text())
+    parts += [Text(), *(Text(f"not checked: {each}", "dim") for each in told.unchecked)]
+    parts += [Text(f"could not be told: {each}", "yellow") for each in told.undecided]
+    parts.append(Text(f"SHA-256 of this result: {document(told)['sha256']}", "dim"))
     if not told.kinds:
-        parts.append(Text("nothing is wrong", "green"))
+        found = "nothing wrong was found, but not all could be judged" if told.undecided else "nothing is wrong"
+        parts.append(Text(found, "yellow" if told.undecided else "green"))
         return Group(*parts)
+    parts.append(Text())
     kinds = _table("finding", "times", "what to do")
     for kind, times in told.kinds.items():
         kinds.add_row(Text(kind, "red"), f"{times:,}", ADVICE[kind])
@@ -120,7 +137,8 @@ def page_of(told: Audit) -> str:
     return env.get_template("report.html.jinja").render(
         told=told,
         figures=_figures(told),
-        behind=behind(told),
+        named=_named(told),
+        sealed=sorted(told.sealed.items()),
         total=total,
         left=total - len(told.findings),
         advice=ADVICE,
@@ -133,7 +151,7 @@ def _figures(told: Audit) -> Sequence[tuple[str, str]]:
     return [
         ("from", f"{moment(told.first)} UTC ({told.first})"),
         ("to", f"{moment(told.last)} UTC ({told.last})"),
-        ("partitions", f"{len(told.sealed_to):,}"),
+        ("partitions judged", f"{len(told.sealed):,} of {told.partitions:,}"),
         ("seals checked", f"{told.seals:,}"),
         ("due", f"{told.due:,}"),
         ("fired", f"{told.fired:,}"),
@@ -141,6 +159,17 @@ def _figures(told: Audit) -> Sequence[tuple[str, str]]:
         ("read after their second", f"{told.late:,}"),
         ("latest, as sealed", f"{latest_ms:,} ms"),
         ("callbacks", "not read" if told.lateness is None else "compared one by one"),
+    ]
+
+
+def _named(told: Audit) -> Sequence[tuple[str, str]]:
+    """Return what names the instance and the result."""
+    return [
+        ("topic prefix", told.prefix or "none"),
+        ("Kafka cluster", told.cluster or "unknown: no broker answered"),
+        ("lake", told.lake),
+        ("made by", ", ".join(f"{name} {version}" for name, version in told.versions.items())),
+        ("SHA-256 of the result", document(told)["sha256"]),
     ]
 
 
@@ -173,26 +202,27 @@ def _plots(told: Audit) -> Sequence[Figure]:
 
     if told.lateness:
         figure, axes = plots.plain("Lateness by topic, as received", "ms", height=1.2 + 0.35 * len(told.lateness))
-        names = [row["topic"] for row in told.lateness]
-        for name, label, color in (("max", "max", plots.GREY), ("p99", "p99", plots.BLUE), ("p50", "p50", "black")):
-            values = [row[name] for row in told.lateness]
-            axes.plot(values, range(len(names)), "o", color=color, label=label)
-        axes.set_yticks(range(len(names)), names)
-        axes.set_ylim(-0.5, len(names) - 0.5)
-        axes.invert_yaxis()
-        axes.set_xlabel("ms")
-        axes.set_ylabel("")
-        axes.set_xscale("symlog", linthresh=10)
-        # From 0 on, or latenesses that are close to each other would lie between two numbers of the axis.
-        axes.set_xlim(0, 2 * max(10, *(row["max"] for row in told.lateness)))
-        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-        axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        _draw_lateness(axes, told.lateness)
         drawn.append(figure)
 
     figure, axes = plots.over_time("Lateness, as sealed", "ms")
-    for name, label, color in (("lateness_max_ms", "max", plots.GREY), ("lateness_p99_ms", "p99", plots.BLUE)):
-        values = [row[name] for row in told.course]
-        axes.plot([plots.moment(second) for second in at], values, ".-", color=color, label=label, linewidth=1)
+    # Where nothing fired there is no lateness, and so a gap. The wider line stays visible below the other one.
+    fired = {row["at"]: row for row in told.course if row["fired"]}
+    every = range(told.first, told.last + 1, told.step_s)
+    for name, label, color, width in (
+        ("lateness_max_ms", "max", plots.GREY, 2.5),
+        ("lateness_p99_ms", "p99", plots.BLUE, 1.0),
+    ):
+        values = [fired[second][name] if second in fired else math.nan for second in every]
+        axes.plot(
+            [plots.moment(second) for second in every],
+            values,
+            ".-",
+            color=color,
+            label=label,
+            linewidth=width,
+            markersize=3 + width,
+        )
     axes.set_xlim(limits)
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False)
@@ -207,3 +237,29 @@ def _plots(told: Audit) -> Sequence[Figure]:
         axes.set_xlim(limits)
         drawn.append(figure)
     return drawn
+
+
+def _draw_lateness(axes: Axes, lateness: Sequence[Row]) -> None:
+    names = [row["topic"] + (" *" if row["by_worker"] else "") for row in lateness]
+    # A ring around a dot around a line: of those that lie on each other all are seen.
+    styles: list[tuple[str, dict[str, Any]]] = [
+        ("max", {"marker": "o", "markersize": 11, "markerfacecolor": "none", "color": plots.RED}),
+        ("p99", {"marker": "o", "markersize": 6, "color": plots.BLUE}),
+        ("p50", {"marker": "|", "markersize": 14, "color": "black"}),
+    ]
+    for name, style in styles:
+        axes.plot([row[name] for row in lateness], range(len(names)), linestyle="none", label=name, **style)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.5, len(names) - 0.5)
+    axes.invert_yaxis()
+    axes.set_xlabel("ms" + (" (*: by the clock of a worker)" if any(row["by_worker"] for row in lateness) else ""))
+    axes.set_ylabel("")
+    most = max(10, *(row["max"] for row in lateness))
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(-0.2, 2 * most)
+    steps = (1, 2, 5) if most <= _FINE_MS_MAX else (1,)
+    ticks = [step * 10**power for power in range(len(str(2 * most))) for step in steps]
+    axes.xaxis.set_major_locator(FixedLocator([0, *(tick for tick in ticks if tick <= 2 * most)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))

@@ -61,7 +61,7 @@ class TimeRange:
 
 @contextmanager
 def time_range_of(
-    spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None
+    spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None, *, may_be_empty: bool = False
 ) -> Iterator[TimeRange]:
     """
     Yield what lies in the lake of the seconds from *first* to *last*, both included.
@@ -73,6 +73,7 @@ def time_range_of(
         settings: say where the lake is.
         first: UNIX second; None is a day before the end.
         last: UNIX second; None is the last one that is sealed.
+        may_be_empty: whether there may be nothing sealed in it.
 
     Raises:
         LakeError: nothing is sealed in the time range.
@@ -85,7 +86,7 @@ def time_range_of(
             # Sent to all that it is joined with, it takes some hundred bytes a row of everyone's memory.
             return F.broadcast(frame) if rows <= _BROADCAST_ROWS else frame
 
-        yield _read(spark, settings, first, last, keep)
+        yield _read(spark, settings, first, last, keep, may_be_empty=may_be_empty)
 
 
 def _read(
@@ -94,6 +95,8 @@ def _read(
     first: int | None,
     last: int | None,
     keep: Callable[[DataFrame], DataFrame],
+    *,
+    may_be_empty: bool,
 ) -> TimeRange:
     root, topic = root_of(settings), Topics.of(settings.topic_prefix).requests
     seals = read(spark, root, SEALS)
@@ -111,7 +114,7 @@ def _read(
     complete = seals.where(F.col("through").isNull())
     in_range = complete.where(F.col("last") >= first).groupBy("partition").agg(F.max("last"))
     sealed_to: dict[int, int] = dict(map(tuple, in_range.collect()))
-    if not sealed_to:
+    if not sealed_to and not may_be_empty:
         raise LakeError(
             f"nothing is sealed from {first} to {last} in the lake at {root}, or not all requests of it are landed: "
             "run `kafka-timers lake land`, or give another --from and --to"
@@ -164,7 +167,7 @@ def requests_of(
     """
     table = requests.select(
         *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
-        "original", "original_s", "decided", "decided_s", "condition", "expected", "first_ms",
+        "original", "original_s", "decided", "decided_s", "condition", "expected", "first_ms", "callback", "asks",
     )  # fmt: skip
     in_time = F.col("second").isNull() | (F.col("second") <= last)
     due = table.where(in_time & ((F.col("second") > after) | (F.col("offset") >= offset)))

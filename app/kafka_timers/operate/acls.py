@@ -112,6 +112,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("lake", topics.requests, "landing and promoting requests", _READ, _WRITE, _CONFIGS)
     for name, why in ((topics.sealed, "seals"), (topics.rejected, "refused requests"), (topics.oscillator, "ticks")):
         allow("lake", name, why, _READ)
+    allow("lake", topics.replies, "audit of answers", _READ)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("lake", name, "audit of callbacks", _READ, is_prefix=is_prefix)
     # Spark's readers have a group each, in which they commit nothing.

@@ -1,0 +1,121 @@
+"""
+What was answered to cancels and requests against what came of them.
+
+What an answer says is true for ever (docs/design.md, "Cancel and move"), so it can be held against the outcome: what
+was cancelled or moved has not fired, and what it was too late for has. `UNKNOWN` is always legal, since an id may have
+been forgotten. Answers tell all of this in their headers.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kafka_timers.core.wire import ANSWER_HEADER
+from kafka_timers.lake.schema import CANCEL, REQUEST
+
+__all__ = ["answer_findings", "answers_of"]
+
+_REQUEST = ("partition", "offset")
+_PLACE = "^((?:0|[1-9][0-9]{0,8}):(?:0|[1-9][0-9]{0,17}))$"
+
+
+def answers_of(records: DataFrame) -> DataFrame:
+    """
+    Return the answers among the records of reply topics.
+
+    Args:
+        records: as in `callbacks_of`.
+
+    Returns:
+        partition int and offset bigint of the record that is answered, topic string, at_ms bigint, outcome string,
+        and about_offset bigint: that of the request that the answer is about, in the same partition, or null.
+    """
+
+    def header(name: str) -> Column:
+        named = F.filter("headers", lambda each: each["key"] == name)
+        return F.get(named, F.lit(0))["value"].cast("string")
+
+    def part(name: str, number: int) -> Column:
+        place = F.regexp_extract(header(name), _PLACE, 1)
+        return F.split_part(place, F.lit(":"), F.lit(number))
+
+    told = records.select(
+        part(f"{ANSWER_HEADER}-to", 1).try_cast("int").alias("partition"),
+        part(f"{ANSWER_HEADER}-to", 2).try_cast("bigint").alias("offset"),
+        "topic",
+        F.unix_millis("timestamp").alias("at_ms"),
+        header(ANSWER_HEADER).alias("outcome"),
+        part(f"{ANSWER_HEADER}-request", 1).try_cast("int").alias("about_partition"),
+        part(f"{ANSWER_HEADER}-request", 2).try_cast("bigint").alias("about_offset"),
+    )
+    return told.where(F.col("offset").isNotNull() & F.col("outcome").isNotNull())
+
+
+def answer_findings(
+    answers: DataFrame, requests: DataFrame, outcomes: DataFrame, intervals: DataFrame, first: int, last: int
+) -> DataFrame:
+    """
+    Return the answers that are not true, and the records that were to have one and have none.
+
+    That there is none is told of a topic alone that has others, from the first of these on: one that takes no answers
+    loses them, as docs/wire.md says.
+
+    Args:
+        answers: rows of `answers_of`, of the time range and some time around it.
+        requests: rows of `requests` that are in force: all of the timer ids that are asked about.
+        outcomes: rows of `outcomes_of`, of these.
+        intervals: those that the outcomes were made by.
+        first: UNIX second in which the time range begins.
+        last: UNIX second in which it ends.
+
+    Returns:
+        kind string (answer), partition int, offset bigint (of the record that asked), second bigint, detail string.
+    """
+    named = requests.where(F.col("kind").isin(REQUEST, CANCEL)).select(
+        *_REQUEST, "kind", "appended_ms", "first_ms", F.col("asks.reply_topic").alias("reply_topic")
+    )
+    about = outcomes.select(
+        F.col("partition").alias("about_partition"),
+        F.col("offset").alias("about_offset"),
+        # It is sealed, and was not rejected.
+        (F.col("fence").isNotNull() & F.col("taken_by").isNull() & F.col("reason").isNull()).alias("has_fired"),
+        F.col("taken_by").isNotNull().alias("is_taken"),
+    )
+    asked_s = F.floor(F.col("at_ms") / 1000)
+    given = answers.where(asked_s.between(first, last))
+    both = given.join(about, ["about_partition", "about_offset"], "left")
+    both = both.join(named.select(*_REQUEST, "kind"), [*_REQUEST], "left")
+    says = F.col("outcome")
+    untrue = F.coalesce(
+        F.when(
+            says.isin("CANCELLED", "MOVED") & F.col("has_fired"),
+            F.format_string("answered %s in %s, and request %d has fired", says, "topic", "about_offset"),
+        ),
+        F.when(
+            (says == "TOO_LATE") & F.col("is_taken"),
+            F.format_string("answered %s in %s, and request %d was withdrawn", says, "topic", "about_offset"),
+        ),
+        F.when(
+            ((says == "MOVED") & (F.col("kind") == CANCEL)) | ((says == "CANCELLED") & (F.col("kind") == REQUEST)),
+            F.format_string("answered %s in %s, and what asked is a %s", says, "topic", "kind"),
+        ),
+        F.when(
+            (says == "IGNORED") & F.col("kind").isNotNull(),
+            F.format_string("answered %s in %s, and what asked has counted", says, "topic"),
+        ),
+    )
+    wrong = both.withColumn("detail", untrue).withColumn("second", asked_s).where(F.col("detail").isNotNull())
+    begins = answers.groupBy(F.col("topic").alias("reply_topic")).agg(F.min("at_ms").alias("since_ms"))
+    passed = intervals.groupBy("partition").agg(F.max("fence").alias("passed"))
+    silent = (
+        # What was sent on is answered by another name.
+        named.where(F.col("reply_topic").isNotNull() & F.col("first_ms").isNull())
+        .where(F.floor(F.col("appended_ms") / 1000).between(first, last))
+        .join(F.broadcast(begins), "reply_topic")
+        .join(F.broadcast(passed), "partition")
+        .where((F.col("appended_ms") >= F.col("since_ms")) & (F.col("offset") < F.col("passed")))
+        .join(answers.select(*_REQUEST), [*_REQUEST], "anti")
+        .withColumn("second", F.floor(F.col("appended_ms") / 1000))
+        .withColumn("detail", F.format_string("no answer in %s", "reply_topic"))
+    )
+    columns = (F.lit("answer").alias("kind"), *_REQUEST, "second", "detail")
+    return wrong.select(*columns).unionByName(silent.select(*columns)).distinct()

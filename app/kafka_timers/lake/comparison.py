@@ -1,0 +1,179 @@
+"""
+What came to callback, tombstone and reply topics of a time range, read from Kafka and compared with what was to come.
+"""
+
+import asyncio
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.lake.answers import answer_findings, answers_of
+from kafka_timers.lake.callbacks import (
+    callback_findings,
+    callbacks_of,
+    differences,
+    disordered,
+    late_callbacks,
+    lateness,
+    strange,
+    stranger_findings,
+    tombstone_findings,
+    tombstones_of,
+)
+from kafka_timers.lake.coverage import Coverage
+from kafka_timers.lake.outcomes import fires
+from kafka_timers.lake.schema import CANCEL, REQUEST, REQUESTS
+from kafka_timers.lake.service import TopicFacts, topics_of
+from kafka_timers.lake.session import kafka_options
+from kafka_timers.lake.tables import read, root_of
+from kafka_timers.lake.time_range import TimeRange
+from kafka_timers.settings import LakeSettings
+
+__all__ = ["Comparison"]
+
+# Callbacks are read from this long before the time range, where an early one may lie, until this long behind its end.
+_AROUND_MS = 3_600_000
+# Topics are those of what is due up to this long behind it.
+_SOON_S = 86_400
+# Requests that are looked up by their offsets, and not by bounds of these.
+_NAMED_MAX = 1_000
+
+
+class Comparison:
+    """
+    What came to topics in a time range, compared with what was to come.
+
+    Args:
+        spark: the session.
+        settings: say where lake and brokers are.
+        within: what was landed of the time range.
+        outcomes: what came of its requests.
+        coverage: the time range.
+
+    Attributes:
+        lateness: see `Audit`; there once the findings have been told.
+        unchecked: see `Audit`.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: LakeSettings,
+        within: TimeRange,
+        outcomes: DataFrame,
+        coverage: Coverage,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._within = within
+        self._outcomes = outcomes
+        self._judged = outcomes.where(F.col("sealed_in") >= within.first)
+        self.lateness: Sequence[Row] = []
+        self.unchecked: list[str] = []
+        self._first, self._last = coverage.first, coverage.last
+        self._from_ms, self._to_ms = self._first * 1000 - _AROUND_MS, self._last * 1000 + 999 + _AROUND_MS
+
+    def findings(self, late_ms: int | None) -> Iterator[DataFrame]:
+        """Yield what is wrong: rows of kind, partition, offset, second and detail, see `audit_findings`."""
+        table = read(self._spark, root_of(self._settings), REQUESTS)
+        # What comes early may go to a topic in which nothing was due.
+        soon = table.where(F.col("second").between(self._first, self._last + _SOON_S))
+        due = self._outcomes.where(F.col("reason").isNull()).select("topic")
+        topics = _names(due.unionByName(soon.select("topic")), F.col("topic"))
+        tombstones = _names(self._judged, F.col("asks.tombstone_topic"))
+        replies = _names(self._within.requests.where(F.col("kind").isin(REQUEST, CANCEL)), F.col("asks.reply_topic"))
+        every = topics | tombstones | replies
+        if not every:
+            return
+        facts = self.facts(every)
+        if unseen := every - facts.partitions.keys():
+            self.unchecked.append(f"{', '.join(sorted(unseen))}: no such topic, or it may not be read")
+        if facts.trimmed:
+            self.unchecked.append(
+                f"what retention may have deleted since the time range began in {', '.join(facts.trimmed)}"
+            )
+        if topics:
+            yield from self._compared(topics, facts.partitions, late_ms)
+        if tombstones:
+            came = self._within.keep(tombstones_of(self.records(tombstones)))
+            yield tombstone_findings(self._judged, came, tombstones & facts.partitions.keys() - facts.compacted)
+            if compacted := tombstones & facts.compacted:
+                self.unchecked.append(
+                    f"whether tombstones lack in {', '.join(sorted(compacted))}, since compaction takes some away"
+                )
+        if replies:
+            answers = self._within.keep(answers_of(self.records(replies)))
+            within = self._within
+            yield answer_findings(answers, within.requests, self._outcomes, within.intervals, within.first, within.last)
+
+    def _compared(
+        self, topics: Collection[str], partitions: dict[str, int], late_ms: int | None
+    ) -> Iterator[DataFrame]:
+        within, outcomes = self._within, self._outcomes
+        records = self.records(topics)
+        received = within.keep(callbacks_of(records))
+        wrong = within.keep(callback_findings(outcomes, received, partitions, within.first, within.last))
+        if wrong.where(F.col("kind") == "content").isEmpty():
+            yield wrong
+        else:
+            requests = read(self._spark, root_of(self._settings), REQUESTS)
+            yield wrong.where(F.col("kind") != "content")
+            yield differences(wrong, records, _named_by(requests, wrong.where(F.col("kind") == "content")))
+        yield disordered(self._judged, received)
+        strangers = within.keep(strange(outcomes, received, self._first, self._last))
+        if not strangers.isEmpty():
+            requests = read(self._spark, root_of(self._settings), REQUESTS)
+            asked = _named_by(requests, strangers)
+            yield stranger_findings(strangers, asked, within.intervals, self._first, self._last)
+        if late_ms is not None:
+            yield late_callbacks(self._judged, received, late_ms)
+        self.lateness = lateness(self._judged, received).orderBy("topic").collect()
+        if timed := [row["topic"] for row in self.lateness if row["by_worker"]]:
+            self.unchecked.append(
+                f"when callbacks came to {', '.join(timed)} by a broker's clock: their times are those of the workers"
+            )
+        if unknown := fires(self._judged).where(F.col("reason").isNull() & F.col("callback").isNull()).count():
+            self.unchecked.append(f"the content of {unknown:,} callbacks: an earlier version has landed their requests")
+
+    def facts(self, topics: Collection[str]) -> TopicFacts:
+        """Return what the brokers tell of *topics*."""
+        return asyncio.run(topics_of(self._settings.kafka, topics, self._first * 1000))
+
+    def records(self, topics: Collection[str]) -> DataFrame:
+        """Return the records of *topics* around the time range."""
+        return (
+            self._spark.read.format("kafka")
+            .options(
+                **{
+                    **kafka_options(self._settings.kafka),
+                    "kafka.isolation.level": "read_committed",
+                    # A topic that is named and is not there any more is passed over: its callbacks are missing.
+                    "subscribePattern": "|".join(re.escape(topic) for topic in sorted(topics)),
+                    "startingTimestamp": str(self._from_ms),
+                    "startingOffsetsByTimestampStrategy": "latest",
+                    "endingTimestamp": str(self._to_ms),
+                    "includeHeaders": "true",
+                    # As is what a topic's retention deletes meanwhile.
+                    "failOnDataLoss": "false",
+                }
+            )
+            .load()
+        )
+
+
+def _names(rows: DataFrame, name: Column) -> set[str]:
+    return {row[0] for row in rows.where(name.isNotNull()).select(name).distinct().collect()}
+
+
+def _named_by(requests: DataFrame, rows: DataFrame) -> DataFrame:
+    """Return those of *requests* that *rows* name, such that Delta passes over files by what it knows of offsets."""
+    named = rows.select("partition", "offset").distinct()
+    offsets = sorted({row[0] for row in named.select("offset").limit(_NAMED_MAX + 1).collect()})
+    if len(offsets) > _NAMED_MAX:
+        low, high = named.agg(F.min("offset"), F.max("offset")).collect()[0]
+        near = requests.where(F.col("offset").between(low, high))
+    else:
+        near = requests.where(F.col("offset").isin(offsets))
+    return near.join(F.broadcast(named), ["partition", "offset"], "semi")

@@ -1,0 +1,162 @@
+"""
+Which seconds of which partitions an audit has to judge, and which of them it can.
+
+A service that stands still appends nothing, so what time it is cannot be told by the lake alone, nor by ticks: the
+clock of the host tells it. What is not sealed is one of three things: nobody serves the partition, which is found;
+the seals are on their topic, and the landing is behind; or nobody can tell, since no broker answers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.core.wire import Topics
+from kafka_timers.errors import LakeError
+from kafka_timers.lake.schema import SEALS
+from kafka_timers.lake.service import Service
+from kafka_timers.lake.tables import constant, read, read_positions, root_of
+from kafka_timers.settings import LakeSettings
+
+__all__ = ["GRACE_S", "SETTLES_S", "Coverage", "coverage_of", "end_of"]
+
+_DAY_S = 86_400
+# A landing that is as far behind as this is told of.
+GRACE_S = 600
+# A partition in which nothing is due is sealed every five seconds; a takeover takes some more.
+SETTLES_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """
+    What is sealed of a time range.
+
+    Attributes:
+        first: UNIX second in which the time range begins.
+        last: UNIX second in which it ends.
+        partitions: how many the service runs with.
+        sealed: first and last second of the time range that can be judged, of each partition that has any.
+        unsealed: partition, second and words for each partition that nobody has sealed up to the end.
+        undecided: what could not be told, each as a sentence.
+    """
+
+    first: int
+    last: int
+    partitions: int
+    sealed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    unsealed: list[tuple[int, int, str]] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+
+    def findings(self, spark: SparkSession) -> DataFrame:
+        """Return *unsealed* as kind string, partition int, offset bigint (null), second bigint, detail string."""
+        rows = [("unsealed", partition, None, second, words) for partition, second, words in self.unsealed]
+        return constant(spark, rows, "kind string, partition int, offset bigint, second bigint, detail string")
+
+
+def end_of(now_s: int, newest_s: int, last: int | None) -> int:
+    """
+    Return the UNIX second in which the time range of an audit ends.
+
+    Args:
+        now_s: by the host's clock.
+        newest_s: in which the newest seal was appended that is landed.
+        last: that was asked for, None if none was.
+    """
+    # Up to where the landing has come, unless it is far behind.
+    reached = min(now_s, max(newest_s - SETTLES_S, now_s - GRACE_S))
+    return reached if last is None else min(last, now_s)
+
+
+def coverage_of(
+    spark: SparkSession,
+    settings: LakeSettings,
+    now_s: int,
+    first: int | None,
+    last: int | None,
+    service: Service | None,
+) -> Coverage:
+    """
+    Return what is sealed of the seconds from *first* to *last*, both included.
+
+    Args:
+        spark: the session.
+        settings: say where the lake is.
+        now_s: UNIX second, by the host's clock.
+        first: UNIX second; None is a day before the end.
+        last: UNIX second; None is up to where a landing that is not far behind has come.
+        service: None if no broker answers.
+
+    Raises:
+        LakeError: nothing is landed.
+    """
+    root, topics = root_of(settings), Topics.of(settings.topic_prefix)
+    seals, positions = read(spark, root, SEALS), read_positions(spark, root, topics.requests)
+    # Told by the tables' statistics, without reading them.
+    newest = seals.agg(F.max("appended_ms")).first()
+    if newest is None or newest[0] is None or not positions:
+        raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
+    last = end_of(now_s, newest[0] // 1000, last)
+    first = last - _DAY_S if first is None else first
+    if first > last:
+        raise LakeError(
+            f"the time range would begin at {first} and end at {last}, up to which seconds are over and landed: give "
+            "an earlier --from, or wait"
+        )
+    partitions = _partitions(seals, newest[0]) or max(positions) + 1
+    landed = constant(spark, positions.items(), "partition int, position bigint")
+    complete = seals.where(F.col("through").isNull()).join(F.broadcast(landed), "partition", "left")
+    is_landed = F.col("fence") <= F.col("position")
+
+    is_judged = is_landed & F.col("last").between(first, last)
+
+    def ends(since: int) -> dict[int, Row]:
+        rows = complete.where(F.col("last") >= since).groupBy("partition")
+        found = rows.agg(
+            F.max(F.when(is_landed, F.col("last"))).alias("done"),
+            F.max("last").alias("newest"),
+            F.min(F.when(is_judged, F.col("first"))).alias("begins"),
+            F.max(F.when(is_judged, F.col("last"))).alias("ends"),
+        )
+        return {row["partition"]: row for row in found.collect()}
+
+    told = Coverage(first, last, partitions)
+    known = ends(first)
+    if len(known.keys() & set(range(partitions))) < partitions:
+        known = ends(0) | known
+    sealed: dict[int, tuple[int, int]] = {}
+    seals_landed = read_positions(spark, root, topics.sealed)
+    # What was due within the last minute may not be sealed yet.
+    limit = min(last, now_s - SETTLES_S)
+    for number in range(partitions):
+        row = known.get(number)
+        done: int | None = row["done"] if row else None
+        if row and row["ends"] is not None:
+            sealed[number] = max(first, row["begins"]), row["ends"]
+        elif done is not None and done >= limit:
+            told.undecided.append(f"the seal of partition {number} goes beyond the time range: give a later --to")
+        if done is None or done < limit:
+            is_behind = row is not None and row["newest"] >= limit
+            if service:
+                is_behind |= seals_landed.get(number, 0) < service.seal_ends.get(number, 0)
+            _tell(told, number, done, is_behind=is_behind, is_known=service is not None)
+    return Coverage(first, last, partitions, sealed, told.unsealed, told.undecided)
+
+
+def _tell(told: Coverage, number: int, done: int | None, *, is_behind: bool, is_known: bool) -> None:
+    """Add to *told* what is to be said of a partition that is not sealed up to the end."""
+    words = "was never sealed" if done is None else f"is sealed up to {done}"
+    if is_behind:
+        told.undecided.append(f"partition {number} {words} as far as is landed, and the landing is behind")
+    elif not is_known:
+        told.undecided.append(f"partition {number} {words} as far as is landed; no Kafka answers that may have more")
+    else:
+        second = max(told.first, told.first if done is None else done + 1)
+        detail = f"the partition {words}, timer-sealed has no more of it, and the time range ends at {told.last}"
+        told.unsealed.append((number, second, detail))
+
+
+def _partitions(seals: DataFrame, newest_ms: int) -> int:
+    row = seals.where(F.col("appended_ms") == newest_ms).agg(F.max("partitions")).first()
+    return int(row[0]) if row and row[0] else 0
