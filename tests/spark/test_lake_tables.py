@@ -56,7 +56,7 @@ def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: Spa
     """Before it is written to it is read as if it had them."""
     added = {"format", "conditions_from", "millis_from", "first_ms", "end_ms"}
     old = Table("seals", StructType([column for column in SEALS.columns if column.name not in added]), ("day",))
-    row = {"worker": "w", "day": "2030-01-31", "through": None}
+    row = {"worker": "w", "day": "2030-01-31", "through": None, "previous": None, "value": None}
     append(constant(spark, [[row.get(name, 1) for name in old.columns.names]], old.columns), root, old)
     assert set(read(spark, root, SEALS).columns) == set(SEALS.columns.names)
     append(constant(spark, [[row.get(name, 2) for name in SEALS.columns.names]], SEALS.columns), root, SEALS)
