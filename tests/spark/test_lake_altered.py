@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType
 from kafka_timers.core.wire import Copy, Future, Sealed
 from kafka_timers.lake.altered import altered_records, altered_rows, altered_seal_rows
 from kafka_timers.lake.records import requests_of, seals_of
-from kafka_timers.lake.schema import REQUESTS, SEALS
+from kafka_timers.lake.schema import ASKS, REQUESTS, SEALS
 from kafka_timers.v1.sealed_pb2 import Records
 
 NOW_S = 1_800_000_000
@@ -61,6 +61,8 @@ def changed(rows: DataFrame, names: list[str], seed: int) -> DataFrame:
         elif column.name == "headers":
             some, none = (F.expr(each).cast(column.dataType) for each in ("array(('k', X'01'))", "array()"))
             other = F.concat(F.coalesce(value, none), some)
+        elif column.name == "asks":
+            other = F.when(value.isNull(), F.from_json(F.lit('{"reply_topic": "x"}'), ASKS))
         else:
             other = F.concat(F.coalesce(value, F.lit("")), F.lit("x"))
         rows = rows.withColumn(column.name, F.when(F.col("changed") == column.name, other).otherwise(value))
