@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Self
 
 from aiokafka import TopicPartition
@@ -138,12 +139,14 @@ class Forgetting:
     def _delete_files(self, now_s: int) -> None:
         """Delete the files that the table has no more, but those that a landing may be writing."""
         path, gone = tables.path_of(self._root, REQUESTS), F.substring_index("path", "/", -1)
-        listed = self._spark.read.option("__globPaths__", "false")
-        files = listed.format("binaryFile").option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
-        since = F.date_format(F.timestamp_seconds(F.lit(now_s - 2 * _BATCH_S)), "yyyy-MM-dd'T'HH:mm:ss")
-        [(since,)] = self._spark.range(1).select(since).collect()
+        # What stands in a path is no pattern.
+        files = self._spark.read.format("binaryFile").option("__globPaths__", "false")
+        files = files.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
+        # By the session's zone, which is UTC; a day more than is needed is for the clock of the storage.
+        since = f"{datetime.fromtimestamp(now_s - 2 * _BATCH_S, UTC):%Y-%m-%dT%H:%M:%S}"
         # Commits, as JSON a line for each thing that they do.
-        commits = listed.schema("remove struct<path: string>").option("pathGlobFilter", "*.json")
+        commits = self._spark.read.schema("remove struct<path: string>").option("__globPaths__", "false")
+        commits = commits.option("pathGlobFilter", "*.json")
         removed = commits.option("modifiedAfter", since).json(f"{path}/_delta_log").select("remove.path")
         removed = removed.where(F.col("path").isNotNull()).select(gone.alias("name")).distinct()
         inventory = (

@@ -136,8 +136,9 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
 def quiet() -> None:
     """Keep what Spark's Python logs of errors, with the traces of Java, from those who are told of them anyhow."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    # By this name it writes each error of SQL as one line of JSON, whatever level Spark has.
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    # By these names it writes each error of a query as one line of JSON, whatever level Spark has.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def kafka_options(kafka: Kafka) -> dict[str, str]:
