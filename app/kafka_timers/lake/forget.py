@@ -149,19 +149,23 @@ class Forgetting:
         commits = commits.option("pathGlobFilter", "*.json")
         removed = commits.option("modifiedAfter", since).json(f"{path}/_delta_log").select("remove.path")
         removed = removed.where(F.col("path").isNotNull()).select(gone.alias("name")).distinct()
+        columns = {name: F.col(name) for name in ("path", "length")}
+        columns |= {"isDir": F.lit(False), "modificationTime": F.col("modificationTime")}
         inventory = (
             files.load(path)
             .select("path", "length", F.unix_millis("modificationTime").alias("modificationTime"), gone.alias("name"))
             .join(F.broadcast(removed.withColumn("is_removed", F.lit(True))), "name", "left")
             .where(F.col("is_removed") | (F.col("modificationTime") < (now_s - _BATCH_S) * 1000))
-            .select("path", "length", F.lit(False).alias("isDir"), "modificationTime")
+            # Delta takes columns that may be null, and no others.
+            .select(*(F.when(F.col("path").isNotNull(), each).alias(name) for name, each in columns.items()))
         )
         inventory.createOrReplaceTempView(_VIEW)
         checked = self._spark.conf.get(_CHECK, "true")
         self._spark.conf.set(_CHECK, "false")
         try:
             name = tables.name_of(self._root, REQUESTS)
-            self._spark.sql(f"VACUUM {name} USING INVENTORY {_VIEW} RETAIN 0 HOURS").collect()
+            listed = f"SELECT * FROM {_VIEW}"  # noqa: S608  # it is a constant
+            self._spark.sql(f"VACUUM {name} USING INVENTORY ({listed}) RETAIN 0 HOURS").collect()
         finally:
             self._spark.conf.set(_CHECK, checked or "true")
             self._spark.catalog.dropTempView(_VIEW)
