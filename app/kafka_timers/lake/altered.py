@@ -77,7 +77,9 @@ def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
 
 
 def _known(requests: DataFrame) -> DataFrame:
-    return requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY) & F.col("forgotten_s").isNull())
+    has_bytes = F.coalesce(F.col("value"), F.col("key")).isNotNull() | F.col("headers").isNotNull()
+    is_forgotten = F.col("forgotten_s").isNotNull() & ~has_bytes
+    return requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY) & ~is_forgotten)
 
 
 def _findings(wrong: DataFrame, detail: Column) -> DataFrame:
