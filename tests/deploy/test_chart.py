@@ -201,6 +201,12 @@ def test_workers_leave_to_the_lake_what_it_promotes() -> None:
     assert {each["spec"]["template"]["arguments"][1] for each in jobs} == {"land", "promote", "optimize", "expire"}
 
 
+def test_the_daily_audit_reads_the_callbacks() -> None:
+    audit = one("lake-cronjob-values.yaml", "CronJob", "timers-kafka-timers-audit")
+    [container] = audit["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-3:] == ["lake", "audit", "--callbacks"]
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_selectors_find_their_pods(scenario: str) -> None:
     labels = [pod["metadata"]["labels"] for _, pod in pods(scenario)]

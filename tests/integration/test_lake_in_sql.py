@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,13 +16,18 @@ from kafka_timers.cli import lake as commands
 from kafka_timers.cli.program import program
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future
+from kafka_timers.lake.altered import altered_records
 from kafka_timers.lake.land import land_once
+from kafka_timers.lake.schema import REQUESTS
+from kafka_timers.lake.session import quiet
+from kafka_timers.lake.tables import read, root_of
 
 
 @pytest.fixture
 async def lake(
     spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Lake]:
+    quiet()
     monkeypatch.setattr(commands, "session_of", lambda _settings: spark)
     async with Lake.open(spark, bootstrap, prefix, tmp_path) as lake:
         yield lake
@@ -102,6 +109,69 @@ async def test_many_timers_are_cancelled_and_moved_by_what_sql_tells_of_them(lak
     ]
 
 
+async def test_the_payloads_of_one_person_leave_the_lake(lake: Lake) -> None:
+    """No version of the table has a byte of it in the end; what a landing may be writing stays, and so do the rows."""
+    secret, other = b"the secret of seven", b"what eight has"
+    soon, past = lake.now + SOON_S, lake.now - 100
+    where, fired_at = await lake.request(past, _of("seven", secret), at_s=past - 100)
+    await lake.request(soon, _of("seven", secret, "a"), at_s=past)
+    await lake.request(past, _of("eight", other), at_s=past - 100)
+    await lake.seal(fence=fired_at + 1_000)
+    await asyncio.to_thread(land_once, lake.spark, lake.settings)
+
+    waits = await run(lake, "forget", "--key", "seven", "--yes")
+    assert (waits.exit_code, "1 of these timers wait" in waits.output) == (1, True), waits.output
+    assert "--where \"callback_key = 'seven'\"" in waits.output
+    await lake.cancel("a", lake.now)
+    await asyncio.to_thread(land_once, lake.spark, lake.settings)
+    folder = Path(lake.settings.lake) / "requests"
+    young, old = folder / "young.parquet", folder / "old.parquet"
+    for file in (young, old):
+        shutil.copy(next(folder.rglob("part-*.parquet")), file)
+    os.utime(old, (lake.now - 200_000, lake.now - 200_000))
+
+    unsure = await run(lake, "forget", "--key", "seven", answer="n\n")
+    assert unsure.exit_code == 1
+    assert "3 records are to be forgotten, 2 of them requests, due from" in unsure.stdout
+    done = await run(lake, "forget", "--key", "seven", "--yes")
+    assert done.exit_code == 0, done.output
+    assert "forgotten 3 records" in done.stdout
+    assert f"Kafka still has the requests in partition {where} at offsets {fired_at}" in done.stdout
+    assert "callbacks: topic sold is gone" in done.stdout
+
+    assert young.exists()
+    assert not old.exists()
+    young.unlink()
+    kept = lake.spark.read.option("recursiveFileLookup", "true").parquet(str(folder)).where("value is not null")
+    assert [other in bytes(row.value) for row in kept.where("kind = 'request'").collect()] == [True]
+    rows = await asked(lake, "select kind, value is null as bare, key is null as keyless from requests order by 1, 2")
+    assert rows == [
+        {"kind": "cancel", "bare": True, "keyless": True},
+        {"kind": "request", "bare": False, "keyless": False},
+        {"kind": "request", "bare": True, "keyless": True},
+        {"kind": "request", "bare": True, "keyless": True},
+    ]
+    assert altered_records(read(lake.spark, root_of(lake.settings), REQUESTS)).isEmpty()
+    assert await asked(lake, "select text from fired order by offset") == [
+        {"text": None},
+        {"text": other.decode()},
+    ]
+    again = await run(lake, "forget", "--key", "seven", "--yes")
+    assert (again.exit_code, "nothing of it" in again.stdout) == (4, True)
+
+    await lake.request(soon, _of("eight", other, "b"), at_s=lake.now)
+    await asyncio.to_thread(land_once, lake.spark, lake.settings)
+    assert await asked(lake, "select callback_key from pending") == [{"callback_key": "eight"}]
+    await lake.cancel("b", lake.now)
+    await asyncio.to_thread(land_once, lake.spark, lake.settings)
+    by_id = await run(lake, "forget", "--id", "b", "--yes")
+    assert (by_id.exit_code, "forgotten 2 records" in by_id.stdout) == (0, True), by_id.output
+
+
+def _of(key: str, value: bytes, timer_id: str = "") -> Future:
+    return Future(callBackTopic="sold", callBackKey=key, callBack=value, timerId=timer_id)
+
+
 async def test_a_table_shows_some_rows_and_says_that_there_are_more(lake: Lake) -> None:
     shown = await run(lake, "sql", "select id, '[bold]\x1b' as text from range(5)", "--limit", "2")
     assert [line.split() for line in shown.stdout.splitlines()] == [
@@ -110,6 +180,19 @@ async def test_a_table_shows_some_rows_and_says_that_there_are_more(lake: Lake) 
         ["1", "[bold]\\x1b"],
     ]
     assert "more than these 2 rows" in shown.stderr
+    query = "select id, if(id = 0, null, repeat('x', 72)) as wide, '' as none from range(2)"
+    wide = await run(lake, "sql", query)
+    assert [line.split() for line in wide.stdout.splitlines() if "row" not in line] == [
+        *(["id", "0"], ["wide", "null"], ["none"]),
+        *(["id", "1"], ["wide", "x" * 72], ["none"]),
+    ]
+    assert (await run(lake, "sql", query, "--csv")).stdout_bytes == (
+        b'id,wide,none\r\n0,,""\r\n1,' + b"x" * 72 + b',""\r\n'
+    )
+    odd = "values (X'ff', 'a,\"b\"', true, map('k', X'76')), (X'31', 'c', false, null) as t(b, `c,d`, e, f)"
+    assert (await run(lake, "sql", odd, "--csv")).stdout_bytes == (
+        b'b_base64,"c,d",e,f\r\n/w==,"a,""b""",true,"{""k"": ""v""}"\r\nMQ==,c,false,\r\n'
+    )
 
 
 async def test_what_cannot_be_asked_is_one_line(lake: Lake) -> None:
@@ -117,5 +200,8 @@ async def test_what_cannot_be_asked_is_one_line(lake: Lake) -> None:
     assert refused.exit_code == 1
     assert refused.stderr.startswith("Error: this cannot be asked")
     assert len(refused.stderr.splitlines()) == 1
+    mistyped = await run(lake, "sql", "select timerid from pending")
+    assert mistyped.exit_code == 1
+    assert len(mistyped.stderr.splitlines()) == 1
     unclear = await run(lake, "move", "--where", "true", "--by", "1", "--to", "1")
     assert unclear.exit_code == 2

@@ -271,6 +271,18 @@ async def test_many_kills_at_random_points_lose_and_double_nothing(lake: Lake, t
     await kills(lake, tmp_path, 10, seed=2)
 
 
+async def test_of_two_landings_into_a_new_lake_one_waits_for_the_other(lake: Lake) -> None:
+    await lake.publish(30)
+    await asyncio.gather(lake.land(), lake.land())
+    await lake.assert_landed(30)
+    assert not (Path(lake.settings.lake) / "_land" / "lease").exists()
+    (Path(lake.settings.lake) / "_land" / "lease").write_text(
+        '{"host": "elsewhere", "space": "", "pid": 7, "name": "x", "number": 1}'
+    )
+    with pytest.raises(LakeError, match="is being landed into by process 7 on elsewhere"):
+        await asyncio.to_thread(land_once, lake.spark, lake.settings, wait_s=0)
+
+
 # --- what is away ----------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from kafka_timers.cli.options import Seconds, When, json_option, options_of, second_of, when_of
-from kafka_timers.cli.render import rows_table
+from kafka_timers.cli.rows import kept_lines, print_rows, rows_csv
 from kafka_timers.cli.running import log_to_stderr, needs
 from kafka_timers.clock import HostClock
 from kafka_timers.core.moments import moment_at
@@ -80,12 +80,20 @@ def lake() -> None:
     help="seconds from the begin of a batch to that of the next",
 )
 @click.option("--skip-lost", is_flag=True, help="go on behind records that a topic has dropped before they were landed")
-def land(once: bool, every_s: float, skip_lost: bool, **given: Any) -> None:
+@click.option(
+    "--wait-s",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="longest wait for another landing of this lake to end",
+)
+def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, **given: Any) -> None:
     """
     Copy requests, seals and rejected requests to tables.
 
     Each record is there exactly once, whatever is killed. Runs until Ctrl-C or
-    SIGTERM, and ends behind the batch under way.
+    SIGTERM, and ends behind the batch under way. One process lands into a lake
+    at a time: another one waits, and ends with 1 when that takes too long.
     """
     with needs("lake"):
         from kafka_timers.lake.land import land as run
@@ -94,7 +102,7 @@ def land(once: bool, every_s: float, skip_lost: bool, **given: Any) -> None:
     # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the batch under way.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    run(spark, settings, every_s=None if once else every_s, stop=stop, skip_lost=skip_lost)
+    run(spark, settings, every_s=None if once else every_s, stop=stop, skip_lost=skip_lost, wait_s=wait_s)
 
 
 @lake.command()
@@ -134,7 +142,7 @@ def expire(keep_days: int, **given: Any) -> None:
 @lake.command()
 @options_of(LakeSettings)
 @click.option("--once", is_flag=True, help="promote what has come within the horizon, and end")
-@click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once`, where no other process does")
+@click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once`")
 @click.option(
     "--every-s",
     type=click.FloatRange(min=0.1),
@@ -152,7 +160,8 @@ def expire(keep_days: int, **given: Any) -> None:
     type=click.FloatRange(min=0, max=900),
     default=300.0,
     show_default=True,
-    help="longest wait for the landing to reach what the topic holds, and for workers to judge conditions",
+    help="longest wait for the landing to reach what the topic holds, for another one to end, and for workers to judge "
+    "conditions",
 )
 def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_s: float, **given: Any) -> None:
     """
@@ -175,7 +184,7 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
         HostClock(),
         bucket_s=bucket_s or max(1, min(3600, settings.horizon_s // 4)),
         wait_s=wait_s,
-        land=(lambda: land_once(spark, settings)) if lands else None,
+        land=(lambda: land_once(spark, settings, wait_s=wait_s)) if lands else None,
     )
     if once:
         sys.exit(_WRONG if promoter.catch_up() else 0)
@@ -186,26 +195,35 @@ def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_
 @click.argument("query")
 @options_of(LakeSettings)
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
+@click.option("--csv", "as_csv", is_flag=True, help="as CSV with a line of names")
 @json_option
-def sql(query: str, limit: int, as_json: bool, **given: Any) -> None:
+def sql(query: str, limit: int, as_csv: bool, as_json: bool, **given: Any) -> None:
     """
     Ask QUERY, a SELECT in Spark's SQL.
 
-    There are the tables requests, seals and rejected, and of the requests those
-    that are pending, fired, cancelled or ignored, as far as has been landed.
-    docs/lake.md has their columns; times are in UTC. In JSON bytes that are not
-    UTF-8 go to COLUMN_base64.
+    There are all tables of the lake, of the requests those that are pending,
+    fired, cancelled or ignored, as far as has been landed, and their lateness
+    by topic and hour. docs/lake.md has the columns; times are in UTC. Rows that
+    are wider than the terminal are shown a column a line. In JSON and CSV bytes
+    that are not UTF-8 go to COLUMN_base64.
     """
+    if as_csv and as_json:
+        raise click.UsageError("give one of --csv and --json")
     with needs("lake"):
         from kafka_timers.lake.query import open_views, rows_of, select
     settings = LakeSettings(**given)
     spark = session_of(settings)
     open_views(spark, settings)
-    rows = rows_of(select(spark, query).limit(limit + 1))
+    found = select(spark, query)
+    rows = rows_of(found.limit(limit + 1))
     if as_json:
         click.echo(json.dumps([row_document(row) for row in rows[:limit]]))
+    elif as_csv:
+        click.echo(rows_csv(found.columns, rows[:limit]), nl=False)
+    elif not rows:
+        click.echo("no rows")
     else:
-        Console().print(rows_table(rows[:limit]) if rows else "no rows")
+        print_rows(Console(), rows[:limit])
     if len(rows) > limit:
         click.echo(f"there are more than these {limit} rows: give a larger --limit", err=True)
 
@@ -267,7 +285,7 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
         if not bulk.count:
             click.echo(f"no pending timer that can be {asked} is meant")
             sys.exit(_NONE)
-        Console().print(rows_table(bulk.sample(_SAMPLE_ROWS)))
+        print_rows(Console(), bulk.sample(_SAMPLE_ROWS))
         click.echo(f"{bulk.count} timers due from {bulk.first} to {bulk.last} UTC are to be {asked}")
         if not yes:
             click.confirm("Do you want that?", abort=True)
@@ -276,6 +294,39 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
         else:
             bulk.cancel()
     click.echo(f"published {bulk.count} requests to have them {asked}")
+
+
+@lake.command()
+@click.option("--key", help="of all callbacks with this key")
+@click.option("--id", "timer_id", help="or of all records with this timer id")
+@_yes_option
+@options_of(LakeSettings)
+def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> None:
+    """
+    Delete a person's payloads from the lake.
+
+    Shows how many records these are and asks. Their key, value and headers go,
+    from older versions of the table too; what the audit needs stays. Names what
+    Kafka still has. Refuses while such timers wait. Exits with 4 if there is
+    nothing to forget.
+    """
+    if (key is None) == (timer_id is None):
+        raise click.UsageError("give either --key or --id")
+    with needs("lake"):
+        from kafka_timers.lake.forget import Forgetting
+    settings = LakeSettings(**given)
+    with Forgetting(session_of(settings), settings, key=key, timer_id=timer_id) as meant:
+        if not meant.count:
+            click.echo("the lake has nothing of it to forget")
+            sys.exit(_NONE)
+        due = f", due from {meant.first} to {meant.last} UTC" if meant.timers else ""
+        click.echo(f"{meant.count} records are to be forgotten, {meant.timers} of them requests{due}")
+        if not yes:
+            click.confirm("Do you want that? Nothing brings them back", abort=True)
+        meant.forget(int(HostClock().wall_s()))
+        click.echo(f"forgotten {meant.count} records")
+        for line in kept_lines(meant.kept):
+            click.echo(line)
 
 
 @lake.command()
@@ -429,11 +480,11 @@ def forecast(
 def _started(settings: LakeSettings) -> "SparkSession":
     """Return a session for a command, which logs its own lines only, unless all are asked for."""
     with needs("lake"):
-        from kafka_timers.lake.session import open_session
+        from kafka_timers.lake.session import open_session, quiet
     log_to_stderr(settings.log_level)
     if settings.log_level != "debug":
         # What ends in an error is told by it.
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        quiet()
     return open_session(settings)
 
 

@@ -37,7 +37,6 @@ __all__ = [
     "printable",
     "problem_lines",
     "rejected_lines",
-    "rows_table",
     "status_lines",
     "status_table",
     "unknown_lines",
@@ -329,20 +328,3 @@ def _amount(amount: float, unit: str) -> str:
     if unit == "s":
         return str(timedelta(seconds=math.ceil(amount)))
     return f"{math.ceil(amount):,}"
-
-
-def rows_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return *rows*, at least one, as a table."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for name in rows[0]:
-        table.add_column(Text(printable(name.encode())), overflow="fold")
-    for row in rows:
-        # As Text, or a value could be taken for markup.
-        table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
-    return table
-
-
-def _as_bytes(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    return bytes(value) if isinstance(value, bytes | bytearray) else str(value).encode()

@@ -16,7 +16,10 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
     buckets     seconds that are promoted together (pure)
     copies      which far requests need a copy, and what it is (pure)
     promote     far requests → timer-request, as copies, before they come due
+    contents    what callbacks are to be, for SQL
     query       views for SQL; many cancels or moves at once
+    lease       one landing at a time
+    forget      the payloads of one person leave the lake
     time_range  what the tables have of a time range, and no more
     proof       what seals tell of what was read, and of each other (pure)
     altered     rows that do not say what their records do (pure)
@@ -37,3 +40,34 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
 What a job computes is a function DataFrame → DataFrame that knows neither Kafka nor a session; around it lies a thin
 shell that reads and writes.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["views"]
+
+
+def views(spark: "SparkSession", root: str, topic_prefix: str = "") -> list[str]:
+    """
+    Make the views of docs/lake.md in a session of Spark that has Delta, as a notebook does.
+
+    Args:
+        spark: gets them as temporary views, over what is landed when they are asked.
+        root: the lake: a folder, or a URI such as s3a://bucket/timers.
+        topic_prefix: of the instance whose lake it is.
+
+    Returns:
+        their names.
+
+    Raises:
+        LakeError: the lake cannot be read.
+    """
+    # Not above: what does without Spark imports this package too.
+    from kafka_timers.lake.query import open_views
+    from kafka_timers.lake.tables import translated
+    from kafka_timers.settings import LakeSettings
+
+    with translated(root):
+        return open_views(spark, LakeSettings(lake=root, topic_prefix=topic_prefix))

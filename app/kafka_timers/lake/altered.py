@@ -41,13 +41,13 @@ def altered_records(requests: DataFrame) -> DataFrame:
     Return a finding for each row of *requests* whose key, value or headers are not those that its digest is of.
 
     Args:
-        requests: rows of `requests`. Nothing is said of copies, which have no value, nor of what an earlier version has
-            landed, which has no digest.
+        requests: rows of `requests`. Nothing is said of copies, which have no value, of what was forgotten, nor of
+            what an earlier version has landed, which has no digest.
 
     Returns:
         kind string (altered), partition int, offset bigint, second bigint, detail string.
     """
-    known = requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY))
+    known = _known(requests)
     wrong = known.where(digest_of_record() != F.col("digest"))
     return _findings(wrong, F.lit("its key, value, headers or append time are not those of the record that was landed"))
 
@@ -65,7 +65,7 @@ def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
     Returns:
         kind string (altered), partition int, offset bigint, second bigint, detail string.
     """
-    known = requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY))
+    known = _known(requests)
     records = known.withColumn("timestamp", F.timestamp_millis("appended_ms"))
     names = [name for name in REQUESTS.columns.names if name not in (*_REQUEST, "appended_ms", "value")]
     anew = requests_of(records, partitions).select(*_REQUEST, *(F.col(name).alias(f"anew_{name}") for name in names))
@@ -74,6 +74,12 @@ def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
     other = F.array_join(F.array(*(F.when(each, F.lit(name)) for name, each in differs.items())), ", ")
     wrong = both.where(reduce(or_, differs.values())).withColumn("names", other)
     return _findings(wrong, F.format_string("its record says something else of %s", "names"))
+
+
+def _known(requests: DataFrame) -> DataFrame:
+    has_bytes = F.coalesce(F.col("value"), F.col("key")).isNotNull() | F.col("headers").isNotNull()
+    is_forgotten = F.col("forgotten_s").isNotNull() & ~has_bytes
+    return requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY) & ~is_forgotten)
 
 
 def _findings(wrong: DataFrame, detail: Column) -> DataFrame:

@@ -36,6 +36,7 @@ from kafka_timers.broker.seals import served_counts
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
+from kafka_timers.lake.lease import lease_of
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
 from kafka_timers.lake.session import kafka_options
@@ -50,6 +51,8 @@ _GATHERED_RECORDS = 250_000
 # With Kafka's own 1 MiB a broker works three times as long, for 6,000 requests at a time.
 _FETCH_BYTES = 8 << 20
 _POLL_S = 1
+# Longer than it takes to see that a landing which was killed does not go on.
+_WAIT_S = 300.0
 # What Spark's Kafka source calls the beginning of a partition.
 _EARLIEST = -2
 
@@ -66,9 +69,9 @@ class _Source:
     rows_of: Callable[[DataFrame], DataFrame]
 
 
-def land_once(spark: SparkSession, settings: LakeSettings) -> None:
+def land_once(spark: SparkSession, settings: LakeSettings, *, wait_s: float = _WAIT_S) -> None:
     """Land what the topics hold by now, as `land` does, and return."""
-    land(spark, settings, every_s=None)
+    land(spark, settings, every_s=None, wait_s=wait_s)
 
 
 def land(
@@ -78,9 +81,10 @@ def land(
     every_s: float | None,
     stop: threading.Event | None = None,
     skip_lost: bool = False,
+    wait_s: float = _WAIT_S,
 ) -> None:
     """
-    Land records until told to end.
+    Land records until told to end, as the only one who does.
 
     Args:
         spark: session to run on.
@@ -89,6 +93,7 @@ def land(
             held at the start.
         stop: when set, this returns behind the batch under way.
         skip_lost: go on behind records that a topic has dropped before they were landed, instead of raising.
+        wait_s: how long to wait for another landing of this lake to end, in seconds.
 
     Raises:
         LakeError: a topic is missing, or has dropped what was not landed; the lake cannot be written, or has lost
@@ -96,6 +101,23 @@ def land(
         BrokerError: no broker answers.
     """
     root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
+    with tables.translated(root), lease_of(spark, root, wait_s, stop) as is_lost:
+        if is_lost is not None:
+            _land(spark, settings, root, sources, every_s, stop, skip_lost=skip_lost)
+            if is_lost():
+                raise LakeError(f"landing into {root} has stopped: another landing has taken over, and goes on")
+
+
+def _land(
+    spark: SparkSession,
+    settings: LakeSettings,
+    root: str,
+    sources: list[_Source],
+    every_s: float | None,
+    stop: threading.Event,
+    *,
+    skip_lost: bool,
+) -> None:
     queries: list[StreamingQuery] = []
     with tables.translated(root):
         try:

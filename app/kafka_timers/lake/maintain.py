@@ -37,7 +37,7 @@ from kafka_timers.lake.schema import (
 )
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["expire", "optimize", "refuse_blind_commits"]
+__all__ = ["expire", "optimize", "refuse_blind_commits", "until_alone"]
 
 _DAY_S = 86_400
 # Sorted is what begins within the horizon and this, so that a run that fails is no harm.
@@ -175,7 +175,7 @@ def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: i
     refuse_blind_commits(spark, root)
     with tables.translated(root):
         for expire_rows in (_expire_requests, _expire_seals, _expire_rejected, _expire_positions):
-            _until_alone(partial(expire_rows, spark, root, cutoff_s))
+            until_alone(partial(expire_rows, spark, root, cutoff_s))
         for table in (REQUESTS, SEALS, REJECTED, POSITIONS):
             if tables.exists(spark, root, table):
                 spark.sql(f"VACUUM {tables.name_of(root, table)}").collect()
@@ -325,11 +325,17 @@ def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed:
         needed.unpersist()
 
 
-def _until_alone(work: Callable[[], None]) -> None:
-    """Do *work*, and again when a landing has appended to what it has read."""
+def until_alone(work: Callable[[], object]) -> None:
+    """
+    Do *work*, and again when a landing has appended to what it has read.
+
+    Raises:
+        PySparkException: what *work* has raised the last time.
+    """
     for attempt in range(_ATTEMPTS):
         try:
-            return work()
+            work()
+            return
         except (PySparkException, Py4JError) as error:
             if "DELTA_CONCURRENT" not in str(error) or attempt == _ATTEMPTS - 1:
                 raise

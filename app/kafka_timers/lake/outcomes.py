@@ -15,7 +15,7 @@ Nearly all fire in the interval of their moment, so that one is looked up once p
 its fence the second interval is looked for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -41,7 +41,7 @@ __all__ = [
 
 _REQUEST = ("partition", "offset")
 _SEAL = ("partition", "end_ms", "fence")
-INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from", "millis_from", "digests")
+INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from", "millis_from", "digests", "appended_ms")
 
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
@@ -115,7 +115,7 @@ def intervals_of(seals: DataFrame) -> DataFrame:
     Returns:
         partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint (null
         where no condition is judged), millis_from bigint (null where milliseconds do not count), digests int (how it
-        counts what fired; null or 0 in an earlier version).
+        counts what fired; null or 0 in an earlier version), appended_ms bigint (of the seal).
     """
     before = Window.partitionBy("partition").orderBy("end_ms", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
@@ -135,6 +135,7 @@ def outcomes_of(
     rejected: DataFrame,
     horizon_s: int | None = None,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    also: Sequence[str] = (),
 ) -> DataFrame:
     """
     Return what came of requests.
@@ -147,14 +148,15 @@ def outcomes_of(
         horizon_s: how far ahead workers hold requests; None takes what the seals say.
         keep: is given what the requests are joined with, and may compute and cache it: what is small, as it mostly is,
             can then go to the requests, and none of those is moved.
+        also: more columns of the requests to return.
 
     Returns:
         partition int, offset bigint, appended_ms bigint, second bigint (null of what is refused), millis int,
         timer_id string, topic string, and: reason string, why it was rejected; taken_by bigint, offset of what withdrew
         it; far bool, whether it fires by a copy; sealed_ms bigint and fence bigint, end and fence of the seal that has
         it, null while there is none; sealed_in bigint, the last second of that seal; late bool, whether it was read
-        after its moment had been scanned; digests int, how that seal counts what fired; callback bigint and asks struct
-        of the request.
+        after its moment had been scanned; digests int, how that seal counts what fired; seal_appended_ms bigint, its
+        append; callback bigint and asks struct of the request; and those of *also*, null of what is refused.
 
         It has fired if sealed_in is there and reason and taken_by are not. What is far and has no copy that workers
         took has the seal of its moment, and fence null.
@@ -169,6 +171,7 @@ def outcomes_of(
         "callback",
         "asks",
         asked_ms().alias("asked_ms"),
+        *also,
     )
     moments = timers.select("partition", F.col("asked_ms").alias("at")).distinct()
     found = first_interval(moments, intervals, F.col("end_ms") - 1).withColumnRenamed("at", "asked_ms")
@@ -204,6 +207,8 @@ def outcomes_of(
         F.col("interval.digests").alias("digests"),
         "callback",
         "asks",
+        F.col("interval.appended_ms").alias("seal_appended_ms"),
+        *also,
     )
 
 

@@ -1,5 +1,7 @@
 """What is still to fire, as the last seals tell."""
 
+from collections.abc import Sequence
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -12,17 +14,19 @@ __all__ = ["pending"]
 _REQUEST = ("partition", "offset")
 
 
-def pending(requests: DataFrame, seals: DataFrame) -> DataFrame:
+def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> DataFrame:
     """
     Return the requests that were neither withdrawn nor are done.
 
     Args:
         requests: rows of `requests`: those that are asked about, all copies of them, all records of their timer ids.
         seals: rows of `seals`, with the latest complete one of each partition among them.
+        also: more columns of the requests to return.
 
     Returns:
         partition int, offset bigint, appended_ms bigint, second bigint, millis int, timer_id string, topic string,
-        far bool (whether the lake holds it for the workers), copied_at bigint (offset of the copy that workers took).
+        far bool (whether the lake holds it for the workers), copied_at bigint (offset of the copy that workers took),
+        and those of *also*.
     """
     seal = F.max(F.struct(ends_ms().alias("end_ms"), "fence", "horizon_s", "horizon_from")).alias("seal")
     latest = seals.where(F.col("through").isNull()).groupBy("partition").agg(seal)
@@ -36,5 +40,5 @@ def pending(requests: DataFrame, seals: DataFrame) -> DataFrame:
         .join(F.broadcast(latest), "partition", "left")
         .withColumn("far", far)
         .where(~F.coalesce(done, F.lit(False)))
-        .select(*_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic", "far", "copied_at")
+        .select(*_REQUEST, "appended_ms", "second", "millis", "timer_id", "topic", "far", "copied_at", *also)
     )

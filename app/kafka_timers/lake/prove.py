@@ -152,6 +152,8 @@ class _Gathering:
 
     def _proven(self, record: Row) -> ProvenRecord:
         offset = record["offset"]
+        if record["forgotten_s"] is not None:
+            raise LakeError(f"{self._number}:{offset} was forgotten: the lake has no bytes of it to show")
         behind = self._complete.where(F.col("fence") > offset).orderBy("fence", "offset").first()
         if behind is None:
             raise LakeError(f"no seal of the lake tells of what was read at {self._number}:{offset}")

@@ -1,11 +1,13 @@
 """
 What the lake knows, in SQL: all timers that wait, have fired or were withdrawn; and asking for many at once.
 
-    requests, seals, rejected     the tables, with the time of their seconds
-    pending                       requests that wait, as far as has been landed: see `pending.pending`
-    fired                         requests whose callbacks are out
-    cancelled                     requests that were withdrawn in time, and by what
-    ignored                       requests and cancels whose condition did not hold
+    requests, seals, rejected, positions, buckets, audit_seconds, audit_findings
+                the tables, with the time of their seconds
+    pending     requests that wait, as far as has been landed: see `pending.pending`
+    fired       requests whose callbacks are out
+    cancelled   requests that were withdrawn in time, and by what
+    ignored     requests and cancels whose condition did not hold
+    lateness    how late callbacks were at most, by topic and hour
 
 All of them are views of the session; nothing is written but what `lake cancel` and `lake move` are asked to publish.
 """
@@ -18,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.broker.topics import counts
-from kafka_timers.core.wire import SECOND_LIMIT, Future, Topics
+from kafka_timers.core.wire import ASKED_BY_HEADER, SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
 from kafka_timers.lake.conditions import (
@@ -30,10 +32,22 @@ from kafka_timers.lake.conditions import (
     no_condition,
     verdicts_of,
 )
+from kafka_timers.lake.contents import CARRIED, CONTENTS, header_of, with_contents
 from kafka_timers.lake.live import publish, refuse_other_topic
-from kafka_timers.lake.outcomes import fires, intervals_of, outcomes_of
+from kafka_timers.lake.outcomes import due_ms, fires, intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
-from kafka_timers.lake.schema import REJECTED, REQUEST, REQUESTS, SEALS, begins_ms, ends_ms
+from kafka_timers.lake.schema import (
+    AUDIT_FINDINGS,
+    AUDIT_SECONDS,
+    BUCKETS,
+    POSITIONS,
+    REJECTED,
+    REQUEST,
+    REQUESTS,
+    SEALS,
+    begins_ms,
+    ends_ms,
+)
 from kafka_timers.settings import LakeSettings
 
 __all__ = [
@@ -43,6 +57,7 @@ __all__ = [
     "chosen",
     "fired",
     "ignored",
+    "lateness",
     "moves_of",
     "open_views",
     "rows_of",
@@ -55,8 +70,22 @@ _ID = ("partition", "timer_id")
 _TIMER = (*_NAME, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
 
 
-def open_views(spark: SparkSession, settings: LakeSettings) -> None:
-    """Make the views, over what is landed when they are asked."""
+# Of other tables: timestamps, and the seconds that they are.
+_MOMENTS = {
+    POSITIONS: {"landed_at": "landed_s"},
+    BUCKETS: {"first_at": "first", "last_at": "last", "closed_at": "closed_s"},
+    AUDIT_SECONDS: {"audited_at": "audited_s", "last_at": "last"},
+    AUDIT_FINDINGS: {"audited_at": "audited_s", "second_at": "second"},
+}
+
+
+def open_views(spark: SparkSession, settings: LakeSettings) -> list[str]:
+    """
+    Make the views, temporary ones of *spark*, over what is landed when they are asked.
+
+    Returns:
+        their names.
+    """
     root = tables.root_of(settings)
     requests, seals, rejected = (tables.read(spark, root, table) for table in (REQUESTS, SEALS, REJECTED))
     own = rejected.where(F.col("source_topic") == Topics.of(settings.topic_prefix).requests)
@@ -66,9 +95,10 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> None:
     if has_conditions(requests):
         verdicts = verdicts_of(history_of(requests, requests), intervals)
         counted = in_force(requests, verdicts)
-    outcomes = outcomes_of(counted, intervals, own)
+    outcomes = outcomes_of(counted, intervals, own, also=CARRIED)
+    out = fired(outcomes)
     views = {
-        "requests": requests.withColumns({"appended_at": _appended_at(), "due_at": F.timestamp_seconds("second")}),
+        "requests": _timers(with_contents(requests)),
         "seals": seals.withColumns(
             {
                 "appended_at": _appended_at(),
@@ -78,13 +108,18 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> None:
             }
         ),
         "rejected": rejected.withColumn("appended_at", _appended_at()),
-        "pending": waiting(pending(counted, seals)),
-        "fired": fired(outcomes),
+        "pending": waiting(pending(counted, seals, also=CARRIED)),
+        "fired": out,
         "cancelled": cancelled(outcomes, requests),
         "ignored": ignored(requests, verdicts),
+        "lateness": lateness(out),
     }
+    for table, moments in _MOMENTS.items():
+        at = {name: F.timestamp_seconds(second) for name, second in moments.items()}
+        views[table.name] = tables.read(spark, root, table).withColumns(at)
     for name, view in views.items():
         view.createOrReplaceTempView(name)
+    return list(views)
 
 
 def waiting(pending: DataFrame) -> DataFrame:
@@ -92,13 +127,14 @@ def waiting(pending: DataFrame) -> DataFrame:
     Return the requests that wait.
 
     Args:
-        pending: rows of `pending.pending`.
+        pending: rows of `pending.pending`, and `CARRIED`.
 
     Returns:
         partition int, offset bigint, appended_at timestamp, second bigint, due_at timestamp, millis int, topic string,
-        timer_id string, far boolean: whether it is left to the lake until it is promoted.
+        timer_id string, far boolean: whether it is left to the lake until it is promoted, and those that
+        `with_contents` adds.
     """
-    return _timers(pending).select(*_TIMER)
+    return with_contents(_timers(pending)).select(*_TIMER, *CONTENTS)
 
 
 def fired(outcomes: DataFrame) -> DataFrame:
@@ -106,15 +142,38 @@ def fired(outcomes: DataFrame) -> DataFrame:
     Return the requests whose callbacks are out.
 
     Args:
-        outcomes: rows of `outcomes.outcomes_of`.
+        outcomes: rows of `outcomes.outcomes_of`, and `CARRIED`.
 
     Returns:
         The columns of `waiting`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
-        late boolean: whether it was read after its own second had been looked at.
+        late boolean: whether it was read after its own second had been looked at, late_at_most_ms bigint: from when it
+        could fire at the earliest to the append of its seal, by the broker's clock; a seal is written when its
+        callbacks are.
     """
     out = fires(outcomes).where(F.col("reason").isNull())
     sealed_at = F.timestamp_seconds("sealed_in").alias("sealed_at")
-    return _timers(out).select(*_TIMER, "sealed_in", sealed_at, "late")
+    late_ms = (F.col("seal_appended_ms") - due_ms()).alias("late_at_most_ms")
+    return with_contents(_timers(out)).select(*_TIMER, "sealed_in", sealed_at, "late", late_ms, *CONTENTS)
+
+
+def lateness(fired: DataFrame) -> DataFrame:
+    """
+    Return how late callbacks were at most.
+
+    Args:
+        fired: rows of `fired`.
+
+    Returns:
+        topic string, hour timestamp (of the second in which they fired), callbacks bigint, and of late_at_most_ms:
+        p50_ms bigint, p99_ms bigint, max_ms bigint.
+    """
+    late = F.col("late_at_most_ms")
+    return fired.groupBy("topic", F.date_trunc("HOUR", "sealed_at").alias("hour")).agg(
+        F.count(F.lit(1)).alias("callbacks"),
+        F.percentile_approx(late, 0.5).alias("p50_ms"),
+        F.percentile_approx(late, 0.99).alias("p99_ms"),
+        F.max(late).alias("max_ms"),
+    )
 
 
 def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
@@ -122,21 +181,25 @@ def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
     Return the requests that were withdrawn in time.
 
     Args:
-        outcomes: rows of `outcomes.outcomes_of`.
+        outcomes: rows of `outcomes.outcomes_of`, and `CARRIED`.
         requests: all rows of `requests`.
 
     Returns:
         The columns of `waiting` but far, and of the record that withdrew it: taken_by bigint, its offset, taken_kind
-        string, cancel or request, taken_at timestamp, its append.
+        string, cancel or request, taken_at timestamp, its append, taken_asked_by string: who asked for it, as the
+        record's header says, which is whatever was written there.
     """
     by = requests.select(
         "partition",
         F.col("offset").alias("taken_by"),
         F.col("kind").alias("taken_kind"),
         _appended_at().alias("taken_at"),
+        header_of(ASKED_BY_HEADER).alias("taken_asked_by"),
     )
-    taken = _timers(outcomes.where(F.col("taken_by").isNotNull()))
-    return taken.join(by, ["partition", "taken_by"]).select(*_TIMER[:-1], "taken_by", "taken_kind", "taken_at")
+    taken = with_contents(_timers(outcomes.where(F.col("taken_by").isNotNull())))
+    return taken.join(by, ["partition", "taken_by"]).select(
+        *_TIMER[:-1], "taken_by", "taken_kind", "taken_at", "taken_asked_by", *CONTENTS
+    )
 
 
 def ignored(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
@@ -151,7 +214,7 @@ def ignored(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
         The columns of `waiting` but far, and kind string: request or cancel, condition string.
     """
     said = verdicts.where(F.col("verdict") == IGNORED).select(*_NAME)
-    return _timers(requests.join(said, [*_NAME])).select(*_TIMER[:-1], "kind", "condition")
+    return with_contents(_timers(requests.join(said, [*_NAME]))).select(*_TIMER[:-1], "kind", "condition", *CONTENTS)
 
 
 def select(spark: SparkSession, query: str) -> DataFrame:
@@ -167,7 +230,7 @@ def select(spark: SparkSession, query: str) -> DataFrame:
     except PySparkException as error:
         raise LakeError(
             f"this cannot be asked: {tables.words_of(error)}. Give a single SELECT over requests, seals, rejected, "
-            "pending, fired, cancelled or ignored"
+            "pending, fired, cancelled, ignored, lateness, positions, buckets, audit_seconds or audit_findings"
         ) from error
 
 
@@ -192,7 +255,7 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
     except PySparkException as error:
         raise LakeError(
             f"{where!r} is no condition on pending timers: {tables.words_of(error)}. Their columns are "
-            + ", ".join(_TIMER)
+            + ", ".join((*_TIMER, *CONTENTS))
         ) from error
     of_id = requests.where((F.col("kind") == REQUEST) & F.col("timer_id").isNotNull())
     last = of_id.groupBy(*_ID).agg(F.max("offset").alias("last"))

@@ -186,7 +186,7 @@ def _judged_batches(batches: Iterable[pa.RecordBatch], partitions: int) -> Itera
         if pc.any(is_copy).as_py():
             value = pc.if_else(is_copy, None, value)
         columns = [batch["partition"], batch["offset"], batch["appended_ms"], *columns, value]
-        columns += [batch["key"], batch["headers"].cast(_HEADERS), batch["digest"]]
+        columns += [batch["key"], batch["headers"].cast(_HEADERS), batch["digest"], pa.nulls(len(batch), pa.int64())]
         yield pa.RecordBatch.from_arrays(columns, names)
 
 

@@ -110,5 +110,11 @@ def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int
         .groupBy("partition", end_ms)
         .agg(F.max("fence").alias("fence"))
         .withColumn("fence", F.coalesce(F.max("fence").over(before), F.lit(0)))
-        .select("partition", "end_ms", "fence", *(F.lit(0).cast("bigint").alias(name) for name in _JUDGED_BY))
+        .select(
+            "partition",
+            "end_ms",
+            "fence",
+            *(F.lit(0).cast("bigint").alias(name) for name in _JUDGED_BY),
+            F.col("end_ms").alias("appended_ms"),
+        )
     )

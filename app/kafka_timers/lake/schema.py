@@ -2,7 +2,7 @@
 The lake's tables: where each lies, its columns in order, their types and units.
 
 All are Delta tables below one root. Every row of `requests`, `seals` and `rejected` is one record of Kafka, appended
-once and never changed; (partition, offset) names it.
+once and never changed, but for what `lake forget` deletes; (partition, offset) names it.
 
 A table that an earlier version has made gets the columns that it lacks when it is next written to; such columns are
 null in its rows. Of a seal the offsets that it names as ignored are left out: they follow from the rest.
@@ -156,6 +156,7 @@ REQUESTS = Table(
         ("key", BinaryType, True, "the record's key as it came"),
         ("headers", HEADERS, True, "the record's headers as they came; null of a record without any"),
         ("digest", LongType, True, "what the record counts by in near, far or cancels of `seals`; null is unknown"),
+        ("forgotten_s", LongType, True, "UNIX second in which key, value and headers were deleted, else null"),
         ("delay", StringType, False, "how long it waits, see above"),
         ("due", StringType, False, "when it is due, see above"),
     ),

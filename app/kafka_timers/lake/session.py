@@ -19,6 +19,7 @@ from typing import BinaryIO
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from kafka_timers.broker.connection import Kafka
@@ -27,7 +28,7 @@ from kafka_timers.dev.jars import caches
 from kafka_timers.errors import KafkaSetupError, LakeError
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["kafka_options", "open_session"]
+__all__ = ["kafka_options", "open_session", "quiet"]
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +131,14 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
         spark.conf.set(_PARTITIONS, context.defaultParallelism * _PARTITIONS_PER_CORE)
     _check_jars(spark)
     return spark
+
+
+def quiet() -> None:
+    """Keep what Spark's Python logs of errors, with the traces of Java, from those who are told of them anyhow."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # By these names it writes each error of a query as one line of JSON, whatever level Spark has.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def kafka_options(kafka: Kafka) -> dict[str, str]:

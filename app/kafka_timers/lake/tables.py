@@ -83,6 +83,9 @@ def translated(root: str) -> Iterator[None]:
 def words_of(error: Exception) -> str:
     """Return the reason that *error* gives, a line: of a chain of causes the first one."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
+        # Py4J's own line says nothing; Java's exception is in the next.
+        lines = [lines[1].removeprefix(": "), *lines[2:]]
     causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
     return (causes or lines)[-1 if causes else 0]
 

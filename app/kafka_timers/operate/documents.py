@@ -116,6 +116,15 @@ def row_document(row: Mapping[str, Any]) -> Document:
     """Return a *row* of a table of the lake as JSON; a value that JSON has no word for, such as a date, is text."""
     plain: Document = {}
     for name, value in row.items():
-        plain |= json_of(name, value) if isinstance(value, bytearray | bytes) else {name: value}
+        plain |= json_of(name, value) if isinstance(value, bytearray | bytes) else {name: _plain(value)}
     # Such values may also lie deeper, as a date within an array does.
     return dict(json.loads(json.dumps(plain, default=str)))
+
+
+def _plain(value: Any) -> Any:
+    """Return *value* with what lies in it as JSON has it."""
+    if isinstance(value, Mapping):
+        return row_document({str(name): each for name, each in value.items()})
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return bytes(value).decode("utf-8", "backslashreplace") if isinstance(value, bytearray | bytes) else value

@@ -1,0 +1,80 @@
+"""
+What a request's callback is to be, told from the bytes of the record.
+
+By Python, a row at a time, with the workers' own code: SQL has no function that parses protobuf, and at landing each
+record would be parsed twice and kept twice. Spark leaves it out of a query that asks for none of its columns.
+"""
+
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
+
+from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.wire import future_from
+from kafka_timers.errors import WireError
+
+__all__ = ["CARRIED", "CONTENTS", "header_of", "with_contents"]
+
+# Columns of `requests` that it is told from.
+CARRIED = ("value", "key")
+
+_ASKED = StructType(
+    [
+        StructField("callback_key", StringType()),
+        StructField("callback_value", BinaryType()),
+        StructField("text", StringType()),
+        StructField("callback_headers", MapType(StringType(), BinaryType())),
+        StructField("token", StringType()),
+        StructField("tombstone", StringType()),
+    ]
+)
+# Columns that `with_contents` adds.
+CONTENTS = (*_ASKED.names, "record_key")
+
+
+def with_contents(requests: DataFrame) -> DataFrame:
+    """
+    Return *requests* with what their callbacks are to be.
+
+    Args:
+        requests: key binary and value binary of records on `timer-request`, beside others.
+
+    Returns:
+        their columns, and callback_key string (null without one, and of one that is not UTF-8), callback_value binary
+        (null for a tombstone), text string (the same if it is UTF-8), callback_headers map<string,binary> (of several
+        with one name the first), token string, tombstone string (topic of the tombstone), record_key string (the
+        record's own, if it is UTF-8). Of what is not parsed, and of cancels, all but the last are null.
+    """
+    asked = requests.withColumn("asked", F.udf(asked_in, _ASKED)(F.col("value")))
+    fields = {name: F.col(f"asked.{name}") for name in _ASKED.names}
+    record_key = F.try_validate_utf8(F.col("key").cast("string"))
+    return asked.withColumns(fields | {"record_key": record_key}).drop("asked")
+
+
+def asked_in(value: bytes | None) -> tuple[Any, ...] | None:
+    """Return the columns of `with_contents` that follow from the value of a record; None if none do."""
+    try:
+        future = future_from(bytes(value or b""))
+    except WireError:
+        return None
+    if value is None or future.cancel:
+        return None
+    _, key, callback = Shown.of(future)
+    headers = {each.key: each.value if each.HasField("value") else None for each in reversed(future.headers)}
+    named = (future.token or None, future.tombstoneTopic or None)
+    return _text(key), callback, _text(callback), headers, *named
+
+
+def header_of(name: str) -> Column:
+    """Return as text the first header of a record that has *name*; null without one, and of one that is not UTF-8."""
+    named = F.filter("headers", lambda each: each["key"] == name)
+    return F.try_validate_utf8(F.try_element_at(named, F.lit(1))["value"].cast("string"))
+
+
+def _text(content: bytes | None) -> str | None:
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return None

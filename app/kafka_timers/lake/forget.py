@@ -1,0 +1,252 @@
+"""
+What people have the right to: the payloads of one of them leave the lake.
+
+The rows keep their place and what the audit needs: when, where to, by which id, and the digest of the record. Key,
+value and headers of the record become null, and the files that still have them are deleted, with all versions of the
+table that are made of these. Nothing is forgotten that may still fire: promote publishes a far request by its value.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
+
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kafka_timers.broker.consuming import consuming
+from kafka_timers.broker.topics import answering, counts
+from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.wire import Topics, future_from
+from kafka_timers.errors import LakeError, WireError
+from kafka_timers.lake import tables
+from kafka_timers.lake.live import refuse_other_topic
+from kafka_timers.lake.maintain import refuse_blind_commits, until_alone
+from kafka_timers.lake.query import open_views
+from kafka_timers.lake.schema import CANCEL, COPY, REQUEST, REQUESTS
+from kafka_timers.settings import LakeSettings
+
+__all__ = ["Forgetting", "Kept", "about", "asked_about"]
+
+_NAME = ("partition", "offset")
+_FOLDER = ("delay", "due")
+_ID = ("partition", "timer_id")
+_ABOUT = "timer_id string, callback_key string"
+_VIEW = "kafka_timers_forgotten"
+# What is younger and is in no version of the table may be of a batch that is being landed.
+_BATCH_S = 86_400
+_CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
+_RETENTION = ("retention.ms", "cleanup.policy")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """
+    What Kafka still has.
+
+    Attributes:
+        requests: of `timer-request` the offsets of those records, by partition.
+        topics: of the topics of their callbacks retention.ms and cleanup.policy; None of one that is gone.
+    """
+
+    requests: dict[int, list[int]]
+    topics: dict[str, tuple[str, str] | None]
+
+
+class Forgetting:
+    """
+    The records of one person, as they are in the lake when this is opened.
+
+    Attributes:
+        count: of rows.
+        timers: requests among them.
+        first: when the first of these is due, as text; None without any.
+        last: when the last of them is.
+        kept: what Kafka still has of them.
+    """
+
+    def __init__(
+        self, spark: SparkSession, settings: LakeSettings, *, key: str | None = None, timer_id: str | None = None
+    ) -> None:
+        """Mean all of callback key *key*, or all of *timer_id*."""
+        self._spark, self._settings, self._root = spark, settings, tables.root_of(settings)
+        self._is_about = (
+            f"callback_key = {_quoted(key)}" if key is not None else f"timer_id = {_quoted(timer_id or '')}"
+        )
+        self._meant = about(tables.read(spark, self._root, REQUESTS), key=key, timer_id=timer_id).persist()
+
+    def __enter__(self) -> Self:
+        """
+        Look them up.
+
+        Raises:
+            LakeError: some of them wait; the lake cannot be read, or is on S3 and others could write to it.
+            BrokerError: no broker answers.
+        """
+        refuse_blind_commits(self._spark, self._root)
+        with tables.translated(self._root):
+            is_timer = F.col("kind") == REQUEST
+            due = F.when(is_timer, F.timestamp_seconds("second"))
+            [(self.count, self.timers, self.first, self.last)] = self._meant.agg(
+                F.count(F.lit(1)),
+                F.count_if(is_timer),
+                *(F.date_format(at(due), "yyyy-MM-dd HH:mm:ss") for at in (F.min, F.max)),
+            ).collect()
+            open_views(self._spark, self._settings)
+            waits = self._spark.table("pending").join(self._meant.select(*_NAME), [*_NAME], "left_semi").count()
+        if waits:
+            raise LakeError(
+                f"{waits} of these timers wait, as far as has been landed, and could not fire without their payload: "
+                f'cancel them first, as with kafka-timers lake cancel --where "{self._is_about}", land, and ask again'
+            )
+        self.kept = asyncio.run(self._kept())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let them go."""
+        self._meant.unpersist()
+
+    def forget(self, now_s: int) -> None:
+        """
+        Delete their payloads. Killed within, it can be done again; it may run beside a landing.
+
+        Args:
+            now_s: UNIX seconds.
+
+        Raises:
+            LakeError: the lake cannot be written.
+        """
+        with tables.translated(self._root):
+            if self.count:
+                tables.create(self._spark, self._root, REQUESTS)
+                self._meant.createOrReplaceTempView(_VIEW)
+                same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (*_NAME, *_FOLDER))
+                until_alone(
+                    lambda: self._spark.sql(
+                        f"MERGE INTO {tables.name_of(self._root, REQUESTS)} AS t USING {_VIEW} AS s ON {same} WHEN "
+                        f"MATCHED THEN UPDATE SET value = NULL, key = NULL, headers = NULL, forgotten_s = {now_s}"
+                    )
+                )
+            self._delete_files(now_s)
+
+    def _delete_files(self, now_s: int) -> None:
+        """Delete the files that the table has no more, but those that a landing may be writing."""
+        path, gone = tables.path_of(self._root, REQUESTS), F.substring_index("path", "/", -1)
+        # What stands in a path is no pattern.
+        files = self._spark.read.format("binaryFile").option("__globPaths__", "false")
+        files = files.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
+        # By the session's zone, which is UTC; a day more than is needed is for the clock of the storage.
+        since = f"{datetime.fromtimestamp(now_s - 2 * _BATCH_S, UTC):%Y-%m-%dT%H:%M:%S}"
+        # Commits, as JSON a line for each thing that they do.
+        commits = self._spark.read.schema("remove struct<path: string>").option("__globPaths__", "false")
+        commits = commits.option("pathGlobFilter", "*.json")
+        removed = commits.option("modifiedAfter", since).json(f"{path}/_delta_log").select("remove.path")
+        removed = removed.where(F.col("path").isNotNull()).select(gone.alias("name")).distinct()
+        columns = {name: F.col(name) for name in ("path", "length")}
+        columns |= {"isDir": F.lit(False), "modificationTime": F.col("modificationTime")}
+        inventory = (
+            files.load(path)
+            .select("path", "length", F.unix_millis("modificationTime").alias("modificationTime"), gone.alias("name"))
+            .join(F.broadcast(removed.withColumn("is_removed", F.lit(True))), "name", "left")
+            .where(F.col("is_removed") | (F.col("modificationTime") < (now_s - _BATCH_S) * 1000))
+            # Delta takes columns that may be null, and no others.
+            .select(*(F.when(F.col("path").isNotNull(), each).alias(name) for name, each in columns.items()))
+        )
+        inventory.createOrReplaceTempView(_VIEW)
+        checked = self._spark.conf.get(_CHECK, "true")
+        self._spark.conf.set(_CHECK, "false")
+        try:
+            name = tables.name_of(self._root, REQUESTS)
+            listed = f"SELECT * FROM {_VIEW}"  # noqa: S608  # it is a constant
+            self._spark.sql(f"VACUUM {name} USING INVENTORY ({listed}) RETAIN 0 HOURS").collect()
+        finally:
+            self._spark.conf.set(_CHECK, checked or "true")
+            self._spark.catalog.dropTempView(_VIEW)
+
+    async def _kept(self) -> Kept:
+        kafka, name = self._settings.kafka, Topics.of(self._settings.topic_prefix).requests
+        partitions = (await counts(kafka, self._settings.topic_prefix)).get(name, 0)
+        refuse_other_topic(tables.read_positions(self._spark, self._root, name), name, partitions)
+        places = [tuple(row) for row in self._meant.select(*_NAME).collect()]
+        asked = self._meant.where(F.col("topic").isNotNull()).select("topic").distinct()
+        callback_topics = sorted(row[0] for row in asked.collect())
+        requests: dict[int, list[int]] = defaultdict(list)
+        topics: dict[str, tuple[str, str] | None] = dict.fromkeys(callback_topics)
+        async with answering(kafka):
+            async with consuming(kafka) as consumer:
+                where = [TopicPartition(name, number) for number in range(partitions)]
+                starts = {at.partition: start for at, start in (await consumer.beginning_offsets(where)).items()}
+            for number, offset in sorted(places):
+                if offset >= starts.get(number, offset + 1):
+                    requests[number].append(offset)
+            admin = AIOKafkaAdminClient(**kafka.client_options())
+            try:
+                await admin.start()
+                for topic in callback_topics:
+                    wanted = ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(_RETENTION))
+                    for answer in await admin.describe_configs([wanted]):
+                        for error, _message, _kind, _name, entries in answer.resources:
+                            told = {entry[0]: str(entry[1]) for entry in entries}
+                            topics[topic] = None if error else (told[_RETENTION[0]], told[_RETENTION[1]])
+            finally:
+                await admin.close()
+        return Kept(dict(requests), topics)
+
+
+def about(requests: DataFrame, *, key: str | None = None, timer_id: str | None = None) -> DataFrame:
+    """
+    Return the rows that have a person's payload: requests, what was refused, their copies and cancels.
+
+    Args:
+        requests: rows of `requests`. What is forgotten already is left out.
+        key: callback key of the person.
+        timer_id: or the id of a timer.
+
+    Returns:
+        partition int, offset bigint, delay string, due string, kind string, second bigint, topic string.
+    """
+    known = requests.where(F.col("forgotten_s").isNull())
+    wanted = (key if key is not None else timer_id or "").encode()
+    # Without Python where the bytes are not in it at all.
+    has_it = F.contains(F.col("value"), F.lit(wanted)) if wanted else F.lit(True)
+    told = F.udf(asked_about, _ABOUT)(F.when(has_it, F.col("value")))
+    asked = known.where(F.col("kind") != COPY).withColumn("about", told)
+    if key is not None:
+        meant = asked.where((F.col("kind") != CANCEL) & (F.col("about.callback_key") == key))
+        ids = meant.where(F.col("timer_id").isNotNull()).select(*_ID).distinct()
+        meant = meant.unionByName(
+            asked.where(F.col("kind") == CANCEL).join(ids, [*_ID], "left_semi").select(asked.columns)
+        )
+    else:
+        is_its = (F.col("timer_id") == timer_id) | (F.col("about.timer_id") == timer_id)
+        meant = asked.where(is_its | (F.col("timer_id").isNull() & (F.col("key") == F.lit(wanted))))
+    columns = (*_NAME, *_FOLDER, "kind", "second", "topic")
+    originals = meant.select("partition", F.col("offset").alias("original"))
+    copies = known.where(F.col("kind") == COPY).join(originals, ["partition", "original"], "left_semi")
+    return meant.select(*columns).unionByName(copies.select(*columns))
+
+
+def asked_about(value: bytes | None) -> tuple[str | None, str | None] | None:
+    """Return timer id and callback key, if that is UTF-8, of the value of a record; None if it is not parsed."""
+    if value is None:
+        return None
+    try:
+        future = future_from(bytes(value))
+    except WireError:
+        return None
+    try:
+        key = (Shown.of(future).key or b"").decode()
+    except UnicodeDecodeError:
+        key = None
+    return future.timerId or None, key or None
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
