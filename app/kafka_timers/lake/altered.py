@@ -78,7 +78,8 @@ def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
 
 def _known(requests: DataFrame) -> DataFrame:
     has_bytes = F.coalesce(F.col("value"), F.col("key")).isNotNull() | F.col("headers").isNotNull()
-    is_forgotten = F.col("forgotten_s").isNotNull() & ~has_bytes
+    # A record without any bytes has nothing to forget.
+    is_forgotten = F.col("forgotten_s").isNotNull() & ~has_bytes & (digest_of_record() != F.col("digest"))
     return requests.where(F.col("digest").isNotNull() & (F.col("kind") != COPY) & ~is_forgotten)
 
 

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from kafka_timers.lake.outcomes import due_ms, figures, fires, outcomes_of, waits_longer
+from kafka_timers.lake.outcomes import INTERVAL, due_ms, figures, fires, outcomes_of, waits_longer
 from kafka_timers.lake.schema import REQUEST
 from kafka_timers.lake.time_range import time_range_of
 from kafka_timers.settings import LakeSettings
@@ -110,11 +110,7 @@ def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int
         .groupBy("partition", end_ms)
         .agg(F.max("fence").alias("fence"))
         .withColumn("fence", F.coalesce(F.max("fence").over(before), F.lit(0)))
-        .select(
-            "partition",
-            "end_ms",
-            "fence",
-            *(F.lit(0).cast("bigint").alias(name) for name in _JUDGED_BY),
-            F.col("end_ms").alias("appended_ms"),
-        )
+        .withColumns({name: F.lit(0).cast("bigint") for name in _JUDGED_BY} | {"appended_ms": F.col("end_ms")})
+        .select("partition", *INTERVAL)
+    )
     )
