@@ -113,4 +113,3 @@ def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int
         .withColumns({name: F.lit(0).cast("bigint") for name in _JUDGED_BY} | {"appended_ms": F.col("end_ms")})
         .select("partition", *INTERVAL)
     )
-    )
