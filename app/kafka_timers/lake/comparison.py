@@ -33,7 +33,8 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = ["Comparison"]
 
-# Callbacks are read from this long before the time range, where an early one may lie, until this long behind its end.
+# Callbacks are read from this long before the time range, where an early one may lie, until this long behind its
+# end, or behind its last seal.
 _AROUND_MS = 3_600_000
 # Topics are those of what is due up to this long behind it.
 _SOON_S = 86_400
@@ -73,7 +74,10 @@ class Comparison:
         self.lateness: Sequence[Row] = []
         self.unchecked: list[str] = []
         self._first, self._last = coverage.first, coverage.last
-        self._from_ms, self._to_ms = self._first * 1000 - _AROUND_MS, self._last * 1000 + 999 + _AROUND_MS
+        # What fires late comes with its seal, however late that is.
+        sealed_ms = within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0
+        self._from_ms = self._first * 1000 - _AROUND_MS
+        self._to_ms = max(self._last * 1000 + 999, sealed_ms) + _AROUND_MS
 
     def findings(self, late_ms: int | None) -> Iterator[DataFrame]:
         """Yield what is wrong: rows of kind, partition, offset, second and detail, see `audit_findings`."""
