@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOTS = [Path(__file__).parents[2] / "app", Path(__file__).parents[2] / "oscillator"]
-ALLOWED = "kafka_timers.broker.internals"
+# The second one touches pyspark's: tests/spark/test_lake_lease.py fails where they change.
+ALLOWED = ("kafka_timers.broker.internals", "kafka_timers.lake.small_file")
 PACKAGES = ("kafka_timers", "kafka_timers_oscillator")
 MODULES = {
     ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
@@ -101,14 +102,15 @@ def overridden(module: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != ALLOWED])
+@pytest.mark.parametrize("module", [name for name in MODULES if name not in ALLOWED])
 def test_no_other_module_touches_private_names(module: str) -> None:
     assert foreign_names(ast.parse(MODULES[module].read_text())) == []
     assert overridden(module) == []
 
 
-def test_the_one_module_that_may_is_there() -> None:
-    assert foreign_names(ast.parse(MODULES[ALLOWED].read_text()))
+@pytest.mark.parametrize("module", ALLOWED)
+def test_the_modules_that_may_are_there(module: str) -> None:
+    assert foreign_names(ast.parse(MODULES[module].read_text()))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
     schema      the tables: columns, types, units, and how they are partitioned
     tables      where the tables lie; reading and appending to them
     records     records of Kafka → rows
+    small_file  a small file on the lake's storage
     land        timer-request, timer-sealed and timer-rejected → tables, exactly once
     maintain    compaction and retention
     versions    which requests were withdrawn, which copies workers have taken (pure)

@@ -26,12 +26,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from kafka_timers.errors import LakeError
+from kafka_timers.lake.small_file import SmallFile
 
 __all__ = ["LEASE_S", "Holder", "Lease", "lease_of"]
 
@@ -94,7 +95,7 @@ class Lease:
     # Names of those that land in this process.
     _live: frozenset[str] = frozenset()
 
-    def __init__(self, file: "_File", where: str) -> None:
+    def __init__(self, file: SmallFile, where: str) -> None:
         self._file, self._where, self.me = file, where, Holder.new()
         self._seen: tuple[str | None, float] = (None, 0.0)
 
@@ -184,7 +185,7 @@ def lease_of(
     Raises:
         LakeError: another landing has it for *wait_s* seconds already.
     """
-    lease, ended, lost = Lease(_File(spark, f"{root}/_land/lease"), root), threading.Event(), threading.Event()
+    lease, ended, lost = Lease(SmallFile(spark, f"{root}/_land/lease"), root), threading.Event(), threading.Event()
     if not lease.take(wait_s, stop):
         yield None
         return
@@ -211,44 +212,6 @@ def lease_of(
             lease.give_up()
         except Py4JError as error:
             log.debug("the lease was left: %s", error)
-
-
-class _File:
-    """A small file where the lake is, of which whoever reads has what was written last."""
-
-    def __init__(self, spark: SparkSession, uri: str) -> None:
-        context: Any = spark.sparkContext
-        self._jvm = context._jvm  # there is no other way to a file system of Hadoop
-        self._path = self._jvm.org.apache.hadoop.fs.Path(uri)
-        self._files = self._path.getFileSystem(context._jsc.hadoopConfiguration())
-        if uri.startswith("file:"):
-            # Without checksums in files of their own, which cannot be written at the same moment.
-            self._files = self._files.getRaw()
-
-    def read(self) -> str | None:
-        """Return what it holds; None if there is none."""
-        try:
-            stream = self._files.open(self._path)
-            try:
-                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-            finally:
-                stream.close()
-        except Py4JError as error:
-            if "FileNotFoundException" in str(error):
-                return None
-            raise
-
-    def write(self, text: str) -> None:
-        """Replace it."""
-        stream = self._files.create(self._path, True)
-        try:
-            stream.writeBytes(text)
-        finally:
-            stream.close()
-
-    def delete(self) -> None:
-        """Delete it."""
-        self._files.delete(self._path, False)
 
 
 def _space() -> str:
