@@ -17,11 +17,11 @@ from itertools import repeat, starmap
 from xxhash import xxh64_intdigest
 
 from kafka_timers.core.callbacks import Shown
+from kafka_timers.core.sums import SEED
 from kafka_timers.core.wire import EXPIRY_HEADER, ID_HEADER, REQUEST_HEADER, TOKEN_HEADER, Future, callback_headers
 
-__all__ = ["SEED", "callback_hash", "callback_hash_of", "plain_hashes", "signed", "tombstone_hash"]
+__all__ = ["callback_hash", "callback_hash_of", "plain_hashes", "signed", "tombstone_hash"]
 
-SEED = 42
 _UNNAMED = b""
 _TOKEN, _ID = TOKEN_HEADER.encode(), ID_HEADER.encode()
 _TOKEN_SIZE, _ID_SIZE = len(_TOKEN), len(_ID)

@@ -26,11 +26,11 @@ from xxhash import xxh64_intdigest
 from kafka_timers.core.contents import DIGESTS
 from kafka_timers.core.wire import ReadRecord, Sealed
 
-__all__ = ["VERSION", "ReadSums", "Sum", "fired_digest_of", "hash_of_record", "hash_of_seal", "sum_of"]
+__all__ = ["SEED", "VERSION", "ReadSums", "Sum", "fired_digest_of", "hash_of_record", "hash_of_seal", "sum_of"]
 
 # Of the digests, as a seal names it.
 VERSION = 1
-_SEED = 42
+SEED = 42
 _NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
 _NO_HEADER_VALUE, _HEADER_VALUE = b"\1\0\0\0", b"\0\0\0\0"
 _UNREADABLE = "\ufffd"
@@ -160,4 +160,4 @@ def _readable(name: str) -> bytes:
 
 
 def _seed_of(number: int) -> int:
-    return xxh64_intdigest(_number(number), _SEED)
+    return xxh64_intdigest(_number(number), SEED)
