@@ -6,16 +6,16 @@ was cancelled or moved has not fired, and what it was too late for has. `UNKNOWN
 been forgotten. Answers tell all of this in their headers.
 """
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import ANSWER_HEADER
+from kafka_timers.lake.callbacks import place_in, text_in
 from kafka_timers.lake.schema import CANCEL, REQUEST
 
 __all__ = ["answer_findings", "answers_of"]
 
 _REQUEST = ("partition", "offset")
-_PLACE = "^((?:0|[1-9][0-9]{0,8}):(?:0|[1-9][0-9]{0,17}))$"
 
 
 def answers_of(records: DataFrame) -> DataFrame:
@@ -29,23 +29,17 @@ def answers_of(records: DataFrame) -> DataFrame:
         partition int and offset bigint of the record that is answered, topic string, at_ms bigint, outcome string,
         and about_offset bigint: that of the request that the answer is about, in the same partition, or null.
     """
-
-    def header(name: str) -> Column:
-        named = F.filter("headers", lambda each: each["key"] == name)
-        return F.get(named, F.lit(0))["value"].cast("string")
-
-    def part(name: str, number: int) -> Column:
-        place = F.regexp_extract(header(name), _PLACE, 1)
-        return F.split_part(place, F.lit(":"), F.lit(number))
-
+    (partition, offset), (about_partition, about_offset) = (
+        place_in(f"{ANSWER_HEADER}-{name}") for name in ("to", "request")
+    )
     told = records.select(
-        part(f"{ANSWER_HEADER}-to", 1).try_cast("int").alias("partition"),
-        part(f"{ANSWER_HEADER}-to", 2).try_cast("bigint").alias("offset"),
+        partition.alias("partition"),
+        offset.alias("offset"),
         "topic",
         F.unix_millis("timestamp").alias("at_ms"),
-        header(ANSWER_HEADER).alias("outcome"),
-        part(f"{ANSWER_HEADER}-request", 1).try_cast("int").alias("about_partition"),
-        part(f"{ANSWER_HEADER}-request", 2).try_cast("bigint").alias("about_offset"),
+        text_in(ANSWER_HEADER).alias("outcome"),
+        about_partition.alias("about_partition"),
+        about_offset.alias("about_offset"),
     )
     return told.where(F.col("offset").isNotNull() & F.col("outcome").isNotNull())
 

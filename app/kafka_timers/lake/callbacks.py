@@ -27,8 +27,10 @@ __all__ = [
     "hash_of_record",
     "late_callbacks",
     "lateness",
+    "place_in",
     "strange",
     "stranger_findings",
+    "text_in",
     "tombstone_findings",
     "tombstones_of",
 ]
@@ -42,7 +44,7 @@ _REQUEST = ("partition", "offset")
 _FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
 # Callbacks of the last seal before the time range come this long into it, and clocks differ.
 _EDGE_MS = 60_000
-_NAME = "^((?:0|[1-9][0-9]{0,8}):(?:0|[1-9][0-9]{0,17}))$"
+_PLACE = "^((?:0|[1-9][0-9]{0,8}):(?:0|[1-9][0-9]{0,17}))$"
 
 
 # --- what came -------------------------------------------------------------------------------------------------------
@@ -63,7 +65,7 @@ def callbacks_of(records: DataFrame) -> DataFrame:
         counts as (`core.digests`), key_hash int: murmur2 of its key, null without one, by_worker boolean: whether its
         time is by the clock of who has sent it.
     """
-    named = _named(records).withColumn("second", _header(EXPIRY_HEADER).cast("bigint"))
+    named = _named(records).withColumn("second", text_in(EXPIRY_HEADER).cast("bigint"))
     named = named.where(F.col("second").isNotNull())
     return named.select(*_SLIM, "second", hash_of_record().alias("hash"), "key").mapInArrow(_with_key_hash, CALLBACKS)
 
@@ -75,7 +77,7 @@ def tombstones_of(records: DataFrame) -> DataFrame:
     Returns:
         partition int and offset bigint of the request, topic string, at_ms bigint, hash bigint.
     """
-    named = _named(records).where(_header(EXPIRY_HEADER).isNull())
+    named = _named(records).where(text_in(EXPIRY_HEADER).isNull())
     return named.select(*_REQUEST, "topic", "at_ms", hash_of_record().alias("hash"))
 
 
@@ -106,21 +108,28 @@ def hash_of_record() -> Column:
 _SLIM = (*_REQUEST, "topic", "at_ms", "at_partition", "at_offset", "by_worker")
 
 
-def _header(name: str) -> Column:
-    # The first one counts.
+def text_in(name: str) -> Column:
+    """Return as text the first header of a record that has this *name*, which is the one that counts."""
     named = F.filter("headers", lambda each: each["key"] == name)
     return F.get(named, F.lit(0))["value"].cast("string")
 
 
+def place_in(name: str) -> tuple[Column, Column]:
+    """Return partition and offset of the record that the header of this *name* names; null where it names none."""
+    place = F.regexp_extract(text_in(name), _PLACE, 1)
+    partition, offset = (F.split_part(place, F.lit(":"), F.lit(part)) for part in (1, 2))
+    return partition.try_cast("int"), offset.try_cast("bigint")
+
+
 def _named(records: DataFrame) -> DataFrame:
     """Return *records* that name a request, whose partition and offset take the place of their own."""
-    request = F.regexp_extract(_header(REQUEST_HEADER), _NAME, 1)
+    partition, offset = place_in(REQUEST_HEADER)
     return (
         records.withColumnsRenamed({"partition": "at_partition", "offset": "at_offset"})
         .withColumns(
             {
-                "partition": F.split_part(request, F.lit(":"), F.lit(1)).try_cast("int"),
-                "offset": F.split_part(request, F.lit(":"), F.lit(2)).try_cast("bigint"),
+                "partition": partition,
+                "offset": offset,
                 "at_ms": F.unix_millis("timestamp"),
                 "by_worker": F.col("timestampType") == 0,
             }
