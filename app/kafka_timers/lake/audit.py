@@ -218,7 +218,7 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange) -> Iterator[Dat
     yield unread(counted.where(F.col("last") >= within.first), read(spark, root, REQUESTS), within.keep)
     yield broken_links(within.seals).where(F.col("second") >= within.first)
     yield altered_seal_rows(within.seals.where(F.col("last") >= within.first))
-    yield altered_records(within.appended)
+    yield altered_records(within.appended())
 
 
 def _unchecked(coverage: Coverage, *, callbacks: bool) -> list[str]:

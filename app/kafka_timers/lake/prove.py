@@ -108,11 +108,11 @@ class _Gathering:
         covers = (ends_ms() > due_ms) & (F.col("fence") > at)
         order = [ends_ms(), F.col("fence")]
         first = self._complete.where(covers).orderBy(*order).first()
-        before = self._complete.where(~covers).orderBy(*(each.desc() for each in order)).first()
         if first is None:
-            if before is None:
+            last = self._complete.orderBy(*(each.desc() for each in order)).first()
+            if last is None:
                 raise LakeError(f"partition {self._number} has no seal in the lake that tells what was read")
-            return [self._show(before)], []
+            return [self._show(last)], []
         before = self._complete.where(~covers & (F.col("offset") < first["offset"])).orderBy(F.desc("offset")).first()
         if before is None:
             raise LakeError(f"no seal lies before the first one that covers {self._number}:{request['offset']}")

@@ -38,12 +38,13 @@ def published_days(
     seals = read(spark, root_of(settings), SEALS)
     newest = seals.groupBy("partition").agg(F.max("day").alias("newest"))
     ended = seals.join(F.broadcast(newest), "partition").where(F.col("day") < F.col("newest"))
-    days = ended.select("day").distinct().orderBy("day").collect()
-    for (day,) in days:
-        rows = hashes_of(ended.where(F.col("day") == day)).toLocalIterator(prefetchPartitions=True)
+    there = ended.select("day", "partition").distinct().orderBy("day", "partition").collect()
+    # What is known is not read again: the table may be that of years.
+    lacking = [(day, number) for day, number in there if (number, day) not in known]
+    for day, numbers in groupby(lacking, key=lambda each: each[0]):
+        is_wanted = (F.col("day") == day) & F.col("partition").isin([number for _, number in numbers])
+        rows = hashes_of(ended.where(is_wanted)).toLocalIterator(prefetchPartitions=True)
         for number, each in groupby(rows, key=lambda row: int(row["partition"])):
-            if (number, day) in known:
-                continue
             hashes = [row["hash"] for row in each]
             if None in hashes:
                 raise LakeError(

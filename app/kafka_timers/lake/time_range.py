@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -36,7 +37,8 @@ class TimeRange:
         intervals: see `intervals_of`; of each partition from the last one before the time range on.
         sealed: see `totals`, of the same seals.
         seals: these, as rows of `seals`.
-        appended: rows of `requests` that were appended up to the last of their fences, from the first of these on.
+        appended: returns the rows of `requests` that were appended up to the last of their fences, from the first of
+            these on.
         requests: see `outcomes_of`.
         rejected: see `outcomes_of`.
         keep: computes and caches a frame until the time range is closed; one of few rows goes to what it is joined
@@ -49,7 +51,7 @@ class TimeRange:
     intervals: DataFrame
     sealed: DataFrame
     seals: DataFrame
-    appended: DataFrame
+    appended: Callable[[], DataFrame]
     requests: DataFrame
     rejected: DataFrame
     keep: Callable[[DataFrame], DataFrame]
@@ -134,7 +136,7 @@ def _read(
         keep(intervals_of(seals)),
         keep(totals(seals)),
         seals,
-        _appended(read(spark, root, REQUESTS), start, seals),
+        partial(_appended, read(spark, root, REQUESTS), start, seals),
         requests_of(read(spark, root, REQUESTS), complete, from_second, from_offset, last, keep),
         # Nothing is rejected before its second.
         rejects.where(F.col("appended_ms") >= first * 1000).select(
