@@ -11,10 +11,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import xxhash
+
 from kafka_timers.core.versions import Original
 from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_S, Condition, Reply, Sealed
 
 _KEY = struct.Struct(">QHQ")
+# What begins the hashes of the one partition that there is, 0.
+_SEED = xxhash.xxh64(bytes(8), 42).intdigest()
 
 
 class PromiseError(AssertionError):
@@ -191,8 +195,10 @@ class Audit:
         due = [offset for offset, each in closed.items() if each.withdrawn_by is None]
         fired = [offset for offset in due if offset not in rejected]
         late = sum(closed[offset].is_late for offset in due)
-        digest = sum((offset + 1) ** 3 for offset in fired) % 2**64
-        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.digest)
+        counts_by = _hash_of if seal.digests else _cube_of
+        digest = sum(map(counts_by, fired)) % 2**64
+        told = seal.fired_digest if seal.digests else seal.digest
+        said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, told)
         meant = (len(due), len(fired), len(due) - len(fired), late, digest)
         withdrawn, gone_by = (seal.cancelled, seal.moved), (cancelled, len(gone) - cancelled)
         if self.terms.is_forgetful:
@@ -416,3 +422,13 @@ def _followed_in_time(wishes: Mapping[int, Wish]) -> set[int]:
         if not wish.is_cancel:
             last[wish.timer_id] = offset
     return followed
+
+
+def _hash_of(offset: int) -> int:
+    """Return what the request at *offset* counts for in the digest of what has fired."""
+    return xxhash.xxh64(offset.to_bytes(8, "little"), _SEED).intdigest()
+
+
+def _cube_of(offset: int) -> int:
+    """Return what it counted for in seals of earlier forms."""
+    return (offset + 1) ** 3

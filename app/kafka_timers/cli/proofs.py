@@ -106,9 +106,10 @@ def publish_chain(file: Path, check: bool, **given: Any) -> None:
         from kafka_timers.lake.publish import published_days
     settings = LakeSettings(**given)
     known = days_in(_text_of(file).splitlines(), str(file)) if file.exists() else {}
+    session = session_of(settings)
     added, wrong = 0, []
     with file.open("a", encoding="utf-8") as lines:
-        for each in published_days(session_of(settings), settings, () if check else known):
+        for each in published_days(session, settings, () if check else known):
             before = known.get((each.partition, each.date))
             if before is None:
                 lines.write(each.line() + "\n")
