@@ -1,28 +1,40 @@
-"""Each planted fault is found by an audit of a real lake, and named; and an honest history has none."""
+"""Each planted fault is found by an audit of a real lake and real topics, and named; an honest history has none."""
 
+import asyncio
+import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
-from lake_rows import of, seal
-from pyspark.sql import DataFrame, Row, SparkSession
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import NewTopic
+from brokers import administering, delete_records
+from honest_lake import RECORD, id_in
+from lake_rows import HORIZON_S, of
+from pyspark.sql import Row, SparkSession
 
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import hash_of
-from kafka_timers.core.wire import Callback, Future, Header, callback_headers
+from kafka_timers.core.sums import VERSION, fired_digest_of
+from kafka_timers.core.wire import Callback, Copy, Future, Header, callback_headers
+from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake import audit as audits
-from kafka_timers.lake.comparison import Comparison
-from kafka_timers.lake.records import requests_of
-from kafka_timers.lake.schema import POSITIONS, REQUESTS, SEALS
-from kafka_timers.lake.service import Service, TopicFacts
+from kafka_timers.lake.records import requests_of, seals_of
+from kafka_timers.lake.schema import CANCEL, POSITIONS, REJECTED, REQUESTS, SEALS
+from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, constant, root_of
 from kafka_timers.settings import LakeSettings
+from kafka_timers.v1.sealed_pb2 import Sealed
 
 FIRST, LAST = 5000, 5200
 COUNTS = {"t": 3, "u": 3, "s": 2, "r": 1}
-FENCE = 20
+FENCE = 24
+PAGE = Path(__file__).parents[2] / "docs" / "lake.md"
 
 
 def asked(due_s: int, future: Future | None = None, appended_s: int = 4900, **more: Any) -> tuple[int, int, Future]:
@@ -47,17 +59,65 @@ REQUESTED = [
     asked(5100, callBackTopic="u"),
     asked(5101, timerId="d", replyTopic="r"),
     asked(5102, timerId="d", replyTopic="r", appended_s=5060),  # moves it
+    asked(-1, appended_s=4950),  # is refused
+    asked(5011, callBackTopic="gone"),  # is rejected when it is due
+    asked(5100, appended_s=2900),  # far
+    asked(5100, copy=Copy(offset=17, appended=2900, decidedOffset=18, decided=4900)),
+    asked(90_000),
+    asked(5100, timerId="e"),
+    asked(0, Future(timerId="e", cancel=True), appended_s=5050),
 ]
-FIRED = {4000: [10], 5010: [0, 1, 2], 5011: [3], 5012: [6, 8, 9], 5100: [11, 12], 5102: [14]}
-HONEST_SEALS = [
-    seal(4999, 11, [10], first=1),
-    seal(5010, FENCE, FIRED[5010], first=5000),
-    seal(5011, FENCE, FIRED[5011]),
-    seal(5012, FENCE, FIRED[5012]),
-    seal(5099, FENCE, first=5013),
-    seal(5100, FENCE, FIRED[5100]),
-    seal(5200, FENCE, FIRED[5102], first=5101),
+FIRED = {4000: [10], 5010: [0, 1, 2], 5011: [3], 5012: [6, 8, 9], 5100: [11, 12, 17], 5102: [14]}
+FAR = (7, 17, 19)
+REFUSED, REJECT = 15, 16
+
+
+@cache
+def asked_in(number: int) -> list[tuple[int, int, Future]]:
+    """Return what is asked in partition *number*, with timer ids that belong there."""
+    every = []
+    for appended_s, due_s, asked in REQUESTED:
+        future = Future()
+        future.CopyFrom(asked)
+        if asked.timerId:
+            future.timerId = id_in(number, len(FAULTS), asked.timerId)
+        every.append((appended_s, due_s, future))
+    return every
+
+
+# Of each seal its last second, its fence, what has fired and what was rejected.
+SEALED = [
+    (4999, 11, [10], []),
+    (5010, FENCE, FIRED[5010], [REFUSED]),
+    (5011, FENCE, FIRED[5011], [REJECT]),
+    (5012, FENCE, FIRED[5012], []),
+    (5099, FENCE, [], []),
+    (5100, FENCE, FIRED[5100], []),
+    (5200, FENCE, FIRED[5102], []),
 ]
+
+
+def sealed(number: int, rows: Iterable[Row]) -> list[bytes]:
+    """Return the seals that an owner of partition *number* writes, who has read *rows*."""
+    values: list[bytes] = []
+    first = 1
+    for last, fence, fired, rejected in SEALED:
+        seal = Sealed(partition=number, first=first, last=last, format=3, digests=VERSION, fence=fence, read_from=0)
+        seal.first_ms, seal.end_ms = first * 1000, (last + 1) * 1000
+        seal.due, seal.fired, seal.rejected = len(fired) + len(rejected), len(fired), len(rejected)
+        seal.fired_digest = fired_digest_of(number, fired)
+        seal.cancelled, seal.moved = int(last in (5011, 5100)), int(last == 5200)
+        seal.worker, seal.partitions, seal.horizon_s, seal.millis_from = "w", len(FAULTS), HORIZON_S, 0
+        for row in rows:
+            if row["offset"] < fence:
+                is_far = row["offset"] in FAR
+                count = seal.cancels if row["kind"] == CANCEL else seal.far if is_far else seal.near
+                count.count, count.digest = count.count + 1, (count.digest + row["digest"]) % 2**64
+        if values:
+            seal.previous = hashlib.sha256(values[-1]).digest()
+        values.append(seal.SerializeToString())
+        first = last + 1
+    return values
 
 
 @dataclass
@@ -71,17 +131,44 @@ class Came:
     headers: list[tuple[str, bytes | None]]
     at_ms: int
     partition: int = 0
-    offset: int = 0
-    type: int = 1
+    # Of those of a partition, by their history.
+    place: int = 0
 
 
 @dataclass
 class History:
-    """What is in the lake and on the topics of partition *number*."""
+    """
+    What is in the lake and on the topics of partition *number*.
+
+    Attributes:
+        rows: of `requests`.
+        seals: their values.
+        rejected: offsets of what timer-rejected tells of.
+        came: to callback, tombstone and reply topics.
+        told: other columns of rows of `seals`, by the second that they end with.
+    """
 
     number: int
-    seals: list[Row] = field(default_factory=lambda: list(HONEST_SEALS))
+    rows: list[Row]
+    seals: list[bytes]
+    rejected: list[int] = field(default_factory=lambda: [REFUSED, REJECT])
     came: list[Came] = field(default_factory=list)
+    told: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def row(self, of: int, **other: Any) -> None:
+        """Have the row of a request say something else."""
+        self.rows = [Row(**(row.asDict() | other)) if row["offset"] == of else row for row in self.rows]
+
+    def without(self, *of: int) -> None:
+        """Have the lake lose rows."""
+        self.rows = [row for row in self.rows if row["offset"] not in of]
+
+    def seal(self, at: int, **other: Any) -> None:
+        """Have a seal on timer-sealed say something else."""
+        seal = Sealed.FromString(self.seals[at])
+        for name, value in other.items():
+            setattr(seal, name, value)
+        self.seals[at] = seal.SerializeToString()
 
     def callback(self, of: int, at_ms: int | None = None) -> Came:
         """Return the callback of a request, to be changed; with *at_ms* another one."""
@@ -100,7 +187,7 @@ class History:
 
 def callback_of(number: int, offset: int, at_ms: int) -> Came:
     """Return what the service writes for a request."""
-    _, due_s, future = REQUESTED[offset]
+    _, due_s, future = asked_in(number)[offset]
     shown, asked = Shown.of(future), future.callBackRecord
     name = b"%d:%d" % (number, offset)
     told = callback_headers(future, due_s, name)  # type: ignore[arg-type]
@@ -117,7 +204,7 @@ def answer(number: int, offset: int, outcome: bytes, about: int | None = None, a
     return Came(offset, "r", b"id", b"", list(headers), at_s * 1000)
 
 
-def honest(number: int) -> History:
+def honest(number: int, rows: list[Row]) -> History:
     fired = [offset for offsets in FIRED.values() for offset in offsets if offset != 10]
     came = [
         callback_of(number, offset, REQUESTED[offset][1] * 1000 + REQUESTED[offset][2].millis + 20) for offset in fired
@@ -129,7 +216,7 @@ def honest(number: int) -> History:
         answer(number, 13, b"UNKNOWN", at_s=4900),
         answer(number, 14, b"MOVED", 13, at_s=5060),
     ]
-    return History(number, came=came)
+    return History(number, rows, sealed(number, rows), came=came)
 
 
 Fault = Callable[[History], object]
@@ -170,17 +257,40 @@ def again(history: History) -> None:
 
 
 def unserved(history: History) -> None:
-    history.seals = HONEST_SEALS[:1]
+    history.seals = history.seals[:1]
     history.came = [each for each in history.came if each.topic == "r"]
 
 
 def swapped(history: History) -> None:
     one, other = history.callback(8), history.callback(9)
-    one.offset, other.offset = other.offset, one.offset
+    one.place, other.place = other.place, one.place
 
 
-def taken_back(history: History) -> None:
-    history.came.append(callback_of(history.number, 4, 5_011_020))
+def came_too(of: int, at_ms: int) -> Fault:
+    """Return the fault that a callback came of what was not to fire."""
+    return lambda history: history.came.append(callback_of(history.number, of, at_ms))
+
+
+def in_another_order(history: History) -> None:
+    history.seals[2], history.seals[3] = history.seals[3], history.seals[2]
+
+
+def put_in(history: History) -> None:
+    """Have somebody else write a seal of a second that is sealed."""
+    seal = Sealed.FromString(history.seals[2])
+    seal.worker = "another"
+    history.seals.insert(3, seal.SerializeToString())
+
+
+def stopped(history: History) -> None:
+    """Have the service stand still from 5100 on."""
+    history.seals = history.seals[:5]
+    for gone in (11, 12, 17, 14):
+        history.drop(gone)
+
+
+def row_is_doubled(history: History) -> None:
+    history.rows = [*history.rows, next(row for row in history.rows if row["offset"] == 11)]
 
 
 def says(of: int, outcome: bytes, about: int | None = None) -> Fault:
@@ -214,25 +324,136 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         lambda history: (history.seals.pop(), history.drop(14)),
         [("unsealed", None, "is sealed up to 5100")],
     ),
-    "a seal between others is dropped": (
+    "the service stands still": (
+        stopped,
+        [("unsealed", None, "is sealed up to 5099, timer-sealed has no more of it")],
+    ),
+    "a seal of seconds in which nothing fired is dropped": (
         lambda history: history.seals.pop(4),
-        [("gap", None, "follows one that ended at 5012")],
+        [("gap", None, "follows one that ended at 5012"), ("chain", None, "the seal at offset 4 follows one")],
+    ),
+    "a seal is dropped": (
+        lambda history: history.seals.pop(2),
+        [
+            ("gap", None, "follows one that ended at 5010"),
+            ("chain", None, "the seal at offset 2 follows one"),
+            ("seal-count", None, "expected due 5, fired 4, rejected 1"),
+        ],
+    ),
+    "two seals lie in another order": (in_another_order, [("chain", None, "")] * 3),
+    "somebody else has sealed a second too": (
+        put_in,
+        [("chain", None, "the seal at offset 3 follows one"), ("chain", None, "the seal at offset 4 follows one")],
+    ),
+    # --- what they say
+    "a seal counts one more": (
+        lambda history: history.seal(6, due=2, fired=2),
+        [("seal-count", None, "sealed due 2, fired 2, rejected 0")],
+    ),
+    "a seal says that another one has fired": (
+        lambda history: history.seal(6, fired_digest=fired_digest_of(history.number, [13])),
+        [("seal-digest", None, "sealed due 1, fired 1, rejected 0")],
+    ),
+    "a seal is written anew, with other counts of what was withdrawn": (
+        lambda history: history.seal(3, cancelled=7, moved=7, pending=7),
+        [("chain", None, "the seal at offset 4 follows one with SHA-256")],
+    ),
+    "a seal is written anew, and says that nothing was late": (
+        lambda history: history.seal(3, lateness_p99_ms=1, lateness_max_ms=1),
+        [("chain", None, "the seal at offset 4 follows one with SHA-256")],
+    ),
+    "a row of seals says something else than the seal": (
+        lambda history: history.told.update({5012: {"cancelled": 7, "worker": "x"}}),
+        [("altered-seal", None, "differs in cancelled, worker")],
+    ),
+    "a row of seals has no value any more": (
+        lambda history: history.told.update({5012: {"value": None}}),
+        [("altered-seal", None, "differs in")],
     ),
     # --- how late
-    "a seal says that it was late": (
-        lambda history: history.seals.__setitem__(
-            5, Row(**(HONEST_SEALS[5].asDict() | {"lateness_max_ms": 3_540_000}))
-        ),
+    "the last seal says that it was late": (
+        lambda history: history.seal(6, lateness_max_ms=3_540_000),
         [("late", None, "1 seals say that callbacks were more than 2000 ms late, the latest by 3540000 ms")],
+    ),
+    # --- what the lake has
+    "the lake has lost a request that fired": (
+        lambda history: (history.without(11), history.drop(11)),
+        [("unread", None, "the lake has"), ("seal-count", None, "expected due 2, fired 2")],
+    ),
+    "the lake has lost a request, and its callback is there": (
+        lambda history: history.without(11),
+        [
+            ("unread", None, "the lake has"),
+            ("seal-count", None, "expected due 2, fired 2"),
+            ("unexpected", 11, "timer-request has no such request"),
+        ],
+    ),
+    "the lake has lost a far request that waits": (
+        lambda history: history.without(19),
+        [("unread", None, "2 far, 1 cancels)")],
+    ),
+    "the lake has lost a cancel": (
+        lambda history: history.without(21),
+        [
+            ("unread", None, "(0 cancels)"),
+            ("seal-count", None, "the difference is request N:20, which is not in the seal"),
+            ("missing", 20, "no callback in t"),
+        ],
+    ),
+    "the lake has a request twice": (
+        row_is_doubled,
+        [("unread", None, "the lake has"), ("seal-count", None, "expected due 4, fired 4")],
+    ),
+    "the lake has lost a copy": (
+        lambda history: history.without(18),
+        [
+            ("unread", None, "the lake has"),
+            ("seal-count", None, ""),
+            ("not-promoted", 17, "no worker has it"),
+            ("unexpected", 17, "no worker had taken a copy of it"),
+        ],
+    ),
+    "a row has another value": (
+        lambda history: history.row(19, value=b"v"),
+        [("altered", 19, "its key, value, headers or append time are not those of the record that was landed")],
+    ),
+    "a row has another key": (
+        lambda history: history.row(19, key=b"9"),
+        [("altered", 19, "its key, value, headers or")],
+    ),
+    "a row has another append time": (
+        lambda history: history.row(19, appended_ms=4_900_001),
+        [("altered", 19, "its key, value, headers or append time")],
+    ),
+    "a row has another digest": (
+        lambda history: history.row(19, digest=1),
+        [("altered", 19, "its key, value, headers or append time"), ("unread", None, "the lake has")],
+    ),
+    "a row has no digest any more": (
+        lambda history: history.row(19, digest=None),
+        [("unread", None, "the lake has")],
+    ),
+    "a row has another second than its bytes say": (
+        lambda history: history.row(19, second=91_000),
+        [("altered", 19, "its record says something else of second")],
+    ),
+    "a row has another timer id than its bytes say": (
+        lambda history: history.row(19, timer_id="x"),
+        [("altered", 19, "its record says something else of timer_id")],
+    ),
+    "timer-rejected has lost what was refused": (
+        lambda history: history.rejected.remove(REFUSED),
+        [("not-rejected", 15, "timer-rejected does not have it")],
+    ),
+    "timer-rejected has lost what was rejected when it was due": (
+        lambda history: history.rejected.remove(REJECT),
+        [("seal-count", None, "expected due 2, fired 2, rejected 0"), ("missing", 16, "no callback in gone")],
     ),
     # --- what came
     "dropped": (lambda history: history.drop(1), [("missing", 1, "no callback in t")]),
     "doubled": (lambda history: history.callback(1, 5_010_500), [("doubled", 1, "2 callbacks, the first in t")]),
     "5 s early": (sets(first(1), at_ms=5_005_000), [("early", 1, "callback in t 5000 ms before it was due")]),
-    "early, by the clock of a worker": (
-        sets(first(1), at_ms=5_009_999, type=0),
-        [("early", 1, "1 ms before it was due by the worker's clock")],
-    ),
+    "1 ms early": (sets(first(1), at_ms=5_009_999), [("early", 1, "1 ms before it was due by the worker's clock")]),
     "a day early": (ahead, [("early", 7, "callback in t 84950000 ms before it was due")]),
     "early, and again in time": (
         lambda history: history.callback(11, 5_009_000),
@@ -243,8 +464,8 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         [("unexpected", 10, "callback in t, and its request was done")],
     ),
     "names no known request": (
-        lambda history: renamed(history, 1, 18),
-        [("missing", 1, "no callback"), ("unexpected", 18, "timer-request has no such request")],
+        lambda history: renamed(history, 1, 22),
+        [("missing", 1, "no callback"), ("unexpected", 22, "timer-request has no such request")],
     ),
     "names what is beyond the log": (
         lambda history: renamed(history, 1, 4711, 5_050_000),
@@ -262,7 +483,12 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         sets(first(1), topic="u"),
         [("unexpected", 1, "callback in u for second 5010; asked for were t")],
     ),
-    "of a cancelled timer": (taken_back, [("stale-version", 4, "record 5 had withdrawn it")]),
+    "of a cancelled timer": (came_too(4, 5_011_020), [("stale-version", 4, "record 5 had withdrawn it")]),
+    "of a moved timer": (came_too(13, 5_101_020), [("stale-version", 13, "record 14 had withdrawn it")]),
+    "more than an hour late": (
+        sets(first(1), at_ms=5_010_000 + 7_200_000),
+        [("missing", 1, "no callback in t")],
+    ),
     # --- what it is
     "another value": (sets(first(0), value=b"w"), [("content", 0, "value of the callback in t")]),
     "no value": (sets(first(0), value=None), [("content", 0, "value of the callback in t")]),
@@ -330,79 +556,89 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
     ),
     "an id that was forgotten": (says(5, b"UNKNOWN"), NONE),
 }
-LATE = ("late", 12, "1 callbacks in u more than 2000 ms late, the latest by 3540000 ms")
+LATE = ("late", 12, "1 callbacks in u more than 2000 ms late, the latest by 3540000 ms, by the worker's clock")
 NUMBERS = {name: number for number, name in enumerate(FAULTS)}
 
 
-def requested(spark: SparkSession) -> list[Row]:
-    """Return the rows of all requests, in partition 0, as a landing makes them."""
+def requested(spark: SparkSession, partitions: int) -> dict[int, list[Row]]:
+    """Return the rows of all requests by partition, as a landing makes them."""
     records = [
-        (b"%d" % due_s, future.SerializeToString(), 0, offset, datetime.fromtimestamp(appended_s, UTC), None)
-        for offset, (appended_s, due_s, future) in enumerate(REQUESTED)
+        (b"%d" % due_s, future.SerializeToString(), number, offset, datetime.fromtimestamp(appended_s, UTC), None)
+        for number in range(partitions)
+        for offset, (appended_s, due_s, future) in enumerate(asked_in(number))
     ]
-    columns = "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
-    frame = spark.createDataFrame(records, columns + "headers array<struct<key string, value binary>>")
-    return requests_of(frame, 1).collect()
+    rows = requests_of(spark.createDataFrame(records, RECORD), partitions)
+    found: dict[int, list[Row]] = {number: [] for number in range(partitions)}
+    for row in rows.orderBy("partition", "offset").collect():
+        found[row["partition"]].append(row)
+    return found
 
 
-def in_partition(rows: Iterable[Row], number: int, **other: object) -> list[Row]:
-    return [Row(**(row.asDict(recursive=False) | {"partition": number} | other)) for row in rows]
+def sealed_s(last: int) -> int:
+    """Return when the seal of *last* was appended, the last one so late that rejects of all others must be landed."""
+    return last + (700 if last == LAST else 1)
 
 
-class Planted(Comparison):
-    """What came, out of memory in place of Kafka."""
+def landed(spark: SparkSession, root: str, histories: Iterable[History]) -> None:
+    """Have all that is on topics of the service in a lake."""
+    histories = list(histories)
+    append(of(spark, [row for each in histories for row in each.rows], REQUESTS.columns), root, REQUESTS)
+    values = [
+        (value, each.number, at, datetime.fromtimestamp(sealed_s(Sealed.FromString(value).last), UTC))
+        for each in histories
+        for at, value in enumerate(each.seals)
+    ]
+    frame = spark.createDataFrame(values, "value binary, partition int, offset bigint, timestamp timestamp")
+    others = {each.number: each.told for each in histories}
+    seals = [Row(**(row.asDict() | others[row["partition"]].get(row["last"], {}))) for row in seals_of(frame).collect()]
+    append(of(spark, seals, SEALS.columns), root, SEALS)
+    rejected = [
+        (0, each.number * FENCE + at, 5_011_000, "refused", "timer-request", each.number, of, "1970-01-01")
+        for each in histories
+        for at, of in enumerate(each.rejected)
+    ]
+    append(constant(spark, rejected, REJECTED.columns), root, REJECTED)
+    positions = [("timer-request", each.number, FENCE, 1) for each in histories]
+    append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
 
-    frame: DataFrame
 
-    def records(self, topics: Collection[str]) -> DataFrame:
-        return self.frame.where(self.frame["topic"].isin(sorted(topics)))
-
-    def facts(self, topics: Collection[str]) -> TopicFacts:
-        return TopicFacts({name: COUNTS[name] for name in topics}, ["u"], set())
+async def publish(bootstrap: str, came: Iterable[Came]) -> None:
+    """Have *came* on topics that keep all, of which one has lost its first record."""
+    topics = [NewTopic(name, count, 1, topic_configs={"retention.ms": "-1"}) for name, count in COUNTS.items()]
+    own = AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 20)
+    async with administering(bootstrap) as admin, own as producer:
+        await admin.create_topics(topics)
+        await producer.send_and_wait("u", b"gone", partition=0)
+        await delete_records(bootstrap, "u", 0, 1)
+        # One by one aiokafka sends none that has neither key nor value.
+        batches = {(name, number): producer.create_batch() for name in COUNTS for number in range(COUNTS[name])}
+        for each in sorted(came, key=lambda each: each.place):
+            batch = batches[each.topic, each.partition]
+            told = {"timestamp": each.at_ms, "key": each.key, "value": each.value, "headers": each.headers}
+            assert batch.append(**told) is not None
+        acks = [await producer.send_batch(batch, name, partition=at) for (name, at), batch in batches.items()]
+        await asyncio.gather(*acks)
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> audits.Audit:
+def told(spark: SparkSession, kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> audits.Audit:
     """Plant each fault in a partition of its own, and audit all of them at once."""
-    settings = LakeSettings(lake=str(tmp_path_factory.mktemp("lake")))
-    root, rows = root_of(settings), requested(spark)
-    seals: list[Row] = []
-    came: list[tuple] = []
+    settings = LakeSettings(bootstrap=kafka.bootstrap, lake=str(tmp_path_factory.mktemp("lake")))
+    rows = requested(spark, len(FAULTS))
+    histories: list[History] = []
     for number, (plant, _) in enumerate(FAULTS.values()):
-        history = honest(number)
+        history = honest(number, rows[number])
         plant(history)
-        seals += in_partition(history.seals, number)
         for each in history.came:
-            headers = [(key, value and value.replace(b"N:", b"%d:" % number)) for key, value in each.headers]
-            at = datetime.fromtimestamp(each.at_ms / 1000, UTC)
-            came.append((each.topic, each.partition, each.offset, at, each.type, each.key, each.value, headers))
+            each.headers = [(key, value and value.replace(b"N:", b"%d:" % number)) for key, value in each.headers]
+        histories.append(history)
+    came = [each for history in histories for each in history.came]
     # One of all of them is late.
-    late = next(at for at, row in enumerate(came) if row[0] == "u")
-    came[late] = (*came[late][:3], datetime.fromtimestamp(8640, UTC), *came[late][4:])
-    # What a record counts by depends on its partition, and is not asked about here.
-    requests = [row for number in range(len(FAULTS)) for row in in_partition(rows, number, digest=None)]
-    seals = [Row(**(row.asDict() | {"partitions": len(FAULTS), "digests": None})) for row in seals]
-    append(of(spark, requests, REQUESTS.columns), root, REQUESTS)
-    append(of(spark, seals, SEALS.columns), root, SEALS)
-    positions = [("timer-request", number, FENCE, 1) for number in range(len(FAULTS))]
-    append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
-    columns = "topic string, partition int, offset bigint, timestamp timestamp, timestampType int, key binary, "
-    Planted.frame = spark.createDataFrame(
-        came, columns + "value binary, headers array<struct<key string, value binary>>"
-    ).persist()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(audits, "Comparison", Planted)
-        return audits.audit(
-            spark,
-            settings,
-            10_000,
-            first=FIRST,
-            last=LAST,
-            callbacks=True,
-            late_ms=2_000,
-            shown=1_000,
-            service=Service("cluster", {}),
-        )
+    next(each for each in came if each.topic == "u").at_ms = 8_640_000
+    asyncio.run(publish(kafka.bootstrap, came))
+    landed(spark, root_of(settings), histories)
+    wanted = {"first": FIRST, "last": LAST, "callbacks": True, "late_ms": 2_000, "rows": True, "shown": 1_000}
+    return audits.audit(spark, settings, 10_000, service=Service("cluster", {}), **wanted)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -427,5 +663,12 @@ def test_an_audit_says_what_it_has_not_checked(told: audits.Audit) -> None:
     assert not told.undecided
     assert [each for each in told.unchecked if "retention" in each or "by a broker's clock" in each] == [
         "what retention may have deleted since the time range began in u",
-        "when callbacks came to t by a broker's clock: their times are those of the workers",
+        "when callbacks came to t, u by a broker's clock: their times are those of the workers",
     ]
+
+
+def test_the_page_lists_each_planted_fault_with_what_it_is_found_as() -> None:
+    listed = re.findall(r"^\| ([^|`]+) \| (-|`[^|]+`) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    found = {name: sorted({each[0] for each in wanted}) for name, (_, wanted) in FAULTS.items()}
+    wanted = [(name, ", ".join(f"`{kind}`" for kind in kinds) or "-") for name, kinds in found.items()]
+    assert [each for each in listed if each[0] in FAULTS] == wanted

@@ -112,6 +112,10 @@ def with_digest(partition: int, offset: int, digest: int | None) -> list[tuple[i
     return [(*row[:3], digest if row[1] == offset else row[3]) for row in landed(partition)]
 
 
+def without_digests(partition: int, below: int) -> list[tuple[int, int, str, int | None]]:
+    return [(*row[:3], None if row[1] < below else row[3]) for row in landed(partition)]
+
+
 def begun_anew(partition: int) -> Chain:
     """Return seals of two owners, the second of which knew no sums and counts from offset 10 on: nobody has 8 and 9."""
     chain = Chain(0, partition).add(10, [0, 1, 3], far=[4], cancels=[5]).add(11, [6, 7])
@@ -127,7 +131,15 @@ CASES: list[tuple[str, Any, Any, dict[int, str]]] = [
     ("a cancel is lost", history, lambda at: without(at, 5), {10: "(0 cancels)"}),
     ("a record that is none of the log's", history, lambda at: [*landed(at), record(2, "request", at)], {10: "has 6"}),
     ("another record in place of one", history, lambda at: with_digest(at, 9, 7), {11: "the lake has 4"}),
-    ("landed by an earlier version", history, lambda at: with_digest(at, 9, None), {}),
+    ("a digest is lost", history, lambda at: with_digest(at, 9, None), {11: "the lake has 4"}),
+    ("landed by an earlier version", history, lambda at: without_digests(at, 15), {}),
+    ("landed by an earlier version at first", history, lambda at: without_digests(at, 8), {}),
+    (
+        "landed by an earlier version at first, and a digest is lost",
+        history,
+        lambda at: [(*row[:3], None if row[1] == 13 else row[3]) for row in without_digests(at, 8)],
+        {13: "the lake has 4"},
+    ),
     ("counted anew", begun_anew, landed, {}),
     ("counted anew, and one lost", begun_anew, lambda at: without(at, 11), {13: "at offsets 10 to 13"}),
     ("counted anew, and one lost between", begun_anew, lambda at: without(at, 8), {}),

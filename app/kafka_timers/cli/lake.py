@@ -334,6 +334,7 @@ def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> No
 @_time_range("up to where the landing has come, and to ten minutes ago if it is behind")
 @click.option("--callbacks", is_flag=True, help="also read callback and reply topics, and compare each callback")
 @click.option("--late-ms", type=click.IntRange(min=0), help="callbacks that are later than this are a finding")
+@click.option("--rows", is_flag=True, help="also judge each request anew by its bytes, as slow as landing")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
 @click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="findings to show")
 @json_option
@@ -342,6 +343,7 @@ def audit(
     last: int | None,
     callbacks: bool,
     late_ms: int | None,
+    rows: bool,
     report: Path | None,
     show: int,
     as_json: bool,
@@ -369,6 +371,7 @@ def audit(
         last=last,
         callbacks=callbacks,
         late_ms=late_ms,
+        rows=rows,
         shown=show,
         service=_service_of(settings),
     )

@@ -59,13 +59,13 @@ def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
     This judges each record anew, as the landing did, and takes as long.
 
     Args:
-        requests: as in `altered_records`.
+        requests: as in `altered_records`, which tells of those whose bytes were changed; they are passed over.
         partitions: of timer-request.
 
     Returns:
         kind string (altered), partition int, offset bigint, second bigint, detail string.
     """
-    known = _known(requests)
+    known = _known(requests).where(digest_of_record() == F.col("digest"))
     records = known.withColumn("timestamp", F.timestamp_millis("appended_ms"))
     names = [name for name in REQUESTS.columns.names if name not in (*_REQUEST, "appended_ms", "value")]
     anew = requests_of(records, partitions).select(*_REQUEST, *(F.col(name).alias(f"anew_{name}") for name in names))

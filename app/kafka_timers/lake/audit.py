@@ -14,13 +14,23 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 import kafka_timers
-from kafka_timers.lake.altered import altered_records, altered_seal_rows
+from kafka_timers.core.wire import Topics
+from kafka_timers.lake.altered import altered_records, altered_rows, altered_seal_rows
 from kafka_timers.lake.comparison import Comparison
 from kafka_timers.lake.coverage import Coverage, coverage_of
-from kafka_timers.lake.findings import COUNTS, checked, expected, gaps, late_seals, seal_findings, unpromoted
+from kafka_timers.lake.findings import (
+    COUNTS,
+    checked,
+    expected,
+    gaps,
+    late_seals,
+    seal_findings,
+    unpromoted,
+    unrejected,
+)
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, unread
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, due_of
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REJECTED, REQUESTS, due_of
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, read, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
@@ -106,6 +116,7 @@ def audit(
     last: int | None = None,
     callbacks: bool = False,
     late_ms: int | None = None,
+    rows: bool = False,
     shown: int = 20,
     service: Service | None = None,
 ) -> Audit:
@@ -120,6 +131,7 @@ def audit(
         last: UNIX second in which it ends; None is up to where the landing has come.
         callbacks: whether to read the callback topics.
         late_ms: most milliseconds that a callback may be late; None is any.
+        rows: whether to judge each request anew, see `altered_rows`.
         shown: how many of the findings to return.
         service: what the brokers tell; None if none answers: then nobody can tell whether what is not sealed was not
             landed either.
@@ -130,7 +142,7 @@ def audit(
     coverage = coverage_of(spark, settings, now_s, first, last, service)
     first, last = coverage.first, coverage.last
     with time_range_of(spark, settings, first, last, may_be_empty=True) as within:
-        told = _judge(spark, settings, within, coverage, now_s, callbacks=callbacks, late_ms=late_ms)
+        told = _judge(spark, settings, within, coverage, now_s, callbacks=callbacks, late_ms=late_ms, rows=rows)
     # What was written is not computed again.
     seconds, findings = (
         read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
@@ -177,6 +189,7 @@ def _judge(
     *,
     callbacks: bool,
     late_ms: int | None,
+    rows: bool,
 ) -> _Told:
     """Append what is to be said of each seal, and what is wrong; return what else there is to tell."""
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
@@ -184,30 +197,36 @@ def _judge(
     if callbacks:
         outcomes = within.keep(outcomes)
     wanted = within.keep(expected(outcomes))
-    newest_ms = within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0
+    settled_ms = (within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0) - _SETTLED_MS
     in_range = within.sealed.where(F.col("last") >= within.first)
-    seconds = checked(in_range, wanted, newest_ms - _SETTLED_MS)
+    seconds = checked(in_range, wanted, settled_ms)
     seconds = within.keep(seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))}))
     append(seconds, root, AUDIT_SECONDS)
 
-    told = _Told(None, _unchecked(coverage, callbacks=callbacks))
+    told = _Told(None, _unchecked(coverage, callbacks=callbacks, rows=rows))
     findings = gaps(within.sealed).where(F.col("second") >= within.first)
     findings = findings.unionByName(coverage.findings(spark))
+    in_time = outcomes.where(F.col("sealed_in") >= within.first)
+    findings = findings.unionByName(unrejected(in_time, _rejected(spark, settings), settled_ms))
     for more in _proof_of(spark, root, within):
         findings = findings.unionByName(more)
+    if rows:
+        findings = findings.unionByName(altered_rows(within.appended(), coverage.partitions))
     if late_ms is not None:
         findings = findings.unionByName(late_seals(in_range, late_ms))
     if not seconds.where(~F.col("ok")).isEmpty():
         findings = findings.unionByName(seal_findings(seconds, outcomes))
     is_due = last_second(F.col("end_ms")).between(within.first, within.last)
     if not wanted.where(F.col("fence").isNull() & is_due).isEmpty():
-        findings = findings.unionByName(unpromoted(outcomes.where(F.col("sealed_in") >= within.first)))
+        findings = findings.unionByName(unpromoted(in_time))
     if callbacks:
         came = Comparison(spark, settings, within, outcomes, coverage)
         for more in came.findings(late_ms):
             findings = findings.unionByName(more)
         told = _Told(came.lateness, [*told.unchecked, *came.unchecked])
-    append(findings.withColumn("audited_s", name), root, AUDIT_FINDINGS)
+    # A row that somebody has changed may have none.
+    second = F.coalesce("second", F.lit(within.first))
+    append(findings.withColumns({"audited_s": name, "second": second}), root, AUDIT_FINDINGS)
     return told
 
 
@@ -221,7 +240,14 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange) -> Iterator[Dat
     yield altered_records(within.appended())
 
 
-def _unchecked(coverage: Coverage, *, callbacks: bool) -> list[str]:
+def _rejected(spark: SparkSession, settings: LakeSettings) -> DataFrame:
+    """Return partition and offset of each record of timer-request that timer-rejected tells of."""
+    told = read(spark, root_of(settings), REJECTED)
+    told = told.where(F.col("source_topic") == Topics.of(settings.topic_prefix).requests)
+    return told.select(F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"))
+
+
+def _unchecked(coverage: Coverage, *, callbacks: bool, rows: bool) -> list[str]:
     """Return what is not looked at, whatever is in the topics."""
     told = [
         f"the seconds of partition {number} before {since}: no seal of them is in the lake"
@@ -230,4 +256,6 @@ def _unchecked(coverage: Coverage, *, callbacks: bool) -> list[str]:
     ]
     if not callbacks:
         told.append("callbacks, tombstones and answers: give --callbacks")
+    if not rows:
+        told.append("whether each request's columns say what its bytes do: give --rows")
     return told

@@ -5,6 +5,7 @@ What came to callback, tombstone and reply topics of a time range, read from Kaf
 import asyncio
 import re
 from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -73,6 +74,7 @@ class Comparison:
         self._judged = outcomes.where(F.col("sealed_in") >= within.first)
         self.lateness: Sequence[Row] = []
         self.unchecked: list[str] = []
+        self._by_broker: set[str] = set()
         self._first, self._last = coverage.first, coverage.last
         # What fires late comes with its seal, however late that is.
         sealed_ms = within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0
@@ -92,6 +94,7 @@ class Comparison:
         if not every:
             return
         facts = self.facts(every)
+        self._by_broker = facts.by_broker
         if unseen := every - facts.partitions.keys():
             self.unchecked.append(f"{', '.join(sorted(unseen))}: no such topic, or it may not be read")
         if facts.trimmed:
@@ -147,6 +150,15 @@ class Comparison:
 
     def records(self, topics: Collection[str]) -> DataFrame:
         """Return the records of *topics* around the time range."""
+        timed = self._by_broker.intersection(topics)
+        # Kafka finds the first record of a time, which ends what lies before only where times do not go back. Of the
+        # other topics all is read up to the end.
+        ends = [(timed, {"endingTimestamp": str(self._to_ms)}), (set(topics) - timed, {})]
+        read = [self._read(names, options) for names, options in ends if names]
+        at_ms = F.unix_millis("timestamp")
+        return reduce(DataFrame.unionAll, read).where(at_ms.between(self._from_ms, self._to_ms))
+
+    def _read(self, topics: Collection[str], options: dict[str, str]) -> DataFrame:
         return (
             self._spark.read.format("kafka")
             .options(
@@ -157,10 +169,10 @@ class Comparison:
                     "subscribePattern": "|".join(re.escape(topic) for topic in sorted(topics)),
                     "startingTimestamp": str(self._from_ms),
                     "startingOffsetsByTimestampStrategy": "latest",
-                    "endingTimestamp": str(self._to_ms),
                     "includeHeaders": "true",
                     # As is what a topic's retention deletes meanwhile.
                     "failOnDataLoss": "false",
+                    **options,
                 }
             )
             .load()

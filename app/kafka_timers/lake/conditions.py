@@ -23,10 +23,10 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.outcomes import State, outcomes_of
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.wire import Copy, Future, Record, Sealed
+from kafka_timers.core.wire import Condition, Copy, Future, Record, Sealed
 from kafka_timers.lake import message
 from kafka_timers.lake.outcomes import INTERVAL, first_interval
-from kafka_timers.lake.schema import CANCEL, COPY, FORWARDED, REFUSED, REQUEST, asked_ms, due_of
+from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, asked_ms, due_of
 
 __all__ = [
     "IGNORED",
@@ -173,13 +173,15 @@ class _Asked:
         self.offset: int = row["offset"]
         self.timestamp: int = row["appended_ms"]
         self.key: bytes | None = None if row["second"] is None else b"%d" % row["second"]
+        # Of a row that somebody has changed, which is told as `altered`, what no record can say is passed over.
+        condition, millis = row["condition"], row["millis"] or 0
         # The records of an id are judged as those of the only partition of a topic.
         future = Future(
             callBackTopic="-",
             timerId=timer_id,
-            millis=row["millis"] or 0,
+            millis=millis if millis in range(1000) else 0,
             cancel=row["kind"] == CANCEL,
-            condition=None if row["condition"] == FORWARDED else row["condition"],
+            condition=condition if condition in Condition.DESCRIPTOR.values_by_name else None,
             ifRequest=None if row["expected"] is None else f"0:{row['expected']}",
         )
         if row["first_ms"] is not None:

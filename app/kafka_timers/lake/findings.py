@@ -23,6 +23,7 @@ __all__ = [
     "late_seals",
     "seal_findings",
     "unpromoted",
+    "unrejected",
 ]
 
 # What to do about a finding of each kind.
@@ -41,6 +42,8 @@ ADVICE = {
     "gap": "Some seconds are in no seal, or in two. Has timer-sealed lost records? With at-least-once, an owner was "
     "paused.",
     "not-promoted": "Run `kafka-timers lake promote`: it fires at once then. Promote more often from now on.",
+    "not-rejected": "Nobody who looks at timer-rejected is told of the record. Has that topic, or the table rejected, "
+    "lost records?",
     "missing": "The callback is not in its topic. If that topic's retention has not deleted it, make the timer again.",
     "doubled": "Receivers that read committed records have it more than once. With at-least-once this may be.",
     "early": "The callback was there before it was due. Compare the clocks of brokers and oscillators, and ask who "
@@ -220,6 +223,29 @@ def unpromoted(outcomes: DataFrame) -> DataFrame:
         *_REQUEST,
         "second",
         F.lit("no worker has it: the lake has not promoted it").alias("detail"),
+    )
+
+
+def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> DataFrame:
+    """
+    Return a finding for each record that was refused, and of which nobody who looks at timer-rejected is told.
+
+    Args:
+        outcomes: rows of `outcomes_of`.
+        rejected: partition int and offset bigint of all that is in `rejected`.
+        settled_ms: see `checked`.
+
+    Returns:
+        kind string (not-rejected), partition int, offset bigint, second bigint, detail string.
+    """
+    # What was rejected as a callback has its reason from there.
+    refused = outcomes.where(F.col("second").isNull() & F.col("reason").isNotNull() & F.col("sealed_in").isNotNull())
+    refused = refused.where(F.col("seal_appended_ms") <= settled_ms)
+    return refused.join(rejected, [*_REQUEST], "left_anti").select(
+        F.lit("not-rejected").alias("kind"),
+        *_REQUEST,
+        F.col("sealed_in").alias("second"),
+        F.format_string("was refused, %s, and timer-rejected does not have it", "reason").alias("detail"),
     )
 
 

@@ -89,8 +89,9 @@ def unread(counted: DataFrame, requests: DataFrame, keep: Callable[[DataFrame], 
 
     Args:
         counted: rows of `counted_between`.
-        requests: partition int, offset bigint, kind string and digest bigint of `requests`. Where an earlier version
-            has landed any, with a digest that is null, nothing is said of the seals that count from the same offset.
+        requests: partition int, offset bigint, kind string and digest bigint of `requests`. What an earlier version
+            has landed has no digest, and nothing is said of seals that count any of it. A row without one behind a row
+            that has one is another matter.
         keep: see `TimeRange`.
 
     Returns:
@@ -111,12 +112,15 @@ def unread(counted: DataFrame, requests: DataFrame, keep: Callable[[DataFrame], 
     near = requests.where((F.col("offset") >= first) & (F.col("offset") < behind))
     near = near.withColumnsRenamed({"digest": "has_digest"}).join(runs.select(*_RUN, "since", "to"), "partition")
     near = near.where((F.col("offset") >= F.col("since")) & (F.col("offset") < F.col("to")))
-    both = runs.join(_had(near, *_RUN), [*_RUN], "left").fillna(0, ["has", "has_digest", "unknown"])
-    wrong = keep(both.where(_differs() & (F.col("unknown") == 0)).select(*_RUN))
+    both = runs.join(_had(near, *_RUN), [*_RUN], "left").fillna(0, ["has", "has_digest"])
+    is_known = F.col("unknown_to").isNull() | (F.col("known_from") < F.col("unknown_to"))
+    # All that an earlier version has landed lies before what it has not.
+    told_from = F.when(F.col("has_from") < F.col("known_from"), F.col("known_from")).alias("told_from")
+    wrong = keep(both.where(_differs() & is_known).select(*_RUN, told_from))
     if wrong.isEmpty():
         return _none(counted)
     # Which of the seals it is.
-    counted = counted.join(wrong, [*_RUN])
+    counted = counted.join(wrong, [*_RUN]).where(F.col("told_from").isNull() | (F.col("since") >= F.col("told_from")))
     marks = counted.select(*_RUN, (F.col("fence") - 1).alias("offset"), "fence").distinct()
     # A row comes before the seal whose fence lies right behind it.
     order = Window.partitionBy(*_RUN).orderBy("offset", F.asc_nulls_first("fence"))
@@ -189,9 +193,11 @@ def _had(rows: DataFrame, *by: str) -> DataFrame:
     return rows.groupBy(*by).agg(
         F.count(F.lit(1)).alias("has"),
         F.count_if(F.col("kind") == CANCEL).alias("has_cancels"),
+        F.min("offset").alias("has_from"),
         # Without ANSI a bigint wraps around, which is modulo 2^64.
         F.sum("has_digest").alias("has_digest"),
-        F.count_if(F.col("has_digest").isNull()).alias("unknown"),
+        F.min(F.when(F.col("has_digest").isNotNull(), F.col("offset"))).alias("known_from"),
+        F.max(F.when(F.col("has_digest").isNull(), F.col("offset"))).alias("unknown_to"),
     )
 
 
@@ -200,7 +206,8 @@ def _differs() -> Column:
 
 
 def _hex(digest: Column) -> Column:
-    return F.when(F.length(digest) == 0, "none").otherwise(F.lower(F.substring(F.hex(digest), 1, _SHOWN)) + "…")
+    shown = F.concat(F.lower(F.substring(F.hex(digest), 1, _SHOWN)), F.lit("…"))
+    return F.when(F.length(digest) == 0, "none").otherwise(shown)
 
 
 def _none(frame: DataFrame) -> DataFrame:

@@ -88,13 +88,13 @@ def altered_seals(seals: DataFrame) -> DataFrame:
     Return the rows of `seals` that do not say what their value does.
 
     Args:
-        seals: rows of `seals`; those without a value, as an earlier version has landed them, are passed over.
+        seals: rows of `seals`; what an earlier version has landed has neither value nor `digests`, and is passed over.
 
     Returns:
         partition int, offset bigint, last bigint, and names string: of the columns, comma separated.
     """
     names = "partition int, offset bigint, last bigint, names string"
-    return seals.where(F.col("value").isNotNull()).mapInArrow(_altered_batches, names)
+    return seals.where(F.col("value").isNotNull() | F.col("digests").isNotNull()).mapInArrow(_altered_batches, names)
 
 
 def rejected_of(records: DataFrame, requests: str) -> DataFrame:

@@ -15,7 +15,7 @@ from kafka_timers.core.wire import Topics
 
 __all__ = ["Service", "TopicFacts", "look_at", "topics_of"]
 
-_POLICY = "cleanup.policy"
+_POLICY, _TIMES = "cleanup.policy", "message.timestamp.type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,13 @@ class TopicFacts(NamedTuple):
         trimmed: those that may have lost records since some moment: a partition does not begin at its first offset, and
             no record in it is older.
         compacted: those that are compacted, or may be.
+        by_broker: those whose records have the broker's times, which never go back within a partition.
     """
 
     partitions: dict[str, int]
     trimmed: list[str]
     compacted: set[str]
+    by_broker: set[str]
 
 
 async def look_at(kafka: Kafka, prefix: str) -> Service:
@@ -77,9 +79,11 @@ async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> Topi
     """
     async with answering(kafka), Cluster.open(kafka) as cluster:
         partitions = await counted(cluster, topics)
-        told = (await cluster.ask_any(settings_of(partitions, [_POLICY]))).resources if partitions else []
-    # Of what may not be told all may be compacted.
-    plain = {name for code, _, _, name, entries in told if not code for entry in entries if "compact" not in entry[1]}
+        told = (await cluster.ask_any(settings_of(partitions, [_POLICY, _TIMES]))).resources if partitions else []
+    # Of what may not be told all may be compacted, and have any times.
+    values = {(name, entry[0]): entry[1] for code, _, _, name, entries in told if not code for entry in entries}
+    plain = {name for (name, setting), value in values.items() if setting == _POLICY and "compact" not in value}
+    by_broker = {name for name in partitions if values.get((name, _TIMES)) == "LogAppendTime"}
     lost: list[str] = []
     async with answering(kafka), consuming(kafka) as consumer:
         for topic, count in sorted(partitions.items()):
@@ -89,7 +93,7 @@ async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> Topi
             # No record at all since then: what there was may be gone.
             if any(begins[tp] > 0 and (later[tp] is None or later[tp].offset <= begins[tp]) for tp in where):
                 lost.append(topic)
-    return TopicFacts(partitions, lost, set(partitions) - plain)
+    return TopicFacts(partitions, lost, set(partitions) - plain, by_broker)
 
 
 async def _ends(consumer: AIOKafkaConsumer, topic: str, partitions: int) -> dict[int, int]:
