@@ -56,7 +56,7 @@ def sealed(first: int, last: int, fence: int, fired: list[int], **wrong: object)
         "digest": sum((offset + 1) ** 3 for offset in fired),
         "fence": fence,
         "through": None,
-        **dict.fromkeys(("read_from", "previous", "value")),
+        **dict.fromkeys(("digests", "read_from", "previous", "value")),
         "first_ms": first * 1000,
         "end_ms": (last + 1) * 1000,
         "worker": "w",
