@@ -17,8 +17,6 @@ from kafka_timers.core.versions import Original
 from kafka_timers.core.wire import COPY_STALE_S, ID_MEMORY_S, Condition, Reply, Sealed
 
 _KEY = struct.Struct(">QHQ")
-# What begins the hashes of the one partition that there is, 0.
-_SEED = xxhash.xxh64(bytes(8), 42).intdigest()
 
 
 class PromiseError(AssertionError):
@@ -195,8 +193,8 @@ class Audit:
         due = [offset for offset, each in closed.items() if each.withdrawn_by is None]
         fired = [offset for offset in due if offset not in rejected]
         late = sum(closed[offset].is_late for offset in due)
-        counts_by = _hash_of if seal.digests else _cube_of
-        digest = sum(map(counts_by, fired)) % 2**64
+        # There is one partition.
+        digest = fired_digest(0, fired) if seal.digests else sum((offset + 1) ** 3 for offset in fired) % 2**64
         told = seal.fired_digest if seal.digests else seal.digest
         said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, told)
         meant = (len(due), len(fired), len(due) - len(fired), late, digest)
@@ -424,11 +422,7 @@ def _followed_in_time(wishes: Mapping[int, Wish]) -> set[int]:
     return followed
 
 
-def _hash_of(offset: int) -> int:
-    """Return what the request at *offset* counts for in the digest of what has fired."""
-    return xxhash.xxh64(offset.to_bytes(8, "little"), _SEED).intdigest()
-
-
-def _cube_of(offset: int) -> int:
-    """Return what it counted for in seals of earlier forms."""
-    return (offset + 1) ** 3
+def fired_digest(number: int, offsets: Iterable[int]) -> int:
+    """Return the digest of what has fired, as `sealed.proto` has it: requests of partition *number* at *offsets*."""
+    seed = xxhash.xxh64(number.to_bytes(8, "little"), 42).intdigest()
+    return sum(xxhash.xxh64(offset.to_bytes(8, "little"), seed).intdigest() for offset in offsets) % 2**64

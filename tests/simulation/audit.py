@@ -10,6 +10,7 @@ from hashlib import sha256
 from itertools import chain
 
 import xxhash
+from promises import fired_digest
 
 from kafka_timers.core.wire import Sealed
 from simulation.clients import Stray, Wish
@@ -153,12 +154,9 @@ def audit(
         due = [offset for offset in keys if offset not in gone]
         fired = [offset for offset in due if offset not in rejected]
         late_arrivals = sum(wish_of(records[offset]).due_ms < end_ms for offset in due)
-        names = [b"".join(each.to_bytes(8, "little") for each in (number, offset)) for offset in fired]
-        hashes = [xxhash.xxh64(name[8:], xxhash.xxh64(name[:8], 42).intdigest()).intdigest() for name in names]
-        digest = sum(hashes) % 2**64
         said = (seal.due, seal.fired, seal.rejected, seal.late_arrivals, seal.fired_digest, seal.cancelled, seal.moved)
         counts = (len(due), len(fired), len(due) - len(fired), late_arrivals)
-        meant = (*counts, digest, cancelled, len(gone) - cancelled)
+        meant = (*counts, fired_digest(number, fired), cancelled, len(gone) - cancelled)
         if said != meant:
             raise PromiseError(f"P8: seal {index} of {seal.last} says {said}, requests say {meant}: {sorted(keys)}")
         left = [offset for offset in waiting if takers.get(offset, seal.fence) >= seal.fence]

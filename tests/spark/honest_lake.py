@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from lake_rows import RECORD
 from pyspark.sql import Row, SparkSession
 
 from kafka_timers.core.callbacks import Shown
@@ -27,10 +28,6 @@ HORIZON_S = 3_600
 TOPIC, TOPIC_PARTITIONS = "callbacks", 3
 # How late callbacks and seals are written.
 LATE_MS, SEALED_MS = 20, 30
-RECORD = (
-    "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
-    "headers array<struct<key string, value binary>>"
-)
 
 
 class Asked(NamedTuple):
@@ -53,20 +50,38 @@ class Asked(NamedTuple):
 
 @dataclass
 class Came:
-    """A record of the callback topic; *of* is the request."""
+    """
+    A record of a callback, tombstone or reply topic.
+
+    Attributes:
+        of: the request.
+        place: of those of a partition of the topic, by which they lie in order.
+    """
 
     of: int
-    partition: int
-    offset: int
-    at_ms: int
+    topic: str
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-    topic: str = TOPIC
+    at_ms: int
+    partition: int = 0
+    place: int = 0
 
     def row(self) -> tuple:
         at = datetime.fromtimestamp(self.at_ms / 1000, UTC).replace(tzinfo=None)
-        return self.topic, self.partition, self.offset, at, 1, self.key, self.value, self.headers
+        return self.topic, self.partition, self.place, at, 1, self.key, self.value, self.headers
+
+
+def callback_of(number: int, of: int, due_s: int, future: Future, at_ms: int) -> Came:
+    """Return what the service writes for a request of partition *number*, to a topic of `TOPIC_PARTITIONS`."""
+    shown, asked = Shown.of(future), future.callBackRecord
+    told = callback_headers(future, due_s, b"%d:%d" % (number, of))  # type: ignore[arg-type]
+    headers = [(key, value.encode() if isinstance(value, str) else value) for key, value in told]
+    hashed = asked.partitionKey if asked.HasField("partitionKey") else shown.key
+    # Without a key it may lie anywhere.
+    at = of % TOPIC_PARTITIONS if hashed is None else hash_of(hashed) % TOPIC_PARTITIONS
+    at = asked.partition if asked.HasField("partition") else at
+    return Came(of, shown.topic, shown.key, shown.value, headers, at_ms, at, of)
 
 
 @dataclass
@@ -171,12 +186,10 @@ def callbacks_of(told: Told, ends: list[int]) -> Iterator[Came]:
     """Yield what came of the requests that have fired; *ends* has the end of each partition of the topic."""
     for of in sorted(told.fired, key=lambda each: (told.asked[each].due_ms, each)):
         asked = told.asked[of]
-        shown = Shown.of(asked.future)
-        headers = callback_headers(asked.future, asked.due_s, b"%d:%d" % (told.number, of))  # type: ignore[arg-type]
-        raw = [(key, value.encode() if isinstance(value, str) else value) for key, value in headers]
-        at = of % TOPIC_PARTITIONS if shown.key is None else hash_of(shown.key) % TOPIC_PARTITIONS
-        ends[at] += 1
-        yield Came(of, at, ends[at], asked.due_ms + LATE_MS, shown.key, shown.value, raw)
+        came = callback_of(told.number, of, asked.due_s or 0, asked.future, asked.due_ms + LATE_MS)
+        ends[came.partition] += 1
+        came.place = ends[came.partition]
+        yield came
 
 
 class HonestLake(NamedTuple):

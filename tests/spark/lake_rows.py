@@ -10,6 +10,11 @@ from kafka_timers.lake.schema import REQUESTS, SEALS
 from kafka_timers.lake.tables import constant
 
 REJECTED = StructType().add("partition", "integer").add("offset", "long").add("reason", "string")
+# A record of timer-request, as Spark reads it.
+RECORD = (
+    "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
+    "headers array<struct<key string, value binary>>"
+)
 # Columns of `seals` that an earlier version does not know.
 COUNTED = ("read_from", "near", "near_digest", "far", "far_digest", "cancels", "cancels_digest", "previous", "value")
 # The workers' horizon, if a test says no other.

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from lake_rows import RECORD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType
@@ -14,10 +15,6 @@ from kafka_timers.lake.schema import ASKS, REQUESTS, SEALS
 from kafka_timers.v1.sealed_pb2 import Records
 
 NOW_S = 1_800_000_000
-RECORD = (
-    "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
-    "headers array<struct<key string, value binary>>"
-)
 
 
 def landed(spark: SparkSession, values: list[tuple[bytes | None, bytes | None, Any]], times: int) -> DataFrame:

@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -108,7 +109,7 @@ def changed_callback(rng: random.Random, came: Came) -> tuple[str, list[Came]]:
     kinds = ["key", "value", "headers", "headers", "early", "late", "topic", "dropped", "doubled"]
     # Without a key it may lie anywhere.
     kind = rng.choice(kinds if came.key is None else [*kinds, "partition"])
-    other = Came(came.of, came.partition, came.offset, came.at_ms, came.key, came.value, came.headers, came.topic)
+    other = replace(came)
     if kind == "dropped":
         return kind, []
     if kind == "doubled":

@@ -14,14 +14,13 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 from brokers import administering, delete_records
-from honest_lake import RECORD, id_in
-from lake_rows import HORIZON_S, of
+from honest_lake import TOPIC_PARTITIONS, Came, callback_of, id_in
+from lake_rows import HORIZON_S, RECORD, of
 from pyspark.sql import Row, SparkSession
 
-from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.sums import VERSION, fired_digest_of
-from kafka_timers.core.wire import Callback, Copy, Future, Header, callback_headers
+from kafka_timers.core.wire import Callback, Copy, Future, Header
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.lake import audit as audits
 from kafka_timers.lake.records import requests_of, seals_of
@@ -32,7 +31,7 @@ from kafka_timers.settings import LakeSettings
 from kafka_timers.v1.sealed_pb2 import Sealed
 
 FIRST, LAST = 5000, 5200
-COUNTS = {"t": 3, "u": 3, "s": 2, "r": 1}
+COUNTS = {"t": TOPIC_PARTITIONS, "u": TOPIC_PARTITIONS, "s": 2, "r": 1}
 FENCE = 24
 PAGE = Path(__file__).parents[2] / "docs" / "lake.md"
 
@@ -121,21 +120,6 @@ def sealed(number: int, rows: Iterable[Row]) -> list[bytes]:
 
 
 @dataclass
-class Came:
-    """A record of a callback, tombstone or reply topic."""
-
-    of: int
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
-    at_ms: int
-    partition: int = 0
-    # Of those of a partition, by their history.
-    place: int = 0
-
-
-@dataclass
 class History:
     """
     What is in the lake and on the topics of partition *number*.
@@ -185,16 +169,10 @@ class History:
         self.came = [each for each in self.came if each.of != of or each.topic not in topics]
 
 
-def callback_of(number: int, offset: int, at_ms: int) -> Came:
+def came_of(number: int, offset: int, at_ms: int) -> Came:
     """Return what the service writes for a request."""
     _, due_s, future = asked_in(number)[offset]
-    shown, asked = Shown.of(future), future.callBackRecord
-    name = b"%d:%d" % (number, offset)
-    told = callback_headers(future, due_s, name)  # type: ignore[arg-type]
-    headers = [(key, value.encode() if isinstance(value, str) else value) for key, value in told]
-    hashed = asked.partitionKey if asked.HasField("partitionKey") else shown.key
-    at = asked.partition if asked.HasField("partition") else hash_of(hashed) % 3 if hashed is not None else 2
-    return Came(offset, shown.topic, shown.key, shown.value, headers, at_ms, at, offset)
+    return callback_of(number, offset, due_s, future, at_ms)
 
 
 def answer(number: int, offset: int, outcome: bytes, about: int | None = None, at_s: int = 5001) -> Came:
@@ -206,9 +184,7 @@ def answer(number: int, offset: int, outcome: bytes, about: int | None = None, a
 
 def honest(number: int, rows: list[Row]) -> History:
     fired = [offset for offsets in FIRED.values() for offset in offsets if offset != 10]
-    came = [
-        callback_of(number, offset, REQUESTED[offset][1] * 1000 + REQUESTED[offset][2].millis + 20) for offset in fired
-    ]
+    came = [came_of(number, offset, REQUESTED[offset][1] * 1000 + REQUESTED[offset][2].millis + 20) for offset in fired]
     came.append(Came(6, "s", b"sk", None, [("timer-request", b"%d:6" % number)], 5_012_020))
     came += [
         answer(number, 4, b"UNKNOWN", at_s=4900),
@@ -246,16 +222,6 @@ def renamed(history: History, of: int, to: int, at_ms: int | None = None) -> Non
     callback.headers = [(key, name if key == "timer-request" else value) for key, value in callback.headers]
 
 
-def ahead(history: History) -> None:
-    """Have the callback of what is due in a day come now."""
-    history.came.append(callback_of(history.number, 7, 5_050_000))
-
-
-def again(history: History) -> None:
-    """Have the callback of what was done long before come again."""
-    history.came.append(callback_of(history.number, 10, 5_150_000))
-
-
 def unserved(history: History) -> None:
     history.seals = history.seals[:1]
     history.came = [each for each in history.came if each.topic == "r"]
@@ -268,7 +234,7 @@ def swapped(history: History) -> None:
 
 def came_too(of: int, at_ms: int) -> Fault:
     """Return the fault that a callback came of what was not to fire."""
-    return lambda history: history.came.append(callback_of(history.number, of, at_ms))
+    return lambda history: history.came.append(came_of(history.number, of, at_ms))
 
 
 def in_another_order(history: History) -> None:
@@ -454,13 +420,13 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
     "doubled": (lambda history: history.callback(1, 5_010_500), [("doubled", 1, "2 callbacks, the first in t")]),
     "5 s early": (sets(first(1), at_ms=5_005_000), [("early", 1, "callback in t 5000 ms before it was due")]),
     "1 ms early": (sets(first(1), at_ms=5_009_999), [("early", 1, "1 ms before it was due by the worker's clock")]),
-    "a day early": (ahead, [("early", 7, "callback in t 84950000 ms before it was due")]),
+    "a day early": (came_too(7, 5_050_000), [("early", 7, "callback in t 84950000 ms before it was due")]),
     "early, and again in time": (
         lambda history: history.callback(11, 5_009_000),
         [("doubled", 11, "2 callbacks"), ("early", 11, "91000 ms before it was due")],
     ),
     "again, long after it was done": (
-        again,
+        came_too(10, 5_150_000),
         [("unexpected", 10, "callback in t, and its request was done")],
     ),
     "names no known request": (

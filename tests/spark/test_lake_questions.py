@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from lake_rows import of, seal
+from lake_rows import RECORD, of, seal
 from pyspark.sql import Row, SparkSession
 
 import kafka_timers.lake
@@ -57,11 +57,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         }
         for offset, (at, key, asked, headers) in enumerate(records)
     ]
-    schema = (
-        "key binary, value binary, partition int, offset bigint, timestamp timestamp, "
-        "headers array<struct<key string, value binary>>"
-    )
-    tables.append(requests_of(spark.createDataFrame(rows, schema), 1), root, REQUESTS)
+    tables.append(requests_of(spark.createDataFrame(rows, RECORD), 1), root, REQUESTS)
     seals = [
         seal_at(100, [0], late_ms=40),
         seal_at(200, [1], late_ms=900),

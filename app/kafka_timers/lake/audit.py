@@ -30,9 +30,9 @@ from kafka_timers.lake.findings import (
 )
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, unread
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REJECTED, REQUESTS, due_of
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, due_of
 from kafka_timers.lake.service import Service
-from kafka_timers.lake.tables import append, read, root_of
+from kafka_timers.lake.tables import append, read, read_rejected, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
 from kafka_timers.settings import LakeSettings
 
@@ -207,11 +207,10 @@ def _judge(
     findings = gaps(within.sealed).where(F.col("second") >= within.first)
     findings = findings.unionByName(coverage.findings(spark))
     in_time = outcomes.where(F.col("sealed_in") >= within.first)
-    findings = findings.unionByName(unrejected(in_time, _rejected(spark, settings), settled_ms))
-    for more in _proof_of(spark, root, within):
+    rejected = read_rejected(spark, root, Topics.of(settings.topic_prefix).requests)
+    findings = findings.unionByName(unrejected(in_time, rejected, settled_ms))
+    for more in _proof_of(spark, root, within, coverage.partitions if rows else None):
         findings = findings.unionByName(more)
-    if rows:
-        findings = findings.unionByName(altered_rows(within.appended(), coverage.partitions))
     if late_ms is not None:
         findings = findings.unionByName(late_seals(in_range, late_ms))
     if not seconds.where(~F.col("ok")).isEmpty():
@@ -230,21 +229,21 @@ def _judge(
     return told
 
 
-def _proof_of(spark: SparkSession, root: str, within: TimeRange) -> Iterator[DataFrame]:
-    """Yield what is wrong with what seals tell of what was read, and of each other, and with the rows of both."""
+def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int | None) -> Iterator[DataFrame]:
+    """
+    Yield what is wrong with what seals tell of what was read, and of each other, and with the rows of both.
+
+    Each request is judged anew as one of a topic that has so many *partitions*, if that is told.
+    """
     counted = counted_between(within.seals)
     # What was read below the first fence is told by the seal before the time range.
     yield unread(counted.where(F.col("last") >= within.first), read(spark, root, REQUESTS), within.keep)
     yield broken_links(within.seals).where(F.col("second") >= within.first)
     yield altered_seal_rows(within.seals.where(F.col("last") >= within.first))
-    yield altered_records(within.appended())
-
-
-def _rejected(spark: SparkSession, settings: LakeSettings) -> DataFrame:
-    """Return partition and offset of each record of timer-request that timer-rejected tells of."""
-    told = read(spark, root_of(settings), REJECTED)
-    told = told.where(F.col("source_topic") == Topics.of(settings.topic_prefix).requests)
-    return told.select(F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"))
+    appended = within.appended()
+    yield altered_records(appended)
+    if partitions is not None:
+        yield altered_rows(appended, partitions)
 
 
 def _unchecked(coverage: Coverage, *, callbacks: bool, rows: bool) -> list[str]:

@@ -232,7 +232,7 @@ def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> Dat
 
     Args:
         outcomes: rows of `outcomes_of`.
-        rejected: partition int and offset bigint of all that is in `rejected`.
+        rejected: rows of `read_rejected`.
         settled_ms: see `checked`.
 
     Returns:

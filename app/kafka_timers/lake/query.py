@@ -88,8 +88,7 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> list[str]:
     """
     root = tables.root_of(settings)
     requests, seals, rejected = (tables.read(spark, root, table) for table in (REQUESTS, SEALS, REJECTED))
-    own = rejected.where(F.col("source_topic") == Topics.of(settings.topic_prefix).requests)
-    own = own.select(F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason")
+    own = tables.read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
     counted, intervals = requests, intervals_of(seals)
     verdicts = tables.constant(spark, [], VERDICTS)
     if has_conditions(requests):

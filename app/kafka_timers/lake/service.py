@@ -81,9 +81,9 @@ async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> Topi
         partitions = await counted(cluster, topics)
         told = (await cluster.ask_any(settings_of(partitions, [_POLICY, _TIMES]))).resources if partitions else []
     # Of what may not be told all may be compacted, and have any times.
-    values = {(name, entry[0]): entry[1] for code, _, _, name, entries in told if not code for entry in entries}
-    plain = {name for (name, setting), value in values.items() if setting == _POLICY and "compact" not in value}
-    by_broker = {name for name in partitions if values.get((name, _TIMES)) == "LogAppendTime"}
+    has = {name: {entry[0]: entry[1] for entry in entries} for code, _, _, name, entries in told if not code}
+    plain = {name for name, values in has.items() if "compact" not in values.get(_POLICY, "compact")}
+    by_broker = {name for name, values in has.items() if values.get(_TIMES) == "LogAppendTime"}
     lost: list[str] = []
     async with answering(kafka), consuming(kafka) as consumer:
         for topic, count in sorted(partitions.items()):

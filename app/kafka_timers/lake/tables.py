@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.schema import POSITIONS, Table
+from kafka_timers.lake.schema import POSITIONS, REJECTED, Table
 from kafka_timers.settings import LakeSettings
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "path_of",
     "read",
     "read_positions",
+    "read_rejected",
     "root_of",
     "translated",
     "words_of",
@@ -157,6 +158,23 @@ def read_positions(spark: SparkSession, root: str, topic: str) -> dict[int, int]
     """Return for each partition of *topic* the offset below which all of its records are in the tables."""
     landed = read(spark, root, POSITIONS).where(F.col("topic") == topic)
     return {row[0]: row[1] for row in landed.groupBy("partition").agg(F.max("position")).collect()}
+
+
+def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
+    """
+    Return which records of timer-request went to timer-rejected.
+
+    Args:
+        spark: the session.
+        root: the lake's.
+        requests: name of timer-request.
+
+    Returns:
+        partition int and offset bigint of the record, reason string, and appended_ms bigint of its reject.
+    """
+    own = read(spark, root, REJECTED).where(F.col("source_topic") == requests)
+    source = {"source_partition": "partition", "source_offset": "offset"}
+    return own.select(*(F.col(of).alias(name) for of, name in source.items()), "reason", "appended_ms")
 
 
 def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: StructType | str) -> DataFrame:

@@ -12,8 +12,8 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.conditions import days_about, has_conditions, history_of, in_force, verdicts_of
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
-from kafka_timers.lake.schema import CANCEL, COPY, REJECTED, REQUESTS, SEALS, ends_ms
-from kafka_timers.lake.tables import constant, read, read_positions, root_of
+from kafka_timers.lake.schema import CANCEL, COPY, REQUESTS, SEALS, ends_ms
+from kafka_timers.lake.tables import constant, read, read_positions, read_rejected, root_of
 from kafka_timers.settings import LakeSettings
 
 __all__ = ["TimeRange", "requests_of", "time_range_of"]
@@ -128,7 +128,6 @@ def _read(
     # The last second of which nothing is left.
     from_second = min(start_ms for _, start_ms, _ in starts) // 1000 - 1
     from_offset = min(passed for _, _, passed in starts)
-    rejects = read(spark, root, REJECTED).where(F.col("source_topic") == topic)
     return TimeRange(
         first,
         last,
@@ -139,9 +138,7 @@ def _read(
         partial(_appended, read(spark, root, REQUESTS), start, seals),
         requests_of(read(spark, root, REQUESTS), complete, from_second, from_offset, last, keep),
         # Nothing is rejected before its second.
-        rejects.where(F.col("appended_ms") >= first * 1000).select(
-            F.col("source_partition").alias("partition"), F.col("source_offset").alias("offset"), "reason"
-        ),
+        read_rejected(spark, root, topic).where(F.col("appended_ms") >= first * 1000).drop("appended_ms"),
         keep,
     )
 
