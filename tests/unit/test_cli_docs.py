@@ -11,8 +11,9 @@ from pathlib import Path
 import click
 
 from kafka_timers.cli.program import program
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
-from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings
+from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 

@@ -9,8 +9,8 @@ import pytest
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.program import program
 from kafka_timers.dev.run import claimed, commands, data_folder, hints
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import DevSettings
 
 
 def test_a_new_folder_is_made(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from kafka_timers.cli.running import check_installed, instance_in, log_to_stderr
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.acls import PROCESSES, acls_of
@@ -60,7 +61,7 @@ from kafka_timers.operate.find import find as read_timers
 from kafka_timers.operate.health import problems_of
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
-from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
+from kafka_timers.settings import OscillatorSettings, WorkerSettings
 
 __all__ = ["main", "program"]
 

@@ -29,8 +29,9 @@ from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.dev.process import Child
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError
-from kafka_timers.settings import DevSettings, WorkerSettings
+from kafka_timers.settings import WorkerSettings
 
 __all__ = ["run"]
 
