@@ -21,6 +21,7 @@ from kafka_timers import __version__
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.asking import ASKING, EXIT_CODES
 from kafka_timers.cli.lake import lake
+from kafka_timers.cli.lake_jobs import LAKE_JOBS
 from kafka_timers.cli.options import (
     Principal,
     Seconds,
@@ -359,6 +360,8 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
 
 
 program.add_command(lake)
+for command in LAKE_JOBS:
+    lake.add_command(command)
 for command in (*ASKING, *PENDING, *REJECTED, *PROOFS):
     program.add_command(command)
 
