@@ -26,7 +26,9 @@ from service import LIMIT_S
 
 from kafka_timers import BrokerError, TimerClient
 from kafka_timers.broker import topics
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.lake_group import closed_second, tell_closed
 from kafka_timers.cli.program import program
 from kafka_timers.core.wire import Future
 from kafka_timers.dev import jars, java
@@ -275,6 +277,9 @@ async def test_the_lake_logs_in_too(spark: SparkSession, service: SecuredService
         [(1, b"%d" % second, future.SerializeToString())], "partition int, key binary, value binary"
     )
     await asyncio.to_thread(publish, records, settings)
+    await tell_closed(settings.kafka, service.prefix, second, {})
+    async with Cluster.open(Kafka.of(secured.sasl, str(secured.config("worker")))) as worker:
+        assert await closed_second(worker, service.prefix) == second
     await service.tick(second + 1)
     assert sorted(await service.callback_names(["landed", "published"])) == ["landed", "published"]
 

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, LakeError
 from kafka_timers.lake.land import land, land_once
+from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.tables import read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
@@ -281,6 +283,36 @@ async def test_of_two_landings_into_a_new_lake_one_waits_for_the_other(lake: Lak
     )
     with pytest.raises(LakeError, match="is being landed into by process 7 on elsewhere"):
         await asyncio.to_thread(land_once, lake.spark, lake.settings, wait_s=0)
+
+
+async def test_what_is_landed_and_how_far_behind_it_is_can_be_watched(lake: Lake) -> None:
+    metrics, stop, begun_s = LakeMetrics(), threading.Event(), time.time()
+
+    def shown(name: str, topic: str = lake.names.requests) -> float | None:
+        return metrics.registry.get_sample_value(f"kafka_timers_lake_{name}", {"topic": topic})
+
+    async def until_landed(count: int) -> None:
+        while shown("landed_total") != count:
+            assert not landing.done()
+            await asyncio.sleep(0.1)
+
+    await lake.publish(30)
+    landing = asyncio.create_task(
+        asyncio.to_thread(land, lake.spark, lake.settings, every_s=0.5, stop=stop, metrics=metrics)
+    )
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await until_landed(30)
+            await lake.publish(20)
+            await until_landed(50)
+    finally:
+        stop.set()
+        await landing
+    assert shown("landing_lag_records") == 0
+    assert (shown("batch_seconds") or 0) > 0
+    assert begun_s < (shown("position_seconds") or 0) < time.time()
+    # Nothing was ever sealed, and that is known.
+    assert (shown("landed_total", lake.names.sealed), shown("landing_lag_records", lake.names.sealed)) == (None, 0)
 
 
 # --- what is away ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from kafka_timers.console.settings import ConsoleSettings
 from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
+from kafka_timers.lake.settings import RunningSettings
 from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings, bounds_of
 
 Settings = (
@@ -23,6 +24,7 @@ Settings = (
 COMMANDS: dict[Settings, list[str]] = {
     DevSettings: ["dev"],
     LakeSettings: ["lake", "optimize"],
+    RunningSettings: ["lake", "land"],
     OscillatorSettings: ["oscillator"],
     WorkerSettings: ["worker"],
     ConsoleSettings: ["console"],

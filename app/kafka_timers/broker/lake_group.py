@@ -84,8 +84,8 @@ async def closed_second(cluster: Cluster, prefix: str) -> int | None:
     answer = await link.ask(request, code_of, to=what)
     if code := code_of(answer):
         link.refuse(code, what)
-    [(_, [(_, _, note, _)])] = answer.topics
-    return number_in((note or "").encode())
+    notes = [note for _, numbers in answer.topics for _, _, note, _ in numbers]
+    return number_in(notes[0].encode()) if notes and notes[0] else None
 
 
 def _link(cluster: Cluster, prefix: str) -> CoordinatorLink:

@@ -134,7 +134,7 @@ def _land(
             for source, starting in zip(sources, offsets, strict=True):
                 records = _records(spark, settings, source, starting, skip_lost=skip_lost)
                 queries.append(_start(records, root, source, every_s))
-            _wait(dict(zip((source.topic for source in sources), queries, strict=True)), stop, metrics)
+            _wait(sources, queries, stop, metrics)
         except (StreamingQueryException, Py4JError) as error:
             if stop.is_set():
                 # Who ends a group of processes ends Spark's too.
@@ -263,27 +263,27 @@ def _texts(spark: SparkSession, *paths: str) -> dict[str, str]:
         return {}
 
 
-def _wait(queries: Mapping[str, StreamingQuery], stop: threading.Event, metrics: LakeMetrics) -> None:
-    """Return when the queries of all topics have ended, or, once *stop* is set, behind the batches under way."""
+def _wait(sources: list[_Source], queries: list[StreamingQuery], stop: threading.Event, metrics: LakeMetrics) -> None:
+    """Return when the *queries* of *sources* have ended, or, once *stop* is set, behind the batches under way."""
     told: dict[str, int] = {}
-    running = list(queries.values())
+    running = queries
     while running:
         if stop.is_set():
             for query in running:
                 _end(query)
         # Those that are running now are asked once more, since a query may end at any point below.
         running = [query for query in running if query.isActive]
-        for topic, query in queries.items():
+        for source, query in zip(sources, queries, strict=True):
             # Raises what has ended a query.
             query.awaitTermination(_POLL_S)
-            batches = [batch_of(progress) for progress in query.recentProgress]
+            batches = [batch_of(progress, source.partitions) for progress in query.recentProgress]
             for batch in batches:
-                if batch.records and batch.number > told.get(topic, -1):
-                    told[topic] = batch.number
-                    metrics.count(topic, batch)
+                if batch.records and batch.number > told.get(source.topic, -1):
+                    told[source.topic] = batch.number
+                    metrics.count(source.topic, batch)
                     _tell(query.name, batch)
             if batches:
-                metrics.show(topic, batches[-1])
+                metrics.show(source.topic, batches[-1])
 
 
 def _end(query: StreamingQuery) -> None:

@@ -1,6 +1,5 @@
 """What a streaming query of the landing tells of itself. Pure."""
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -27,21 +26,22 @@ class Batch(NamedTuple):
     at_s: float
 
 
-def batch_of(progress: Mapping[str, Any]) -> Batch:
-    """Return what a `StreamingQueryProgress` tells of a query with one source, which is Kafka."""
+def batch_of(progress: Mapping[str, Any], partitions: int) -> Batch:
+    """
+    Return what a `StreamingQueryProgress` tells of a query.
+
+    Args:
+        progress: of a query whose one source is a topic.
+        partitions: how many of the topic it reads.
+    """
     [source] = progress["sources"]
-    ends, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+    # Without a word of it where nothing was read yet.
+    mean_behind = float(source["metrics"].get("avgOffsetsBehindLatest", 0))
     return Batch(
         progress["batchId"],
         progress["numInputRows"],
         progress["durationMs"]["triggerExecution"] / 1000,
-        # Of a partition that is not there yet in the one, nothing was read.
-        sum(max(0, end - ends.get(partition, 0)) for partition, end in latest.items()),
+        # The offsets themselves pyspark 4.0 gives as the text of a dict of Python.
+        round(mean_behind * partitions),
         datetime.fromisoformat(progress["timestamp"]).timestamp(),
     )
-
-
-def _offsets(told: str | Mapping[str, Any] | None) -> dict[tuple[str, str], int]:
-    """Return offsets by topic and partition of what a source tells as JSON; nothing if it tells none."""
-    topics = json.loads(told) if isinstance(told, str) else told
-    return {(topic, number): at for topic, of_topic in (topics or {}).items() for number, at in of_topic.items()}
