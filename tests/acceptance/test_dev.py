@@ -94,7 +94,7 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
         # Both tell of it: the job that has promoted it, and the worker that was told.
         for port, name, least in ((ports[6], "promoted_total", 1), (ports[1], "closed_second", sent["second"])):
             async with asyncio.timeout(110):
-                while await asyncio.to_thread(shown, port, f"kafka_timers_lake_{name}") < least:
+                while await asyncio.to_thread(shown, port, f"kafka_timers_lake_{name}") < least:  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
         assert callback["lateness_ms"] >= 0
         assert len(running.children) == 6

@@ -149,6 +149,8 @@ class Promoter:
         self.problems: list[str] = []
         # The closed second that workers were told last, and when.
         self._told = (0, 0.0)
+        # How far the landing was seen to have come.
+        self._known: dict[int, int] = {}
 
     def catch_up(self) -> int:
         """
@@ -371,7 +373,8 @@ class Promoter:
             else:
                 self._pause(_POLL_S)
         refuse_other_topic(positions, self._topic, len(ends))
-        return {number: positions.get(number, 0) for number in ends}
+        self._known = {number: positions.get(number, 0) for number in ends}
+        return self._known
 
     def _judged(self, offsets: Mapping[int, int]) -> bool:
         """Wait until the seals landed of each partition pass its one of *offsets*; False if they do not in time."""
@@ -402,7 +405,7 @@ class Promoter:
         now_s = self._clock.elapsed_s()
         if not second or (second == told and now_s < told_s + _TELL_AGAIN_S):
             return
-        landed = tables.read_positions(self._spark, self._root, self._topic)
+        landed = self._known or tables.read_positions(self._spark, self._root, self._topic)
         try:
             asyncio.run(tell_closed(self._settings.kafka, self._settings.topic_prefix, second, landed))
             self._told = (second, now_s)
