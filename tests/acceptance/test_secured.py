@@ -348,19 +348,25 @@ NEEDED = [
 
 async def works(service: SecuredService) -> bool:
     """
-    Tell whether timers fire, a cancel is answered and what cannot fire is rejected, each within some seconds.
+    Tell whether timers fire, a cancel is answered, what cannot fire is rejected, and the worker shows what a lake has
+    told, each within some seconds.
 
     The second timer fires by a worker that took over what the first one has sealed.
     """
     await service.start("oscillator")
-    worker = await service.start("worker")
     second = int(time.time()) + 2
+    await tell_closed(Kafka.of(service.kafka.sasl, str(service.kafka.config("lake"))), service.prefix, second, {})
+    worker = await service.start("worker", "--horizon-s", "3600")
     await service.request(second, Future(callBackTopic=service.callbacks, callBack=b"v"), 1)
     await service.request(second, Future(callBackTopic=service.topics.sealed), 1)
     await service.request(0, Future(timerId="a", cancel=True, replyTopic=service.topics.replies))
     for topic, limit_s in ((service.callbacks, 12), (service.topics.rejected, 3), (service.topics.replies, 3)):
         if not await service.read(topic, 1, limit_s=limit_s):
             return False
+    try:
+        await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_lake_closed_second") == second, 12)
+    except AssertionError:
+        return False
     await worker.child.stop(20)
     await service.start("worker")
     await service.request(int(time.time()), Future(callBackTopic=service.callbacks, callBack=b"v"), 1)
