@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,9 +88,10 @@ async def lake(spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path)
     await producer.stop()
 
 
-async def start(lake: Lake, *command: str, log: Path) -> Child:
+async def start(lake: Lake, *command: str, log: Path, port: int = 0) -> Child:
     where = ["--bootstrap", lake.settings.bootstrap, "--topic-prefix", lake.settings.topic_prefix]
     options = [*where, "--lake", lake.settings.lake, "--master", "local[2]"]
+    options += ["--port", str(port)]
     return await Child.start("land", [sys.executable, *command, "lake", "land", *options], log)
 
 
@@ -232,7 +234,7 @@ async def test_a_kill_between_the_commits_of_table_and_checkpoint_doubles_nothin
 
 async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     """Kill a landing *count* times while requests come in, then end one gently, and check what is landed."""
-    rand, published, done = random.Random(seed), 0, asyncio.Event()
+    rand, published, done, port = random.Random(seed), 0, asyncio.Event(), free_port()
 
     async def publish() -> None:
         nonlocal published
@@ -244,7 +246,7 @@ async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     publishing = asyncio.create_task(publish())
     for number in itertools.count():
         log = folder / f"land-{number}.log"
-        child = await start(lake, "-m", "kafka_timers", log=log)
+        child = await start(lake, "-m", "kafka_timers", log=log, port=port)
         await until(log, child, "timer-request into", rand.randrange(1, 3))
         if number == count:
             break
@@ -255,6 +257,8 @@ async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     await publishing
     before = told(log).count("timer-request into")
     await until(log, child, "timer-request into", before + 1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:  # noqa: ASYNC210
+        assert f'kafka_timers_lake_landed_total{{topic="{lake.names.requests}"}} ' in answer.read().decode()
     # Behind the batch under way, and without a word of Spark's.
     child._signal(signal.SIGTERM)
     assert await asyncio.wait_for(child.wait(), LIMIT_S) == 0, child.last_words()

@@ -2,7 +2,7 @@
 How far the lake has promoted, kept where workers see it: beside the committed offsets of a consumer group.
 
     group      the prefix and `kafka-timers-lake`; nobody is a member of it
-    offsets    of `timer-request`: below them all is landed, so any tool for groups shows how far the landing is behind
+    offsets    of `timer-request`: below them all is landed, as the lake knew when it told this
     note       beside each of them the closed second, as UNIX time in ASCII digits
 
 No topic has another record for it, and no reader of one has to know of it. Brokers forget what nobody has committed
