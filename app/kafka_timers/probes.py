@@ -5,13 +5,18 @@ Each process decides for itself what alive and ready mean; this module only answ
 alone: nothing that a caller sends comes back.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kafka_timers.http_server import HttpServer
+
+__all__ = ["Probes", "served_by_thread"]
 
 
 class Probes(HttpServer):
@@ -50,3 +55,26 @@ def _health(reasons: Callable[[], list[str]]) -> Callable[[web.Request], Awaitab
         return web.Response(status=503 if found else 200, text="\n".join(found or ["ok"]))
 
     return answer
+
+
+@contextmanager
+def served_by_thread(probes: Probes) -> Iterator[None]:
+    """
+    Serve *probes* while the block runs, for a process whose main thread has no event loop.
+
+    Raises:
+        SettingsError: the address cannot be listened on.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="probes", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(probes.start(), loop).result()
+        try:
+            yield
+        finally:
+            asyncio.run_coroutine_threadsafe(probes.stop(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

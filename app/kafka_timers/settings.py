@@ -26,7 +26,6 @@ from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
 
 __all__ = [
-    "DevSettings",
     "KafkaSettings",
     "LakeSettings",
     "OscillatorSettings",
@@ -41,8 +40,6 @@ __all__ = [
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _PORT_MAX = 65_535
-# Of the Kafka of `kafka-timers dev`: the fewest brokers of which one may be lost.
-_REPLICAS = 3
 # For longer no broker lets a transaction be open or a member be silent, unless its own settings have been raised.
 _TRANSACTION_MAX_S, _SESSION_MAX_S = 900, 1_800
 # As an empty address Python would take all of the host's.
@@ -422,78 +419,3 @@ class LakeSettings(KafkaSettings):
         "", "Maven coordinates of the Kafka connector and of Delta, comma separated; empty takes the tested ones"
     )
     log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DevSettings(KafkaSettings):
-    """Settings of `kafka-timers dev`, which runs everything on this machine."""
-
-    bootstrap: str = setting("", "Kafka brokers to use, host:port, comma separated; empty brings a Kafka along")
-    folder: str = setting(
-        ".kafka-timers", "folder of Kafka's data, the worker's stores and all logs", if_empty="give a folder"
-    )
-    fresh: bool = setting(False, "delete first what earlier runs left in the folder")
-    partitions: int = setting(4, "partitions of topics that do not exist yet; existing ones keep theirs", least=1)
-    brokers: int = setting(
-        1, "brokers of the Kafka that is brought along: 1, or 3 that replicate to each other", least=1, most=_REPLICAS
-    )
-    port: int = setting(
-        9092,
-        "port of the Kafka that is brought along; three brokers have this and the next two",
-        least=1,
-        most=_PORT_MAX,
-    )
-    worker_port: int = setting(8070, "port of the worker's /metrics, /livez and /readyz", least=1, most=_PORT_MAX)
-    oscillator_port: int = setting(
-        8071,
-        "the same of the first oscillator; the second has the next port",
-        least=1,
-        most=_PORT_MAX - 1,
-        why="the second oscillator has the next port",
-    )
-    query_port: int = setting(
-        8073, "port at which the worker answers questions about waiting timers", least=1, most=_PORT_MAX
-    )
-    console_port: int = setting(8074, "port of the console, where a browser shows all of it", least=1, most=_PORT_MAX)
-    lake: bool = setting(False, "leave timers that are due later than in a minute to a lake, kept in the folder")
-    door: str = setting(
-        "headers=timers", "as of the worker; its topics are made if they do not exist yet", is_list=True
-    )
-
-    def validate(self) -> None:
-        """
-        Check fields against each other.
-
-        Raises:
-            SettingsError: names the clash.
-        """
-        check_doors(self.door, "", self.topic_prefix)
-        if self.bootstrap:
-            super().validate()
-        elif self.kafka_config:
-            raise SettingsError("kafka_config is for a Kafka that is there: give bootstrap too")
-        if self.brokers not in (1, _REPLICAS):
-            raise SettingsError(f"brokers is {self.brokers}: give 1 or {_REPLICAS}")
-        if self.bootstrap and self.brokers > 1:
-            raise SettingsError("brokers is for a Kafka that is brought along: leave bootstrap out, or brokers")
-        ports = {
-            "worker_port": self.worker_port,
-            "query_port": self.query_port,
-            "console_port": self.console_port,
-            "oscillator_port": self.oscillator_port,
-            "oscillator_port + 1": self.oscillator_port + 1,
-        }
-        if not self.bootstrap:
-            ports |= {f"port + {number}" if number else "port": port for number, port in enumerate(self.ports)}
-            if max(self.ports) > _PORT_MAX:
-                raise SettingsError(
-                    f"port is {self.port}, and the others of three brokers have the next two: give less"
-                )
-        if len(set(ports.values())) < len(ports):
-            listed = ", ".join(f"{name} {port}" for name, port in ports.items())
-            raise SettingsError(f"two of these ports are the same: {listed}")
-
-    @property
-    def ports(self) -> list[int]:
-        """Ports of the brokers that are brought along."""
-        return list(range(self.port, self.port + self.brokers))

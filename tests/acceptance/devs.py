@@ -51,19 +51,19 @@ def children_of(pid: int) -> list[int]:
 
 
 def dev_ports(brokers: int = 1) -> list[int]:
-    """Return ports for Kafka, worker, two oscillators, questions and console; then those of Kafka's other brokers."""
+    """Return ports for Kafka, worker, two oscillators, questions, console, lake; then of Kafka's other brokers."""
     oscillator = free_port()
     kafka = free_port()
-    others = [free_port(), free_port(), *range(kafka + 1, kafka + brokers)]
+    others = [free_port(), free_port(), free_port(), *range(kafka + 1, kafka + brokers)]
     return [kafka, free_port(), oscillator, oscillator + 1, *others]
 
 
 @asynccontextmanager
 async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
     """Run the command in *folder* until it says what to try next; its end is left to the test, or forced."""
-    kafka, worker, oscillator, _, queries, console = ports[:6]
+    kafka, worker, oscillator, _, queries, console, lake = ports[:7]
     options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
-    options += ["--query-port", str(queries), "--console-port", str(console)]
+    options += ["--query-port", str(queries), "--console-port", str(console), "--lake-port", str(lake)]
     process = await asyncio.create_subprocess_exec(
         *die_with_us(*PROGRAM, "dev", *options, *more),
         cwd=folder,

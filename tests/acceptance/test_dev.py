@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -90,12 +91,24 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
         said = await said_by(*watch, "--json", "--from-beginning", "--count", "1", limit_s=180)
         callback = json.loads(said)
         assert (callback["value"], callback["request"]) == ("hello", sent["request"])
+        # Both tell of it: the job that has promoted it, and the worker that was told.
+        for port, name, least in ((ports[6], "promoted_total", 1), (ports[1], "closed_second", sent["second"])):
+            async with asyncio.timeout(110):
+                while await asyncio.to_thread(shown, port, f"kafka_timers_lake_{name}") < least:  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
         assert callback["lateness_ms"] >= 0
         assert len(running.children) == 6
         await running.end()
         assert running.process.returncode == 0
         assert_gone(running)
     assert os.listdir(tmp_path) == [".kafka-timers"]
+
+
+def shown(port: int, metric: str) -> float:
+    """Return what a process at *port* shows; 0 if it does not show it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
+    return float(lines.get(metric, 0))
 
 
 async def test_timers_fire_on_three_brokers_when_one_is_killed_and_after_all_were_ended(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from service import Service
 
 from kafka_timers.dev.run import CALLBACK_TOPIC
-from kafka_timers.settings import DevSettings, WorkerSettings, env_name
+from kafka_timers.dev.settings import DevSettings
+from kafka_timers.settings import WorkerSettings, env_name
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 LIMIT_S = 60.0

@@ -26,7 +26,9 @@ from service import LIMIT_S
 
 from kafka_timers import BrokerError, TimerClient
 from kafka_timers.broker import topics
+from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.lake_group import closed_second, tell_closed
 from kafka_timers.cli.program import program
 from kafka_timers.core.wire import Future
 from kafka_timers.dev import jars, java
@@ -275,6 +277,9 @@ async def test_the_lake_logs_in_too(spark: SparkSession, service: SecuredService
         [(1, b"%d" % second, future.SerializeToString())], "partition int, key binary, value binary"
     )
     await asyncio.to_thread(publish, records, settings)
+    await tell_closed(settings.kafka, service.prefix, second, {})
+    async with Cluster.open(Kafka.of(secured.sasl, str(secured.config("worker")))) as worker:
+        assert await closed_second(worker, service.prefix) == second
     await service.tick(second + 1)
     assert sorted(await service.callback_names(["landed", "published"])) == ["landed", "published"]
 
@@ -343,19 +348,25 @@ NEEDED = [
 
 async def works(service: SecuredService) -> bool:
     """
-    Tell whether timers fire, a cancel is answered and what cannot fire is rejected, each within some seconds.
+    Tell whether timers fire, a cancel is answered, what cannot fire is rejected, and the worker shows what a lake has
+    told, each within some seconds.
 
     The second timer fires by a worker that took over what the first one has sealed.
     """
     await service.start("oscillator")
-    worker = await service.start("worker")
     second = int(time.time()) + 2
+    await tell_closed(Kafka.of(service.kafka.sasl, str(service.kafka.config("lake"))), service.prefix, second, {})
+    worker = await service.start("worker", "--horizon-s", "3600")
     await service.request(second, Future(callBackTopic=service.callbacks, callBack=b"v"), 1)
     await service.request(second, Future(callBackTopic=service.topics.sealed), 1)
     await service.request(0, Future(timerId="a", cancel=True, replyTopic=service.topics.replies))
     for topic, limit_s in ((service.callbacks, 12), (service.topics.rejected, 3), (service.topics.replies, 3)):
         if not await service.read(topic, 1, limit_s=limit_s):
             return False
+    try:
+        await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_lake_closed_second") == second, 12)
+    except AssertionError:
+        return False
     await worker.child.stop(20)
     await service.start("worker")
     await service.request(int(time.time()), Future(callBackTopic=service.callbacks, callBack=b"v"), 1)

@@ -23,6 +23,8 @@ from devs import dev, dev_ports
 from service import Process, Service
 from test_dashboard import CHART, queries
 
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.lake_group import tell_closed
 from kafka_timers.core.wire import Copy, Future
 from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
@@ -274,7 +276,9 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
         now_s = int(time.time())
         await ask(service, -5, copy=Copy(offset=0, appended=now_s - 4_000, decidedOffset=1, decided=now_s))
         await service.producer.send_and_wait(service.topics.oscillator, b"1", key=b"noon", partition=0)
-        await prometheus.until_ringing({"TimersTickRefused", "TimersPromoteBehind"})
+        # A lake that is gone since.
+        await tell_closed(Kafka(service.bootstrap), "", now_s, {})
+        await prometheus.until_ringing({"TimersTickRefused", "TimersPromoteBehind", "TimersPromoteStands"})
         await set_retention(service, -1)
         await stopped(cramped)
         await stopped(skewed)

@@ -18,6 +18,7 @@ from kafka_timers.core.wire import Future, Sealed, Topics
 from kafka_timers.lake import tables
 from kafka_timers.lake.buckets import Closed
 from kafka_timers.lake.land import land_once
+from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.lake.schema import BUCKETS
 from kafka_timers.settings import LakeSettings
@@ -85,9 +86,10 @@ class Lake:
         lands: bool = True,
         wait_s: float = 30.0,
         clock: Clock = HostClock(),  # noqa: B008  # it has no state
+        metrics: LakeMetrics | None = None,
     ) -> Promoter:
-        land = (lambda: land_once(self.spark, self.settings)) if lands else None
-        return kind(self.spark, self.settings, clock, bucket_s=BUCKET_S, wait_s=wait_s, land=land)
+        land = (lambda: land_once(self.spark, self.settings, metrics=metrics)) if lands else None
+        return kind(self.spark, self.settings, clock, bucket_s=BUCKET_S, wait_s=wait_s, land=land, metrics=metrics)
 
     async def records(self) -> list[ConsumerRecord]:
         """Return all there is on the topic of requests."""

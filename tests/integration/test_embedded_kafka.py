@@ -155,7 +155,7 @@ FAILING_WORKER = WAIT_FOR_OSCILLATORS + 'sys.exit("no more disk")'
 DEV = """
 import json, sys
 from kafka_timers.dev import run
-from kafka_timers.settings import DevSettings
+from kafka_timers.dev.settings import DevSettings
 
 commands, settings = json.loads(sys.argv[1])
 run.commands = lambda *_: commands

@@ -6,7 +6,9 @@ import random
 import shutil
 import signal
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import BrokerError, LakeError
 from kafka_timers.lake.land import land, land_once
+from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.tables import read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
@@ -85,9 +88,10 @@ async def lake(spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path)
     await producer.stop()
 
 
-async def start(lake: Lake, *command: str, log: Path) -> Child:
+async def start(lake: Lake, *command: str, log: Path, port: int = 0) -> Child:
     where = ["--bootstrap", lake.settings.bootstrap, "--topic-prefix", lake.settings.topic_prefix]
     options = [*where, "--lake", lake.settings.lake, "--master", "local[2]"]
+    options += ["--port", str(port)]
     return await Child.start("land", [sys.executable, *command, "lake", "land", *options], log)
 
 
@@ -230,7 +234,7 @@ async def test_a_kill_between_the_commits_of_table_and_checkpoint_doubles_nothin
 
 async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     """Kill a landing *count* times while requests come in, then end one gently, and check what is landed."""
-    rand, published, done = random.Random(seed), 0, asyncio.Event()
+    rand, published, done, port = random.Random(seed), 0, asyncio.Event(), free_port()
 
     async def publish() -> None:
         nonlocal published
@@ -242,7 +246,7 @@ async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     publishing = asyncio.create_task(publish())
     for number in itertools.count():
         log = folder / f"land-{number}.log"
-        child = await start(lake, "-m", "kafka_timers", log=log)
+        child = await start(lake, "-m", "kafka_timers", log=log, port=port)
         await until(log, child, "timer-request into", rand.randrange(1, 3))
         if number == count:
             break
@@ -253,6 +257,8 @@ async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
     await publishing
     before = told(log).count("timer-request into")
     await until(log, child, "timer-request into", before + 1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:  # noqa: ASYNC210
+        assert f'kafka_timers_lake_landed_total{{topic="{lake.names.requests}"}} ' in answer.read().decode()
     # Behind the batch under way, and without a word of Spark's.
     child._signal(signal.SIGTERM)
     assert await asyncio.wait_for(child.wait(), LIMIT_S) == 0, child.last_words()
@@ -281,6 +287,36 @@ async def test_of_two_landings_into_a_new_lake_one_waits_for_the_other(lake: Lak
     )
     with pytest.raises(LakeError, match="is being landed into by process 7 on elsewhere"):
         await asyncio.to_thread(land_once, lake.spark, lake.settings, wait_s=0)
+
+
+async def test_what_is_landed_and_how_far_behind_it_is_can_be_watched(lake: Lake) -> None:
+    metrics, stop, begun_s = LakeMetrics(), threading.Event(), time.time()
+
+    def shown(name: str, topic: str = lake.names.requests) -> float | None:
+        return metrics.registry.get_sample_value(f"kafka_timers_lake_{name}", {"topic": topic})
+
+    async def until_landed(count: int) -> None:
+        while shown("landed_total") != count:
+            assert not landing.done()
+            await asyncio.sleep(0.1)
+
+    await lake.publish(30)
+    landing = asyncio.create_task(
+        asyncio.to_thread(land, lake.spark, lake.settings, every_s=0.5, stop=stop, metrics=metrics)
+    )
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await until_landed(30)
+            await lake.publish(20)
+            await until_landed(50)
+    finally:
+        stop.set()
+        await landing
+    assert shown("landing_lag_records") == 0
+    assert (shown("batch_seconds") or 0) > 0
+    assert begun_s < (shown("position_seconds") or 0) < time.time()
+    # Nothing was ever sealed, and that is known.
+    assert (shown("landed_total", lake.names.sealed), shown("landing_lag_records", lake.names.sealed)) == (None, 0)
 
 
 # --- what is away ----------------------------------------------------------------------------------------------------

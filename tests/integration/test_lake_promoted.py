@@ -12,6 +12,8 @@ import os
 import signal
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -30,11 +32,13 @@ from kafka_timers.broker.consuming import consuming
 from kafka_timers.client.request import partition_of
 from kafka_timers.clock import HostClock
 from kafka_timers.core.wire import Condition, Copy, Future
+from kafka_timers.dev.broker import free_port
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import promote
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.live import publish
+from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.promote import Promoter
 from kafka_timers.settings import LakeSettings
 
@@ -69,6 +73,10 @@ class History:
     logged: list[str] = field(default_factory=list)
     copies: list[ConsumerRecord] = field(default_factory=list)
     copies_again: int = 0
+    metrics: LakeMetrics = field(default_factory=LakeMetrics)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"kafka_timers_lake_{name}", labels)
 
     def copies_of(self, name: str) -> list[ConsumerRecord]:
         partition, offset = self.at[name]
@@ -130,9 +138,9 @@ async def history(
         await asyncio.to_thread(land_once, spark, lake.settings)
         await lake.cancel("cancelled behind the landing", lake.now)
         async with logged_by("kafka_timers.lake.promote") as history.logged:
-            history.wrong = await asyncio.to_thread(lake.promoter(Overtaken).catch_up)
+            history.wrong = await asyncio.to_thread(lake.promoter(Overtaken, metrics=history.metrics).catch_up)
         history.copies = await lake.copies()
-        history.wrong_again = await asyncio.to_thread(lake.promoter().catch_up)
+        history.wrong_again = await asyncio.to_thread(lake.promoter(metrics=history.metrics).catch_up)
         history.copies_again = len(await lake.copies())
         yield history
 
@@ -197,6 +205,48 @@ def test_what_went_wrong_is_counted_and_told(history: History) -> None:
     [late] = [line for line in history.logged if line.startswith("promoted late: 1 requests")]
     assert f"were due by second {history.lake.now}" in late
     assert any(line.startswith("1 requests") and "max.message.bytes" in line for line in history.logged)
+
+
+def test_what_was_promoted_is_counted_once(history: History) -> None:
+    [closed] = history.lake.closed()
+    assert history.metric("closed_second") == closed.last
+    assert [history.metric(f"{name}_total") for name in ("promoted", "promoted_late", "too_large")] == [6, 1, 1]
+    assert (history.metric("look_seconds") or 0) > 0
+    # What had been landed before is not counted: these are the copies, and three cancels.
+    landed = history.metric("landed_total", topic=history.lake.topics.requests)
+    assert landed == len(history.copies) + 1 + len(history.cancelled_at)
+
+
+async def test_a_worker_knows_how_far_is_promoted(history: History, tmp_path: Path) -> None:
+    port, settings = free_port(), history.lake.settings
+    options = {
+        "bootstrap": settings.bootstrap,
+        "topic-prefix": settings.topic_prefix,
+        "group": f"{settings.topic_prefix}workers",
+        "data-dir": tmp_path / "store",
+        "horizon-s": HORIZON_S,
+        "port": port,
+    }
+    given = itertools.chain.from_iterable((f"--{name}", str(value)) for name, value in options.items())
+    child = await Child.start("worker", [sys.executable, "-m", "kafka_timers", "worker", *given], tmp_path / "log")
+    [closed] = history.lake.closed()
+
+    def shown() -> list[float]:
+        with (
+            contextlib.suppress(urllib.error.URLError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer,
+        ):
+            lines = answer.read().decode().splitlines()
+            return [float(line.split()[1]) for line in lines if line.startswith("kafka_timers_lake_closed_second ")]
+        return []
+
+    try:
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(shown) != [closed.last]:
+                assert child.returncode is None, child.last_words()
+                await asyncio.sleep(0.1)
+    finally:
+        await child.stop()
 
 
 # --- what stands in the way -------------------------------------------------------------------------------------------

@@ -65,3 +65,11 @@ def test_nobody_may_more_than_read_what_others_write() -> None:
         ("timer-request", "client"),
         ("timer-request", "console"),
     }
+
+
+def test_the_lake_tells_workers_how_far_it_has_promoted_and_they_may_only_look() -> None:
+    found = [acl for acl in acls_of("a-", "g", "*") if acl.name == "a-kafka-timers-lake"]
+    assert {(acl.process, acl.resource, acl.operations) for acl in found} == {
+        ("lake", "group", ("Read",)),
+        ("worker", "group", ("Describe",)),
+    }

@@ -18,9 +18,10 @@ from kafka_timers.cli.options import Seconds, when_of
 from kafka_timers.cli.program import program
 from kafka_timers.cli.render import callback_lines, printable
 from kafka_timers.core.durations import delay_ms_of
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
 from kafka_timers.operate.documents import callback_document
-from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
+from kafka_timers.settings import OscillatorSettings, WorkerSettings
 
 PROCESSES = {"dev": DevSettings, "worker": WorkerSettings, "oscillator": OscillatorSettings}
 EXPIRY_S = 1_900_000_000

@@ -11,8 +11,10 @@ from pathlib import Path
 import click
 
 from kafka_timers.cli.program import program
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
-from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings
+from kafka_timers.lake.settings import RunningSettings
+from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -54,7 +56,7 @@ def test_the_page_is_what_the_program_says() -> None:
 
 def test_the_page_names_every_setting_of_every_process() -> None:
     text = PAGE.read_text()
-    for settings in (DevSettings, WorkerSettings, OscillatorSettings, LakeSettings):
+    for settings in (DevSettings, WorkerSettings, OscillatorSettings, LakeSettings, RunningSettings):
         for field in dataclasses.fields(settings):
             assert env_name(field.name) in text
             assert f"--{field.name.replace('_', '-')}" in text

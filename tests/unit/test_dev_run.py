@@ -9,8 +9,8 @@ import pytest
 from kafka_timers.cli.lake import lake
 from kafka_timers.cli.program import program
 from kafka_timers.dev.run import claimed, commands, data_folder, hints
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import DevSettings
 
 
 def test_a_new_folder_is_made(tmp_path: Path) -> None:
@@ -95,6 +95,7 @@ def test_the_lake_gets_a_process_and_a_horizon_that_fit_each_other(tmp_path: Pat
     assert given["lands"]
     assert given["horizon_s"] == worker["horizon_s"] > 0
     assert given["bucket_s"] <= given["horizon_s"] // 2
+    assert (given["host"], given["port"]) == ("127.0.0.1", DevSettings.lake_port)
 
 
 def test_what_is_printed_to_ask_the_lake_asks_the_right_one(tmp_path: Path) -> None:
@@ -128,6 +129,9 @@ def test_two_ports_that_are_the_same_are_refused() -> None:
         DevSettings(worker_port=8072)
     with pytest.raises(SettingsError, match="two of these ports are the same"):
         DevSettings(port=8070)
+    with pytest.raises(SettingsError, match="lake_port 8074"):
+        DevSettings(lake=True, lake_port=8074)
+    DevSettings(lake_port=8074)
     DevSettings(port=8070, bootstrap="127.0.0.1:9092")
 
 

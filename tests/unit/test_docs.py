@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Refusal
 from kafka_timers.core.refused import Reason
+from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
 
@@ -41,7 +42,7 @@ def exposed(registry: CollectorRegistry) -> set[str]:
 def test_operators_find_every_metric() -> None:
     oscillator = CollectorRegistry()
     Metrics(oscillator)
-    names = exposed(WorkerMetrics().registry) | exposed(oscillator)
+    names = exposed(WorkerMetrics().registry) | exposed(LakeMetrics().registry) | exposed(oscillator)
     assert names == set(re.findall(r"^\| `(kafka_timers_\w+)` \|", OPERATE.read_text(), re.MULTILINE))
 
 

@@ -7,8 +7,9 @@ import pytest
 import trustme
 
 from kafka_timers.broker.connection import PROPERTIES, Kafka
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import DevSettings, WorkerSettings
+from kafka_timers.settings import WorkerSettings
 
 SCRAM = {
     "security.protocol": "SASL_SSL",

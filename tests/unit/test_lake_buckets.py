@@ -4,7 +4,7 @@ import pytest
 
 from kafka_timers.core.wire import is_far
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, next_bucket
+from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, closed_second, next_bucket
 from kafka_timers.lake.live import refuse_other_topic, tick_of
 
 DAY_S = 86_400
@@ -39,6 +39,17 @@ def test_nothing_that_is_appended_from_then_on_is_far_and_due_in_the_bucket() ->
 def test_what_was_missed_while_the_job_was_down_is_one_bucket() -> None:
     bucket = next_bucket([closed(NEW_YEAR)], NEW_YEAR + 10 * DAY_S, HORIZON_S, BUCKET_S)
     assert bucket == Bucket(NEW_YEAR + 1, NEW_YEAR + 11 * DAY_S - BUCKET_S, HORIZON_S)
+
+
+def test_workers_are_told_the_last_second_of_which_nothing_is_left() -> None:
+    """A smaller horizon has left something again, until it has closed a bucket of its own."""
+    assert closed_second([], HORIZON_S) == 0
+    rows = [closed(NEW_YEAR + DAY_S), closed(NEW_YEAR)]
+    assert closed_second(rows, HORIZON_S) == NEW_YEAR + DAY_S
+    assert closed_second(rows, 2 * HORIZON_S) == NEW_YEAR + DAY_S
+    assert closed_second(rows, 3_600) == NEW_YEAR
+    rows.append(closed(NEW_YEAR + 5_000, 3_600, closed_s=NEW_YEAR + 1_900))
+    assert closed_second(rows, 3_600) == NEW_YEAR + 5_000
 
 
 def test_another_length_of_buckets_leaves_no_gap() -> None:

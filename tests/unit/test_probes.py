@@ -1,5 +1,6 @@
 """The HTTP server of metrics and health."""
 
+import asyncio
 import socket
 
 import aiohttp
@@ -8,7 +9,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from kafka_timers.dev.broker import free_port
 from kafka_timers.errors import SettingsError
-from kafka_timers.probes import Probes
+from kafka_timers.gauges import KnownGauge
+from kafka_timers.probes import Probes, served_by_thread
 
 
 def nothing() -> list[str]:
@@ -90,3 +92,27 @@ async def test_after_stop_the_port_is_free_again() -> None:
         await probes.start()
         assert (await get(probes.url + "/livez"))[0] == 200
         await probes.stop()
+
+
+def test_a_process_without_an_event_loop_serves_them_too() -> None:
+    registry, reasons = CollectorRegistry(), ["no broker answers"]
+    probes = Probes("127.0.0.1", free_port(), registry, nothing, lambda: reasons)
+    with served_by_thread(probes):
+        assert asyncio.run(get(probes.url + "/readyz"))[::2] == (503, "no broker answers")
+        other = Probes("127.0.0.1", probes.port, registry, nothing, nothing)
+        with pytest.raises(SettingsError, match="is taken"), served_by_thread(other):
+            pass
+    with pytest.raises(aiohttp.ClientConnectionError):
+        asyncio.run(get(probes.url + "/readyz"))
+    with served_by_thread(Probes("127.0.0.1", 0, registry, nothing, nothing)):
+        pass
+
+
+def test_a_gauge_is_not_there_while_its_value_is_not_known() -> None:
+    registry = CollectorRegistry()
+    gauge = KnownGauge("closed", "what is closed", registry)
+    assert registry.get_sample_value("closed") is None
+    gauge.value = 7
+    assert registry.get_sample_value("closed") == 7
+    gauge.value = None
+    assert registry.get_sample_value("closed") is None

@@ -10,9 +10,11 @@ from click.testing import CliRunner
 
 from kafka_timers.cli.program import program
 from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
 from kafka_timers.errors import SettingsError
-from kafka_timers.settings import DevSettings, LakeSettings, OscillatorSettings, WorkerSettings, bounds_of
+from kafka_timers.lake.settings import RunningSettings
+from kafka_timers.settings import LakeSettings, OscillatorSettings, WorkerSettings, bounds_of
 
 Settings = (
     type[DevSettings] | type[LakeSettings] | type[OscillatorSettings] | type[WorkerSettings] | type[ConsoleSettings]
@@ -22,6 +24,7 @@ Settings = (
 COMMANDS: dict[Settings, list[str]] = {
     DevSettings: ["dev"],
     LakeSettings: ["lake", "optimize"],
+    RunningSettings: ["lake", "land"],
     OscillatorSettings: ["oscillator"],
     WorkerSettings: ["worker"],
     ConsoleSettings: ["console"],

@@ -6,7 +6,6 @@ import json
 import logging
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,42 +70,6 @@ def lake() -> None:
 
 @lake.command()
 @options_of(LakeSettings)
-@click.option("--once", is_flag=True, help="land what the topics hold by now, and end")
-@click.option(
-    "--every-s",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="seconds from the begin of a batch to that of the next",
-)
-@click.option("--skip-lost", is_flag=True, help="go on behind records that a topic has dropped before they were landed")
-@click.option(
-    "--wait-s",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    help="longest wait for another landing of this lake to end",
-)
-def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, **given: Any) -> None:
-    """
-    Copy requests, seals and rejected requests to tables.
-
-    Each record is there exactly once, whatever is killed. Runs until Ctrl-C or
-    SIGTERM, and ends behind the batch under way. One process lands into a lake
-    at a time: another one waits, and ends with 1 when that takes too long.
-    """
-    with needs("lake"):
-        from kafka_timers.lake.land import land as run
-    settings = LakeSettings(**given)
-    spark, stop = _started(settings), threading.Event()
-    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the batch under way.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    run(spark, settings, every_s=None if once else every_s, stop=stop, skip_lost=skip_lost, wait_s=wait_s)
-
-
-@lake.command()
-@options_of(LakeSettings)
 def optimize(**given: Any) -> None:
     """
     Merge small files, and sort what comes due next.
@@ -137,58 +100,6 @@ def expire(keep_days: int, **given: Any) -> None:
         from kafka_timers.lake.maintain import expire as run
     settings = LakeSettings(**given)
     run(_started(settings), settings, keep_days, int(HostClock().wall_s()))
-
-
-@lake.command()
-@options_of(LakeSettings)
-@click.option("--once", is_flag=True, help="promote what has come within the horizon, and end")
-@click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once`")
-@click.option(
-    "--every-s",
-    type=click.FloatRange(min=0.1),
-    default=60.0,
-    show_default=True,
-    help="seconds from one look for the next bucket to another",
-)
-@click.option(
-    "--bucket-s",
-    type=click.IntRange(min=1),
-    help="seconds that are promoted together, half of the horizon at most  [default: a quarter of it, up to 3600]",
-)
-@click.option(
-    "--wait-s",
-    type=click.FloatRange(min=0, max=900),
-    default=300.0,
-    show_default=True,
-    help="longest wait for the landing to reach what the topic holds, for another one to end, and for workers to judge "
-    "conditions",
-)
-def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_s: float, **given: Any) -> None:
-    """
-    Bring far requests back to the workers.
-
-    They are published bucket by bucket, when the last second of a bucket comes
-    within the horizon, as copies that workers tell from new requests. May be
-    killed at any time: the next run goes on, and workers drop repeats. Runs
-    until Ctrl-C or SIGTERM. With --once exits with 3 when it was late for some,
-    which fire at once, or when some cannot be promoted; errors say which.
-    """
-    with needs("lake"):
-        from kafka_timers.lake.land import land_once
-        from kafka_timers.lake.promote import Promoter
-    settings = LakeSettings(**given)
-    spark = session_of(settings)
-    promoter = Promoter(
-        spark,
-        settings,
-        HostClock(),
-        bucket_s=bucket_s or max(1, min(3600, settings.horizon_s // 4)),
-        wait_s=wait_s,
-        land=(lambda: land_once(spark, settings, wait_s=wait_s)) if lands else None,
-    )
-    if once:
-        sys.exit(_WRONG if promoter.catch_up() else 0)
-    promoter.keep_on(every_s)
 
 
 @lake.command()
@@ -491,10 +402,10 @@ def _started(settings: LakeSettings) -> "SparkSession":
     return open_session(settings)
 
 
-def session_of(settings: LakeSettings) -> "SparkSession":
-    """Return the session of a job that may be ended at any time, and is by Ctrl-C and SIGTERM."""
+def session_of(settings: LakeSettings, end: Callable[[], object] = lambda: sys.exit(0)) -> "SparkSession":
+    """Return the session of a job on which Ctrl-C and SIGTERM call *end*; by default the job may end at any time."""
     spark = _started(settings)
     # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda *_: end())
     return spark

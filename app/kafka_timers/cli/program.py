@@ -21,6 +21,7 @@ from kafka_timers import __version__
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.cli.asking import ASKING, EXIT_CODES
 from kafka_timers.cli.lake import lake
+from kafka_timers.cli.lake_jobs import LAKE_JOBS
 from kafka_timers.cli.options import (
     Principal,
     Seconds,
@@ -45,6 +46,7 @@ from kafka_timers.cli.running import check_installed, instance_in, log_to_stderr
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.console.settings import ConsoleSettings
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.environment import env_name
 from kafka_timers.errors import KafkaTimersError
 from kafka_timers.operate.acls import PROCESSES, acls_of
@@ -60,7 +62,7 @@ from kafka_timers.operate.find import find as read_timers
 from kafka_timers.operate.health import problems_of
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
-from kafka_timers.settings import DevSettings, OscillatorSettings, WorkerSettings
+from kafka_timers.settings import OscillatorSettings, WorkerSettings
 
 __all__ = ["main", "program"]
 
@@ -358,6 +360,8 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
 
 
 program.add_command(lake)
+for command in LAKE_JOBS:
+    lake.add_command(command)
 for command in (*ASKING, *PENDING, *REJECTED, *PROOFS):
     program.add_command(command)
 

@@ -29,8 +29,9 @@ from kafka_timers.dev import jars, java
 from kafka_timers.dev.broker import EmbeddedKafka, refuse_taken_port
 from kafka_timers.dev.cluster import EmbeddedCluster
 from kafka_timers.dev.process import Child
+from kafka_timers.dev.settings import DevSettings
 from kafka_timers.errors import BrokerError, SettingsError, TopicsError
-from kafka_timers.settings import DevSettings, WorkerSettings
+from kafka_timers.settings import WorkerSettings
 
 __all__ = ["run"]
 
@@ -128,6 +129,8 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
     refuse_taken_port(settings.console_port, "the console (--console-port)")
     for replica in range(_OSCILLATORS):
         refuse_taken_port(settings.oscillator_port + replica, f"oscillator {replica} (--oscillator-port)")
+    if settings.lake:
+        refuse_taken_port(settings.lake_port, "the lake's job (--lake-port)")
     bootstrap = settings.bootstrap
     if not bootstrap:
         for port in settings.ports:
@@ -217,6 +220,7 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
     lake = [
         *(*program, "lake", "promote", "--land", *where),
         *("--every-s", str(_EVERY_S), "--bucket-s", str(_BUCKET_S)),
+        *("--host", _HOST, "--port", str(settings.lake_port)),
     ]
     return {**oscillators, "worker": worker, "console": console} | ({"lake": lake} if settings.lake else {})
 
@@ -237,6 +241,7 @@ def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list
         where += f" --kafka-config {shlex.quote(settings.kafka_config)}"
     prefixed = f"{where} --topic-prefix {settings.topic_prefix}" if settings.topic_prefix else where
     ports = [settings.worker_port, *(settings.oscillator_port + replica for replica in range(_OSCILLATORS))]
+    ports += [settings.lake_port] if settings.lake else []
     send = f"kafka-timers send --in {{}} --topic {CALLBACK_TOPIC} --key order-1 --value hello{prefixed}"
     query = 'kafka-timers lake sql "select * from pending"'
     lake = {

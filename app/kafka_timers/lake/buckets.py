@@ -15,7 +15,17 @@ from pyspark.sql import functions as F
 from kafka_timers.lake.outcomes import waits_longer
 from kafka_timers.lake.schema import DELAYS_S, REQUEST
 
-__all__ = ["SKEW_S", "Bucket", "Closed", "due_between", "far_requests", "left_to_the_lake", "lies_in", "next_bucket"]
+__all__ = [
+    "SKEW_S",
+    "Bucket",
+    "Closed",
+    "closed_second",
+    "due_between",
+    "far_requests",
+    "left_to_the_lake",
+    "lies_in",
+    "next_bucket",
+]
 
 # Append times of two brokers may differ by this much: a request may be appended in a second that a tick on another
 # broker has already passed.
@@ -47,6 +57,26 @@ class Closed(NamedTuple):
     closed_s: int
 
 
+def closed_second(closed: Sequence[Closed], horizon_s: int) -> int:
+    """
+    Return the last second of which nothing is left to promote, nor of any before it; 0 without one.
+
+    Args:
+        closed: all rows of `buckets`.
+        horizon_s: of the lake.
+    """
+    if not closed:
+        return 0
+    last = max(closed, key=_age)
+    # Requests have been appended since that are far by the smaller horizon and due in what was closed by the larger
+    # one. None is due before the moment at which it was closed, and that was behind last - horizon.
+    return max(0, last.last - last.horizon_s) if last.horizon_s > horizon_s else last.last
+
+
+def _age(row: Closed) -> tuple[int, int]:
+    return row.closed_s, row.last
+
+
 def next_bucket(closed: Sequence[Closed], now: int, horizon_s: int, bucket_s: int) -> Bucket | None:
     """
     Return the next seconds to promote, None while none may be.
@@ -60,14 +90,7 @@ def next_bucket(closed: Sequence[Closed], now: int, horizon_s: int, bucket_s: in
         horizon_s: of the lake.
         bucket_s: length of a bucket.
     """
-    rows = sorted(closed, key=lambda row: (row.closed_s, row.last))
-    done = 0
-    if rows:
-        done = rows[-1].last
-        # Requests have been appended since that are far by the smaller horizon and due in what was closed by the
-        # larger one. None is due before the moment at which it was closed, and that was behind last - horizon.
-        if rows[-1].horizon_s > horizon_s:
-            done = max(0, done - rows[-1].horizon_s)
+    rows, done = sorted(closed, key=_age), closed_second(closed, horizon_s)
     whole = (now + horizon_s - SKEW_S - 1 - done) // bucket_s
     if whole < 1:
         return None

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from aiokafka import TopicPartition
 from py4j.protocol import Py4JError
@@ -37,6 +37,8 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.lease import lease_of
+from kafka_timers.lake.metrics import LakeMetrics
+from kafka_timers.lake.progress import Batch, batch_of
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
 from kafka_timers.lake.session import kafka_options
@@ -69,9 +71,11 @@ class _Source:
     rows_of: Callable[[DataFrame], DataFrame]
 
 
-def land_once(spark: SparkSession, settings: LakeSettings, *, wait_s: float = _WAIT_S) -> None:
+def land_once(
+    spark: SparkSession, settings: LakeSettings, *, wait_s: float = _WAIT_S, metrics: LakeMetrics | None = None
+) -> None:
     """Land what the topics hold by now, as `land` does, and return."""
-    land(spark, settings, every_s=None, wait_s=wait_s)
+    land(spark, settings, every_s=None, wait_s=wait_s, metrics=metrics)
 
 
 def land(
@@ -82,6 +86,7 @@ def land(
     stop: threading.Event | None = None,
     skip_lost: bool = False,
     wait_s: float = _WAIT_S,
+    metrics: LakeMetrics | None = None,
 ) -> None:
     """
     Land records until told to end, as the only one who does.
@@ -94,6 +99,7 @@ def land(
         stop: when set, this returns behind the batch under way.
         skip_lost: go on behind records that a topic has dropped before they were landed, instead of raising.
         wait_s: how long to wait for another landing of this lake to end, in seconds.
+        metrics: what is landed is counted there.
 
     Raises:
         LakeError: a topic is missing, or has dropped what was not landed; the lake cannot be written, or has lost
@@ -103,7 +109,7 @@ def land(
     root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
     with tables.translated(root), lease_of(spark, root, wait_s, stop) as is_lost:
         if is_lost is not None:
-            _land(spark, settings, root, sources, every_s, stop, skip_lost=skip_lost)
+            _land(spark, settings, root, sources, every_s, stop, metrics or LakeMetrics(), skip_lost=skip_lost)
             if is_lost():
                 raise LakeError(f"landing into {root} has stopped: another landing has taken over, and goes on")
 
@@ -115,6 +121,7 @@ def _land(
     sources: list[_Source],
     every_s: float | None,
     stop: threading.Event,
+    metrics: LakeMetrics,
     *,
     skip_lost: bool,
 ) -> None:
@@ -127,7 +134,7 @@ def _land(
             for source, starting in zip(sources, offsets, strict=True):
                 records = _records(spark, settings, source, starting, skip_lost=skip_lost)
                 queries.append(_start(records, root, source, every_s))
-            _wait(queries, stop)
+            _wait(sources, queries, stop, metrics)
         except (StreamingQueryException, Py4JError) as error:
             if stop.is_set():
                 # Who ends a group of processes ends Spark's too.
@@ -256,8 +263,8 @@ def _texts(spark: SparkSession, *paths: str) -> dict[str, str]:
         return {}
 
 
-def _wait(queries: list[StreamingQuery], stop: threading.Event) -> None:
-    """Return when all queries have ended, or, once *stop* is set, behind the batches under way."""
+def _wait(sources: list[_Source], queries: list[StreamingQuery], stop: threading.Event, metrics: LakeMetrics) -> None:
+    """Return when the *queries* of *sources* have ended, or, once *stop* is set, behind the batches under way."""
     told: dict[str, int] = {}
     running = queries
     while running:
@@ -266,13 +273,17 @@ def _wait(queries: list[StreamingQuery], stop: threading.Event) -> None:
                 _end(query)
         # Those that are running now are asked once more, since a query may end at any point below.
         running = [query for query in running if query.isActive]
-        for query in queries:
+        for source, query in zip(sources, queries, strict=True):
             # Raises what has ended a query.
             query.awaitTermination(_POLL_S)
-            for progress in query.recentProgress:
-                if progress["numInputRows"] and progress["batchId"] > told.get(query.id, -1):
-                    told[query.id] = progress["batchId"]
-                    _tell(progress)
+            batches = [batch_of(progress, source.partitions) for progress in query.recentProgress]
+            for batch in batches:
+                if batch.records and batch.number > told.get(source.topic, -1):
+                    told[source.topic] = batch.number
+                    metrics.count(source.topic, batch)
+                    _tell(query.name, batch)
+            if batches:
+                metrics.show(source.topic, batches[-1])
 
 
 def _end(query: StreamingQuery) -> None:
@@ -283,10 +294,8 @@ def _end(query: StreamingQuery) -> None:
     query.stop()
 
 
-def _tell(progress: Mapping[str, Any]) -> None:
-    took_s = progress["durationMs"]["triggerExecution"] / 1000
-    rows = progress["numInputRows"]
-    log.info("%s: %d records in %.1f s, %d/s", progress["name"], rows, took_s, rows / took_s)
+def _tell(name: str, batch: Batch) -> None:
+    log.info("%s: %d records in %.1f s, %d/s", name, batch.records, batch.took_s, batch.records / batch.took_s)
 
 
 def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:

@@ -22,11 +22,20 @@ from typing import NamedTuple, Never
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from kafka_timers.broker.lake_group import tell_closed
 from kafka_timers.clock import Clock
 from kafka_timers.core.wire import Topics, end_ms_of
-from kafka_timers.errors import KafkaTimersError, LakeError
+from kafka_timers.errors import BrokerError, KafkaTimersError, LakeError
 from kafka_timers.lake import tables
-from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, far_requests, left_to_the_lake, next_bucket
+from kafka_timers.lake.buckets import (
+    SKEW_S,
+    Bucket,
+    Closed,
+    closed_second,
+    far_requests,
+    left_to_the_lake,
+    next_bucket,
+)
 from kafka_timers.lake.conditions import (
     NO_CONDITION_BYTES,
     VERDICTS,
@@ -38,6 +47,7 @@ from kafka_timers.lake.conditions import (
 )
 from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, is_sure, need_no_copy
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
+from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.outcomes import intervals_of
 from kafka_timers.lake.schema import BUCKETS, REQUEST, REQUESTS, SEALS, ends_ms
 from kafka_timers.lake.versions import NOWHERE
@@ -51,6 +61,8 @@ log = logging.getLogger(__name__)
 # that a cancel overtakes.
 _LOOKS = 6
 _POLL_S = 0.5
+# Brokers keep what workers are told for days.
+_TELL_AGAIN_S = 3_600
 
 # What a message takes beside value and key, and the key: a batch of its own with nothing else in it.
 _AROUND_VALUE_BYTES = 128
@@ -107,6 +119,10 @@ class Promoter:
         bucket_s: length of a bucket.
         wait_s: longest wait for the landing, and for the seals that tell of conditions that they were judged.
         land: called to have landed what the topics hold; None when another process does it.
+        metrics: what is promoted is counted there.
+
+    Attributes:
+        problems: why the last look was of no use; none when it was.
     """
 
     def __init__(
@@ -118,6 +134,7 @@ class Promoter:
         bucket_s: int,
         wait_s: float,
         land: Callable[[], None] | None = None,
+        metrics: LakeMetrics | None = None,
     ) -> None:
         if not 1 <= bucket_s <= settings.horizon_s // 2:
             raise LakeError(
@@ -128,6 +145,12 @@ class Promoter:
         self._bucket_s, self._wait_s, self._land = bucket_s, wait_s, land
         self._root = tables.root_of(settings)
         self._topic = Topics.of(settings.topic_prefix).requests
+        self._metrics = metrics or LakeMetrics()
+        self.problems: list[str] = []
+        # The closed second that workers were told last, and when.
+        self._told = (0, 0.0)
+        # How far the landing was seen to have come.
+        self._known: dict[int, int] = {}
 
     def catch_up(self) -> int:
         """
@@ -141,12 +164,18 @@ class Promoter:
             BrokerError: no broker answers, or it refuses.
             TopicsError: a topic is missing.
         """
-        wrong = 0
+        wrong, horizon_s, begun_s = 0, self._settings.horizon_s, self._clock.elapsed_s()
         with tables.translated(self._root):
             if self._land:
                 self._land()
-            while bucket := next_bucket(self._closed(), self._look().now, self._settings.horizon_s, self._bucket_s):
+            while True:
+                closed = self._closed()
+                self._tell(closed_second(closed, horizon_s))
+                bucket = next_bucket(closed, self._look().now, horizon_s, self._bucket_s)
+                if bucket is None:
+                    break
                 wrong += self._promote(bucket)
+        self._metrics.look.set(self._clock.elapsed_s() - begun_s)
         return wrong
 
     def keep_on(self, every_s: float) -> Never:
@@ -160,8 +189,11 @@ class Promoter:
             next_s = self._clock.elapsed_s() + every_s
             try:
                 self.catch_up()
+                self.problems = []
             except KafkaTimersError as error:
                 log.error("%s", error)
+                self._metrics.failures.inc()
+                self.problems = [str(error)]
             self._pause(next_s - self._clock.elapsed_s())
 
     def publish_missing(self, bucket: Bucket) -> Seen:
@@ -278,8 +310,10 @@ class Promoter:
         for _ in range(_LOOKS):
             seen = self.publish_missing(bucket)
             wrong += seen.late
+            self._metrics.late.inc(seen.late)
             if not seen.published and not seen.unsure:
                 if seen.large:
+                    self._metrics.too_large.inc(seen.large)
                     log.error(
                         "%d requests of seconds %d to %d do not fire: with what a copy adds they are larger than what "
                         "%s takes (max.message.bytes)",
@@ -339,7 +373,8 @@ class Promoter:
             else:
                 self._pause(_POLL_S)
         refuse_other_topic(positions, self._topic, len(ends))
-        return {number: positions.get(number, 0) for number in ends}
+        self._known = {number: positions.get(number, 0) for number in ends}
+        return self._known
 
     def _judged(self, offsets: Mapping[int, int]) -> bool:
         """Wait until the seals landed of each partition pass its one of *offsets*; False if they do not in time."""
@@ -360,7 +395,22 @@ class Promoter:
     def _close(self, bucket: Bucket, promoted: int) -> None:
         row = Closed(bucket.first, bucket.last, self._settings.horizon_s, promoted, int(self._clock.wall_s()))
         tables.append(tables.constant(self._spark, [row], BUCKETS.columns), self._root, BUCKETS)
+        self._metrics.promoted.inc(promoted)
         log.info("closed seconds %d to %d: workers have %d requests of them", bucket.first, bucket.last, promoted)
+
+    def _tell(self, second: int) -> None:
+        """Have workers know up to which *second* all is promoted; what keeps them from it does not stop promotion."""
+        self._metrics.closed.value = second or None
+        told, told_s = self._told
+        now_s = self._clock.elapsed_s()
+        if not second or (second == told and now_s < told_s + _TELL_AGAIN_S):
+            return
+        landed = self._known or tables.read_positions(self._spark, self._root, self._topic)
+        try:
+            asyncio.run(tell_closed(self._settings.kafka, self._settings.topic_prefix, second, landed))
+            self._told = (second, now_s)
+        except BrokerError as error:
+            log.warning("workers do not know that seconds up to %d are promoted: %s", second, error)
 
     def _pause(self, for_s: float) -> None:
         asyncio.run(self._clock.sleep_until(self._clock.wall_s() + for_s))

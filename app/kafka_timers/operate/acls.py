@@ -8,6 +8,7 @@ import re
 from dataclasses import astuple, dataclass
 
 from kafka_timers.adapters import KEEPINGS, adapter_group, added_group, door_topics
+from kafka_timers.broker.lake_group import lake_group
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import SettingsError
 
@@ -92,6 +93,8 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("worker", name, "callbacks", _WRITE, _CONFIGS, is_prefix=is_prefix)
     allow("worker", group, "membership of the workers' group", _READ, of="group")
     allow("worker", f"{group}.{prefix}", "transactions", _WRITE, of="transactional-id", is_prefix=True)
+    # Only with a horizon.
+    allow("worker", lake_group(prefix), "how far the lake has promoted", "Describe", of="group")
     # Only where partitions were added to timer-request.
     allow("worker", added_group(group), "what lies in added partitions", _READ, of="group")
     allow(
@@ -115,6 +118,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("lake", topics.replies, "audit of answers", _READ)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("lake", name, "audit of callbacks", _READ, is_prefix=is_prefix)
+    allow("lake", lake_group(prefix), "telling workers how far it has promoted", _READ, of="group")
     # Spark's readers have a group each, in which they commit nothing.
     allow("lake", "spark-kafka-", "Spark's readers", _READ, of="group", is_prefix=True)
 

@@ -14,6 +14,8 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from kafka_timers.gauges import KnownGauge
+
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
 _CALLERS_MAX = 100
 
@@ -109,6 +111,9 @@ class WorkerMetrics:
         self.tick_age = single("tick_age_seconds", "since a tick was read, while any is expected")
         self.partitions = single("partitions", "partitions of timer-request, owned by whomever")
         self.horizon = single("horizon_seconds", "the worker's horizon; 0 without one")
+        self.lake_closed = KnownGauge(
+            "kafka_timers_lake_closed_second", "UNIX second up to which the lake has promoted far requests", registry
+        )
         self.retention = single("request_retention_seconds", "how long timer-request keeps a request")
         self.topic_problems = single("topic_problems", "what kafka-timers topics check finds wrong")
         self.door_records = counter("door_records", "records read by a door", "door")

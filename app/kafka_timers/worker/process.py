@@ -41,6 +41,7 @@ from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
 from kafka_timers.worker.held import Held
 from kafka_timers.worker.history import History
+from kafka_timers.worker.lake_watch import watch_lake
 from kafka_timers.worker.membership import make_app
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers.worker.owner import Owner
@@ -147,6 +148,8 @@ class Worker:
                 self._reject_added(ports),
                 *[d.run() for d in doors],
             ]
+            if horizon_s := self._settings.horizon_s:
+                chores.append(watch_lake(cluster, self._settings.topic_prefix, horizon_s, self.metrics.lake_closed))
             tasks = [asyncio.create_task(chore) for chore in chores]
             stack.push_async_callback(cancel, tasks)
             membership = asyncio.create_task(self._belong(ports, stop))

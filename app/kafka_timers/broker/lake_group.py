@@ -1,0 +1,92 @@
+"""
+How far the lake has promoted, kept where workers see it: beside the committed offsets of a consumer group.
+
+    group      the prefix and `kafka-timers-lake`; nobody is a member of it
+    offsets    of `timer-request`: below them all is landed, as the lake knew when it told this
+    note       beside each of them the closed second, as UNIX time in ASCII digits
+
+No topic has another record for it, and no reader of one has to know of it. Brokers forget what nobody has committed
+anew for `offsets.retention.minutes`, seven days by default.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.client import CoordinationType
+from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
+
+from kafka_timers.broker.asking import CoordinatorLink, gravest
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.connection import Kafka
+from kafka_timers.broker.topics import answering
+from kafka_timers.core.wire import Topics, number_in
+
+__all__ = ["closed_second", "lake_group", "tell_closed"]
+
+_LANE = "lake"
+_LIMIT_S = 8.0
+# Of whoever is no member of the group; and as long as the broker keeps offsets.
+_NO_GENERATION, _NO_MEMBER, _AS_BROKER_SAYS = -1, "", -1
+
+
+def lake_group(prefix: str) -> str:
+    """Return the name of the group of the instance with *prefix*."""
+    return f"{prefix}kafka-timers-lake"
+
+
+async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[int, int]) -> None:
+    """
+    Have workers know that far requests up to *second* are with them.
+
+    Args:
+        kafka: to tell.
+        prefix: put before the topics' names.
+        second: UNIX second.
+        landed: by partition of `timer-request` the offset below which all is landed.
+
+    Raises:
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    # Partition 0 is the one that is asked for.
+    offsets = [(number, offset, str(second)) for number, offset in sorted(({0: 0} | dict(landed)).items())]
+    request = OffsetCommitRequest(
+        lake_group(prefix), _NO_GENERATION, _NO_MEMBER, _AS_BROKER_SAYS, [(Topics.of(prefix).requests, offsets)]
+    )
+
+    def code_of(answer: Any) -> int:
+        return gravest(code for _, numbers in answer.topics for _, code in numbers if code)
+
+    async with answering(kafka), Cluster.open(kafka) as cluster:
+        what, link = "keep how far the lake has promoted", _link(cluster, prefix)
+        answer = await link.ask(request, code_of, to=what)
+        if code := code_of(answer):
+            link.refuse(code, what)
+
+
+async def closed_second(cluster: Cluster, prefix: str) -> int | None:
+    """
+    Return the UNIX second up to which far requests are with the workers; None if no lake has told it.
+
+    Args:
+        cluster: to ask.
+        prefix: put before the topics' names.
+
+    Raises:
+        aiokafka.errors.KafkaError: no coordinator answers within some seconds, or it refuses.
+    """
+    request = OffsetFetchRequest(lake_group(prefix), [(Topics.of(prefix).requests, [0])])
+
+    def code_of(answer: Any) -> int:
+        of_partitions = [code for _, numbers in answer.topics for *_, code in numbers]
+        return gravest(filter(None, (answer.error_code, *of_partitions)))
+
+    what, link = "tell how far the lake has promoted", _link(cluster, prefix)
+    answer = await link.ask(request, code_of, to=what)
+    if code := code_of(answer):
+        link.refuse(code, what)
+    notes = [note for _, numbers in answer.topics for _, _, note, _ in numbers]
+    return number_in(notes[0].encode()) if notes and notes[0] else None
+
+
+def _link(cluster: Cluster, prefix: str) -> CoordinatorLink:
+    return CoordinatorLink(cluster, CoordinationType.GROUP, lake_group(prefix), _LIMIT_S, _LANE)
