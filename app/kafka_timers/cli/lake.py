@@ -87,7 +87,14 @@ def lake() -> None:
     show_default=True,
     help="longest wait for another landing of this lake to end",
 )
-def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, **given: Any) -> None:
+@click.option(
+    "--batch-records",
+    type=click.IntRange(min=1),
+    default=2_000_000,
+    show_default=True,
+    help="most records of a topic that are one batch",
+)
+def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, batch_records: int, **given: Any) -> None:
     """
     Copy requests, seals and rejected requests to tables.
 
@@ -102,7 +109,15 @@ def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, **given: An
     # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the batch under way.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    run(spark, settings, every_s=None if once else every_s, stop=stop, skip_lost=skip_lost, wait_s=wait_s)
+    run(
+        spark,
+        settings,
+        every_s=None if once else every_s,
+        stop=stop,
+        skip_lost=skip_lost,
+        wait_s=wait_s,
+        batch_records=batch_records,
+    )
 
 
 @lake.command()
