@@ -30,7 +30,7 @@ from kafka_timers.errors import BrokerError, LakeError
 from kafka_timers.lake.land import land, land_once
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.schema import REJECTED, REQUESTS, SEALS
-from kafka_timers.lake.tables import read, read_positions, root_of
+from kafka_timers.lake.tables import name_of, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
 
 PARTITIONS = 2
@@ -62,7 +62,7 @@ class Lake:
         ]
         await asyncio.gather(*acks)
 
-    async def land(self, **more: bool) -> None:
+    async def land(self, **more: int) -> None:
         """Land all that is there."""
         await asyncio.to_thread(land, self.spark, self.settings, every_s=None, **more)
 
@@ -275,6 +275,14 @@ async def test_kills_at_random_points_lose_and_double_nothing(lake: Lake, tmp_pa
 @pytest.mark.chaos
 async def test_many_kills_at_random_points_lose_and_double_nothing(lake: Lake, tmp_path: Path) -> None:
     await kills(lake, tmp_path, 10, seed=2)
+
+
+async def test_a_batch_has_no_more_records_than_it_is_told(lake: Lake) -> None:
+    await lake.publish(6)
+    await lake.land(batch_records=2)
+    await lake.assert_landed(6)
+    history = lake.spark.sql(f"DESCRIBE HISTORY {name_of(lake.root, REQUESTS)}").where("operation = 'WRITE'")
+    assert sorted(int(row.operationMetrics["numOutputRows"]) for row in history.collect()) == [2, 2, 2]
 
 
 async def test_of_two_landings_into_a_new_lake_one_waits_for_the_other(lake: Lake) -> None:

@@ -123,3 +123,14 @@ def once(frame: DataFrame) -> DataFrame:
 
 def told(frame: DataFrame, *columns: str) -> list[tuple]:
     return sorted(tuple(row) for row in frame.select(*columns).collect())
+
+
+def plan_of(frame: DataFrame) -> str:
+    """Return how Spark computes *frame*, all of it."""
+    spark = frame.sparkSession
+    before = spark.conf.get("spark.sql.maxPlanStringLength")
+    spark.conf.set("spark.sql.maxPlanStringLength", "10000000")
+    try:
+        return str(frame._jdf.queryExecution().executedPlan().toString())
+    finally:
+        spark.conf.set("spark.sql.maxPlanStringLength", before)

@@ -5,14 +5,15 @@ import random
 from collections.abc import Iterator
 
 import pytest
+from lake_rows import plan_of
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, when
+from pyspark.sql.functions import col, spark_partition_id, when
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.core.wire import COPY_STALE_S, Copy, Future, is_far
 from kafka_timers.lake.buckets import Bucket, far_requests, left_to_the_lake, lies_in
 from kafka_timers.lake.conditions import NO_CONDITION_BYTES
-from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, is_sure, need_no_copy
+from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, need_no_copy, with_sure
 from kafka_timers.lake.schema import delay_of, due_of
 
 DAY_S = 86_400
@@ -251,9 +252,15 @@ def test_a_condition_is_judged_once_a_seal_covers_the_request(spark: SparkSessio
         request(5, 1, 21_000, "b", condition="IF_PENDING"),
         request(0, 1, 21_000, "c", partition=1, condition="IF_ABSENT"),
     ]
-    sure = spark.createDataFrame(rows, COLUMNS).where(is_sure({0: 5}))
-    assert sorted((row.partition, row.offset) for row in sure.collect()) == [(0, 4), (0, 9)]
-    assert spark.createDataFrame(rows, COLUMNS).where(is_sure({})).count() == 1
+    requests = spark.createDataFrame(rows, COLUMNS)
+
+    def sure(fences: dict[int, int]) -> list[tuple]:
+        found = with_sure(requests, fences)
+        assert found.columns == [*requests.columns, "is_sure"]
+        return sorted((row.partition, row.offset) for row in found.where("is_sure").collect())
+
+    assert sure({0: 5}) == [(0, 4), (0, 9)]
+    assert sure({}) == [(0, 9)]
 
 
 def test_each_partition_has_its_own_decision(spark: SparkSession) -> None:
@@ -274,3 +281,40 @@ def test_what_is_said_of_the_size_of_a_copy_is_true(spark: SparkSession) -> None
     requests = spark.createDataFrame([request(0, 1, 21_000)], COLUMNS)
     [made] = copies_of(requests, {0: 7}, 40).collect()
     assert len(made.value) == len(b"value 0") + COPY_BYTES
+
+
+# --- of many partitions -----------------------------------------------------------------------------------------------
+
+
+def test_with_many_partitions_no_row_is_compared_with_each(spark: SparkSession) -> None:
+    """A map of them, or a condition that names each, took half a minute for a million rows of 1,000 partitions."""
+    requests = spark.createDataFrame([request(0, 1, 21_000, condition="IF_ABSENT")], COLUMNS)
+    at = dict.fromkeys(range(1_000), 9)
+    plans = [plan_of(frame) for frame in (with_sure(requests, at), copies_of(requests, at, 40))]
+    assert all("BroadcastHashJoin" in plan for plan in plans)
+    assert not any("keys: [" in plan or "999" in plan for plan in plans)
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 50])
+def test_each_task_publishes_as_many_partitions(spark: SparkSession, partitions: int) -> None:
+    """And each of them in order, which is why one task has all of a partition."""
+    tasks = min(8, partitions)
+    spark.conf.set("spark.sql.shuffle.partitions", 8)
+    try:
+        rows = [
+            request(offset, 1, 21_000 + chance % 3, partition=number, value=b"")
+            for number in range(partitions)
+            for offset, chance in enumerate(random.Random(number).sample(range(9), 4))
+        ]
+        made = copies_of(spark.createDataFrame(rows, COLUMNS), dict.fromkeys(range(partitions), 9), 40)
+        found = made.select(spark_partition_id().alias("task"), "partition", "key", "value").collect()
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", 2)
+    in_tasks = {task: [row for row in found if row.task == task] for task in range(tasks)}
+    counts = {task: len({row.partition for row in rows}) for task, rows in in_tasks.items()}
+    assert sum(counts.values()) == partitions
+    assert max(counts.values()) - min(counts.values()) <= 1
+    for rows in in_tasks.values():
+        at = [(row.partition, int(row.key), Future.FromString(row.value).copy.offset) for row in rows]
+        assert at == sorted(at)
+    assert len(found) == 4 * partitions

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from lake_rows import RECORD, of, seal
+from lake_rows import RECORD, of, plan_of, seal
 from pyspark.sql import Row, SparkSession
 
 import kafka_timers.lake
@@ -185,16 +185,11 @@ def test_sixteen_questions_are_answered(spark: SparkSession) -> None:
 
 
 def test_callbacks_are_parsed_for_those_who_ask_for_them_only(spark: SparkSession) -> None:
-    def plan(query: str) -> str:
-        return str(spark.sql(query)._jdf.queryExecution().executedPlan().toString())
+    def planned(query: str) -> str:
+        return plan_of(spark.sql(query))
 
-    before = spark.conf.get("spark.sql.maxPlanStringLength")
-    spark.conf.set("spark.sql.maxPlanStringLength", "1000000")
-    try:
-        for view in ("requests", "pending", "fired", "cancelled"):
-            counted = plan(f"select count(*), max(second) from {view} where topic = 'orders'")
-            assert "EvalPython" not in counted, view
-            assert "value:binary" not in counted, view
-            assert "EvalPython" in plan(f"select text from {view}"), view
-    finally:
-        spark.conf.set("spark.sql.maxPlanStringLength", before)
+    for view in ("requests", "pending", "fired", "cancelled"):
+        counted = planned(f"select count(*), max(second) from {view} where topic = 'orders'")
+        assert "EvalPython" not in counted, view
+        assert "value:binary" not in counted, view
+        assert "EvalPython" in planned(f"select text from {view}"), view

@@ -36,7 +36,14 @@ _WRONG = 3
     show_default=True,
     help="longest wait for another landing of this lake to end",
 )
-def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, **given: Any) -> None:
+@click.option(
+    "--batch-records",
+    type=click.IntRange(min=1),
+    default=2_000_000,
+    show_default=True,
+    help="most records of a topic that are one batch",
+)
+def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, batch_records: int, **given: Any) -> None:
     """
     Copy requests, seals and rejected requests to tables.
 
@@ -58,6 +65,7 @@ def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, **given: An
             stop=stop,
             skip_lost=skip_lost,
             wait_s=wait_s,
+            batch_records=batch_records,
             metrics=metrics,
         )
 

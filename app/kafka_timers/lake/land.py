@@ -46,7 +46,7 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = ["land", "land_once"]
 
-# A batch that is begun anew after a crash should not take long, nor should the end of a process.
+# Of a topic at once: a batch that is begun anew after a crash should not take long, nor should the end of a process.
 _BATCH_RECORDS = 2_000_000
 # As many rows of a task fill files of a sensible size without help.
 _GATHERED_RECORDS = 250_000
@@ -86,6 +86,7 @@ def land(
     stop: threading.Event | None = None,
     skip_lost: bool = False,
     wait_s: float = _WAIT_S,
+    batch_records: int = _BATCH_RECORDS,
     metrics: LakeMetrics | None = None,
 ) -> None:
     """
@@ -99,6 +100,7 @@ def land(
         stop: when set, this returns behind the batch under way.
         skip_lost: go on behind records that a topic has dropped before they were landed, instead of raising.
         wait_s: how long to wait for another landing of this lake to end, in seconds.
+        batch_records: records of a topic that a batch has at most.
         metrics: what is landed is counted there.
 
     Raises:
@@ -109,7 +111,8 @@ def land(
     root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
     with tables.translated(root), lease_of(spark, root, wait_s, stop) as is_lost:
         if is_lost is not None:
-            _land(spark, settings, root, sources, every_s, stop, metrics or LakeMetrics(), skip_lost=skip_lost)
+            options = {"maxOffsetsPerTrigger": str(batch_records), "failOnDataLoss": str(not skip_lost).lower()}
+            _land(spark, settings, root, sources, every_s, stop, metrics or LakeMetrics(), options)
             if is_lost():
                 raise LakeError(f"landing into {root} has stopped: another landing has taken over, and goes on")
 
@@ -122,8 +125,7 @@ def _land(
     every_s: float | None,
     stop: threading.Event,
     metrics: LakeMetrics,
-    *,
-    skip_lost: bool,
+    options: Mapping[str, str],
 ) -> None:
     queries: list[StreamingQuery] = []
     with tables.translated(root):
@@ -132,7 +134,7 @@ def _land(
             for table in (POSITIONS, *(source.table for source in sources)):
                 tables.create(spark, root, table)
             for source, starting in zip(sources, offsets, strict=True):
-                records = _records(spark, settings, source, starting, skip_lost=skip_lost)
+                records = _records(spark, settings, source, starting, options)
                 queries.append(_start(records, root, source, every_s))
             _wait(sources, queries, stop, metrics)
         except (StreamingQueryException, Py4JError) as error:
@@ -193,7 +195,7 @@ def _landed(spark: SparkSession, root: str, source: _Source) -> dict[int, int]:
 
 
 def _records(
-    spark: SparkSession, settings: LakeSettings, source: _Source, starting_offsets: str, *, skip_lost: bool
+    spark: SparkSession, settings: LakeSettings, source: _Source, starting_offsets: str, more: Mapping[str, str]
 ) -> DataFrame:
     chosen = {"subscribe": source.topic}
     if source.table is REQUESTS:
@@ -206,8 +208,7 @@ def _records(
         **chosen,
         "includeHeaders": "true",
         "startingOffsets": starting_offsets,
-        "maxOffsetsPerTrigger": str(_BATCH_RECORDS),
-        "failOnDataLoss": str(not skip_lost).lower(),
+        **more,
     }
     return spark.readStream.format("kafka").options(**options).load()
 

@@ -45,7 +45,7 @@ from kafka_timers.lake.conditions import (
     in_force,
     verdicts_of,
 )
-from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, is_sure, need_no_copy
+from kafka_timers.lake.copies import COPY_BYTES, asks_about, copies_in, copies_of, need_no_copy, with_sure
 from kafka_timers.lake.live import Live, look, publish, refuse_other_topic
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.outcomes import intervals_of
@@ -273,7 +273,7 @@ class Promoter:
         reset_bytes = F.when(F.col("condition").isNotNull(), NO_CONDITION_BYTES).otherwise(0)
         copy_bytes = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) + reset_bytes
         fits, sure = F.col("fits"), F.col("is_sure")
-        lacking = lacking.withColumns({"fits": copy_bytes <= live.message_bytes_max, "is_sure": is_sure(judged_to)})
+        lacking = with_sure(lacking, judged_to).withColumn("fits", copy_bytes <= live.message_bytes_max)
         ready = lacking.where(fits & sure)
         of_partitions = (
             lacking.groupBy("partition")
