@@ -30,7 +30,7 @@ from kafka_timers.lake.findings import (
 )
 from kafka_timers.lake.outcomes import last_second
 from kafka_timers.lake.proof import broken_links, counted_between, unread
-from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, due_of
+from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, REQUESTS, due_of, ends_ms
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import append, read, read_rejected, root_of
 from kafka_timers.lake.time_range import TimeRange, time_range_of
@@ -239,7 +239,8 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int
     # What was read below the first fence is told by the seal before the time range.
     yield unread(counted.where(F.col("last") >= within.first), read(spark, root, REQUESTS), within.keep)
     yield broken_links(within.seals).where(F.col("second") >= within.first)
-    yield altered_seal_rows(within.seals.where(F.col("last") >= within.first))
+    # By one or the other of both, of which one may have been changed.
+    yield altered_seal_rows(within.seals.where((F.col("last") >= within.first) | (ends_ms() > within.first * 1000)))
     appended = within.appended()
     yield altered_records(appended)
     if partitions is not None:

@@ -45,6 +45,9 @@ __all__ = ["altered_seals", "rejected_of", "requests_of", "seals_of"]
 
 log = logging.getLogger(__name__)
 
+# Beside the columns of `seals`: the folder in which a row belongs.
+_DAY_OF_LAST = "day_of_last"
+
 
 def requests_of(records: DataFrame, partitions: int) -> DataFrame:
     """
@@ -80,7 +83,7 @@ def seals_of(records: DataFrame) -> DataFrame:
     """
     told = records.select("offset", "partition", _appended_ms(), "value")
     rows = told.mapInArrow(_sealed_batches, StructType(_told(SEALS)))
-    return rows.withColumn("day", due_of(F.col("last"), F.lit("day")))
+    return rows.withColumn("day", _day_of(F.col("last")))
 
 
 def altered_seals(seals: DataFrame) -> DataFrame:
@@ -94,7 +97,8 @@ def altered_seals(seals: DataFrame) -> DataFrame:
         partition int, offset bigint, last bigint, and names string: of the columns, comma separated.
     """
     names = "partition int, offset bigint, last bigint, names string"
-    return seals.where(F.col("value").isNotNull() | F.col("digests").isNotNull()).mapInArrow(_altered_batches, names)
+    judged = seals.where(F.col("value").isNotNull() | F.col("digests").isNotNull())
+    return judged.withColumn(_DAY_OF_LAST, _day_of(F.col("last"))).mapInArrow(_altered_batches, names)
 
 
 def rejected_of(records: DataFrame, requests: str) -> DataFrame:
@@ -130,7 +134,11 @@ def rejected_of(records: DataFrame, requests: str) -> DataFrame:
         place("partition", 1).try_cast("int").alias("source_partition"),
         place("offset", 2).try_cast("bigint").alias("source_offset"),
     )
-    return rows.withColumn("day", due_of(F.floor(F.col("appended_ms") / 1000), F.lit("day")))
+    return rows.withColumn("day", _day_of(F.floor(F.col("appended_ms") / 1000)))
+
+
+def _day_of(second: Column) -> Column:
+    return due_of(second, F.lit("day"))
 
 
 def _appended_ms() -> Column:
@@ -290,7 +298,10 @@ def _altered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
         altered: list[tuple[int, int, int, str]] = []
         for row in batch.to_pylist():
             told = _sealed(row["partition"], row["offset"], row["appended_ms"], row["value"]) or {}
-            if other := [name for name in names if told.get(name) != row[name]]:
+            other = [name for name in names if told.get(name) != row[name]]
+            if row["day"] != row[_DAY_OF_LAST]:
+                other.append("day")
+            if other:
                 altered.append((row["partition"], row["offset"], row["last"], ", ".join(other)))
         kinds = {"partition": pa.int32(), "offset": pa.int64(), "last": pa.int64(), "names": pa.string()}
         columns = zip(*altered, strict=True) if altered else [()] * len(kinds)

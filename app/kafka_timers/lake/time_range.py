@@ -208,6 +208,8 @@ def _appended(requests: DataFrame, start: DataFrame, seals: DataFrame) -> DataFr
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:
     """Return end_ms and fence of the last seal of each partition that ended before *second*; most are of that day."""
     found: dict[int, tuple[int, int]] = {}
+    # One whose second alone was changed does not begin a time range that it ends in.
+    complete = complete.where(ends_ms() <= second * 1000)
     for since in (second - _DAY_S, 0):
         ended = complete.where(F.col("last").between(since, second - 1)).groupBy("partition")
         latest = ended.agg(F.max(F.struct(ends_ms(), "fence")).alias("latest")).select("partition", "latest.*")
