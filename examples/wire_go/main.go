@@ -1,9 +1,9 @@
-// Command wire asks for a timer under an id and takes it back, then asks for another one and receives its callback.
+// Command wire asks for a timer under an id and cancels it, then asks for another one and receives its callback.
 //
 //	go run .              # on the Kafka at $KAFKA, 127.0.0.1:9092 by default
 //	go run . order-7 12   # prints the partition of an id among 12
 //
-// docs/wire-examples.md tells about it.
+// docs/wire-examples.md explains it.
 package main
 
 import (
@@ -52,7 +52,7 @@ func run(ctx context.Context, kafka string) error {
 		kgo.SeedBrokers(kafka),
 		// Each record names its partition.
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
-		// Callbacks of transactions that were aborted are none.
+		// Skip callbacks of aborted transactions.
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumerGroup("wire-go"),
 		kgo.ConsumeTopics("callbacks", "timer-reply"),
@@ -71,7 +71,7 @@ func run(ctx context.Context, kafka string) error {
 		return fmt.Errorf("topic timer-request is missing: is the service running?")
 	}
 
-	// A timer in an hour, and before that comes, a cancel.
+	// Ask for a timer in an hour, and cancel it before it fires.
 	if _, err := send(ctx, client, count, second(time.Hour), text(request("1"), 9, "timer-reply")); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func run(ctx context.Context, kafka string) error {
 		return err
 	}
 
-	// Another one, which comes.
+	// Ask for another timer, and wait for its callback.
 	asked, err := send(ctx, client, count, second(time.Second), request("2"))
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func request(token string) []byte {
 	return text(future, 5, token)
 }
 
-// cancel returns a Future that takes back the timer of the id.
+// cancel returns a Future that cancels the timer of the id.
 func cancel(replyTopic string) []byte {
 	future := text(nil, 4, id)
 	future = protowire.AppendVarint(protowire.AppendTag(future, 8, protowire.VarintType), 1)
@@ -115,12 +115,12 @@ func text(message []byte, field protowire.Number, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(message, field, protowire.BytesType), value)
 }
 
-// partitionOf returns where all requests of a timer id belong: where Kafka's default puts a record with the id as key.
+// partitionOf returns the partition of an id: the one that Kafka's default gives to a record with the id as its key.
 func partitionOf(id string, count int) int {
 	return kgo.StickyKeyPartitioner(nil).ForTopic("").Partition(&kgo.Record{Key: []byte(id)}, count)
 }
 
-// send publishes a Future, and returns partition:offset, by which answers and callbacks name it.
+// send publishes a Future, and returns partition:offset, the name that answers and callbacks have for it.
 func send(ctx context.Context, client *kgo.Client, count int, key string, future []byte) (string, error) {
 	record := &kgo.Record{
 		Topic: "timer-request", Partition: int32(partitionOf(id, count)), Key: []byte(key), Value: future,
@@ -154,7 +154,7 @@ func reply(message []byte) (outcome, asked string) {
 	return outcome, asked
 }
 
-// receive prints what comes, up to what is about the record at a place, partition:offset.
+// receive prints callbacks and answers, until one of them is about the record at place, a partition:offset.
 func receive(ctx context.Context, client *kgo.Client, place string) error {
 	for {
 		fetches := client.PollFetches(ctx)

@@ -17,10 +17,10 @@ import org.apache.kafka.common.serialization.StringSerializer;
 import org.apache.kafka.common.utils.Utils;
 
 /**
- * Asks for a timer under an id and takes it back, then asks for another one and receives its callback.
+ * Asks for a timer under an id and cancels it, then asks for another one and receives its callback.
  *
  * <p>Without arguments on the Kafka at $KAFKA, 127.0.0.1:9092 by default. With an id and a count it prints the partition
- * of the id. docs/wire-examples.md tells about it.
+ * of the id. docs/wire-examples.md explains it.
  */
 public class Wire {
   static final String ID = "order-7-java";
@@ -42,20 +42,20 @@ public class Wire {
         "bootstrap.servers", kafka,
         "group.id", "wire-java",
         "auto.offset.reset", "earliest",
-        // Callbacks of transactions that were aborted are none.
+        // Skip callbacks of aborted transactions.
         "isolation.level", "read_committed");
     try (var producer = new KafkaProducer<>(sending, new StringSerializer(), new ByteArraySerializer());
         var consumer = new KafkaConsumer<>(reading, new StringDeserializer(), new ByteArrayDeserializer())) {
       consumer.subscribe(List.of("callbacks", "timer-reply"));
 
-      // A timer in an hour, and before that comes, a cancel.
+      // Ask for a timer in an hour, and cancel it before it fires.
       var inAnHour = request("1");
       text(inAnHour, 9, "timer-reply");
       send(producer, second(3600), inAnHour);
       var cancelled = send(producer, ID, cancel("timer-reply"));
       receive(consumer, cancelled);
 
-      // Another one, which comes.
+      // Ask for another timer, and wait for its callback.
       receive(consumer, send(producer, second(1), request("2")));
     }
   }
@@ -75,7 +75,7 @@ public class Wire {
     return future;
   }
 
-  /** Returns a Future that takes back the timer of the id. */
+  /** Returns a Future that cancels the timer of the id. */
   static ByteArrayOutputStream cancel(String replyTopic) {
     var future = new ByteArrayOutputStream();
     text(future, 4, ID);
@@ -99,12 +99,12 @@ public class Wire {
     message.write(value);
   }
 
-  /** Returns where all requests of a timer id belong: where Kafka's default puts a record with the id as its key. */
+  /** Returns the partition of a timer id: the one that Kafka's default gives to a record with the id as its key. */
   static int partitionOf(String id, int count) {
     return Utils.toPositive(Utils.murmur2(id.getBytes(UTF_8))) % count;
   }
 
-  /** Publishes a Future, and returns partition:offset, by which answers and callbacks name it. */
+  /** Publishes a Future, and returns partition:offset, the name that answers and callbacks have for it. */
   static String send(KafkaProducer<String, byte[]> producer, String key, ByteArrayOutputStream future)
       throws Exception {
     int partition = partitionOf(ID, producer.partitionsFor("timer-request").size());
@@ -112,7 +112,7 @@ public class Wire {
     return at.partition() + ":" + at.offset();
   }
 
-  /** The outcome, and partition:offset of the record that is answered. */
+  /** The outcome, and partition:offset of the record that this answers. */
   record Reply(String outcome, String asked) {
     static Reply of(byte[] message) {
       String outcome = "";
@@ -121,7 +121,7 @@ public class Wire {
         long tag = varint(left);
         int kind = (int) tag & 7;
         long number = kind == 0 ? varint(left) : 0;
-        // A field of later versions may be of eight or four bytes.
+        // Later versions may have fields of eight or four bytes.
         byte[] bytes = new byte[kind == 1 ? 8 : kind == 5 ? 4 : kind == 2 ? (int) varint(left) : 0];
         left.get(bytes);
         if (tag == (2 << 3) && number < OUTCOMES.size()) {
@@ -145,7 +145,7 @@ public class Wire {
     }
   }
 
-  /** Prints what comes, up to what is about the record at a place, partition:offset. */
+  /** Prints callbacks and answers, until one of them is about the record at `place`, a partition:offset. */
   static void receive(KafkaConsumer<String, byte[]> consumer, String place) {
     var end = Instant.now().plusSeconds(60);
     while (Instant.now().isBefore(end)) {

@@ -1,9 +1,9 @@
-// Asks for a timer under an id and takes it back, then asks for another one and receives its callback.
+// Asks for a timer under an id and cancels it, then asks for another one and receives its callback.
 //
 //   npm install && npm start       # on the Kafka at $KAFKA, 127.0.0.1:9092 by default
 //   node build/wire.js order-7 12  # prints the partition of an id among 12
 //
-// docs/wire-examples.md tells about it.
+// docs/wire-examples.md explains it.
 import { EventEmitter, on } from "node:events";
 import { Kafka, logLevel, Partitioners } from "kafkajs";
 import type { EachMessagePayload, KafkaMessage, PartitionMetadata, Producer } from "kafkajs";
@@ -14,7 +14,7 @@ const outcomes = ["", "CANCELLED", "MOVED", "TOO_LATE", "UNKNOWN", "ACCEPTED", "
 async function run(address: string): Promise<void> {
   const kafka = new Kafka({ brokers: [address], logLevel: logLevel.ERROR });
   const producer = kafka.producer({ createPartitioner: Partitioners.DefaultPartitioner });
-  // Callbacks of transactions that were aborted are none.
+  // Skip callbacks of aborted transactions.
   const consumer = kafka.consumer({ groupId: "wire-typescript", readUncommitted: false });
   const admin = kafka.admin();
   await Promise.all([producer.connect(), consumer.connect(), admin.connect()]);
@@ -26,12 +26,12 @@ async function run(address: string): Promise<void> {
     const records = on(received, "record", { signal: AbortSignal.timeout(60_000) });
     await consumer.run({ eachMessage: async (record) => void received.emit("record", record) });
 
-    // A timer in an hour, and before that comes, a cancel.
+    // Ask for a timer in an hour, and cancel it before it fires.
     await send(producer, partition, second(3600), [...request("1"), text(9, "timer-reply")]);
     const cancelled = await send(producer, partition, id, cancel("timer-reply"));
     await receive(records, cancelled);
 
-    // Another one, which comes.
+    // Ask for another timer, and wait for its callback.
     const asked = await send(producer, partition, second(1), request("2"));
     await receive(records, asked);
   } finally {
@@ -48,7 +48,7 @@ function request(token: string): Buffer[] {
   return [text(1, "callbacks"), text(2, "order-7"), text(3, "pay now"), text(4, id), text(5, token)];
 }
 
-/** Fields of a Future that takes back the timer of the id. */
+/** Fields of a Future that cancels the timer of the id. */
 function cancel(replyTopic: string): Buffer[] {
   return [text(4, id), varint(8 << 3), varint(1), text(9, replyTopic)];
 }
@@ -64,13 +64,13 @@ function varint(value: number): Buffer {
   return Buffer.from([...bytes, value]);
 }
 
-/** Where all requests of a timer id belong: where Kafka's default puts a record with the id as its key. */
+/** The partition of a timer id: the one that Kafka's default gives to a record with the id as its key. */
 function partitionOf(id: string, count: number): number {
   const partitionMetadata = new Array<PartitionMetadata>(count);
   return Partitioners.DefaultPartitioner()({ topic: "", partitionMetadata, message: { key: id, value: null } });
 }
 
-/** Publishes a Future, and returns partition:offset, by which answers and callbacks name it. */
+/** Publishes a Future, and returns partition:offset, the name that answers and callbacks have for it. */
 async function send(producer: Producer, partition: number, key: string, future: Buffer[]): Promise<string> {
   const messages = [{ partition, key, value: Buffer.concat(future) }];
   const [at] = await producer.send({ topic: "timer-request", messages });
@@ -96,7 +96,7 @@ function replyIn(message: Buffer): { outcome: string; asked: string } {
       const value = varint();
       if (tag === 2 << 3) reply.outcome = outcomes[value] ?? "";
     } else {
-      // A field of later versions may be of eight or four bytes.
+      // Later versions may have fields of eight or four bytes.
       const size = kind === 1 ? 8 : kind === 5 ? 4 : varint();
       if (tag === ((5 << 3) | 2)) reply.asked = message.toString("utf8", at, at + size);
       at += size;
@@ -105,7 +105,7 @@ function replyIn(message: Buffer): { outcome: string; asked: string } {
   return reply;
 }
 
-/** Prints what comes, up to what is about the record at a place, partition:offset. */
+/** Prints callbacks and answers, until one of them is about the record at `place`, a partition:offset. */
 async function receive(records: AsyncIterator<EachMessagePayload[]>, place: string): Promise<void> {
   while (show((await records.next()).value[0]) !== place);
 }

@@ -1,9 +1,9 @@
-//! Asks for a timer under an id and takes it back, then asks for another one and receives its callback.
+//! Asks for a timer under an id and cancels it, then asks for another one and receives its callback.
 //!
 //!     cargo run              # on the Kafka at $KAFKA, 127.0.0.1:9092 by default
 //!     cargo run order-7 12   # prints the partition of an id among 12
 //!
-//! docs/wire-examples.md tells about it.
+//! docs/wire-examples.md explains it.
 
 use std::env;
 use std::error::Error;
@@ -40,17 +40,17 @@ fn run(kafka: &str) -> Answer<()> {
         .set("bootstrap.servers", kafka)
         .set("group.id", "wire-rust")
         .set("auto.offset.reset", "earliest")
-        // Callbacks of transactions that were aborted are none.
+        // Skip callbacks of aborted transactions.
         .set("isolation.level", "read_committed")
         .create()?;
     consumer.subscribe(&["callbacks", "timer-reply"])?;
 
-    // A timer in an hour, and before that comes, a cancel.
+    // Ask for a timer in an hour, and cancel it before it fires.
     send(&producer, &second(3600), &[request("1"), text(9, "timer-reply")].concat())?;
     let cancelled = send(&producer, ID, &cancel("timer-reply"))?;
     receive(&consumer, &cancelled)?;
 
-    // Another one, which comes.
+    // Ask for another timer, and wait for its callback.
     let asked = send(&producer, &second(1), &request("2"))?;
     receive(&consumer, &asked)
 }
@@ -65,7 +65,7 @@ fn request(token: &str) -> Vec<u8> {
     [text(1, "callbacks"), text(2, "order-7"), text(3, "pay now"), text(4, ID), text(5, token)].concat()
 }
 
-/// Returns a Future that takes back the timer of the id.
+/// Returns a Future that cancels the timer of the id.
 fn cancel(reply_topic: &str) -> Vec<u8> {
     [text(4, ID), varint(8 << 3), varint(1), text(9, reply_topic)].concat()
 }
@@ -84,13 +84,13 @@ fn varint(mut value: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns where all requests of a timer id belong: where Kafka's default puts a record with the id as its key.
+/// Returns the partition of a timer id: the one that Kafka's default gives to a record with the id as its key.
 fn partition_of(id: &str, count: usize) -> i32 {
     let hash = murmur2::murmur2(id.as_bytes(), murmur2::KAFKA_SEED) & 0x7fff_ffff;
     (hash as usize % count) as i32
 }
 
-/// Where a record lies once it is there, for whoever waits for it.
+/// Tells the sender the partition and offset of a record, once the broker has it.
 struct Places;
 
 impl ClientContext for Places {}
@@ -107,7 +107,7 @@ impl ProducerContext for Places {
     }
 }
 
-/// Publishes a Future, and returns partition:offset, by which answers and callbacks name it.
+/// Publishes a Future, and returns partition:offset, the name that answers and callbacks have for it.
 fn send(producer: &ThreadedProducer<Places>, key: &str, future: &[u8]) -> Answer<String> {
     let metadata = producer.client().fetch_metadata(Some("timer-request"), LIMIT)?;
     let partition = partition_of(ID, metadata.topics()[0].partitions().len());
@@ -126,7 +126,7 @@ fn reply(message: &[u8]) -> Option<(&str, &str)> {
         let size = match tag & 7 {
             0 => 0,
             2 => take_varint(&mut left)? as usize,
-            // Fields of later versions may be of these kinds.
+            // Later versions may have fields of these kinds.
             1 => 8,
             5 => 4,
             _ => return None,
@@ -155,7 +155,7 @@ fn take_varint(left: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Prints what comes, up to what is about the record at a place, partition:offset.
+/// Prints callbacks and answers, until one of them is about the record at `place`, a partition:offset.
 fn receive(consumer: &BaseConsumer, place: &str) -> Answer<()> {
     let end = Instant::now() + LIMIT;
     while Instant::now() < end {
