@@ -40,7 +40,7 @@ from django.urls import path  # noqa: E402
 from kafka_timers import Callback, Outcome, TokenGuard  # noqa: E402
 from kafka_timers.sync import TimerClient  # noqa: E402
 
-# Connects with the first call, so the shop starts while Kafka is away.
+# The client connects with the first call, so the shop starts while Kafka is away.
 timers = TimerClient(KAFKA)
 
 
@@ -49,11 +49,11 @@ class Order(models.Model):
 
     number = models.CharField(max_length=40, primary_key=True)
     state = models.CharField(max_length=10)
-    # Of the deadline that counts. A callback with another token is of one that was cancelled or set anew.
+    # Token of the deadline that counts. A callback with another token is of a deadline that was cancelled or replaced.
     token = models.CharField(max_length=40)
 
     class Meta:
-        """Outside of any application."""
+        """The model belongs to no application, so it gives its label itself."""
 
         app_label = "shop"
 
@@ -61,7 +61,7 @@ class Order(models.Model):
 def place(request: HttpRequest, number: str) -> JsonResponse:
     """Place an order, which expires after some seconds."""
     token = TokenGuard().new()
-    # Stored before the timer is asked for: a callback whose token nobody knows is ignored.
+    # Store the token before you ask for the timer: a callback with an unknown token is ignored.
     Order.objects.update_or_create(number=number, defaults={"state": "placed", "token": token})
     seconds = float(request.GET.get("seconds", "30"))
     timer = timers.after(seconds, topic=TOPIC, key=number, timer_id=f"deadline-{number}", token=token)
@@ -77,7 +77,7 @@ def pay(request: HttpRequest, number: str) -> JsonResponse:
 
 
 def show(request: HttpRequest, number: str) -> JsonResponse:
-    """Tell the state of an order; or place it, with POST."""
+    """Return the state of an order, or place the order with POST."""
     if request.method == "POST":
         return place(request, number)
     order = Order.objects.filter(number=number).first()
@@ -104,9 +104,9 @@ def receive() -> None:
             continue
         callback = Callback.of(record)
         if callback is not None and callback.key is not None:
-            # Whoever writes to the topic chooses the key: one that is no text is that of no order.
+            # Any writer to the topic chooses its keys. A key that is no text belongs to no order.
             number = callback.key.decode(errors="replace")
-            # One statement, so that reading the callback twice does no harm.
+            # This is one statement, so it does no harm to read the callback twice.
             expired = Order.objects.filter(number=number, state="placed", token=callback.token)
             if expired.update(state="expired"):
                 print("expired", number, flush=True)
@@ -114,12 +114,12 @@ def receive() -> None:
 
 
 def receive_or_end() -> None:
-    """Receive, and end the process if that fails: a shop that went on without it would let no order expire."""
+    """Receive, and end the process if that fails: a shop without its receiver would let no order expire."""
     try:
         receive()
     except BaseException:
         traceback.print_exc()
-        # Not sys.exit, which would end this thread alone. Whatever supervises the process starts it anew.
+        # sys.exit would end this thread alone. The supervisor of the process starts it again.
         os._exit(1)
 
 

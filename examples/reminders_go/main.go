@@ -1,10 +1,10 @@
-// Command reminders asks for a reminder and waits for it, or takes one back, with a plain Kafka client.
+// Command reminders asks for a reminder and waits for it, or cancels one, with a plain Kafka client.
 //
 //	go run . -in 3s -text "call mum"          # asks, and prints the reminder when it comes
 //	go run . -in 1h -id mum -text "call mum" -leave   # asks under an id, and leaves
-//	go run . -cancel mum                      # takes it back, and prints the answer
+//	go run . -cancel mum                      # cancels it, and prints the answer
 //
-// docs/wire.md tells what lies on the topics.
+// docs/wire.md describes the records on the topics.
 package main
 
 import (
@@ -38,7 +38,7 @@ func main() {
 	text := flag.String("text", "hello", "of the reminder")
 	id := flag.String("id", "", "your name for it; a random one by default")
 	leave := flag.Bool("leave", false, "do not wait for it")
-	cancel := flag.String("cancel", "", "take back the reminder of this id")
+	cancel := flag.String("cancel", "", "cancel the reminder of this id")
 	flag.Parse()
 	kafka := os.Getenv("KAFKA")
 	if kafka == "" {
@@ -64,7 +64,7 @@ func remind(ctx context.Context, kafka, id, text string, in time.Duration, leave
 		rand.Read(random)
 		id = "reminder-" + hex.EncodeToString(random)
 	}
-	// Before asking, so that a reminder that comes at once is not missed.
+	// Start reading before asking, so that a reminder that comes at once is not missed.
 	receiver, err := reader(ctx, kafka, callbacks)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func remind(ctx context.Context, kafka, id, text string, in time.Duration, leave
 		return nil
 	}
 	return eachRecord(ctx, receiver, func(record *kgo.Record) (bool, error) {
-		// Each copy of the callback tells the request that it answers.
+		// Each copy of the callback names its request.
 		if header(record, "timer-request") != place {
 			return false, nil
 		}
@@ -98,7 +98,7 @@ func remind(ctx context.Context, kafka, id, text string, in time.Duration, leave
 	})
 }
 
-// takeBack cancels the reminder of an id, and prints what the service says to that.
+// takeBack cancels the reminder of an id, and prints the service's answer.
 func takeBack(ctx context.Context, kafka, id string) error {
 	receiver, err := reader(ctx, kafka, replies)
 	if err != nil {
@@ -116,7 +116,7 @@ func takeBack(ctx context.Context, kafka, id string) error {
 	}
 	return eachRecord(ctx, receiver, func(record *kgo.Record) (bool, error) {
 		outcome, asked, err := replyIn(record.Value)
-		// Of all answers on the topic, that to our own record.
+		// The topic has the answers for all clients: take the one to our own record.
 		if err != nil || asked != place {
 			return false, nil
 		}
@@ -147,7 +147,7 @@ func ask(ctx context.Context, kafka, id, key string, future []byte) (string, err
 	return fmt.Sprintf("%d:%d", record.Partition, record.Offset), nil
 }
 
-// reader returns a client that reads what comes on a topic from now on, committed records only.
+// reader returns a client that reads the committed records that come on a topic from now on.
 func reader(ctx context.Context, kafka, topic string) (*kgo.Client, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(kafka), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if err != nil {
@@ -192,7 +192,7 @@ func appendText(message []byte, number protowire.Number, text string) []byte {
 	return protowire.AppendString(protowire.AppendTag(message, number, protowire.BytesType), text)
 }
 
-// replyIn returns the outcome of a Reply, and partition:offset of what it answers.
+// replyIn returns the outcome of a Reply, and partition:offset of the record that it answers.
 func replyIn(message []byte) (outcome, asked string, err error) {
 	for len(message) > 0 {
 		number, kind, size := protowire.ConsumeTag(message)
@@ -227,7 +227,7 @@ func replyIn(message []byte) (outcome, asked string, err error) {
 	return outcome, asked, nil
 }
 
-// partitionOf returns the partition that Kafka's default gives to a record with the id as its key.
+// partitionOf returns the partition of an id: the one that Kafka's default gives to a record with the id as its key.
 func partitionOf(id string, count int) int32 {
 	return int32(kgo.StickyKeyPartitioner(nil).ForTopic("").Partition(&kgo.Record{Key: []byte(id)}, count))
 }

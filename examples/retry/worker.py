@@ -1,11 +1,11 @@
 """
-A worker that cannot handle every order at once.
+A worker that cannot handle every order the first time.
 
     python examples/retry/worker.py
     echo 'fail 2' | kcat -b 127.0.0.1:9092 -P -t orders -k 7
 
-An order `fail N` fails N times, and one whose N is no number fails always. It comes again after 1, 2, 4 and 8 seconds,
-and goes to `orders-dead` if it fails once more. One topic does for all delays.
+An order `fail N` fails N times. If N is no number, it always fails. The order comes back after 1, 2, 4 and 8
+seconds, and goes to `orders-dead` if it fails once more. One topic is enough for all delays.
 """
 
 import os
@@ -25,14 +25,14 @@ class NotNowError(Exception):
 
 
 def handle(value: bytes, attempt: int) -> None:
-    """Handle an order that has come for the *attempt*-th time again."""
+    """Handle an order that has come back for the *attempt*-th time; 0 is its first time."""
     word, _, times = value.partition(b" ")
     if word == b"fail" and attempt < int(times):
         raise NotNowError(f"failed {attempt + 1} of {int(times)} times")
 
 
 def create_topics() -> None:
-    """Make the two topics unless they are there."""
+    """Create the two topics unless they exist."""
     admin = AdminClient({"bootstrap.servers": KAFKA})
     for made in admin.create_topics([NewTopic(name, 4) for name in ("orders", "orders-dead")]).values():
         try:
@@ -50,7 +50,7 @@ def main() -> None:
             "bootstrap.servers": KAFKA,
             "group.id": "orders",
             "auto.offset.reset": "earliest",
-            # What comes again was written in a transaction.
+            # An order that comes back was written in a transaction.
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
         }
@@ -62,18 +62,18 @@ def main() -> None:
             record = consumer.poll(1.0)
             if record is None or record.error():
                 continue
-            # None for an order that comes for the first time: it is no callback yet.
+            # This is None for an order that comes for the first time: it is no callback yet.
             callback = Callback.of(record)
             attempt = callback.attempt if callback else 0
             try:
                 handle(record.value() or b"", attempt)
                 print("handled", record.key(), "after", attempt, flush=True)
-            # Not NotNowError alone: an order that ended the worker would be read again by the next one, and end it too.
+            # Catch every error: an order that ended this worker would be read by the next one, and end it too.
             except Exception as error:
                 retry = timers.retry(record, POLICY, error=error)
                 print("given up" if retry.gave_up else "again", record.key(), error, flush=True)
-            # After retry has returned. If this process ends in between, the record is read and retried again, and the
-            # service keeps one of the two.
+            # Commit after retry has returned. If this process ends in between, the record is read and retried again,
+            # and the service keeps one of the two.
             consumer.commit(record)
 
 
