@@ -4,6 +4,7 @@ What can go wrong, one class per thing that a caller can do about it.
     KafkaTimersError
     ├── WhenError        the time asked for is not a point in time that a timer can have
     ├── RequestError     topic, key, value, id, token or headers are not what a request can carry
+    ├── ScheduleError    a schedule has no times, or asks for what no schedule can have; `field` says where
     ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
     │   └── ClientStateError  the client is not started, was stopped, or belongs to another event loop
@@ -32,6 +33,19 @@ class WhenError(KafkaTimersError, ValueError):
 
 class RequestError(KafkaTimersError, ValueError):
     """Topic, key, value, id, token or headers are not what a request can carry."""
+
+
+class ScheduleError(KafkaTimersError, ValueError):
+    """
+    A schedule has no times, or asks for what no schedule can have.
+
+    Attributes:
+        field: of the message `Schedule` that is wrong, such as cron.zone.
+    """
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
 
 
 class WireError(KafkaTimersError):

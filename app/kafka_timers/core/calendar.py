@@ -1,0 +1,199 @@
+"""
+Cron expressions in time zones: at which instants they have runs.
+
+Pure. An expression gives local times; a zone says which instant each of them is. Twice a year that is no plain matter:
+
+    local time                      default, minute or hour begins with `*`     default, any other expression
+    the clocks jump over it         no run                                      a run when the clocks jump
+    it comes twice                  two runs                                    a run the first time
+
+`*/10 * * * *` runs every ten minutes of real time, and `30 2 * * *` once a day, each day. This is the rule of Debian's
+cron; `Gap` and `Overlap` choose otherwise. All instants are UNIX milliseconds, and of whole seconds.
+"""
+
+from bisect import bisect_right
+from datetime import UTC, datetime, timedelta
+from enum import Enum, auto
+from functools import lru_cache
+from importlib import resources
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import tzdata
+from cronsim import CronSim, CronSimError
+
+from kafka_timers.errors import ScheduleError
+
+__all__ = ["TZDATA_VERSION", "CronTimes", "Gap", "Overlap", "Zone", "zone_of"]
+
+# Of the data by which zones are judged, such as 2025b.
+TZDATA_VERSION: str = tzdata.IANA_VERSION
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # local times of any zone are counted from it
+_EXPRESSION_MAX = 250
+_YEARS = 50
+_YEAR_S = 31_557_600
+# No zone changes its offset twice within so long.
+_STEP_S = 86_400
+
+
+class Gap(Enum):
+    """What becomes of a run at a local time that the clocks jump over."""
+
+    DEFAULT = auto()
+    AT_JUMP = auto()
+    SKIP = auto()
+
+
+class Overlap(Enum):
+    """What becomes of a run at a local time that comes twice."""
+
+    DEFAULT = auto()
+    FIRST = auto()
+    BOTH = auto()
+
+
+class Change(NamedTuple):
+    """A change of a zone's offset: the first UNIX second of the new one, and both offsets in seconds."""
+
+    at: int
+    before: int
+    after: int
+
+
+class Zone:
+    """
+    A time zone of the package tzdata.
+
+    Attributes:
+        name: as IANA has it.
+        info: for datetimes.
+    """
+
+    def __init__(self, name: str, info: ZoneInfo) -> None:
+        self.name = name
+        self.info = info
+        self._of_year: dict[int, list[Change]] = {}
+
+    def offset(self, second: int) -> int:
+        """Return by how many seconds local time is ahead of UTC at a UNIX second."""
+        told = datetime.fromtimestamp(second, self.info).utcoffset() or timedelta()
+        return told.days * 86_400 + told.seconds
+
+    def last_change(self, second: int) -> Change | None:
+        """Return the last change at or before *second* that is less than two days old."""
+        near = [change for change in self._between(second - 2 * 86_400, second) if change.at <= second]
+        return near[-1] if near else None
+
+    def next_change(self, after: int, until: int) -> Change | None:
+        """Return the first change later than *after*, and at *until* or before."""
+        return next((change for change in self._between(after, until) if after < change.at <= until), None)
+
+    def _between(self, first: int, last: int) -> "list[Change]":
+        found: list[Change] = []
+        for year in range(_year_of(first), _year_of(last) + 1):
+            if year not in self._of_year:
+                self._of_year[year] = self._changes(year)
+            found += self._of_year[year]
+            if found and found[-1].at > first:
+                break
+        return found
+
+    def _changes(self, year: int) -> list[Change]:
+        first, last = (int(datetime(each, 1, 1, tzinfo=UTC).timestamp()) for each in (year, year + 1))
+        found, before = [], self.offset(first - 1)
+        for end in range(first + _STEP_S - 1, last, _STEP_S):
+            if (after := self.offset(end)) != before:
+                at = bisect_right(range(end - _STEP_S, end + 1), False, key=lambda each: self.offset(each) != before)
+                found.append(Change(end - _STEP_S + at, before, after))
+                before = after
+        return found
+
+
+class CronTimes:
+    """
+    The runs of a cron expression.
+
+    Args:
+        expression: five fields, or six of which the first one is the second; as the package cronsim reads them.
+        zone: by whose clocks it is read.
+        gap: see `Gap`.
+        overlap: see `Overlap`.
+
+    Raises:
+        ScheduleError: the expression is none, or never has a run.
+    """
+
+    def __init__(self, expression: str, zone: Zone, gap: Gap = Gap.DEFAULT, overlap: Overlap = Overlap.DEFAULT) -> None:
+        fields = expression.split()
+        try:
+            if len(expression) > _EXPRESSION_MAX:
+                raise CronSimError(f"more than {_EXPRESSION_MAX} characters")
+            self._local = CronSim(expression, _EPOCH)
+        except CronSimError as error:
+            raise ScheduleError(
+                f"{expression[:_EXPRESSION_MAX]!r} is no cron expression ({error}): give minute, hour, day of month, "
+                "month and day of week, and before them a second if you want one, such as '0 9 * * MON-FRI'",
+                field="cron.expression",
+            ) from error
+        self._zone = zone
+        keeps_to_real_time = any(each.startswith("*") for each in fields[-5:-3])
+        self._jumps = gap is Gap.AT_JUMP or (gap is Gap.DEFAULT and not keeps_to_real_time)
+        self._first_only = overlap is Overlap.FIRST or (overlap is Overlap.DEFAULT and not keeps_to_real_time)
+
+    def next_after(self, ms: int) -> int | None:
+        """Return the first run later than *ms*; None if there is none for some fifty years."""
+        zone, at = self._zone, ms // 1000
+        offset = zone.offset(at)
+        local = at + offset
+        if self._first_only and (last := zone.last_change(at)) and last.before > last.after:
+            local = max(local, last.at + last.before - 1)
+        end = at + _YEARS * _YEAR_S
+        while True:
+            found = self._next_local(local)
+            change = zone.next_change(at, end if found is None else found - offset)
+            if change is None:
+                return None if found is None else (found - offset) * 1000
+            at, before, offset = change
+            local = at + offset - 1
+            if offset > before and self._jumps:
+                jumped = self._next_local(at + before - 1)
+                if jumped is not None and jumped < at + offset:
+                    return at * 1000
+            elif offset < before and self._first_only:
+                local = at + before - 1
+
+    def _next_local(self, local: int) -> int | None:
+        """Return the first match later than *local*, seconds of local time since 1970."""
+        self._local.dt = _EPOCH + timedelta(seconds=local)
+        try:
+            told = next(self._local) - _EPOCH
+        except (StopIteration, OverflowError):
+            return None
+        return told.days * 86_400 + told.seconds
+
+
+@lru_cache(maxsize=1_000)
+def zone_of(name: str) -> Zone:
+    """
+    Return the zone *name*, such as Europe/Paris.
+
+    Raises:
+        ScheduleError: the package tzdata has none of this name.
+    """
+    if name not in _names():
+        raise ScheduleError(
+            f"{name[:100]!r} is no time zone of tzdata {TZDATA_VERSION}: give an IANA name such as 'Europe/Paris'",
+            field="cron.zone",
+        )
+    with resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+        return Zone(name, ZoneInfo.from_file(file, key=name))
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    return frozenset(resources.files("tzdata").joinpath("zones").read_text().split())
+
+
+def _year_of(second: int) -> int:
+    return datetime.fromtimestamp(second, UTC).year
