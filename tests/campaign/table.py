@@ -11,23 +11,35 @@ __all__ = ["page"]
 _HEAD = """\
 # Faults
 
-What came of breaking a real Kafka and real workers under load. This page is written by `make chaos`
-(`PYTHONPATH=tests python -m campaign`), from [faults.json](faults.json).
+These are the results of tests that break a real Kafka and real workers under load. `make chaos`
+(`PYTHONPATH=tests python -m campaign`) writes this page from [faults.json](faults.json). You can repeat the tests on
+your machine with it.
 
-Two workers with exactly-once, two oscillators, 4 partitions, Kafka 4.3.1; three brokers have replication 3,
-`min.insync.replicas` 2, and Kafka's own session of 9 s. Everything ran on 2 shared cores, the load as well. The load
-asks for timers 2 to 8 s ahead; three of ten have an id, and most of these are cancelled or moved, some too late. An
-oracle reads `timer-request` and works out from it alone what must fire and what must be answered; callbacks and answers
-are read with librdkafka, `read_committed`. That of the load waits 5 s for a silent broker, not 60 as by default. The
-broker with the only replica of a topic is killed between two seconds: in the middle of a transaction Kafka 4.3.1 may
-double what that has written there ([why](operate.md#failures)).
+**The service.** Two workers with exactly-once, two oscillators, 4 partitions, Kafka 4.3.1. Where you read "three
+brokers", they have replication 3, `min.insync.replicas` 2, and Kafka's own session of 9 s. Everything ran on 2 shared
+cores, the load as well.
 
-*Missing*: not fired 90 s after the last one was due. *Wrong*: answers that contradict the log, each other, or what
-fired. *Overruled*: cancels and moves in time that were answered `TOO_LATE`, with the timer fired, because a worker
-could not read them before. *Late*: from the moment a timer is due until the broker appended its callback, worst run.
-*Short*: the fault lasts 20 s at most and comes once, as in `make test` (`--short`). *Silence*: the longest time in
-which some partition wrote no callback, median and worst of the runs. With less than 250 timers a second and partition a
-second may be empty; otherwise 1 s is the least.
+**The load** asks for timers 2 to 8 s ahead. Three of ten timers have an id. Most of these are cancelled or moved, some
+too late. The client that makes the load waits 5 s for a silent broker, not 60 s as by default.
+
+**The check.** An oracle reads `timer-request` and computes from that topic alone which timers must fire and which
+answers must come. Callbacks and answers are read with librdkafka, `read_committed`.
+
+**One limit.** The test that takes away the only replica of a topic kills its broker between two seconds. If you kill
+such a broker in the middle of a transaction, Kafka 4.3.1 may double the records of this transaction on that topic
+([why](operate.md#failures)).
+
+**Words of the table**
+
+- *Missing*: not fired 90 s after the last timer was due.
+- *Strange*: a callback that no request asked for, or with another key or value.
+- *Wrong*: an answer that contradicts the log, another answer, or the callbacks.
+- *Overruled*: a cancel or a move in time that was answered `TOO_LATE`. Its timer fired, because a worker could not read
+  the record before.
+- *Late*: from the moment a timer is due until the broker appended its callback, in the worst run.
+- *Silence*: the longest time in which some partition wrote no callback, as the median and the worst of the runs. The
+  least possible value is 1 s. With less than 250 timers a second in a partition, a second may be empty.
+- *Short*: the fault lasts 20 s at most and comes once, as in `make test` (`--short`).
 
 """
 

@@ -26,37 +26,47 @@ __all__ = [
     "unrejected",
 ]
 
-# What to do about a finding of each kind.
+# A finding of each kind in a sentence, and what to do about it.
 ADVICE = {
-    "unsealed": "Nobody serves the partition, or has done so for the rest of the time range: its timers do not fire. "
-    "Run `kafka-timers status`, and look at workers and oscillators.",
-    "seal-count": "The seal counts other requests than the log has. Keep timer-request and timer-sealed as they are; "
-    "an audit with --callbacks shows each callback that is missing or too many.",
-    "seal-digest": "The seal counts as many requests as the log has, but not the same. Audit with --callbacks.",
-    "unread": "The lake has other records than the workers have read. Has `lake land` given up what a topic had "
-    "dropped, or has somebody changed the table requests? Land what timer-request still has into a new lake.",
-    "chain": "A seal does not follow the one before it. Has timer-sealed lost records, or has somebody changed the "
-    "table seals? With at-least-once, an owner was paused.",
-    "altered": "A row of requests is not what was landed. Who else writes to the lake?",
-    "altered-seal": "A row of seals is not what was landed. Who else writes to the lake?",
-    "gap": "Some seconds are in no seal, or in two. Has timer-sealed lost records? With at-least-once, an owner was "
-    "paused.",
-    "not-promoted": "Run `kafka-timers lake promote`: it fires at once then. Promote more often from now on.",
-    "not-rejected": "Nobody who looks at timer-rejected is told of the record. Has that topic, or the table rejected, "
-    "lost records?",
-    "missing": "The callback is not in its topic. If that topic's retention has not deleted it, make the timer again.",
-    "doubled": "Receivers that read committed records have it more than once. With at-least-once this may be.",
-    "early": "The callback was there before it was due. Compare the clocks of brokers and oscillators, and ask who "
-    "else writes to its topic.",
+    "unsealed": "No worker has sealed the partition up to the end of the time range, so its timers do not fire. Run "
+    "`kafka-timers status`, and check that workers and oscillators run.",
+    "seal-count": "The seal counts other requests than the log has. Do not change timer-request or timer-sealed. Run "
+    "the audit with --callbacks: it names each callback that is missing or too many.",
+    "seal-digest": "The seal counts as many requests as the log has, but not the same ones. Run the audit with "
+    "--callbacks.",
+    "unread": "The lake has other records than the workers have read. Check whether `lake land` has given up records "
+    "that a topic had dropped, and whether somebody has changed the table requests. Land the records that "
+    "timer-request still has into a new lake.",
+    "chain": "The seal does not follow the one before it. Check whether timer-sealed has lost records, and whether "
+    "somebody has changed the table seals. With at-least-once, a paused owner may cause this.",
+    "altered": "A row of the table requests is not as it was landed. Find out which other program writes to the lake.",
+    "altered-seal": "A row of the table seals is not as it was landed. Find out which other program writes to the "
+    "lake.",
+    "gap": "Some seconds are in no seal, or in two. Check whether timer-sealed has lost records. With at-least-once, "
+    "a paused owner may cause this.",
+    "not-promoted": "The lake has not promoted the request in time. Run `kafka-timers lake promote`: the timer then "
+    "fires at once. Promote more often from now on.",
+    "not-rejected": "The record was refused, and timer-rejected does not show it. Check whether that topic, or the "
+    "table rejected, has lost records.",
+    "missing": "The callback is not in its topic. If retention of that topic has not deleted it, schedule the timer "
+    "again.",
+    "doubled": "Receivers that read committed records have the callback more than once. With at-least-once this may "
+    "happen; let the receiver ignore the second one, see docs/receivers.md.",
+    "early": "The callback was there before it was due. Compare the clocks of brokers and oscillators, and find out "
+    "which other program writes to its topic.",
     "late": "Callbacks came, or were sealed, later than --late-ms allows. See TimersLate in docs/operate.md.",
-    "content": "The callback, or its tombstone, is not what was asked for. Who else writes to its topic?",
-    "partition": "The callback lies in another partition than asked for, or than its key gives. Were partitions added "
-    "to its topic within the time range?",
-    "order": "Two callbacks of one moment are not in the order of their requests. Who else writes to their topic?",
-    "answer": "A cancel or a move was answered otherwise than it turned out, or not at all. With at-least-once, an "
-    "owner may have been paused.",
-    "stale-version": "The timer had been cancelled or moved in time, and fired all the same.",
-    "unexpected": "The callback is of no request that was to fire. Who else writes to this topic?",
+    "content": "The callback, or its tombstone, is not as the request asked for it. Find out which other program "
+    "writes to its topic.",
+    "partition": "The callback lies in another partition than the request asked for, or than its key gives. Check "
+    "whether partitions were added to its topic within the time range.",
+    "order": "Two callbacks of one moment are not in the order of their requests. Find out which other program writes "
+    "to their topic.",
+    "answer": "An answer to a cancel or a move does not match what became of the timer, or there is no answer. With "
+    "at-least-once, a paused owner may cause this.",
+    "stale-version": "The timer was cancelled or moved in time, and fired all the same. Let its receiver compare "
+    "tokens, see docs/receivers.md.",
+    "unexpected": "The callback belongs to no request that was to fire. Find out which other program writes to this "
+    "topic.",
 }
 
 # Of a seal.
@@ -222,7 +232,7 @@ def unpromoted(outcomes: DataFrame) -> DataFrame:
         F.lit("not-promoted").alias("kind"),
         *_REQUEST,
         "second",
-        F.lit("no worker has it: the lake has not promoted it").alias("detail"),
+        F.lit("no worker has it, because the lake has not promoted it").alias("detail"),
     )
 
 
@@ -245,7 +255,7 @@ def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> Dat
         F.lit("not-rejected").alias("kind"),
         *_REQUEST,
         F.col("sealed_in").alias("second"),
-        F.format_string("was refused, %s, and timer-rejected does not have it", "reason").alias("detail"),
+        F.format_string("the record was refused (%s), and timer-rejected does not have it", "reason").alias("detail"),
     )
 
 
