@@ -29,7 +29,7 @@ __all__ = ["TZDATA_VERSION", "CronTimes", "Gap", "Overlap", "Zone", "zone_of"]
 # Of the data by which zones are judged, such as 2025b.
 TZDATA_VERSION: str = tzdata.IANA_VERSION
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # local times of any zone are counted from it
+_EPOCH = datetime(1970, 1, 1)  # local times of any zone are counted from it
 _EXPRESSION_MAX = 250
 _YEARS = 50
 _YEAR_S = 31_557_600

@@ -39,6 +39,10 @@ __all__ = [
     "RETRY_FIRST_HEADER",
     "RETRY_HEADERS",
     "RETRY_ID_HEADER",
+    "SCHEDULE_HEADER",
+    "SCHEDULE_HEADERS",
+    "SCHEDULE_INSTANT_HEADER",
+    "SCHEDULE_RUN_HEADER",
     "SECOND_LIMIT",
     "SERVICE_HEADERS",
     "SOURCE_TAG",
@@ -170,6 +174,11 @@ RETRY_FIRST_HEADER = "timer-retry-first"
 RETRY_ID_HEADER = "timer-retry-id"
 RETRY_ERROR_HEADER = "timer-retry-error"
 RETRY_HEADERS = frozenset((RETRY_ATTEMPT_HEADER, RETRY_FIRST_HEADER, RETRY_ID_HEADER, RETRY_ERROR_HEADER))
+# On the callback of a schedule's run: its id, the instant of the run, and the number of the run.
+SCHEDULE_HEADER = "timer-schedule"
+SCHEDULE_INSTANT_HEADER = "timer-schedule-instant"
+SCHEDULE_RUN_HEADER = "timer-schedule-run"
+SCHEDULE_HEADERS = frozenset((SCHEDULE_HEADER, SCHEDULE_INSTANT_HEADER, SCHEDULE_RUN_HEADER))
 # What the names of the headers on `timer-rejected` begin with that tell of the refusal.
 REJECT_PREFIX = "timer-rejected-"
 REASON_HEADER = REJECT_PREFIX + "reason"

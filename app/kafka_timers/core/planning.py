@@ -1,0 +1,385 @@
+"""
+Planning: which runs of the schedules of a partition are asked for, and which are taken back.
+
+Pure. The planner hands over the records of `timer-planned` and `timer-schedule`, then asks each second what is to be
+written, writes that in one transaction, and says so. All instants are UNIX milliseconds; "now" is the newest tick.
+
+    a run is asked for          a minute or more ahead, so it fires in time while no planner works
+    a run is missed             when the planner comes to it later than 5 s; `catch_up` says what becomes of it
+    a change counts             for the runs that are more than 5 s ahead when the planner has it
+
+What is on its way when a schedule changes, is paused or deleted:
+
+    the run is in the new one too       asked for anew, on the condition that it waits: it takes the earlier one's place
+    it is not                           dropped, and cancelled 5 s before it is due, on the condition that it waits
+    it was dropped, and is in it again  as the first
+
+A run that was cancelled is known to its worker for an hour, and could not be asked for again on the condition that its
+id is not known. So nothing is cancelled that may still come back: a change leaves alone what is 5 s ahead.
+"""
+
+import heapq
+import struct
+from collections import Counter
+from collections.abc import Iterable, MutableSequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+import xxhash
+
+from kafka_timers.core.schedules import (
+    CatchUp,
+    Planned,
+    Schedule,
+    Timetable,
+    due_ms,
+    future_of_run,
+    run_id,
+    schedule_from,
+    timetable_of,
+)
+from kafka_timers.core.text import is_text
+from kafka_timers.core.wire import Condition, Future
+from kafka_timers.errors import ScheduleError
+
+__all__ = ["AHEAD_MS", "EDGE_MS", "Plans", "Refused", "Step", "Write"]
+
+# A run is asked for at least so long ahead.
+AHEAD_MS = 60_000
+# And with it those of so many more seconds; each schedule has another number, so that not all come at once.
+_STRIDE_LEAST_S, _STRIDE_SPREAD_S = 10, 10
+# Runs that are no more than this ahead stay as they are.
+EDGE_MS = 5_000
+# One that is asked for no later than this was not missed.
+_MISSED_MS = 5_000
+# Runs of one schedule in one step.
+_RUNS_MAX = 1_000
+
+_WAKE = struct.Struct(">qI")
+_NEVER = -1
+
+
+class Write(NamedTuple):
+    """A request: its timer id, key and value."""
+
+    name: bytes
+    key: bytes
+    value: bytes
+
+
+class Refused(NamedTuple):
+    """A record on `timer-schedule` that is no schedule, and why."""
+
+    offset: int
+    key: bytes
+    value: bytes
+    why: str
+
+
+@dataclass(slots=True)
+class Step:
+    """
+    What is to be written in one transaction.
+
+    Attributes:
+        requests: runs that are asked for, or taken back.
+        planned: value of `timer-planned` by schedule id; None is a tombstone.
+        refused: what is no schedule.
+        counts: of runs: asked, replaced, cancelled, missed.
+    """
+
+    requests: list[Write] = field(default_factory=list)
+    planned: dict[bytes, bytes | None] = field(default_factory=dict)
+    refused: list[Refused] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    entries: dict[bytes, bytes | None] = field(default_factory=dict)
+    handled: list[bytes] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        """How many records these are."""
+        return len(self.requests) + len(self.planned) + len(self.refused)
+
+
+class _Record(NamedTuple):
+    offset: int
+    appended_ms: int
+    value: bytes | None
+
+
+class Plans:
+    """
+    The schedules of a partition, and how far each is planned.
+
+    First hand over all records of `timer-planned`, then those of `timer-schedule`, then call `loaded`. A schedule takes
+    some 200 bytes and its own size.
+    """
+
+    def __init__(self) -> None:
+        # Of each schedule when it is looked at next, what is planned of it, and its record.
+        self._entries: dict[bytes, bytes] = {}
+        self._changed: dict[bytes, _Record] = {}
+        # Ids by the second in which they are looked at next. What has another time by then is passed over.
+        self._wakes: dict[int, list[bytes]] = {}
+        self._order: list[int] = []
+        self._due: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def planned(self, name: bytes, value: bytes | None) -> None:
+        """Take a record of `timer-planned`, the latest of its schedule."""
+        if value is None:
+            self._entries.pop(name, None)
+        else:
+            self._entries[name] = _packed(0, value, None)
+
+    def schedule(self, name: bytes, offset: int, appended_ms: int, value: bytes | None) -> None:
+        """Take a record of `timer-schedule`; it counts from the next step on."""
+        entry = self._entries.get(name)
+        if entry is None and value is None and name not in self._changed:
+            return
+        if entry is not None and name not in self._changed and value is not None:
+            planned = _planned_in(entry)
+            if planned.schedule == offset:
+                self._set(name, planned, value)
+                return
+        self._changed[name] = _Record(offset, appended_ms, value)
+
+    def loaded(self) -> None:
+        """Take for deleted what was planned, and has no schedule any more."""
+        for name, entry in self._entries.items():
+            if _schedule_in(entry) is None and name not in self._changed:
+                self._changed[name] = _Record(_planned_in(entry).schedule, 0, None)
+
+    def zones_changed(self) -> int:
+        """Have all cron expressions planned anew by the zones of today, and return how many there are."""
+        count = 0
+        for name, entry in self._entries.items():
+            value = _schedule_in(entry)
+            if value and name not in self._changed and Schedule.FromString(value).HasField("cron"):
+                self._changed[name] = _Record(_planned_in(entry).schedule, 0, value)
+                count += 1
+        return count
+
+    def step(self, now_ms: int, records_max: int) -> Step | None:
+        """
+        Return what is to be written next, None if there is nothing.
+
+        Args:
+            now_ms: the newest tick.
+            records_max: about so many records at most; a schedule's are in one step.
+        """
+        self._wake(now_ms)
+        step = Step()
+        for name in self._changed:
+            if step.records >= records_max:
+                return step
+            self._replan(step, name, now_ms)
+        for name in self._due:
+            if step.records >= records_max:
+                break
+            if name not in self._changed:
+                self._plan(step, name, now_ms)
+            step.handled.append(name)
+        return step if step.handled or step.entries else None
+
+    def written(self, step: Step) -> None:
+        """Take what *step* says for done. Call it once the transaction has been committed, before any other record."""
+        for name, entry in step.entries.items():
+            self._changed.pop(name, None)
+            if entry is None:
+                self._entries.pop(name, None)
+            else:
+                self._set(name, _planned_in(entry), _schedule_in(entry))
+        del self._due[: len(step.handled)]
+
+    # --- when a schedule is looked at --------------------------------------------------------------------------------
+
+    def _set(self, name: bytes, planned: Planned, schedule: bytes | None) -> None:
+        wake_ms = _wake_ms(planned)
+        self._entries[name] = _packed(wake_ms, planned.SerializeToString(), schedule)
+        if wake_ms == _NEVER:
+            return
+        second = wake_ms // 1000
+        if second not in self._wakes:
+            self._wakes[second] = []
+            heapq.heappush(self._order, second)
+        self._wakes[second].append(name)
+
+    def _wake(self, now_ms: int) -> None:
+        while self._order and self._order[0] <= now_ms // 1000:
+            second = heapq.heappop(self._order)
+            for name in self._wakes.pop(second):
+                entry = self._entries.get(name)
+                if entry is not None and _WAKE.unpack_from(entry)[0] // 1000 == second:
+                    self._due.append(name)
+
+    # --- what is asked for -------------------------------------------------------------------------------------------
+
+    def _plan(self, step: Step, name: bytes, now_ms: int) -> None:
+        """Go on with a schedule that has not changed."""
+        entry = self._entries.get(name)
+        if entry is None:
+            return
+        planned, value = _planned_in(entry), _schedule_in(entry)
+        self._cancel(step, name, planned, now_ms)
+        if value is None:
+            self._put(step, name, planned, value)
+            return
+        if planned.next_ms:
+            schedule = Schedule.FromString(value)
+            _extend(step, name, schedule, timetable_of(schedule), planned, now_ms)
+        self._put(step, name, planned, value)
+
+    def _replan(self, step: Step, name: bytes, now_ms: int) -> None:
+        """Have a schedule go on as its newest record says."""
+        record, entry = self._changed[name], self._entries.get(name)
+        planned = _planned_in(entry) if entry is not None else None
+        schedule, timetable = None, None
+        try:
+            if record.value is not None:
+                _check_id(name)
+                schedule = schedule_from(record.value)
+                timetable = timetable_of(schedule)
+        except ScheduleError as error:
+            step.refused.append(Refused(record.offset, name, record.value or b"", str(error)))
+        if planned is None:
+            planned = Planned(planned_ms=record.appended_ms - 1)
+        else:
+            self._cancel(step, name, planned, now_ms)
+            _drop(planned, now_ms)
+            planned.planned_ms = max(min(planned.planned_ms, now_ms + EDGE_MS), record.appended_ms - 1)
+        planned.schedule, planned.next_ms = record.offset, 0
+        if schedule and timetable and not schedule.paused:
+            _extend(step, name, schedule, timetable, planned, now_ms)
+        self._put(step, name, planned, record.value)
+
+    def _cancel(self, step: Step, name: bytes, planned: Planned, now_ms: int) -> None:
+        """Cancel the dropped runs that are due soon, and forget those that are over."""
+        left = []
+        for run_ms in _runs(planned.dropped_ms):
+            if run_ms <= now_ms:
+                # Nobody was there to cancel it, so it has fired.
+                planned.runs += run_ms > planned.cancelled_ms
+                continue
+            left.append(run_ms)
+            if planned.cancelled_ms < run_ms <= now_ms + EDGE_MS:
+                cancel = Future(timerId=run_id(name.decode(), run_ms), cancel=True, condition=Condition.IF_PENDING)
+                step.requests.append(Write(cancel.timerId.encode(), b"", cancel.SerializeToString()))
+                step.counts["cancelled"] += 1
+        planned.cancelled_ms = max(planned.cancelled_ms, now_ms + EDGE_MS) if left else 0
+        _set_runs(planned.dropped_ms, left)
+        _set_runs(planned.asked_ms, (run_ms for run_ms in _runs(planned.asked_ms) if run_ms > now_ms))
+
+    def _put(self, step: Step, name: bytes, planned: Planned, value: bytes | None) -> None:
+        if value is None and not planned.asked_ms and not planned.dropped_ms:
+            step.planned[name] = step.entries[name] = None
+            return
+        step.planned[name] = told = planned.SerializeToString()
+        step.entries[name] = _packed(0, told, value)
+
+
+def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned, now_ms: int) -> None:
+    """Ask for the runs behind those that are planned, as far as they are to be known by now."""
+    schedule_id = name.decode()
+    through_ms = now_ms + AHEAD_MS + _stride_ms(name)
+    asked, dropped = list(_runs(planned.asked_ms)), set(_runs(planned.dropped_ms))
+    after_ms, next_ms = planned.planned_ms, None
+
+    def ask(run_ms: int) -> None:
+        planned.runs += 1
+        due = due_ms(name, schedule, run_ms)
+        if due < now_ms - _MISSED_MS:
+            # As of now: an id is known to its worker for an hour after its second.
+            due = now_ms
+        future = future_of_run(schedule_id, schedule, run_ms, planned.runs)
+        future.condition = Condition.IF_PENDING if run_ms in dropped else Condition.IF_ABSENT
+        future.millis = due % 1000
+        step.requests.append(Write(future.timerId.encode(), b"%d" % (due // 1000), future.SerializeToString()))
+        step.counts["replaced" if run_ms in dropped else "asked"] += 1
+        dropped.discard(run_ms)
+        if run_ms > now_ms:
+            asked.append(run_ms)
+
+    def is_over() -> bool:
+        return bool(schedule.runs_max) and planned.runs >= schedule.runs_max
+
+    missed_ms = now_ms - _MISSED_MS
+    if after_ms < missed_ms:
+        oldest_ms = max(after_ms, now_ms - timetable.window_ms - 1)
+        if schedule.catch_up == CatchUp.CATCH_UP_ALL:
+            after_ms = oldest_ms
+        else:
+            if schedule.catch_up != CatchUp.CATCH_UP_NONE and not is_over():
+                last_ms = timetable.last_between(oldest_ms, missed_ms)
+                if last_ms is not None:
+                    ask(last_ms)
+            after_ms = missed_ms
+    for _ in range(_RUNS_MAX):
+        next_ms = None if is_over() else timetable.next_after(after_ms)
+        if next_ms is None or next_ms > through_ms:
+            after_ms = max(after_ms, through_ms)
+            break
+        ask(next_ms)
+        after_ms = next_ms
+    else:
+        next_ms = None if is_over() else timetable.next_after(after_ms)
+    planned.planned_ms, planned.next_ms = after_ms, next_ms or 0
+    _set_runs(planned.asked_ms, asked)
+    _set_runs(planned.dropped_ms, sorted(dropped))
+
+
+def _drop(planned: Planned, now_ms: int) -> None:
+    """Drop the runs that a change can still reach."""
+    edge_ms, runs = now_ms + EDGE_MS, list(_runs(planned.asked_ms))
+    ahead = [run_ms for run_ms in runs if run_ms > edge_ms]
+    planned.runs -= len(ahead)
+    _set_runs(planned.asked_ms, runs[: len(runs) - len(ahead)])
+    _set_runs(planned.dropped_ms, sorted({*_runs(planned.dropped_ms), *ahead}))
+
+
+def _stride_ms(name: bytes) -> int:
+    return (_STRIDE_LEAST_S + xxhash.xxh32_intdigest(name) % _STRIDE_SPREAD_S) * 1000
+
+
+def _wake_ms(planned: Planned) -> int:
+    """Return when there is something to do next."""
+    waits = [planned.next_ms - AHEAD_MS] if planned.next_ms else []
+    if planned.dropped_ms:
+        runs = list(_runs(planned.dropped_ms))
+        waits += [run_ms - EDGE_MS for run_ms in runs if run_ms > planned.cancelled_ms][:1] or [runs[-1] + 1000]
+    return max(0, min(waits, default=_NEVER)) if waits else _NEVER
+
+
+def _check_id(name: bytes) -> None:
+    if not name or not is_text(name):
+        raise ScheduleError("the key is the schedule's id: give a text that is not empty", field="key")
+
+
+def _runs(differences: Iterable[int]) -> Iterable[int]:
+    return accumulate(differences)
+
+
+def _set_runs(field: MutableSequence[int], runs: Iterable[int]) -> None:
+    before, told = 0, []
+    for run_ms in runs:
+        told.append(run_ms - before)
+        before = run_ms
+    field[:] = told
+
+
+def _packed(wake_ms: int, planned: bytes, schedule: bytes | None) -> bytes:
+    # A schedule has fields, so that none at all says that there is none.
+    return _WAKE.pack(wake_ms, len(planned)) + planned + (schedule or b"")
+
+
+def _planned_in(entry: bytes) -> Planned:
+    _, length = _WAKE.unpack_from(entry)
+    return Planned.FromString(entry[_WAKE.size : _WAKE.size + length])
+
+
+def _schedule_in(entry: bytes) -> bytes | None:
+    _, length = _WAKE.unpack_from(entry)
+    return entry[_WAKE.size + length :] or None

@@ -1,0 +1,239 @@
+"""
+Schedules: the times of their runs, and the request that each run is.
+
+Pure. All instants are UNIX milliseconds.
+"""
+
+from bisect import bisect_right
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Protocol
+
+import xxhash
+from google.protobuf.message import DecodeError
+
+from kafka_timers.core.calendar import CronTimes, Gap, Overlap, zone_of
+from kafka_timers.core.wire import (
+    SCHEDULE_HEADER,
+    SCHEDULE_HEADERS,
+    SCHEDULE_INSTANT_HEADER,
+    SCHEDULE_RUN_HEADER,
+    SECOND_LIMIT,
+    SERVICE_HEADERS,
+    Future,
+)
+from kafka_timers.errors import ScheduleError
+from kafka_timers.v1 import schedule_pb2
+from kafka_timers.v1.schedule_pb2 import CatchUp, Cron, Planned, Planner, Schedule
+
+__all__ = [
+    "CatchUp",
+    "Cron",
+    "Planned",
+    "Planner",
+    "Schedule",
+    "Timetable",
+    "due_ms",
+    "future_of_run",
+    "instant_text",
+    "run_id",
+    "schedule_from",
+    "timetable_of",
+]
+
+LEAST_EVERY_MS = 1000
+_LIMIT_MS = SECOND_LIMIT * 1000
+_WINDOW_S = 86_400
+_INSTANTS_MAX = 10_000
+# Fields of `Future` that a schedule's callback may have.
+_CALLBACK_FIELDS = frozenset(
+    (
+        "callBackTopic",
+        "callBackKey",
+        "callBack",
+        "token",
+        "headers",
+        "tombstoneTopic",
+        "tombstoneKey",
+        "tombstonePartition",
+        "callBackRecord",
+    )
+)
+_GAPS: dict[int, Gap] = {
+    schedule_pb2.GAP_UNSPECIFIED: Gap.DEFAULT,
+    schedule_pb2.GAP_AT_JUMP: Gap.AT_JUMP,
+    schedule_pb2.GAP_SKIP: Gap.SKIP,
+}
+_OVERLAPS: dict[int, Overlap] = {
+    schedule_pb2.OVERLAP_UNSPECIFIED: Overlap.DEFAULT,
+    schedule_pb2.OVERLAP_FIRST: Overlap.FIRST,
+    schedule_pb2.OVERLAP_BOTH: Overlap.BOTH,
+}
+
+
+class _Times(Protocol):
+    def next_after(self, ms: int) -> int | None: ...
+
+
+class Timetable:
+    """
+    The runs of a schedule.
+
+    Attributes:
+        window_ms: how long ago a run may have been missed and still be made up for.
+    """
+
+    def __init__(self, schedule: Schedule, times: _Times) -> None:
+        self._times = times
+        self._from_ms = schedule.from_ms
+        self._until_ms = schedule.until_ms or _LIMIT_MS
+        self.window_ms = (schedule.catch_up_window_s or _WINDOW_S) * 1000
+
+    def next_after(self, ms: int) -> int | None:
+        """Return the first run later than *ms*; None if there is none."""
+        found = self._times.next_after(max(ms, self._from_ms - 1))
+        return None if found is None or found >= self._until_ms else found
+
+    def last_between(self, after_ms: int, to_ms: int) -> int | None:
+        """Return the last run later than *after_ms* and at *to_ms* or before; None if there is none."""
+        span_ms = 60_000
+        while True:
+            since_ms = max(after_ms, to_ms - span_ms)
+            last, run_ms = None, self.next_after(since_ms)
+            while run_ms is not None and run_ms <= to_ms:
+                last, run_ms = run_ms, self.next_after(run_ms)
+            if last is not None or since_ms == after_ms:
+                return last
+            # So what is looked through is never much more than what lies between two runs.
+            span_ms *= 8
+
+
+class _Interval:
+    def __init__(self, every_ms: int, anchor_ms: int) -> None:
+        self._every_ms = every_ms
+        self._anchor_ms = anchor_ms
+
+    def next_after(self, ms: int) -> int | None:
+        return self._anchor_ms + ((ms - self._anchor_ms) // self._every_ms + 1) * self._every_ms
+
+
+class _Instants:
+    def __init__(self, at_ms: list[int]) -> None:
+        self._at_ms = at_ms
+
+    def next_after(self, ms: int) -> int | None:
+        place = bisect_right(self._at_ms, ms)
+        return self._at_ms[place] if place < len(self._at_ms) else None
+
+
+def schedule_from(value: bytes) -> Schedule:
+    """
+    Return the schedule that a record on `timer-schedule` holds.
+
+    Raises:
+        ScheduleError: *value* is none.
+    """
+    try:
+        return Schedule.FromString(value)
+    except DecodeError as error:
+        raise ScheduleError("the value is no protobuf message Schedule", field="value") from error
+
+
+def timetable_of(schedule: Schedule) -> Timetable:
+    """
+    Return the times of *schedule*.
+
+    Raises:
+        ScheduleError: it asks for what no schedule can have; the text says which field, and what to give.
+    """
+    _check(schedule)
+    kind = schedule.WhichOneof("when")
+    if kind == "cron":
+        cron = schedule.cron
+        if cron.gap not in _GAPS:
+            raise ScheduleError(f"{cron.gap} is no choice of this version", field="cron.gap")
+        if cron.overlap not in _OVERLAPS:
+            raise ScheduleError(f"{cron.overlap} is no choice of this version", field="cron.overlap")
+        return Timetable(schedule, _cron(cron.expression, cron.zone or "UTC", cron.gap, cron.overlap))
+    if kind == "interval":
+        every_ms, anchor_ms = schedule.interval.every_ms, schedule.interval.anchor_ms
+        if not LEAST_EVERY_MS <= every_ms < _LIMIT_MS:
+            raise ScheduleError(
+                f"{every_ms} is not from {LEAST_EVERY_MS} on: give milliseconds", field="interval.every_ms"
+            )
+        if not 0 <= anchor_ms < _LIMIT_MS:
+            raise ScheduleError(f"{anchor_ms} is no time: give UNIX milliseconds", field="interval.anchor_ms")
+        return Timetable(schedule, _Interval(every_ms, anchor_ms))
+    if kind == "instants":
+        at_ms = list(schedule.instants.at_ms)
+        if not 0 < len(at_ms) <= _INSTANTS_MAX:
+            raise ScheduleError(f"there are {len(at_ms)}: give 1 to {_INSTANTS_MAX}", field="instants.at_ms")
+        if at_ms != sorted(set(at_ms)) or not 0 < at_ms[0] <= at_ms[-1] < _LIMIT_MS:
+            raise ScheduleError(
+                "they are not UNIX milliseconds, each later than the one before", field="instants.at_ms"
+            )
+        return Timetable(schedule, _Instants(at_ms))
+    raise ScheduleError("is missing: give a cron expression, an interval or instants", field="when")
+
+
+def _check(schedule: Schedule) -> None:
+    for name in ("from_ms", "until_ms", "runs_max", "jitter_ms", "catch_up_window_s"):
+        if not 0 <= (given := getattr(schedule, name)) < _LIMIT_MS:
+            raise ScheduleError(f"{given} is negative, or too large", field=name)
+    if schedule.until_ms and schedule.until_ms <= schedule.from_ms:
+        raise ScheduleError(f"{schedule.until_ms} is not later than from_ms", field="until_ms")
+    if schedule.catch_up not in CatchUp.values():
+        raise ScheduleError(f"{schedule.catch_up} is no choice of this version", field="catch_up")
+    callback = schedule.callback
+    if not (callback.callBackTopic or callback.callBackRecord.topic):
+        raise ScheduleError("is missing: name the topic that gets the callbacks", field="callback.callBackTopic")
+    for field, _ in callback.ListFields():
+        if field.name not in _CALLBACK_FIELDS:
+            raise ScheduleError("is set by the planner: leave it empty", field=f"callback.{field.name}")
+    for header in callback.headers:
+        if header.key in SERVICE_HEADERS or header.key in SCHEDULE_HEADERS:
+            raise ScheduleError(f"{header.key} is set by the service: use another name", field="callback.headers")
+
+
+# Many schedules share theirs, and each has read its expression.
+@lru_cache(maxsize=1_000)
+def _cron(expression: str, zone: str, gap: int, overlap: int) -> CronTimes:
+    return CronTimes(expression, zone_of(zone), _GAPS[gap], _OVERLAPS[overlap])
+
+
+def instant_text(run_ms: int) -> str:
+    """Return *run_ms* as ISO 8601 in UTC, with milliseconds where it has some."""
+    told = datetime.fromtimestamp(run_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{told}.{run_ms % 1000:03}Z" if run_ms % 1000 else f"{told}Z"
+
+
+def run_id(schedule_id: str, run_ms: int) -> str:
+    """Return the timer id of the run at *run_ms*."""
+    return f"{schedule_id}@{instant_text(run_ms)}"
+
+
+def due_ms(schedule_id: bytes, schedule: Schedule, run_ms: int) -> int:
+    """Return when the run at *run_ms* is due; its jitter is the same each time that it is asked for."""
+    if not schedule.jitter_ms:
+        return run_ms
+    return run_ms + xxhash.xxh64_intdigest(b"%s@%d" % (schedule_id, run_ms)) % (schedule.jitter_ms + 1)
+
+
+def future_of_run(schedule_id: str, schedule: Schedule, run_ms: int, number: int | None) -> Future:
+    """
+    Return the message that asks for the run at *run_ms*; its time is not set yet.
+
+    Args:
+        schedule_id: the schedule's.
+        schedule: which has the callback.
+        run_ms: see `run_id`.
+        number: of the run, counted from 1; None for one that is asked for by hand.
+    """
+    future = Future(timerId=run_id(schedule_id, run_ms))
+    headers = {SCHEDULE_HEADER: schedule_id, SCHEDULE_INSTANT_HEADER: instant_text(run_ms)}
+    if number is not None:
+        headers[SCHEDULE_RUN_HEADER] = str(number)
+    for name, told in headers.items():
+        future.headers.add(key=name, value=told.encode())
+    future.MergeFrom(schedule.callback)
+    return future
