@@ -20,8 +20,8 @@ from kafka_timers_oscillator.health import Metrics
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
-OPERATE, WIRE, README, MIGRATE = (
-    ROOT / name for name in ("docs/operate.md", "docs/wire.md", "README.md", "docs/migrate.md")
+OPERATE, WIRE, README, MIGRATE, DESIGN = (
+    ROOT / name for name in ("docs/operate.md", "docs/wire.md", "README.md", "docs/migrate.md", "docs/design.md")
 )
 
 WORKER, OWNER, OSCILLATOR = (
@@ -125,6 +125,36 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.is_relative_to(ROOT), f"{link} leads out of the repository"
         assert target.exists(), f"{link} leads nowhere"
         assert not anchor or anchor in anchors(target), f"{link}: {target.name} has no such heading"
+
+
+def tracked() -> list[Path]:
+    """Return all files of the checkout."""
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    if not names:
+        pytest.skip("not a git checkout")
+    return [path for name in names.splitlines() if (path := ROOT / name).is_file()]
+
+
+def test_the_tests_and_files_that_the_design_names_are_there() -> None:
+    page = re.sub(r"\s*\n\s*", " ", without_code(DESIGN))
+    code = set(re.findall(r"`([^`]+)`", page))
+    paths = [str(path.relative_to(ROOT)) for path in tracked()]
+    tests = {
+        name
+        for path in ROOT.glob("tests/**/*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert {word for word in code if re.fullmatch(r"test_\w+", word)} <= tests
+    files = {word for word in code if re.fullmatch(r"[\w/]+\.py", word)}
+    assert {file for file in files if not any(f"/{path}".endswith(f"/{file}") for path in paths)} == set()
+
+
+def test_every_decision_that_is_pointed_to_is_in_the_design() -> None:
+    numbers = re.findall(r"^#### ADR-(\d+) ", DESIGN.read_text(), re.MULTILINE)
+    assert len(numbers) == len(set(numbers)), "two decisions have one number"
+    texts = [path for path in tracked() if path.suffix in {".py", ".md", ".proto", ".toml", ".yaml", ".yml"}]
+    told = {number for path in texts for number in re.findall(r"\bADR-(\d+)\b", path.read_text())}
+    assert told <= set(numbers)
 
 
 def test_newcomers_find_every_target_of_make() -> None:

@@ -1,7 +1,7 @@
 """
 What was answered to cancels and requests against what came of them.
 
-What an answer says is true for ever (docs/design.md, "Cancel and move"), so it can be held against the outcome: what
+What an answer says is true for ever (docs/design.md, ADR-36), so it can be held against the outcome: what
 was cancelled or moved has not fired, and what it was too late for has. `UNKNOWN` is always legal, since an id may have
 been forgotten. Answers tell all of this in their headers.
 """
