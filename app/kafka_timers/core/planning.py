@@ -180,7 +180,7 @@ class Plans:
         for name in self._due:
             if step.records >= records_max:
                 break
-            if name not in self._changed:
+            if name not in self._changed and name not in step.entries:
                 self._plan(step, name, now_ms)
             step.handled.append(name)
         return step if step.handled or step.entries else None
@@ -198,7 +198,7 @@ class Plans:
     # --- when a schedule is looked at --------------------------------------------------------------------------------
 
     def _set(self, name: bytes, planned: Planned, schedule: bytes | None) -> None:
-        wake_ms = _wake_ms(planned)
+        wake_ms = _wake_ms(planned, is_deleted=schedule is None)
         self._entries[name] = _packed(wake_ms, planned.SerializeToString(), schedule)
         if wake_ms == _NEVER:
             return
@@ -250,7 +250,9 @@ class Plans:
         else:
             self._cancel(step, name, planned, now_ms)
             _drop(planned, now_ms)
-            planned.planned_ms = max(min(planned.planned_ms, now_ms + EDGE_MS), record.appended_ms - 1)
+            edge_ms = now_ms + EDGE_MS
+            is_behind = 0 < planned.next_ms <= edge_ms
+            planned.planned_ms = max(planned.planned_ms, record.appended_ms - 1) if is_behind else edge_ms
         planned.schedule, planned.next_ms = record.offset, 0
         if schedule and timetable and not schedule.paused:
             _extend(step, name, schedule, timetable, planned, now_ms)
@@ -344,9 +346,11 @@ def _stride_ms(name: bytes) -> int:
     return (_STRIDE_LEAST_S + xxhash.xxh32_intdigest(name) % _STRIDE_SPREAD_S) * 1000
 
 
-def _wake_ms(planned: Planned) -> int:
+def _wake_ms(planned: Planned, *, is_deleted: bool) -> int:
     """Return when there is something to do next."""
     waits = [planned.next_ms - AHEAD_MS] if planned.next_ms else []
+    if is_deleted:
+        waits += [run_ms + 1000 for run_ms in _runs(planned.asked_ms)][-1:]
     if planned.dropped_ms:
         runs = list(_runs(planned.dropped_ms))
         waits += [run_ms - EDGE_MS for run_ms in runs if run_ms > planned.cancelled_ms][:1] or [runs[-1] + 1000]

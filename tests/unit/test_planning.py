@@ -1,0 +1,339 @@
+"""Which runs of schedules are asked for, whatever changes and crashes; the rules of the service say what fires of them."""
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from kafka_timers.core.planning import AHEAD_MS, EDGE_MS, Plans, Step
+from kafka_timers.core.schedules import CatchUp, Planned, Schedule, instant_text
+from kafka_timers.core.wire import Condition, Future
+from kafka_timers.testing import InMemoryTimers, ManualClock
+
+NOW_S = 1_800_000_000
+NOW_MS = NOW_S * 1000
+
+
+def every(seconds: int, **more: object) -> Schedule:
+    schedule = Schedule(**more)  # type: ignore[arg-type]
+    schedule.interval.every_ms = seconds * 1000
+    schedule.callback.callBackTopic = "t"
+    return schedule
+
+
+class Topics:
+    """What lies on the three topics, and the service that fires; a planner may begin anew with it at any time."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock(NOW_S)
+        self.timers = InMemoryTimers(self.clock)
+        self.offset = 0
+        self.schedules: dict[bytes, tuple[int, int, bytes | None]] = {}
+        self.planned: dict[bytes, bytes] = {}
+        self.refused: list[str] = []
+        self.requests: list[Future] = []
+        self.plans = Plans()
+
+    @property
+    def now_ms(self) -> int:
+        return round(self.clock.wall_s() * 1000)
+
+    def put(self, name: bytes, schedule: Schedule | bytes | None) -> None:
+        value = schedule.SerializeToString() if isinstance(schedule, Schedule) else schedule
+        self.offset += 1
+        self.schedules[name] = self.offset, self.now_ms, value
+        self.plans.schedule(name, *self.schedules[name])
+
+    def begin_anew(self, *, compacted: bool = True) -> None:
+        """Have another planner take over, by what the topics hold."""
+        self.plans = Plans()
+        for name, value in self.planned.items():
+            self.plans.planned(name, value)
+        for name, (offset, appended_ms, schedule) in self.schedules.items():
+            if schedule is not None or not compacted:
+                self.plans.schedule(name, offset, appended_ms, schedule)
+        self.plans.loaded()
+
+    def commit(self, step: Step) -> None:
+        for write in step.requests:
+            future = Future.FromString(write.value)
+            self.requests.append(future)
+            self.timers._accept(write.key, write.value)
+        for name, value in step.planned.items():
+            if value is None:
+                self.planned.pop(name, None)
+            else:
+                self.planned[name] = value
+        self.refused += [each.why for each in step.refused]
+
+    def plan(self, records_max: int = 5_000) -> None:
+        while step := self.plans.step(self.now_ms, records_max):
+            self.commit(step)
+            self.plans.written(step)
+
+    async def run(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.plan()
+            await self.clock.advance(1)
+        self.plan()
+
+    def fired(self, name: str = "s") -> list[str]:
+        """Return the instants of the runs that fired, in the order of firing."""
+        return [told["timer-schedule-instant"] for told in self.headers() if told["timer-schedule"] == name]
+
+    def headers(self) -> list[dict[str, str]]:
+        return [{key: (value or b"").decode() for key, value in record.headers} for record in self.timers.take("t")]
+
+
+@pytest.fixture
+def topics() -> Topics:
+    return Topics()
+
+
+def instants(seconds: Iterator[int] | range) -> list[str]:
+    return [instant_text((NOW_S + second) * 1000) for second in seconds]
+
+
+async def test_a_schedule_runs_from_its_record_on(topics: Topics) -> None:
+    topics.put(b"s", every(10))
+    await topics.run(60)
+    headers = topics.headers()
+    assert [told["timer-schedule-instant"] for told in headers] == instants(range(0, 61, 10))
+    assert [told["timer-schedule-run"] for told in headers] == [str(number) for number in range(1, 8)]
+    assert headers[1]["timer-id"] == f"s@{instant_text(NOW_MS + 10_000)}"
+
+
+async def test_runs_go_on_for_a_minute_while_no_planner_works(topics: Topics) -> None:
+    topics.put(b"s", every(1))
+    topics.plan()
+    await topics.clock.advance(AHEAD_MS // 1000)
+    assert topics.fired() == instants(range(AHEAD_MS // 1000 + 1))
+
+
+@pytest.mark.parametrize(
+    ("catch_up", "made_up"),
+    [
+        (CatchUp.CATCH_UP_ALL, range(0, 3_690, 10)),
+        (CatchUp.CATCH_UP_LAST, range(3_680, 3_690, 10)),
+        (CatchUp.CATCH_UP_UNSPECIFIED, range(3_680, 3_690, 10)),
+        (CatchUp.CATCH_UP_NONE, range(0)),
+    ],
+)
+async def test_what_was_missed_in_an_hour_is_made_up_for_as_the_schedule_says(
+    topics: Topics, catch_up: CatchUp, made_up: range
+) -> None:
+    topics.put(b"s", every(10, catch_up=catch_up))
+    topics.plan()
+    last_s = max(parsed.asked_ms and sum(parsed.asked_ms) for parsed in [Planned.FromString(topics.planned[b"s"])])
+    planned_to = (last_s - NOW_MS) // 1000
+    await topics.clock.advance(3_687)
+    assert topics.fired() == instants(range(0, planned_to + 1, 10))
+    topics.begin_anew()
+    topics.plan()
+    await topics.clock.advance(1)
+    assert topics.fired() == instants(second for second in made_up if second > planned_to)
+
+
+async def test_what_was_missed_before_the_window_is_not_made_up_for(topics: Topics) -> None:
+    topics.put(b"s", every(10, catch_up=CatchUp.CATCH_UP_ALL, catch_up_window_s=300))
+    await topics.clock.advance(7_205)
+    topics.plan()
+    await topics.clock.advance(1)
+    assert topics.fired() == instants(range(6_910, 7_206, 10))
+
+
+async def test_nothing_is_asked_for_as_of_a_second_an_hour_ago(topics: Topics) -> None:
+    topics.put(b"s", every(60, catch_up=CatchUp.CATCH_UP_ALL))
+    await topics.clock.advance(7_230)
+    while step := topics.plans.step(topics.now_ms, 100):
+        assert all(int(write.key) >= NOW_S + 7_220 for write in step.requests)
+        topics.commit(step)
+        topics.plans.written(step)
+    await topics.clock.advance(1)
+    assert len(topics.fired()) == 121
+
+
+async def test_a_schedule_that_is_paused_for_a_day_has_no_runs_in_it(topics: Topics) -> None:
+    topics.put(b"s", every(10, catch_up=CatchUp.CATCH_UP_ALL))
+    await topics.run(100)
+    topics.put(b"s", every(10, catch_up=CatchUp.CATCH_UP_ALL, paused=True))
+    await topics.run(100)
+    await topics.clock.advance(86_300)
+    await topics.run(1)
+    topics.put(b"s", every(10, catch_up=CatchUp.CATCH_UP_ALL))
+    await topics.run(30)
+    resumed_s = 100 + 100 + 86_300 + 1
+    assert topics.fired() == instants([*range(0, 101, 10), *range(resumed_s // 10 * 10 + 10, resumed_s + 31, 10)])
+
+
+async def test_a_schedule_ends_after_its_last_run(topics: Topics) -> None:
+    topics.put(b"s", every(10, runs_max=3))
+    topics.put(b"u", every(10, until_ms=NOW_MS + 30_000, from_ms=NOW_MS + 10_000))
+    await topics.run(100)
+    headers = topics.headers()
+    told = defaultdict(list)
+    for each in headers:
+        told[each["timer-schedule"]].append(each["timer-schedule-instant"])
+    assert told == {"s": instants(range(0, 30, 10)), "u": instants(range(10, 30, 10))}
+
+
+async def test_a_deleted_schedule_leaves_nothing_behind(topics: Topics) -> None:
+    topics.put(b"s", every(10))
+    await topics.run(20)
+    topics.put(b"s", None)
+    await topics.run(100)
+    assert topics.fired() == instants(range(0, 21, 10))
+    assert topics.planned == {}
+    assert len(topics.plans) == 0
+
+
+async def test_what_is_planned_of_a_schedule_that_is_gone_is_taken_back(topics: Topics) -> None:
+    """Compaction may have removed the tombstone before a planner has read it."""
+    topics.put(b"s", every(10))
+    topics.plan()
+    del topics.schedules[b"s"]
+    topics.begin_anew()
+    await topics.run(100)
+    assert topics.fired() == instants([0])
+    assert topics.planned == {}
+
+
+async def test_a_run_that_is_in_the_new_schedule_too_has_its_callback(topics: Topics) -> None:
+    topics.put(b"s", every(10))
+    topics.plan()
+    changed = every(20)
+    changed.callback.callBack = b"new"
+    topics.put(b"s", changed)
+    await topics.run(60)
+    assert [record.value for record in topics.timers.take("t")] == [b"", b"new", b"new", b"new"]
+
+
+async def test_a_record_that_is_no_schedule_is_refused_once_and_ends_the_one_before(topics: Topics) -> None:
+    topics.put(b"s", every(10))
+    topics.plan()
+    wrong = every(10)
+    wrong.cron.expression = "0 25 * * *"
+    wrong.callback.callBackTopic = "t"
+    topics.put(b"s", wrong)
+    topics.put(b"\xff", every(10))
+    topics.put(b"u", b"\xff")
+    await topics.run(10)
+    topics.begin_anew()
+    await topics.run(60)
+    assert len(topics.refused) == 3
+    assert topics.refused[0].startswith("cron.expression: '0 25 * * *' is no cron expression (Bad hour)")
+    assert topics.refused[1].startswith("key: ")
+    assert topics.refused[2].startswith("value: ")
+    assert topics.fired() == instants([0])
+
+
+async def test_jitter_moves_a_run_by_the_same_each_time(topics: Topics) -> None:
+    topics.put(b"s", every(10, jitter_ms=5_000))
+    topics.plan()
+    before = [(future.timerId, future.millis) for future in topics.requests]
+    topics.put(b"s", every(10, jitter_ms=5_000))
+    topics.plan()
+    again = [(future.timerId, future.millis) for future in topics.requests if future.condition == Condition.IF_PENDING]
+    assert again
+    assert set(again) <= set(before)
+    assert len({millis for _, millis in before}) > 3
+
+
+# --- random histories ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Told:
+    """A version of a schedule: when it was appended, the tick at which a planner had it, and the time between runs."""
+
+    appended_ms: int
+    every_ms: int | None
+    seen_ms: int | None = None
+    # Whether there was anything planned before, to which a change had to be made.
+    is_first: bool = False
+
+
+def random_schedule(rng: random.Random) -> tuple[Schedule, int]:
+    seconds = rng.choice([1, 2, 3, 5, 7, 20])
+    schedule = every(seconds, catch_up=CatchUp.CATCH_UP_ALL)
+    if 60 % seconds == 0 and rng.random() < 0.3:
+        schedule.cron.expression = f"*/{seconds} * * * * *"
+        schedule.cron.zone = rng.choice(["", "Europe/Paris"])
+    return schedule, seconds * 1000
+
+
+async def lived(seed: int) -> None:
+    """Live through two minutes in which schedules change and planners die."""
+    rng, topics = random.Random(seed), Topics()
+    versions: dict[bytes, list[Told]] = defaultdict(list)
+    budget = rng.choice([1, 7, 50, 5_000])
+    # A planner that is away for 5 s does not cancel what a change has dropped.
+    away, last_away = 0, 0
+    for number in range(120):
+        for name in (b"a", b"b", b"c"):
+            if rng.random() < 0.06:
+                kind = rng.random()
+                schedule, every_ms = random_schedule(rng)
+                schedule.paused = kind < 0.3
+                topics.put(name, None if kind > 0.8 else schedule)
+                versions[name].append(Told(topics.now_ms, None if schedule.paused or kind > 0.8 else every_ms))
+        if away:
+            away, last_away = away - 1, number
+        elif rng.random() < 0.05 and number - last_away > 5:
+            away = rng.randrange(1, 4)
+        else:
+            work(topics, versions, rng, budget)
+        await topics.clock.advance(1)
+    work(topics, versions, rng, budget)
+    await topics.run(100)
+    check(topics, versions)
+
+
+def work(topics: Topics, versions: dict[bytes, list[Told]], rng: random.Random, budget: int) -> None:
+    """Plan what there is to plan; the planner may die before or after each commit, and another one begins anew."""
+    while step := topics.plans.step(topics.now_ms, budget):
+        if rng.random() < 0.1:
+            topics.begin_anew(compacted=rng.random() < 0.5)
+            continue
+        for name in step.entries:
+            # One that was replaced before anybody has read it never was.
+            if versions[name] and versions[name][-1].seen_ms is None:
+                versions[name][-1].seen_ms, versions[name][-1].is_first = topics.now_ms, name not in topics.planned
+        topics.commit(step)
+        if rng.random() < 0.1:
+            topics.begin_anew(compacted=rng.random() < 0.5)
+        else:
+            topics.plans.written(step)
+
+
+def wanted(told: list[Told]) -> set[int]:
+    """Return the runs of a schedule: each by the last version that was known in time, whose every second is asked."""
+    found = set()
+    for run_ms in range(NOW_MS, NOW_MS + 221_000, 1000):
+        known = [each for each in told if each.seen_ms is not None and reaches(each, run_ms)]
+        if known and known[-1].every_ms and run_ms % known[-1].every_ms == 0 and run_ms >= known[-1].appended_ms:
+            found.add(run_ms)
+    return found
+
+
+def reaches(version: Told, run_ms: int) -> bool:
+    assert version.seen_ms is not None
+    return run_ms >= version.appended_ms if version.is_first else run_ms > version.seen_ms + EDGE_MS
+
+
+def check(topics: Topics, versions: dict[bytes, list[Told]]) -> None:
+    end_ms = topics.now_ms
+    fired = Counter((told["timer-schedule"], told["timer-schedule-instant"]) for told in topics.headers())
+    assert not [run for run, count in fired.items() if count > 1]
+    for name, told in versions.items():
+        runs = {instant_text(run_ms) for run_ms in wanted(told) if run_ms <= end_ms}
+        came = {instant for schedule, instant in fired if schedule == name.decode()}
+        assert came == runs, (name, sorted(came ^ runs), told)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_each_run_fires_once_whatever_changes_and_whoever_dies(seed: int, histories: int | None) -> None:
+    for number in range((histories or 1_000) // 10):
+        await lived(seed * 100_000 + number)
