@@ -311,6 +311,7 @@ class WorkerSettings(KafkaSettings):
         most=SECOND_LIMIT,
         why="no timer is due later",
     )
+    no_planner: bool = setting(False, "leave recurring timers to processes of `kafka-timers planner`")
     session_timeout_s: float = setting(
         6.0,
         "silence after which the other workers take over this one's partitions",
@@ -384,6 +385,32 @@ class WorkerSettings(KafkaSettings):
             raise SettingsError(
                 f"query_host {self.query_host} is no address to ask at: give query_address, by which others reach it"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerSettings(KafkaSettings):
+    """Settings of a process that plans recurring timers and does nothing else."""
+
+    group: str = setting(
+        "kafka-timers", "consumer group of the workers of this service", if_empty="give the name of a consumer group"
+    )
+    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on", if_empty=_HOST_MISSING)
+    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none", least=0, most=_PORT_MAX)
+    session_timeout_s: float = setting(
+        6.0,
+        "silence after which other planners take over this one's partitions",
+        least=1,
+        most=_SESSION_MAX_S,
+        why="brokers refuse more by default (group.max.session.timeout.ms)",
+    )
+    transaction_timeout_s: float = setting(
+        10.0,
+        "after it the broker aborts the transaction of a dead planner",
+        least=1,
+        most=_TRANSACTION_MAX_S,
+        why="brokers refuse more by default (transaction.max.timeout.ms)",
+    )
+    log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from aiokafka import ConsumerRecord
 
@@ -42,9 +43,13 @@ from kafka_timers.core.versions import Answer as Decision
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, Topics, callback_headers, reject_headers
 from kafka_timers.errors import AnswerError, PublishError
 
+if TYPE_CHECKING:
+    from kafka_timers.core.planning import Plans
+
 __all__ = ["InMemoryTimers", "ManualClock"]
 
 _TOPICS = Topics()
+_ALL_RECORDS = 1_000_000
 
 # Turns of the event loop that a woken task gets to reach its next sleep: a fixed number, so that every run is the same.
 _TURNS = 20
@@ -151,6 +156,10 @@ class InMemoryTimers:
         self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
+        # Made with the first schedule: who has none needs no extra.
+        self._schedules: dict[bytes, bytes] = {}
+        self._plans: Plans | None = None
+        self._schedules_read = 0
         # Key and value of each request, by offset.
         self._requests: list[tuple[bytes, bytes]] = []
         self._tick()
@@ -209,18 +218,45 @@ class InMemoryTimers:
         if self._failures and isinstance(self._failures[0], PublishError):
             raise self._failures.popleft()
         self._tick()
+        offset = self._take(key, value, self._now_ms)
+        if self._failures and Future.FromString(value).replyTopic:
+            self._answers.lose(self._failures.popleft())
+        return offset
+
+    def _take(self, key: bytes, value: bytes, now_ms: int) -> int:
         partition, offset = self._partition, self._partition.position
         # What comes after a moment was appended after it, also when the clock was set back.
-        appended_ms = max(self._now_ms, partition.sealed_ms - 1)
+        appended_ms = max(now_ms, partition.sealed_ms - 1)
         accepted = accept([_Record(key, value, offset, appended_ms)], partition, 1, self._store.versions)
         if accepted.refused or not accepted.count:
             raise AssertionError(f"the client has let pass what the service does not take: {accepted}")
         self._write(partition.read(offset + 1, accepted.rows, accepted.offsets, accepted.decided))
         self._answers.add(accepted.decided.answers)
         self._requests.append((key, value))
-        if self._failures and Future.FromString(value).replyTopic:
-            self._answers.lose(self._failures.popleft())
         return offset
+
+    def _put_schedule(self, name: bytes, value: bytes | None) -> None:
+        """Take a record of `timer-schedule`."""
+        from kafka_timers.core.planning import Plans
+
+        self._tick()
+        if self._plans is None:
+            self._plans = Plans()
+        if value is None:
+            self._schedules.pop(name, None)
+        else:
+            self._schedules[name] = value
+        self._plans.schedule(name, self._schedules_read, self._now_ms, value)
+        self._schedules_read += 1
+        self._plan(self._plans, self._now_ms)
+
+    def _plan(self, plans: "Plans", now_ms: int) -> None:
+        """Ask for the runs of schedules, as a planner does with each second."""
+        while step := plans.step(now_ms):
+            plans.fill(step, _ALL_RECORDS)
+            for write in step.requests:
+                self._take(write.key, write.value, now_ms)
+            plans.written(step)
 
     def _request(self, partition: int, offset: int) -> Future | None:
         if partition or offset >= len(self._requests):
@@ -229,7 +265,14 @@ class InMemoryTimers:
 
     def _tick(self) -> None:
         # Nobody can tell a callback that appears when it is due from one that appears when it is looked for.
-        partition, store, end_ms = self._partition, self._store, self._now_ms + 1
+        now_ms = self._now_ms
+        while self._plans and (wakes_ms := self._plans.wakes_ms) is not None and wakes_ms <= now_ms:
+            self._fire_up_to(wakes_ms + 1)
+            self._plan(self._plans, wakes_ms)
+        self._fire_up_to(now_ms + 1)
+
+    def _fire_up_to(self, end_ms: int) -> None:
+        partition, store = self._partition, self._store
         if end_ms <= partition.sealed_ms:
             return
         partition.begin(end_ms)
@@ -345,6 +388,14 @@ class _InMemoryChannel:
     async def read(self, request: str) -> Future | None:
         """Return what the request at partition:offset asks for."""
         return self._timers._request(*map(int, request.split(":")))
+
+    async def write_schedule(self, name: bytes, value: bytes | None) -> None:
+        """Write a record on `timer-schedule`."""
+        self._timers._put_schedule(name, value)
+
+    async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
+        """Return what lies on `timer-schedule` by id."""
+        return dict(self._timers._schedules)
 
 
 class _InMemoryClient(TimerClient):

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from kafka_timers.lake import audit as audits
 from kafka_timers.lake.comparison import Comparison
-from kafka_timers.lake.schema import AUDIT_FINDINGS, POSITIONS, REQUESTS, SEALS
+from kafka_timers.lake.schema import AUDIT_FINDINGS, POSITIONS, REJECTED, REQUESTS, SEALS
 from kafka_timers.lake.service import Service, TopicFacts
 from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
@@ -159,8 +159,22 @@ class Changes:
                     self.came.append(came)
 
 
+def rejected_of(requests: list[Row]) -> list[tuple[Any, ...]]:
+    """Return the rows of `rejected` for the records among *requests* that are none."""
+    return [
+        (0, number, row["appended_ms"], row["reason"], "timer-request", row["partition"], row["offset"], "2030-01-01")
+        for number, row in enumerate(row for row in requests if row["reason"])
+    ]
+
+
 def audited(
-    spark: SparkSession, folder: str, requests: list[Row], seals: list[Row], came: list[Came], last_s: int
+    spark: SparkSession,
+    folder: str,
+    requests: list[Row],
+    seals: list[Row],
+    rejected: list[tuple[Any, ...]],
+    came: list[Came],
+    last_s: int,
 ) -> list[Row]:
     """Return the findings of an audit."""
     settings = LakeSettings(lake=folder)
@@ -168,6 +182,7 @@ def audited(
     for rows, table in ((requests, REQUESTS), (seals, SEALS)):
         frame = constant(spark, [[row[name] for name in table.columns.names] for row in rows], table.columns)
         append(frame, root, table)
+    append(constant(spark, rejected, REJECTED.columns), root, REJECTED)
     positions = [("timer-request", number, 10**12, 1) for number in range(PARTITIONS)]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
     columns = (
@@ -193,11 +208,12 @@ def test_each_of_many_random_changes_is_found(
 
     honest = honest_lake(spark, PARTITIONS, SECONDS, SEED)
     came = [each for callbacks in honest.came.values() for each in callbacks]
-    wrong = audited(spark, folder(), honest.requests, honest.seals, came, honest.last_s)
+    rejected = rejected_of(honest.requests)
+    wrong = audited(spark, folder(), honest.requests, honest.seals, rejected, came, honest.last_s)
     assert not wrong, "\n".join(map(str, wrong[:20]))
 
     changes = Changes(honest, random.Random(SEED))
-    found = audited(spark, folder(), changes.requests, changes.seals, changes.came, honest.last_s)
+    found = audited(spark, folder(), changes.requests, changes.seals, rejected, changes.came, honest.last_s)
     missed = [*missed_requests(changes, found), *missed_seals(changes, found), *missed_callbacks(changes, found)]
     counts = {"requests": len(changes.rows), "seals": len(changes.sealed), "callbacks": len(changes.callbacks)}
     with capsys.disabled():

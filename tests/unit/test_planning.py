@@ -1,4 +1,4 @@
-"""Which runs of schedules are asked for, whatever changes and crashes; the rules of the service say what fires of them."""
+"""Which runs of schedules are asked for, whatever changes and crashes. The rules of the service decide which fire."""
 
 import random
 from collections import Counter, defaultdict
@@ -68,8 +68,15 @@ class Topics:
                 self.planned[name] = value
         self.refused += [each.why for each in step.refused]
 
-    def plan(self, records_max: int = 5_000) -> None:
-        while step := self.plans.step(self.now_ms, records_max):
+    def next_step(self, records_max: int = 5_000) -> Step | None:
+        """Return a step of some records, done a few at a time."""
+        if step := self.plans.step(self.now_ms, records_max):
+            for records in range(1, records_max + 1, max(1, records_max // 3)):
+                self.plans.fill(step, records)
+        return step
+
+    def plan(self) -> None:
+        while step := self.next_step():
             self.commit(step)
             self.plans.written(step)
 
@@ -147,7 +154,7 @@ async def test_what_was_missed_before_the_window_is_not_made_up_for(topics: Topi
 async def test_nothing_is_asked_for_as_of_a_second_an_hour_ago(topics: Topics) -> None:
     topics.put(b"s", every(60, catch_up=CatchUp.CATCH_UP_ALL))
     await topics.clock.advance(7_230)
-    while step := topics.plans.step(topics.now_ms, 100):
+    while step := topics.next_step(100):
         assert all(int(write.key) >= NOW_S + 7_220 for write in step.requests)
         topics.commit(step)
         topics.plans.written(step)
@@ -293,7 +300,7 @@ async def lived(seed: int) -> None:
 
 def work(topics: Topics, versions: dict[bytes, list[Told]], rng: random.Random, budget: int) -> None:
     """Plan what there is to plan; the planner may die before or after each commit, and another one begins anew."""
-    while step := topics.plans.step(topics.now_ms, budget):
+    while step := topics.next_step(budget):
         if rng.random() < 0.1:
             topics.begin_anew(compacted=rng.random() < 0.5)
             continue

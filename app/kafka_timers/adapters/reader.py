@@ -14,18 +14,17 @@ taken over, the latest must be known before the first is passed on:
 A worker that acquires a partition therefore reads ahead to its end, and then passes over versions that are superseded
 there.
 
-Each partition is served by a task of its own, which begins anew after a fault: one that cannot be read, or of which the
-producer fails, holds back no other. aiokafka's consumer is a member of the group and reads nothing; only what ends that
-has the whole door begin anew.
+A partition begins anew after a fault, and holds back no other; only what ends the membership of the group has the whole
+door begin anew.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from enum import StrEnum
 
-from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, for_code
 
 from kafka_timers.adapters import ADAPTERS, KEEPINGS, WITH_IDS, adapter_group
@@ -47,8 +46,6 @@ from kafka_timers.adapters.source import SourceLog
 from kafka_timers.broker import codes
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
-from kafka_timers.broker.consuming import consuming
-from kafka_timers.broker.internals import Member
 from kafka_timers.broker.odd_batches import shown
 from kafka_timers.broker.offsets import GroupOffsets
 from kafka_timers.broker.producer import Producer
@@ -65,7 +62,7 @@ from kafka_timers.worker.ports import Ready
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.rejecting import Headers, Refused, fitted
 from kafka_timers.worker.sender import Filling
-from kafka_timers.worker.tasks import cancel
+from kafka_timers.worker.shared_topic import SharedTopic
 
 log = logging.getLogger(__name__)
 
@@ -74,16 +71,13 @@ _RECORDS_MAX = 5_000
 _STRIDE_RECORDS = 250
 # A transaction costs the same for one record as for a thousand. Where few come, more of them are waited for.
 _MANY, _LINGER_S = 1_000, 0.1
-_POLL_S = 0.2
-# A leader that was cut off tells nothing new and no error; others tell who leads in its place.
-_REFRESH_S = 5.0
 _RETRY_S = 2.0
 _HAND_OVER_S = 2.0
 # What falls due while a backlog is passed on is read ahead as well.
 _AHEAD_S = 3_600
 
 
-class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+class AdapterReader:
     """
     Reads *topic* through an adapter.
 
@@ -121,9 +115,9 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         # Into which topics workers may write is the operator's word.
         is_allowed = bool(topics_in(settings.allowed_topics).match(topic))
         self._ended = self._keeping.ended if self._keeping and is_allowed else frozenset()
-        self._assigned: frozenset[TopicPartition] = frozenset()
-        self._changed = asyncio.Event()
-        self._serving: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._sharing = SharedTopic(
+            settings.kafka, topic, self._group, settings.session_timeout_s, self._serve, self._is_read
+        )
         self._lags: dict[TopicPartition, int] = {}
         self._turn = 0
         if self._keeping:
@@ -153,54 +147,15 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
                 self._failed("starts anew", error)
             await asyncio.sleep(_RETRY_S)
 
-    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Release all partitions, after the transactions that are under way."""
-        self._assigned = frozenset()
-        await self._release()
-        self._lags.clear()
-        self._show_lag()
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Have *assigned* acquired."""
-        self._assigned = frozenset(filter(self._is_read, assigned))
-        self._lags = {at: lag for at, lag in self._lags.items() if at in self._assigned}
-        self._changed.set()
-
     def _failed(self, what: str, error: Exception) -> None:
         self._metrics.door_failures.labels(self._name).inc()
         log.warning("%s %s: %s", self._title, what, error or type(error).__name__)
 
     async def _read(self) -> None:
-        session_ms = int(self._settings.session_timeout_s * 1000)
-        async with AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(Cluster.open(self._settings.kafka))
+        async with Cluster.open(self._settings.kafka) as cluster:
             await cluster.look_up([self._topic, self._outlet.requests, self._outlet.rejected])
             self._check_topic(cluster)
-            consumer: AIOKafkaConsumer = await stack.enter_async_context(
-                consuming(
-                    self._settings.kafka,
-                    kind=Member,
-                    group_id=self._group,
-                    # So soon are new partitions shared out.
-                    metadata_max_age_ms=int(_REFRESH_S * 1000),
-                    session_timeout_ms=session_ms,
-                    heartbeat_interval_ms=session_ms // 4,
-                )
-            )
-            self._assigned = frozenset()
-            refreshing = asyncio.create_task(_refresh(cluster))
-            stack.push_async_callback(cancel, [refreshing])
-            stack.push_async_callback(self._release)
-            consumer.subscribe([self._topic], listener=self)
-            while True:
-                self._changed.clear()
-                for at in self._assigned - self._serving.keys():
-                    self._serving[at] = asyncio.create_task(self._serve(cluster, at))
-                # The consumer wants to be asked, and raises what the group refuses.
-                await consumer.getmany()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_S):
-                        await self._changed.wait()
+            await self._sharing.run(cluster)
 
     def _check_topic(self, cluster: Cluster) -> None:
         if cluster.partitions(self._topic):
@@ -212,21 +167,26 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
 
     async def _serve(self, cluster: Cluster, at: TopicPartition) -> None:
         """Pass on what comes in one partition until it is revoked; after any fault anew from its committed offset."""
-        while True:
-            try:
-                owned = await self._acquire(cluster, at)
+        try:
+            while True:
                 try:
-                    await self._follow(cluster, at, owned)
-                finally:
-                    await owned.source.close()
-                    await owned.producer.stop()
-            except Exception as error:
-                self._failed(f"starts anew with partition {at.partition}", error)
-            # Whatever is wrong, the next try tells it.
-            with suppress(Exception):
-                async with asyncio.timeout(_RETRY_S):
-                    await self._count_unread(cluster, at)
-            await asyncio.sleep(_RETRY_S)
+                    owned = await self._acquire(cluster, at)
+                    try:
+                        await self._follow(cluster, at, owned)
+                    finally:
+                        await owned.source.close()
+                        await owned.producer.stop()
+                except Exception as error:
+                    self._failed(f"starts anew with partition {at.partition}", error)
+                # Whatever is wrong, the next try tells it.
+                with suppress(Exception):
+                    async with asyncio.timeout(_RETRY_S):
+                        await self._count_unread(cluster, at)
+                await asyncio.sleep(_RETRY_S)
+        finally:
+            # Another worker tells it by now.
+            self._lags.pop(at, None)
+            self._show_lag()
 
     async def _acquire(self, cluster: Cluster, at: TopicPartition) -> OwnedPartition:
         """Shut out the previous owner of the partition, and have it read on from its committed offset."""
@@ -293,10 +253,6 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
             raise KafkaError(f"{told}, and may tell what has fired already of partition {at.partition}")
         self._metrics.door_unread.labels(self._name).inc()
         log.error("%s: schedules of partition %d that it ends fire all the same", told, at.partition)
-
-    async def _release(self) -> None:
-        serving, self._serving = self._serving, {}
-        await cancel(serving.values())
 
     async def _count_unread(self, cluster: Cluster, at: TopicPartition) -> None:
         """Ask for what a partition that is not followed has left to be read."""
@@ -444,11 +400,3 @@ class AdapterReader(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafk
         key, value, headers = fitted(Refused(self._told_of(record, reason), record.key, record.value, own), room)
         at = record.partition % outlet.rejected_takes.partitions
         filling.add(outlet.rejected, at, now_ms, key, value, headers)
-
-
-async def _refresh(cluster: Cluster) -> None:
-    """Ask now and then who leads what."""
-    while True:
-        await asyncio.sleep(_REFRESH_S)
-        with suppress(KafkaError):
-            await cluster.refresh()

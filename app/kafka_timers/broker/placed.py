@@ -1,7 +1,8 @@
 """
-One record by its place, which is a topic, a partition and an offset.
+Records by their place, which is a topic, a partition and an offset, or by their key.
 """
 
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -14,7 +15,7 @@ from kafka_timers.broker.topics import answering
 from kafka_timers.core.wire import Future, Topics, future_from
 from kafka_timers.errors import BrokerError
 
-__all__ = ["record_at", "request_at"]
+__all__ = ["latest_values", "record_at", "request_at"]
 
 
 async def request_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> Future | None:
@@ -66,3 +67,35 @@ async def record_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> 
         except KafkaError as error:
             raise BrokerError(f"{where.topic} partition {number} offset {offset} could not be read: {error}") from error
     return None
+
+
+async def latest_values(kafka: Kafka, topic: str, numbers: Iterable[int], **options: Any) -> dict[bytes, bytes]:
+    """
+    Return the latest value of each key of some partitions, without those whose latest record is a tombstone.
+
+    Args:
+        kafka: to talk to.
+        topic: name; it is read as a whole.
+        numbers: of the partitions.
+        options: of aiokafka's consumer, over those of *kafka*.
+
+    Raises:
+        BrokerError: no broker answers within some 10 s, or it refuses.
+    """
+    found: dict[bytes, bytes] = {}
+    places = [TopicPartition(topic, number) for number in numbers]
+    async with AsyncExitStack() as opened:
+        async with answering(kafka):
+            consumer = await opened.enter_async_context(consuming(kafka, fetch_max_wait_ms=50, **options))
+            starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        for where in places:
+            try:
+                async for records in pages(consumer, where, starts[where], ends[where]):
+                    for record in records:
+                        if record.value is None:
+                            found.pop(record.key, None)
+                        else:
+                            found[record.key] = record.value
+            except KafkaError as error:
+                raise BrokerError(f"{topic} partition {where.partition} could not be read: {error}") from error
+    return found

@@ -24,7 +24,7 @@ from kafka_timers.errors import BrokerError, LoginError, TopicsError
 
 __all__ = ["GRACE_S", "Examined", "answering", "check", "counted", "counts", "create", "examine", "problems"]
 
-_DAY_MS = 86_400_000
+_DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _FOR_EVER = -1
 # What the request log keeps beyond the horizon: a time without workers, or without a landing, is no loss.
 GRACE_S = 7 * 86_400
@@ -104,6 +104,18 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
             must={"cleanup.policy": ("delete", "compaction would keep an answer for every timer id for ever")},
             # Who asked reads its answer at once, so a day is for people who look on.
             also={"message.timestamp.type": append_time[0], _RETENTION: str(_DAY_MS)} | daily,
+        ),
+        topics.schedules: _Wanted(
+            must={
+                "cleanup.policy": ("compact", "a schedule must never expire"),
+                "message.timestamp.type": append_time,
+            },
+            also={},
+        ),
+        topics.planned: _Wanted(
+            must={"cleanup.policy": ("compact", "how far a schedule is planned must never expire")},
+            # Read as a whole at each takeover, and each run is a record.
+            also={"segment.ms": str(_HOUR_MS), "min.cleanable.dirty.ratio": "0.1"},
         ),
     }
 

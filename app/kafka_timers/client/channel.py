@@ -9,7 +9,7 @@ from typing import Protocol
 from aiokafka import AIOKafkaProducer
 
 from kafka_timers.broker.connection import Kafka
-from kafka_timers.broker.placed import request_at
+from kafka_timers.broker.placed import latest_values, request_at
 from kafka_timers.client.answers import AnswerReader
 from kafka_timers.client.producer import (
     PartitionAccumulator,
@@ -52,6 +52,12 @@ class Channel(Protocol):
     async def read(self, request: str) -> Future | None:
         """Return what the request at partition:offset asks for; None if it does not lie there any more."""
 
+    async def write_schedule(self, name: bytes, value: bytes | None) -> None:
+        """Write a record on `timer-schedule`; None deletes the schedule."""
+
+    async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
+        """Return what lies on `timer-schedule` by id, at least that of *name*."""
+
 
 class KafkaChannel:
     """
@@ -75,6 +81,8 @@ class KafkaChannel:
         self._timeout_s = timeout_s
         self._accumulators: list[PartitionAccumulator] = []
         self._turns = itertools.count()
+        # Of timer-schedule, made when the first schedule is written.
+        self._to_schedules: list[PartitionAccumulator] = []
         self._answers: AnswerReader | None = None
         self._opening = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -101,7 +109,8 @@ class KafkaChannel:
 
     async def stop(self) -> None:
         """Wait until what is under way is accepted or has failed, and disconnect; nothing is raised."""
-        accumulators, self._accumulators = self._accumulators, []
+        accumulators, self._accumulators = [*self._accumulators, *self._to_schedules], []
+        self._to_schedules = []
         await asyncio.gather(*(accumulator.flush() for accumulator in accumulators))
         async with self._opening:
             if self._answers is not None:
@@ -136,6 +145,41 @@ class KafkaChannel:
         count = self.partitions
         partition = (hash_of(name) if name else next(self._turns)) % count
         return partition, await self._accumulators[partition].append(key, value, headers)
+
+    async def write_schedule(self, name: bytes, value: bytes | None) -> None:
+        """
+        Write a record on `timer-schedule`; None deletes the schedule.
+
+        Raises:
+            ClientStateError: see `partitions`.
+            PublishError: the broker did not accept it; after a time limit it still may.
+            TopicsError: the topic does not exist, or this client may not see it.
+        """
+        # Raises where the client is not started.
+        _ = self.partitions
+        if not self._to_schedules:
+            topic = self._topics.schedules
+            self._to_schedules = [
+                PartitionAccumulator(self._producer, topic, partition, self._timeout_s)
+                for partition in range(await partition_count(self._producer, topic))
+            ]
+        await self._to_schedules[hash_of(name) % len(self._to_schedules)].append(name, value)
+
+    async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
+        """
+        Return what lies on `timer-schedule` by id, at least that of *name*.
+
+        Raises:
+            ClientStateError: see `partitions`.
+            BrokerError: it cannot be read.
+            TopicsError: it does not exist, or this client may not see it.
+        """
+        _ = self.partitions
+        topic = self._topics.schedules
+        count = await partition_count(self._producer, topic)
+        numbers = range(count) if name is None else [hash_of(name) % count]
+        kafka, options = self._producer.connecting
+        return await latest_values(kafka, topic, numbers, **options)
 
     async def answers(self) -> AnswerReader:
         """

@@ -244,10 +244,10 @@ class PartitionAccumulator:
         self._topic = topic
         self._partition = partition
         self._timeout_s = timeout_s
-        self._waiting: deque[tuple[bytes, bytes, RecordHeaders, asyncio.Future[int]]] = deque()
+        self._waiting: deque[tuple[bytes, bytes | None, RecordHeaders, asyncio.Future[int]]] = deque()
         self._sending: asyncio.Task[None] | None = None
 
-    def append(self, key: bytes, value: bytes, headers: RecordHeaders = ()) -> asyncio.Future[int]:
+    def append(self, key: bytes, value: bytes | None, headers: RecordHeaders = ()) -> asyncio.Future[int]:
         """Return a future of the record's offset; if it is cancelled before its batch is built, nothing is sent."""
         offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append((key, value, headers, offset))

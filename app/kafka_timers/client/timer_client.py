@@ -7,8 +7,9 @@ and creates.
 
 import dataclasses
 from datetime import datetime, timedelta
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from aiokafka import AIOKafkaProducer
 
@@ -39,6 +40,9 @@ from kafka_timers.core.moments import moment_after, moment_at, moment_of
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import ASKED_BY_HEADER, Future, Topics
 from kafka_timers.errors import AnswerError, RequestError
+
+if TYPE_CHECKING:
+    from kafka_timers.client.schedules import Schedules
 
 __all__ = ["Answer", "Outcome", "Timer", "TimerClient"]
 
@@ -86,6 +90,20 @@ class TimerClient:
         self._clock = clock or HostClock()
         kafka = Kafka(bootstrap) if isinstance(bootstrap, str) else bootstrap
         self._channel: Channel = KafkaChannel(kafka, topic_prefix, producer, self._reply_topic, timeout_s)
+
+    @cached_property
+    def schedules(self) -> "Schedules":
+        """
+        Recurring timers. They need the extra `kafka-timers[schedules]`.
+
+        Raises:
+            ImportError: it is not installed.
+        """
+        try:
+            from kafka_timers.client.schedules import Schedules
+        except ImportError as error:
+            raise ImportError("recurring timers need more: pip install 'kafka-timers[schedules]'") from error
+        return Schedules(self._channel, self._clock, self._reserved)
 
     async def start(self) -> None:
         """

@@ -23,7 +23,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, MutableSequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
 import xxhash
@@ -43,7 +43,10 @@ from kafka_timers.core.text import is_text
 from kafka_timers.core.wire import Condition, Future
 from kafka_timers.errors import ScheduleError
 
-__all__ = ["AHEAD_MS", "EDGE_MS", "Plans", "Refused", "Step", "Write"]
+__all__ = ["AHEAD_MS", "EDGE_MS", "OWN_KEYS", "Plans", "Refused", "Step", "Write"]
+
+# What the planner's own keys on `timer-planned` begin with.
+OWN_KEYS = b"\0"
 
 # A run is asked for at least so long ahead.
 AHEAD_MS = 60_000
@@ -83,18 +86,24 @@ class Step:
     What is to be written in one transaction.
 
     Attributes:
+        now_ms: the tick by which it is planned.
+        changed: ids of schedules that have changed, and are still to be planned anew.
+        due: ids of schedules of which the next runs are still to be asked for.
         requests: runs that are asked for, or taken back.
         planned: value of `timer-planned` by schedule id; None is a tombstone.
         refused: what is no schedule.
-        counts: of runs: asked, replaced, cancelled, missed.
+        counts: of runs: asked, replaced, cancelled.
     """
 
+    now_ms: int
+    changed: list[bytes]
+    due: list[bytes]
     requests: list[Write] = field(default_factory=list)
     planned: dict[bytes, bytes | None] = field(default_factory=dict)
     refused: list[Refused] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     entries: dict[bytes, bytes | None] = field(default_factory=dict)
-    handled: list[bytes] = field(default_factory=list)
+    done: int = 0
 
     @property
     def records(self) -> int:
@@ -128,6 +137,11 @@ class Plans:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def wakes_ms(self) -> int | None:
+        """The second, in UNIX milliseconds, in which there is something to do next by itself; None if there is none."""
+        return self._order[0] * 1000 if self._order else None
+
     def planned(self, name: bytes, value: bytes | None) -> None:
         """Take a record of `timer-planned`, the latest of its schedule."""
         if value is None:
@@ -138,13 +152,14 @@ class Plans:
     def schedule(self, name: bytes, offset: int, appended_ms: int, value: bytes | None) -> None:
         """Take a record of `timer-schedule`; it counts from the next step on."""
         entry = self._entries.get(name)
-        if entry is None and value is None and name not in self._changed:
+        if entry is None and value is None:
+            self._changed.pop(name, None)
             return
-        if entry is not None and name not in self._changed and value is not None:
-            planned = _planned_in(entry)
-            if planned.schedule == offset:
-                self._set(name, planned, value)
-                return
+        if entry is not None and (planned := _planned_in(entry)).schedule == offset:
+            # Earlier records may lie before it.
+            self._changed.pop(name, None)
+            self._set(name, planned, value)
+            return
         self._changed[name] = _Record(offset, appended_ms, value)
 
     def loaded(self) -> None:
@@ -163,37 +178,45 @@ class Plans:
                 count += 1
         return count
 
-    def step(self, now_ms: int, records_max: int) -> Step | None:
+    def step(self, now_ms: int, schedules_max: int = 5_000) -> Step | None:
         """
-        Return what is to be written next, None if there is nothing.
+        Return an empty step of what is to be done next, for `fill`; None if there is nothing.
 
         Args:
             now_ms: the newest tick.
-            records_max: about so many records at most; a schedule's are in one step.
+            schedules_max: so many schedules at most.
         """
         self._wake(now_ms)
-        step = Step()
-        for name in self._changed:
-            if step.records >= records_max:
-                return step
-            self._replan(step, name, now_ms)
-        for name in self._due:
-            if step.records >= records_max:
-                break
+        changed = list(islice(self._changed, schedules_max))[::-1]
+        due = self._due[: schedules_max - len(changed)][::-1]
+        return Step(now_ms, changed, due) if changed or due else None
+
+    def fill(self, step: Step, records_max: int) -> bool:
+        """
+        Do more of *step*, and return whether there is more to do.
+
+        Args:
+            step: no record was handed over since it was made.
+            records_max: with about so many records it is left for now; those of a schedule are in one step.
+        """
+        while step.changed and step.records < records_max:
+            self._replan(step, step.changed.pop())
+        while not step.changed and step.due and step.records < records_max:
+            name = step.due.pop()
+            step.done += 1
             if name not in self._changed and name not in step.entries:
-                self._plan(step, name, now_ms)
-            step.handled.append(name)
-        return step if step.handled or step.entries else None
+                self._plan(step, name)
+        return bool(step.changed or step.due)
 
     def written(self, step: Step) -> None:
-        """Take what *step* says for done. Call it once the transaction has been committed, before any other record."""
+        """Take what *step* has for done. Call it once the transaction has been committed, before any other record."""
         for name, entry in step.entries.items():
             self._changed.pop(name, None)
             if entry is None:
                 self._entries.pop(name, None)
             else:
                 self._set(name, _planned_in(entry), _schedule_in(entry))
-        del self._due[: len(step.handled)]
+        self._due[: len(step.due) + step.done] = step.due[::-1]
 
     # --- when a schedule is looked at --------------------------------------------------------------------------------
 
@@ -218,24 +241,21 @@ class Plans:
 
     # --- what is asked for -------------------------------------------------------------------------------------------
 
-    def _plan(self, step: Step, name: bytes, now_ms: int) -> None:
+    def _plan(self, step: Step, name: bytes) -> None:
         """Go on with a schedule that has not changed."""
         entry = self._entries.get(name)
         if entry is None:
             return
         planned, value = _planned_in(entry), _schedule_in(entry)
-        self._cancel(step, name, planned, now_ms)
-        if value is None:
-            self._put(step, name, planned, value)
-            return
-        if planned.next_ms:
+        self._cancel(step, name, planned)
+        if value is not None and planned.next_ms:
             schedule = Schedule.FromString(value)
-            _extend(step, name, schedule, timetable_of(schedule), planned, now_ms)
+            _extend(step, name, schedule, timetable_of(schedule), planned)
         self._put(step, name, planned, value)
 
-    def _replan(self, step: Step, name: bytes, now_ms: int) -> None:
+    def _replan(self, step: Step, name: bytes) -> None:
         """Have a schedule go on as its newest record says."""
-        record, entry = self._changed[name], self._entries.get(name)
+        record, entry, now_ms = self._changed[name], self._entries.get(name), step.now_ms
         planned = _planned_in(entry) if entry is not None else None
         schedule, timetable = None, None
         try:
@@ -248,19 +268,19 @@ class Plans:
         if planned is None:
             planned = Planned(planned_ms=record.appended_ms - 1)
         else:
-            self._cancel(step, name, planned, now_ms)
+            self._cancel(step, name, planned)
             _drop(planned, now_ms)
             edge_ms = now_ms + EDGE_MS
             is_behind = 0 < planned.next_ms <= edge_ms
             planned.planned_ms = max(planned.planned_ms, record.appended_ms - 1) if is_behind else edge_ms
         planned.schedule, planned.next_ms = record.offset, 0
         if schedule and timetable and not schedule.paused:
-            _extend(step, name, schedule, timetable, planned, now_ms)
+            _extend(step, name, schedule, timetable, planned)
         self._put(step, name, planned, record.value)
 
-    def _cancel(self, step: Step, name: bytes, planned: Planned, now_ms: int) -> None:
+    def _cancel(self, step: Step, name: bytes, planned: Planned) -> None:
         """Cancel the dropped runs that are due soon, and forget those that are over."""
-        left = []
+        left, now_ms = [], step.now_ms
         for run_ms in _runs(planned.dropped_ms):
             if run_ms <= now_ms:
                 # Nobody was there to cancel it, so it has fired.
@@ -283,9 +303,9 @@ class Plans:
         step.entries[name] = _packed(0, told, value)
 
 
-def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned, now_ms: int) -> None:
+def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned) -> None:
     """Ask for the runs behind those that are planned, as far as they are to be known by now."""
-    schedule_id = name.decode()
+    schedule_id, now_ms = name.decode(), step.now_ms
     through_ms = now_ms + AHEAD_MS + _stride_ms(name)
     asked, dropped = list(_runs(planned.asked_ms)), set(_runs(planned.dropped_ms))
     after_ms, next_ms = planned.planned_ms, None
@@ -360,6 +380,8 @@ def _wake_ms(planned: Planned, *, is_deleted: bool) -> int:
 def _check_id(name: bytes) -> None:
     if not name or not is_text(name):
         raise ScheduleError("the key is the schedule's id: give a text that is not empty", field="key")
+    if name.startswith(OWN_KEYS):
+        raise ScheduleError("an id does not begin with a zero byte: give another one", field="key")
 
 
 def _runs(differences: Iterable[int]) -> Iterable[int]:

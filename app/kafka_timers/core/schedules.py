@@ -8,6 +8,7 @@ from bisect import bisect_right
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Protocol
+from zoneinfo import ZoneInfo
 
 import xxhash
 from google.protobuf.message import DecodeError
@@ -36,9 +37,12 @@ __all__ = [
     "due_ms",
     "future_of_run",
     "instant_text",
+    "next_runs",
     "run_id",
     "schedule_from",
+    "times_text",
     "timetable_of",
+    "zone_in",
 ]
 
 LEAST_EVERY_MS = 1000
@@ -237,3 +241,42 @@ def future_of_run(schedule_id: str, schedule: Schedule, run_ms: int, number: int
         future.headers.add(key=name, value=told.encode())
     future.MergeFrom(schedule.callback)
     return future
+
+
+def next_runs(schedule: Schedule, after_ms: int, count: int) -> list[int]:
+    """
+    Return the first *count* runs of *schedule* later than *after_ms*, or all if there are fewer.
+
+    Raises:
+        ScheduleError: it is none, or has no run at all.
+    """
+    timetable, found = timetable_of(schedule), list[int]()
+    run_ms = timetable.next_after(after_ms)
+    if run_ms is None and not after_ms:
+        raise ScheduleError("it never runs: give other times", field=schedule.WhichOneof("when") or "when")
+    while run_ms is not None and len(found) < count:
+        found.append(run_ms)
+        run_ms = timetable.next_after(run_ms)
+    return found
+
+
+def zone_in(schedule: Schedule) -> ZoneInfo:
+    """
+    Return the time zone in which *schedule* is read; UTC if it has no cron expression.
+
+    Raises:
+        ScheduleError: there is no such zone.
+    """
+    return zone_of(schedule.cron.zone or "UTC").info
+
+
+def times_text(schedule: Schedule) -> str:
+    """Return when *schedule* runs, in words."""
+    match schedule.WhichOneof("when"):
+        case "cron":
+            return f"{schedule.cron.expression} in {schedule.cron.zone or 'UTC'}"
+        case "interval":
+            return f"every {schedule.interval.every_ms / 1000:g} s"
+        case "instants":
+            return f"{len(schedule.instants.at_ms)} moments"
+    return ""

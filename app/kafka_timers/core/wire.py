@@ -138,11 +138,18 @@ class Topics:
     sealed: str = "timer-sealed"
     rejected: str = "timer-rejected"
     replies: str = "timer-reply"
+    schedules: str = "timer-schedule"
+    planned: str = "timer-planned"
 
     @classmethod
     def of(cls, prefix: str) -> Self:
         """Return the names with *prefix* before each."""
         return cls(*(prefix + name for name in dataclasses.astuple(cls())))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Those without which no timer fires; the others are for recurring ones."""
+        return tuple(name for name in dataclasses.astuple(self) if name not in (self.schedules, self.planned))
 
     def __contains__(self, topic: object) -> bool:
         return topic in dataclasses.astuple(self)

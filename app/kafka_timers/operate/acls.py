@@ -11,6 +11,7 @@ from kafka_timers.adapters import KEEPINGS, adapter_group, added_group, door_top
 from kafka_timers.broker.lake_group import lake_group
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import SettingsError
+from kafka_timers.planner import planner_group
 
 __all__ = ["PROCESSES", "Acl", "acls_of"]
 
@@ -88,6 +89,11 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("worker", topics.oscillator, "ticks", _READ, _CONFIGS)
     allow("worker", topics.sealed, "seals", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
+    allow("worker", topics.schedules, "recurring timers", _READ, _CONFIGS)
+    allow("worker", topics.planned, "how far they are planned", _READ, _WRITE, _CONFIGS)
+    planners = planner_group(group)
+    allow("worker", planners, "planning of recurring timers", _READ, of="group")
+    allow("worker", f"{planners}.", "planning of recurring timers", _WRITE, of="transactional-id", is_prefix=True)
     allow("worker", topics.replies, "answers to cancels and moves", _WRITE, _CONFIGS)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("worker", name, "callbacks", _WRITE, _CONFIGS, is_prefix=is_prefix)
@@ -133,6 +139,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow(process, group, "doors' lag", "Describe", of="group", is_prefix=True)
 
     allow("client", topics.requests, "requests", _WRITE)
+    allow("client", topics.schedules, "recurring timers", _READ, _WRITE)
     allow("client", topics.sealed, "how many partitions are served", _READ)
     allow("client", topics.replies, "answers to cancels and moves", _READ)
     return found

@@ -36,6 +36,8 @@ from kafka_timers.core.callbacks import Target
 from kafka_timers.core.tick_clock import TickRead, tick_second
 from kafka_timers.core.wire import FORMAT, Topics, number_in
 from kafka_timers.errors import BrokerError, SettingsError, WorkerError
+from kafka_timers.planner.metrics import PlannerMetrics
+from kafka_timers.planner.planner import SchedulePlanner
 from kafka_timers.probes import Probes
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.end_offsets import EndOffsets
@@ -150,6 +152,8 @@ class Worker:
             ]
             if horizon_s := self._settings.horizon_s:
                 chores.append(watch_lake(cluster, self._settings.topic_prefix, horizon_s, self.metrics.lake_closed))
+            if not self._settings.no_planner:
+                chores.append(self._planner(ports).run())
             tasks = [asyncio.create_task(chore) for chore in chores]
             stack.push_async_callback(cancel, tasks)
             membership = asyncio.create_task(self._belong(ports, stop))
@@ -315,6 +319,21 @@ class Worker:
             AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
             for name, topic in named
         ]
+
+    def _planner(self, ports: Ports) -> SchedulePlanner:
+        settings = self._settings
+        outlet = Outlet(ports.names.requests, ports.rejects.home, ports.rejects.topic, ports.rejects.target)
+        return SchedulePlanner(
+            settings.kafka,
+            settings.topic_prefix,
+            settings.group,
+            settings.session_timeout_s,
+            settings.transaction_timeout_s,
+            outlet,
+            ports.gate,
+            PlannerMetrics(self.metrics.registry),
+            self._clock,
+        )
 
     async def _keep_house(self, lookup: TopicLookup, stores: Stores) -> None:
         while True:

@@ -109,7 +109,7 @@ def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int
     Raises:
         TopicsError: a topic is missing or has fewer, the two numbers differ, or nothing tells which of several it is.
     """
-    if missing := [topic for topic in dataclasses.astuple(topics) if topic not in found]:
+    if missing := [topic for topic in topics.needed if topic not in found]:
         raise TopicsError(f"missing: {', '.join(missing)}. Create them with kafka-timers topics create")
     aligned = {topic: found[topic] for topic in (topics.requests, topics.oscillator, topics.sealed)}
     if sealed_with and wanted and sealed_with != wanted:

@@ -1,0 +1,17 @@
+"""
+Recurring timers: schedules become requests, a minute and more before they are due.
+
+    planner     has the partitions of timer-schedule that the group gives to this process
+    partition   plans the schedules of one partition
+    metrics     what a planner counts
+    process     `kafka-timers planner`
+
+Which runs are asked for is decided in `core.planning`. Workers run a planner beside their owners.
+"""
+
+__all__ = ["planner_group"]
+
+
+def planner_group(group: str) -> str:
+    """Return the consumer group in which the planners of the workers' *group* share schedules."""
+    return f"{group}.planner"

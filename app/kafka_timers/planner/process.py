@@ -1,0 +1,90 @@
+"""`kafka-timers planner`: a process that plans schedules and does nothing else."""
+
+import asyncio
+import dataclasses
+import signal
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from kafka_timers.adapters.passing import Outlet
+from kafka_timers.broker.cluster import Cluster
+from kafka_timers.broker.seals import served_counts
+from kafka_timers.broker.topics import answering
+from kafka_timers.clock import HostClock
+from kafka_timers.core.callbacks import Target
+from kafka_timers.core.wire import Topics
+from kafka_timers.errors import TopicsError
+from kafka_timers.planner.metrics import PlannerMetrics
+from kafka_timers.planner.planner import SchedulePlanner
+from kafka_timers.probes import Probes
+from kafka_timers.settings import PlannerSettings
+from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.worker.start import tried
+from kafka_timers.worker.targets import TopicLookup
+from kafka_timers.worker.tasks import cancel
+
+__all__ = ["run"]
+
+
+def run(settings: PlannerSettings) -> None:
+    """
+    Plan schedules until SIGTERM or SIGINT.
+
+    Raises:
+        KafkaTimersError: the planner cannot start; the text says why.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(signum, stop.set)
+        await _run(settings, stop)
+
+    asyncio.run(main())
+
+
+async def _run(settings: PlannerSettings, stop: asyncio.Event) -> None:
+    registry, clock, planner = CollectorRegistry(), HostClock(), None
+
+    def unready() -> list[str]:
+        return planner.problems() if planner else [f"no broker answers at {settings.kafka} yet"]
+
+    metrics = PlannerMetrics(registry)
+    probes = Probes(settings.host, settings.port, registry, list, unready)
+    await probes.start()
+    try:
+        outlet = await tried(partial(_outlet, settings), stop, gives_up=True)
+        if outlet is None:
+            return
+        planner = SchedulePlanner(
+            settings.kafka,
+            settings.topic_prefix,
+            settings.group,
+            settings.session_timeout_s,
+            settings.transaction_timeout_s,
+            outlet,
+            PriorityGate(),
+            metrics,
+            clock,
+        )
+        tasks = [asyncio.create_task(planner.run()), asyncio.create_task(stop.wait())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await cancel(tasks)
+    finally:
+        await probes.stop()
+
+
+async def _outlet(settings: PlannerSettings) -> Outlet:
+    """Return where requests go: the partitions that are served."""
+    topics = Topics.of(settings.topic_prefix)
+    served = (await served_counts(settings.kafka, settings.topic_prefix)).get(topics.requests, 0)
+    async with answering(settings.kafka), Cluster.open(settings.kafka) as cluster:
+        found = await TopicLookup(cluster, topics, "*", HostClock()).look_up([topics.requests, topics.rejected])
+    requests, rejected = found[topics.requests], found[topics.rejected]
+    if not isinstance(requests, Target) or not isinstance(rejected, Target) or not served:
+        raise TopicsError(
+            f"topic {topics.requests} or {topics.rejected} cannot be written to ({requests}, {rejected}): make the "
+            "service's topics with `kafka-timers topics create`, and give planners the rights of workers"
+        )
+    return Outlet(topics.requests, dataclasses.replace(requests, partitions=served), topics.rejected, rejected)
