@@ -19,7 +19,10 @@ from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(ROOT.glob("docs/*.md")),
+]
 OPERATE, WIRE, README, MIGRATE, DESIGN = (
     ROOT / name for name in ("docs/operate.md", "docs/wire.md", "README.md", "docs/migrate.md", "docs/design.md")
 )
@@ -168,6 +171,7 @@ def test_newcomers_find_every_target_of_make() -> None:
         "test",
         "test-wheel",
         "test-deploy",
+        "docs",
         "mutants",
         "lint",
         "proto",
