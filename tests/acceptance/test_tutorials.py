@@ -31,7 +31,7 @@ class Page:
     def __init__(self, name: str, service: Service, folder: Path, **replaced: str) -> None:
         self._service, self._folder = service, folder
         text = (DOCS / f"{name}.md").read_text()
-        for file, code in re.findall(r"[Ss]ave this as `([\w.]+)`.*?^```python\n(.*?)^```$", text, re.M | re.S):
+        for file, code in re.findall(r"[Ss]ave\s+this\s+as\s+`([\w.]+)`.*?^```python\n(.*?)^```$", text, re.M | re.S):
             for old, new in ({WorkerSettings.bootstrap: service.bootstrap} | replaced).items():
                 code = code.replace(old, new)
             (folder / file).write_text(code)
