@@ -14,7 +14,7 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check pythons mutants test test-wheel test-deploy lint proto proto-released bench bench-questions bench-lake soak rolling chaos chaos-lake faults java
+.PHONY: help run check pythons mutants test test-wheel test-deploy docs lint proto proto-released bench bench-questions bench-lake soak rolling chaos chaos-lake faults java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-deploy: $(INSTALLED) java ## Check chart, images and alarms, some half an h
 	test -x $(TOOLS)/helm || { echo 'Making Helm, once'; GOBIN=$(TOOLS) go install helm.sh/helm/v4/cmd/helm@$(HELM_VERSION); } && \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test-deploy]' && \
 	HELM=$(TOOLS)/helm $(BIN)/pytest tests/deploy
+
+docs: $(INSTALLED) ## Build the pages of docs/ as a site, and check all its links; the first page is build/docs/site/index.html
+	$(BIN)/python docs/site/build.py build/docs
 
 lint: $(INSTALLED) ## Check format, lint, types and that proto/ breaks no client
 	$(BIN)/ruff format --check

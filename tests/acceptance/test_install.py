@@ -280,10 +280,11 @@ def test_the_sources_have_what_each_target_of_make_needs(built: tuple[Path, Path
     # What others left behind in a checkout is in no archive.
     wanted &= tracked() or wanted
     assert wanted <= names
-    assert {"Makefile", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"} <= names
+    assert {"Makefile", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"} <= names
     assert {name.partition("/")[0] for name in names} == {
         *("app", "deploy", "docs", "examples", "oscillator", "proto", "tests"),
-        *(".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "PKG-INFO", "README.md", "pyproject.toml"),
+        *(".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "PKG-INFO", "README.md"),
+        *("SECURITY.md", "pyproject.toml"),
     }
 
 

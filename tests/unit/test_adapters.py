@@ -15,6 +15,8 @@ from kafka_timers.core.wire import Callback, Future, Header
 
 SECOND = 1_893_456_000
 TIMESTAMP_MS = 1_607_918_336_789
+# Adapters that pass a record's own headers on. A schedule of sky-uk has those of its callback in the value.
+WITH_HEADERS = [name for name in ADAPTERS if name != "skyuk"]
 
 
 @dataclass
@@ -101,7 +103,7 @@ def test_of_headers_that_share_a_name_the_first_counts() -> None:
     assert [value for name, value in headers_of(future) if name == "scheduler-epoch"] == [b"1893456000", b"1"]
 
 
-@pytest.mark.parametrize("adapter", ["etf1", "headers", "countdown", "karafka", "timebridge"])
+@pytest.mark.parametrize("adapter", WITH_HEADERS)
 def test_what_an_earlier_callback_was_told_does_not_travel_on(adapter: str) -> None:
     """A receiver that schedules its callback again sends the service's headers along."""
     stale: SourceHeaders = (("timer-request", b"0:1"), ("timer-id", b"old"))
@@ -393,7 +395,7 @@ def test_callback_keys_of_any_bytes_and_tombstones_are_taken(adapter: str, recor
 # --- what comes round ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("adapter", ["etf1", "headers", "countdown", "karafka", "timebridge"])
+@pytest.mark.parametrize("adapter", WITH_HEADERS)
 def test_a_record_that_comes_round_is_counted_and_refused_in_the_end(adapter: str) -> None:
     """As a schedule whose callback goes to a door's own topic does."""
     good = GOOD[adapter]

@@ -11,6 +11,7 @@ import pytest
 from grpc_tools import protoc
 from prometheus_client import CollectorRegistry
 
+import kafka_timers
 from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Refusal
 from kafka_timers.core.refused import Reason
@@ -19,7 +20,10 @@ from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted(ROOT.glob("docs/*.md")),
+]
 OPERATE, WIRE, README, MIGRATE, DESIGN = (
     ROOT / name for name in ("docs/operate.md", "docs/wire.md", "README.md", "docs/migrate.md", "docs/design.md")
 )
@@ -168,6 +172,7 @@ def test_newcomers_find_every_target_of_make() -> None:
         "test",
         "test-wheel",
         "test-deploy",
+        "docs",
         "mutants",
         "lint",
         "proto",
@@ -184,6 +189,31 @@ def test_newcomers_find_every_target_of_make() -> None:
     assert told == known
     assert {"make run", "make test"} == set(re.findall(r"^make .*$", README.read_text(), re.MULTILINE))
     assert re.findall(r"^make .*$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE) == ["make test", "make lint"]
+
+
+def test_ci_runs_under_each_python_that_the_package_promises() -> None:
+    classifiers = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    workflow = ROOT / ".github/workflows/ci.yml"
+    if not workflow.exists():
+        pytest.skip("not a git checkout")
+    matrix = re.search(r"python: \[(.*)\]", workflow.read_text())
+    assert matrix is not None
+    assert re.findall(r'"([^"]+)"', matrix[1]) == classifiers
+    assert "bash .ci/run\n" in workflow.read_text()
+
+
+def test_contributors_find_every_file_that_they_are_told_of() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    paths = re.findall(r"`(?:\S+ )?((?:app|tests|docs|deploy|proto|\.ci)/[\w./-]*)", text)
+    missing = {path for path in paths if not (ROOT / path).exists()}
+    assert missing == {"app/kafka_timers/adapters/other.py"}
+    targets = set(re.findall(r"`make ([a-z-]+)`", text))
+    assert targets <= set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    chart = (ROOT / "deploy/chart/Chart.yaml").read_text()
+    assert re.findall(r"^(?:version|appVersion): (.+)$", chart, re.MULTILINE) == [kafka_timers.__version__] * 2
 
 
 def test_newcomers_find_every_folder() -> None:

@@ -1,0 +1,141 @@
+"""The pages that teach run as they stand: their programs and commands, in their order, and they print what is shown."""
+
+import asyncio
+import re
+import shlex
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+
+from programs import running
+from service import LIMIT_S, Service
+
+from kafka_timers.settings import WorkerSettings, env_name
+
+DOCS = Path(__file__).parents[2] / "docs"
+# The fixtures do what these lines do.
+_ENVIRONMENT = ("make run", "source .venv/bin/activate", "export KAFKA_TIMERS_BOOTSTRAP=kafka:9092")
+
+
+class Page:
+    """
+    A page, its programs as files in *folder*, with the address of *service*.
+
+    Attributes:
+        commands: in the order of the page.
+        outputs: what it shows of the outputs of these, each a block.
+    """
+
+    def __init__(self, name: str, service: Service, folder: Path, **replaced: str) -> None:
+        self._service, self._folder = service, folder
+        text = (DOCS / f"{name}.md").read_text()
+        for file, code in re.findall(r"[Ss]ave\s+this\s+as\s+`([\w.]+)`.*?^```python\n(.*?)^```$", text, re.M | re.S):
+            for old, new in ({WorkerSettings.bootstrap: service.bootstrap} | replaced).items():
+                code = code.replace(old, new)
+            (folder / file).write_text(code)
+        blocks = re.findall(r"^( *)```(\w+)\n(.*?)^ *```$", text, re.M | re.S)
+        assert len([kind for _, kind, _ in blocks if kind == "python"]) == len(list(folder.glob("*.py")))
+        self.outputs = [code for _, kind, code in blocks if kind == "text"]
+        lines = [line.strip() for _, kind, code in blocks if kind == "console" for line in code.splitlines()]
+        self.commands = [line for line in lines if line not in _ENVIRONMENT]
+
+    def start(self, command: str) -> AbstractAsyncContextManager[Process]:
+        """Have one of the page's commands running."""
+        assert command in self.commands
+        words = shlex.split(command)
+        program = ["-m", "kafka_timers", *words[1:]] if words[0] == "kafka-timers" else words[1:]
+        # The workers of a test are in a group of its own.
+        env = {env_name("bootstrap"): self._service.bootstrap, env_name("group"): "workers", "PYTHONUNBUFFERED": "1"}
+        return running(sys.executable, *program, cwd=self._folder, COLUMNS="400", PYTHONPATH=_python_path(), **env)
+
+    async def run(self, command: str, code: int = 0) -> str:
+        """Return what one of the page's commands prints until it ends."""
+        async with self.start(command) as process:
+            said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
+        assert process.returncode == code, said.decode()
+        return said.decode()
+
+
+def _python_path() -> str:
+    """Return where this process finds the packages, for one that runs in another folder."""
+    return ":".join(path for path in sys.path if path)
+
+
+async def lines(process: Process, *wanted: str) -> None:
+    """Wait until *process* has printed all lines that match one of *wanted*, in any order."""
+    assert process.stdout is not None
+    left, seen = list(wanted), []
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while left and (line := (await process.stdout.readline()).decode()):
+                seen.append(line)
+                found = [pattern for pattern in left if re.fullmatch(pattern, line.rstrip())]
+                for pattern in found[:1]:
+                    left.remove(pattern)
+    except TimeoutError:
+        pass
+    assert not left, f"no line {left}: {''.join(seen)}"
+
+
+def like(shown: str) -> Sequence[str]:
+    """Return patterns for the lines of a block, whose milliseconds and seconds may be others."""
+    escaped = (re.escape(line).replace(r"\ ", " ") for line in shown.splitlines())
+    return [re.sub(r"(?<= )\d+(?= ms| *$)", r"\\d+", line) for line in escaped]
+
+
+async def test_the_first_timer_fires_and_the_next_one_is_cancelled(plain_service: Service, tmp_path: Path) -> None:
+    page = Page("first-timer", plain_service, tmp_path)
+    assert page.commands == [
+        *("python receive.py", "python ask.py", "python cancel.py"),
+        *("kafka-timers status", "kafka-timers find deadline-8"),
+    ]
+    _, waits, fires, callback, cancelled = page.outputs
+    async with page.start("python receive.py") as receiver:
+        await lines(receiver, *like(waits))
+        asked = await page.run("python ask.py")
+        assert re.fullmatch("".join(like(fires)), asked.rstrip())
+        await lines(receiver, *like(callback))
+    assert await page.run("python cancel.py") == cancelled
+    assert "all is well" in await page.run("kafka-timers status")
+    assert "cancelled" in await page.run("kafka-timers find deadline-8")
+
+
+async def test_an_order_that_is_paid_does_not_expire(plain_service: Service, tmp_path: Path) -> None:
+    page = Page("cancel-on-payment", plain_service, tmp_path, **{"TIME_TO_PAY_S = 1800": "TIME_TO_PAY_S = 4"})
+    assert page.commands == ["python shop.py", "python -m pytest test_shop.py"]
+    assert await page.run("python shop.py") == page.outputs[0]
+
+
+async def test_the_shop_is_tested_without_waiting(plain_service: Service, tmp_path: Path) -> None:
+    page = Page("cancel-on-payment", plain_service, tmp_path)
+    # What pytest-asyncio says of a setting that only this repository's own tests have.
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
+    assert "2 passed" in await page.run("python -m pytest test_shop.py")
+
+
+async def test_an_order_that_fails_comes_again_and_is_given_up_in_the_end(
+    plain_service: Service, tmp_path: Path
+) -> None:
+    page = Page("retry-with-backoff", plain_service, tmp_path, **{"first=1,": "first=0.2,"})
+    assert page.commands[:3] == ["python topics.py", "python worker.py", "python produce.py"]
+    await page.run("python topics.py")
+    async with AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(page.start("python worker.py"))
+        await lines(worker, "ready")
+        await page.run("python produce.py")
+        await lines(worker, *map(re.escape, page.outputs[0].splitlines()), *[r"b'8' comes again"] * 3, "b'8' given up")
+    assert "the mail server is down" in await page.run(page.commands[3])
+
+
+async def test_the_commands_of_the_checklist_find_a_service_that_is_well(
+    plain_service: Service, tmp_path: Path
+) -> None:
+    page = Page("production-checklist", plain_service, tmp_path)
+    said = {command: await page.run(command) for command in page.commands}
+    assert [command.split()[1] for command in said] == [
+        *("capacity", "topics", "topics", "acls", "rejected", "send", "status"),
+    ]
+    assert "all topics are as they should be" in said["kafka-timers topics check"]
+    assert "all is well" in said["kafka-timers status"]
