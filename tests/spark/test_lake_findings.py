@@ -17,6 +17,7 @@ from kafka_timers.lake.callbacks import (
     strange,
     stranger_findings,
 )
+from kafka_timers.lake.comparison import named_by
 from kafka_timers.lake.findings import checked, expected, gaps, seal_findings, unpromoted
 from kafka_timers.lake.outcomes import intervals_of, outcomes_of, totals
 from kafka_timers.lake.schema import AUDIT_SECONDS, REQUESTS, SEALS
@@ -310,3 +311,11 @@ def test_spark_counts_a_callback_as_python_does(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(*record, 3, 41) for record in records], columns)
     found = [row[0] for row in frame.select(hash_of_record()).collect()]
     assert found == [callback_hash(key, value, named(told)) for key, value, told in records]
+
+
+def test_requests_that_many_findings_name_are_all_found(spark: SparkSession) -> None:
+    """Of many partitions they have the same offsets, and more than are looked up one by one."""
+    named = spark.range(3_600).selectExpr("int(id % 6) as partition", "floor(id / 6) as offset")
+    found = named_by(named.withColumn("value", F.lit(1)), named)
+    assert found.count() == 3_600
+    assert named_by(named, named.where("offset < 100")).count() == 600

@@ -1,6 +1,5 @@
 """Recurring timers as services use them, in memory."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,8 +13,8 @@ NOW_S = 1_792_843_200
 
 
 @pytest.fixture
-async def timers() -> AsyncIterator[InMemoryTimers]:
-    yield InMemoryTimers(ManualClock(NOW_S))
+def timers() -> InMemoryTimers:
+    return InMemoryTimers(ManualClock(NOW_S))
 
 
 @pytest.fixture

@@ -232,6 +232,14 @@ def _callback_options(needs_topic: bool, topic_help: str) -> Iterable[Callable[[
     )
 
 
+def content_options(command: _Function) -> _Function:
+    """Give *command* the options that say what a callback is, and not when it fires; see `content_of`."""
+    # Of the others the last two are --at and --in.
+    for option in list(_callback_options(True, "topic of the callbacks; it must exist"))[:-2]:
+        command = option(command)
+    return command
+
+
 def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], dict[str, Any]]:
     """
     Return when the callback of `callback_options` fires, and what it is, as `TimerClient.at` takes it.
@@ -242,9 +250,16 @@ def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], 
     Returns:
         A function that gives the time, counting --in from the call; and the keyword arguments.
     """
-    delay_ms, when, value = given.pop("delay_ms"), given.pop("when"), given["value"]
+    delay_ms, when = given.pop("delay_ms"), given.pop("when")
     if (delay_ms is None) == (when is None):
         raise click.UsageError("give either --in or --at")
+    content = content_of(given)
+    return (lambda: moment_after(delay_ms / 1000, HostClock().wall_s()) / 1000 if when is None else when), content
+
+
+def content_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return *given*, the values of `content_options` and others, as `TimerClient.at` takes them."""
+    value = given["value"]
     given["value"] = sys.stdin.buffer.read() if value == "-" else argument_bytes(value)
     if given.pop("tombstone"):
         if value:
@@ -260,7 +275,7 @@ def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], 
             raise click.UsageError(f"--key-base64 {key_base64!r} is not base64: {error}") from error
     elif given["key"] is not None:
         given["key"] = argument_bytes(given["key"])
-    return (lambda: moment_after(delay_ms / 1000, HostClock().wall_s()) / 1000 if when is None else when), given
+    return given
 
 
 def moment_given(delay_ms: int | None, when: datetime | float | None) -> int | None:

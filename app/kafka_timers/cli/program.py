@@ -43,6 +43,7 @@ from kafka_timers.cli.render import (
     status_table,
 )
 from kafka_timers.cli.running import check_installed, instance_in, log_to_stderr, needs, wait_for, with_instance
+from kafka_timers.cli.schedules import schedule
 from kafka_timers.client.request import Outcome
 from kafka_timers.clock import HostClock
 from kafka_timers.console.settings import ConsoleSettings
@@ -62,7 +63,7 @@ from kafka_timers.operate.find import find as read_timers
 from kafka_timers.operate.health import problems_of
 from kafka_timers.operate.status import read_status
 from kafka_timers.operate.watch import watching
-from kafka_timers.settings import OscillatorSettings, WorkerSettings
+from kafka_timers.settings import OscillatorSettings, PlannerSettings, WorkerSettings
 
 __all__ = ["main", "program"]
 
@@ -145,6 +146,22 @@ def oscillator(**given: Any) -> None:
     settings = OscillatorSettings(**given)
     log_to_stderr(settings.log_level)
     sys.exit(run(settings))
+
+
+@program.command()
+@options_of(PlannerSettings)
+def planner(**given: Any) -> None:
+    """
+    Plan recurring timers, and do nothing else.
+
+    Each worker has a planner beside it. Start planners of their own if you want
+    them apart, and give the workers --no-planner.
+    """
+    with needs("worker"):
+        from kafka_timers.planner.process import run
+    settings = PlannerSettings(**given)
+    log_to_stderr(settings.log_level)
+    run(settings)
 
 
 @program.command()
@@ -362,7 +379,7 @@ def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, *
 program.add_command(lake)
 for command in LAKE_JOBS:
     lake.add_command(command)
-for command in (*ASKING, *PENDING, *REJECTED, *PROOFS):
+for command in (schedule, *ASKING, *PENDING, *REJECTED, *PROOFS):
     program.add_command(command)
 
 

@@ -32,7 +32,7 @@ from kafka_timers.lake.tables import read, root_of
 from kafka_timers.lake.time_range import TimeRange
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Comparison"]
+__all__ = ["Comparison", "named_by"]
 
 # Callbacks are read from this long before the time range, where an early one may lie, until this long behind its
 # end, or behind its last seal.
@@ -127,12 +127,12 @@ class Comparison:
         else:
             requests = read(self._spark, root_of(self._settings), REQUESTS)
             yield wrong.where(F.col("kind") != "content")
-            yield differences(wrong, records, _named_by(requests, wrong.where(F.col("kind") == "content")))
+            yield differences(wrong, records, named_by(requests, wrong.where(F.col("kind") == "content")))
         yield disordered(self._judged, received)
         strangers = within.keep(strange(outcomes, received, self._first, self._last))
         if not strangers.isEmpty():
             requests = read(self._spark, root_of(self._settings), REQUESTS)
-            asked = _named_by(requests, strangers)
+            asked = named_by(requests, strangers)
             yield stranger_findings(strangers, asked, within.intervals, self._first, self._last)
         if late_ms is not None:
             yield late_callbacks(self._judged, received, late_ms)
@@ -183,10 +183,10 @@ def _names(rows: DataFrame, name: Column) -> set[str]:
     return {row[0] for row in rows.where(name.isNotNull()).select(name).distinct().collect()}
 
 
-def _named_by(requests: DataFrame, rows: DataFrame) -> DataFrame:
+def named_by(requests: DataFrame, rows: DataFrame) -> DataFrame:
     """Return those of *requests* that *rows* name, such that Delta passes over files by what it knows of offsets."""
     named = rows.select("partition", "offset").distinct()
-    offsets = sorted({row[0] for row in named.select("offset").limit(_NAMED_MAX + 1).collect()})
+    offsets = sorted({row[0] for row in named.select("offset").distinct().limit(_NAMED_MAX + 1).collect()})
     if len(offsets) > _NAMED_MAX:
         low, high = named.agg(F.min("offset"), F.max("offset")).collect()[0]
         near = requests.where(F.col("offset").between(low, high))

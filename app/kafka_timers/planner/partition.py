@@ -139,8 +139,13 @@ class PlannedPartition:
         filling = Filling(self._producer.new_batch)
         told = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
         filling.add(self._topics.planned, self._number, self._wall_ms(), _TAKEOVER_KEY, told.SerializeToString())
-        await self._commit(filling)
-        return self._producer.offset_of(self._topics.planned, self._number)
+        [(ready, topic, to)] = filling.all()
+        self._producer.begin()
+        self._producer.send(ready, topic, to)
+        await self._producer.flush()
+        offset = self._producer.offset_of(topic, to)
+        await self._producer.commit()
+        return offset
 
     async def _read(self, topic: str, end: int, take: Callable[[SourceRecord], None]) -> int:
         """Hand the records before offset *end* over, and return the offset behind them."""
