@@ -1,12 +1,12 @@
 """
-What can be set, one frozen dataclass per process.
+The settings of the processes, as one frozen dataclass per process.
 
-Each field is at the same time a command line option (`session_timeout_s` is `--session-timeout-s`) and an environment
-variable (`KAFKA_TIMERS_SESSION_TIMEOUT_S`). `from_env` is for those who start a process from Python; the command line
-builds its options from the same fields.
+Each field is also a command line option (`session_timeout_s` is `--session-timeout-s`) and an environment variable
+(`KAFKA_TIMERS_SESSION_TIMEOUT_S`). Use `from_env` to start a process from Python. The command line builds its options
+from the same fields.
 
-A field declares its bounds (`setting`), and `objection` judges a value by them, wherever the value comes from. A
-`validate` checks no more than how fields fit each other.
+A field declares its bounds with `setting`. `objection` checks a value against them, wherever the value comes from.
+`validate` only checks fields against each other.
 """
 
 import dataclasses
@@ -40,9 +40,9 @@ __all__ = [
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _PORT_MAX = 65_535
-# For longer no broker lets a transaction be open or a member be silent, unless its own settings have been raised.
+# By default, brokers refuse a longer transaction timeout and a longer session timeout.
 _TRANSACTION_MAX_S, _SESSION_MAX_S = 900, 1_800
-# As an empty address Python would take all of the host's.
+# Python would take an empty address for all addresses of the host.
 _HOST_MISSING = "give an address of this host, or 0.0.0.0 for all of them"
 
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
@@ -66,20 +66,20 @@ def setting(
     Args:
         default: the default; its type is the type of the field.
         help: one line of help, for the command line.
-        least: the smallest number that is taken.
-        above: a number that is too small by itself; every larger one is taken.
-        most: the largest number that is taken.
-        choices: the only texts that are taken; without any, all are.
-        is_list: the text is a comma separated list, of which the command line takes one item at a time.
-        if_empty: what to give instead of an empty text; an empty text is taken where this is empty.
-        why: the reason for the bounds, put behind the sentence that names them.
+        least: the smallest allowed number.
+        above: every allowed number is larger than this one.
+        most: the largest allowed number.
+        choices: the allowed texts; empty allows all.
+        is_list: whether the text is a comma separated list. The command line then takes one item at a time.
+        if_empty: advice for an empty text; if the advice is empty, an empty text is allowed.
+        why: the reason for the bounds, added to the sentence that names them.
     """
     declared = {"least": least, "above": above, "most": most, "choices": choices, "is_list": is_list}
     return dataclasses.field(default=default, metadata={"help": help, "if_empty": if_empty, "why": why, **declared})
 
 
 def bounds_of(field: "dataclasses.Field[Any]") -> str:
-    """Return which numbers *field* takes, such as `1 to 256`, or which texts; empty where it takes all."""
+    """Return the numbers or texts that *field* allows, such as `1 to 256`; empty if it allows all."""
     least, above, most, choices = (field.metadata[name] for name in ("least", "above", "most", "choices"))
     if choices:
         return f"{', '.join(choices[:-1])} or {choices[-1]}"
@@ -91,9 +91,9 @@ def bounds_of(field: "dataclasses.Field[Any]") -> str:
 
 
 def objection(field: "dataclasses.Field[Any]", value: object) -> str:
-    """Return what to give instead of *value*, which *field* does not take; empty if it takes it."""
+    """Return advice for a *value* that *field* does not allow; empty if it allows the value."""
     kind = type(field.default)
-    # A whole number is a number to everybody. True is one to Python alone.
+    # An int may stand for a float. A bool may not stand for an int, although Python allows it.
     kinds = (int, float) if kind is float else kind
     if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
         return f"give {_KINDS[kind]}"
@@ -109,7 +109,7 @@ def _is_within(field: "dataclasses.Field[Any]", value: object) -> bool:
     least, above, most, choices = (field.metadata[name] for name in ("least", "above", "most", "choices"))
     if not isinstance(value, int | float):
         return not choices or value in choices
-    # Neither infinity nor what is not a number is any time or size, whatever the bounds.
+    # Infinity and NaN are never a time or a size, even without bounds.
     if isinstance(value, float) and not math.isfinite(value):
         return False
     is_low = (least is not None and value < least) or (above is not None and value <= above)
@@ -117,7 +117,7 @@ def _is_within(field: "dataclasses.Field[Any]", value: object) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether *host* names this host alone, whatever a resolver says."""
+    """Return whether *host* is `localhost` or a loopback address; no resolver is asked."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -125,7 +125,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_in(address: str) -> str:
-    """Return the host of `host:port`, or of `[host]:port` as one with colons is written."""
+    """Return the host of `host:port`, or of `[host]:port` for an IPv6 address."""
     return address[1:].partition("]")[0] if address.startswith("[") else address.partition(":")[0]
 
 
@@ -139,7 +139,7 @@ def _flag(text: str) -> bool:
 
 
 class _Settings:
-    """What all processes share: reading the environment, and checking fields against each other."""
+    """Base of all settings: reads the environment, and checks fields against each other."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ, **given: object) -> Self:
@@ -147,7 +147,7 @@ class _Settings:
         Return settings from *env*, overridden by *given*.
 
         Raises:
-            SettingsError: a value is not of its field's type or out of its bounds, or fields contradict each other.
+            SettingsError: a value has the wrong type or is out of bounds, or fields contradict each other.
         """
         values = dict(given)
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # every subclass is a dataclass
@@ -179,19 +179,21 @@ class _Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings(_Settings):
-    """Settings of whatever talks to an instance of the service."""
+    """Settings of every process that talks to an instance of the service."""
 
     bootstrap: str = setting("127.0.0.1:9092", "Kafka brokers, host:port, comma separated")
-    kafka_config: str = setting("", "file that says how to connect: TLS, SASL and client id; empty is plain text")
-    topic_prefix: str = setting("", "put before the names of the service's own topics, one prefix per instance")
+    kafka_config: str = setting(
+        "", "file with the login settings: TLS, SASL and client id; empty connects in plain text"
+    )
+    topic_prefix: str = setting("", "prefix of the names of the service's own topics, one per instance")
 
     @cached_property
     def kafka(self) -> Kafka:
         """
-        Where Kafka is, and how to log in; read once.
+        The brokers, and how to log in to them; read once.
 
         Raises:
-            SettingsError: the file cannot be read, or it or the environment does not fit.
+            SettingsError: the file cannot be read, or the file or the environment has a wrong setting.
         """
         return Kafka.of(self.bootstrap, self.kafka_config)
 
@@ -202,7 +204,7 @@ class KafkaSettings(_Settings):
         Raises:
             SettingsError: names the clash.
         """
-        self.kafka  # noqa: B018  # tells what is wrong with it
+        self.kafka  # noqa: B018  # raises if it is wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,20 +213,20 @@ class OscillatorSettings(KafkaSettings):
 
     replica: int = setting(
         0,
-        "rank of this replica; replica r waits r x 250 ms for a tick before it emits it",
+        "rank of this replica; replica r waits r x 250 ms, then writes the ticks that are still missing",
         least=0,
         most=3,
         why="a later one could not emit within its second",
     )
-    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on", if_empty=_HOST_MISSING)
-    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none", least=0, most=_PORT_MAX)
+    host: str = setting("127.0.0.1", "address for /metrics, /livez and /readyz", if_empty=_HOST_MISSING)
+    port: int = setting(0, "port for /metrics, /livez and /readyz; 0 serves none", least=0, most=_PORT_MAX)
     catch_up_s: int = setting(
-        3600, "seconds missed while no oscillator ran that are emitted one by one at start", least=1
+        3600, "most seconds to catch up on after a time without ticks; earlier ones are left out", least=1
     )
     max_clock_skew_s: float = setting(
-        2.0, "clocks of host and broker further apart silence and alarm the oscillator", above=0
+        2.0, "seconds that the clocks of host and broker may differ; above it, no tick is written", above=0
     )
-    log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
+    log_level: str = setting("info", "lowest level of messages to log", choices=_LOG_LEVELS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,45 +234,41 @@ class WorkerSettings(KafkaSettings):
     """Settings of one worker process."""
 
     group: str = setting(
-        "kafka-timers", "consumer group of all workers of this service", if_empty="give the name of a consumer group"
+        "kafka-timers", "consumer group of all workers of an instance", if_empty="give the name of a consumer group"
     )
     data_dir: str = setting(
-        "kafka-timers-data", "folder of this worker's stores; no two workers share one", if_empty="give a folder"
+        "kafka-timers-data", "folder of this worker's stores; each worker needs its own", if_empty="give a folder"
     )
-    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on", if_empty=_HOST_MISSING)
-    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none", least=0, most=_PORT_MAX)
+    host: str = setting("127.0.0.1", "address for /metrics, /livez and /readyz", if_empty=_HOST_MISSING)
+    port: int = setting(0, "port for /metrics, /livez and /readyz; 0 serves none", least=0, most=_PORT_MAX)
     processes: int = setting(
         1,
-        "workers to run on this host, each with a folder in the data folder and a port: the given one, the next, …",
+        "workers to run on this host; each has its own folder in the data folder, and takes the next port",
         least=1,
         most=256,
         why="the number of cores of this host at most",
     )
-    query_host: str = setting(
-        "127.0.0.1", "address to answer questions about waiting timers on", if_empty=_HOST_MISSING
-    )
+    query_host: str = setting("127.0.0.1", "address for questions about waiting timers", if_empty=_HOST_MISSING)
     query_port: int = setting(
         0,
-        "port to answer questions about waiting timers on, as `kafka-timers list` asks them; 0 answers none",
+        "port for questions about waiting timers, such as those of `kafka-timers list`; 0 answers none",
         least=0,
         most=_PORT_MAX,
     )
-    query_address: str = setting(
-        "", "host name or address at which those who ask reach this worker; empty is --query-host"
-    )
-    query_token_file: str = setting("", "file with the token that whoever asks has to show")
-    query_certificate: str = setting("", "PEM file to answer with over TLS, the chain of certificates included")
-    query_key: str = setting("", "PEM file of its key; empty is the same file")
-    query_client_ca: str = setting("", "PEM file of who has signed the certificates of those who may ask")
+    query_address: str = setting("", "host name or address at which others ask this worker; empty is --query-host")
+    query_token_file: str = setting("", "file with the token that each question must show")
+    query_certificate: str = setting("", "PEM file with the certificate for TLS and its chain")
+    query_key: str = setting("", "PEM file with the key of that certificate; empty is the same file")
+    query_client_ca: str = setting("", "PEM file of the authority that signed the certificates of clients that may ask")
     partitions: int = setting(
         0,
-        "serve the first so many partitions of timer-request; 0 serves as many as the last seals tell, or all if "
-        "nothing is sealed yet",
+        "number of partitions of timer-request to serve, from the first on; 0 takes the number from the last seals, or "
+        "all partitions if nothing is sealed yet",
         least=0,
     )
     guarantee: str = setting(
         "exactly-once",
-        "exactly-once needs receivers that read committed; at-least-once saves the transactions and may repeat "
+        "exactly-once needs receivers that read committed records; at-least-once saves the transactions and may repeat "
         "callbacks after a crash, a takeover or a pause",
         choices=("exactly-once", "at-least-once"),
     )
@@ -282,31 +280,33 @@ class WorkerSettings(KafkaSettings):
     )
     door: str = setting(
         "",
-        "take in what another scheduler's users write to a topic, as NAME=TOPIC, comma separated; the names are "
+        "read another scheduler's requests from a topic, as NAME=TOPIC, comma separated; the names are "
         + ", ".join(DOORS),
         is_list=True,
     )
     door_grace_s: int = setting(
         -1,
-        "what a door finds longer past its second is rejected instead of fired; -1 fires it however late it is",
+        "seconds past its second after which a door rejects a record; -1 never rejects a record for being late",
         least=-1,
     )
     door_history: str = setting(
-        "", "topic on which what the door etf1 has fired is written once more, as etf1's HISTORY_TOPIC; empty is none"
+        "", "topic for a copy of each schedule that the door etf1 has fired, as etf1's HISTORY_TOPIC; empty is none"
     )
     door_header: str = setting(
         "",
-        "header by which the door headers is told something, as WHAT=HEADER, comma separated; WHAT is one of "
+        "header in which the door headers finds a field, as WHAT=HEADER, comma separated; WHAT is one of "
         + ", ".join(NAMES),
         is_list=True,
     )
-    door_require_caller: bool = setting(False, "the door countdown rejects records without CALLER_SERVICE")
+    door_require_caller: bool = setting(
+        False, "let the door countdown reject records without the header CALLER_SERVICE"
+    )
     door_caller_limit: int = setting(
-        0, "most countdowns of one caller in a second of one partition of the topic; 0 is no limit", least=0
+        0, "most countdowns of one caller per second and partition of the topic; 0 is no limit", least=0
     )
     horizon_s: int = setting(
         0,
-        "requests due later than this after they were made are left to the lake; 0 leaves none to it",
+        "timers that wait longer than this many seconds are left to the lake; 0 leaves none to it",
         least=0,
         most=SECOND_LIMIT,
         why="no timer is due later",
@@ -314,31 +314,35 @@ class WorkerSettings(KafkaSettings):
     no_planner: bool = setting(False, "leave recurring timers to processes of `kafka-timers planner`")
     session_timeout_s: float = setting(
         6.0,
-        "silence after which the other workers take over this one's partitions",
+        "seconds of silence after which other workers take over the partitions of this one",
         least=1,
         most=_SESSION_MAX_S,
         why="brokers refuse more by default (group.max.session.timeout.ms)",
     )
-    max_clock_skew_s: float = setting(2.0, "ticks further ahead of the broker's clock are refused and alarmed", above=0)
-    fence_wait_s: float = setting(5.0, "longest wait at a tick for requests accepted before it to be read", least=0)
+    max_clock_skew_s: float = setting(
+        2.0, "seconds that a tick may be ahead of the broker's clock; a tick further ahead is refused", above=0
+    )
+    fence_wait_s: float = setting(5.0, "most seconds to wait at a tick for the requests accepted before it", least=0)
     instant_every_ms: int = setting(
-        5, "least milliseconds between two moments of a second at which timers fire; 0 fires at ticks alone", least=0
+        5, "shortest time between two moments at which timers fire, in milliseconds; 0 fires at ticks alone", least=0
     )
     seal_every_s: int = setting(5, "seconds between seals while nothing is due", least=1)
-    slice_rows: int = setting(25_000, "most callbacks in one transaction; a larger second is fired in slices", least=1)
+    slice_rows: int = setting(25_000, "most callbacks in one transaction; a larger second fires in slices", least=1)
     slice_bytes: int = setting(16 << 20, "most bytes of requests in one transaction", least=1)
     arm_bytes: int = setting(
-        64 << 20, "most bytes of requests whose callbacks are built before their tick comes; 0 builds none", least=0
+        64 << 20, "most bytes of requests whose callbacks are built before their tick; 0 builds none", least=0
     )
     transaction_timeout_s: float = setting(
         10.0,
-        "after it the broker aborts the transaction of a dead worker",
+        "seconds after which the broker aborts the transaction of a dead worker",
         least=1,
         most=_TRANSACTION_MAX_S,
         why="brokers refuse more by default (transaction.max.timeout.ms)",
     )
-    stalled_after_s: float = setting(10.0, "seconds without progress after which a partition turns health red", above=0)
-    log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
+    stalled_after_s: float = setting(
+        10.0, "seconds without progress after which a partition turns /readyz red", above=0
+    )
+    log_level: str = setting("info", "lowest level of messages to log", choices=_LOG_LEVELS)
 
     def validate(self) -> None:
         """
@@ -392,35 +396,37 @@ class PlannerSettings(KafkaSettings):
     """Settings of a process that plans recurring timers and does nothing else."""
 
     group: str = setting(
-        "kafka-timers", "consumer group of the workers of this service", if_empty="give the name of a consumer group"
+        "kafka-timers", "consumer group of the workers of this instance", if_empty="give the name of a consumer group"
     )
-    host: str = setting("127.0.0.1", "address to serve /metrics, /livez and /readyz on", if_empty=_HOST_MISSING)
-    port: int = setting(0, "port to serve /metrics, /livez and /readyz on; 0 serves none", least=0, most=_PORT_MAX)
+    host: str = setting("127.0.0.1", "address for /metrics, /livez and /readyz", if_empty=_HOST_MISSING)
+    port: int = setting(0, "port for /metrics, /livez and /readyz; 0 serves none", least=0, most=_PORT_MAX)
     session_timeout_s: float = setting(
         6.0,
-        "silence after which other planners take over this one's partitions",
+        "seconds of silence after which other planners take over the partitions of this one",
         least=1,
         most=_SESSION_MAX_S,
         why="brokers refuse more by default (group.max.session.timeout.ms)",
     )
     transaction_timeout_s: float = setting(
         10.0,
-        "after it the broker aborts the transaction of a dead planner",
+        "seconds after which the broker aborts the transaction of a dead planner",
         least=1,
         most=_TRANSACTION_MAX_S,
         why="brokers refuse more by default (transaction.max.timeout.ms)",
     )
-    log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
+    log_level: str = setting("info", "lowest level of messages to log", choices=_LOG_LEVELS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuerySettings(KafkaSettings):
-    """Settings of whoever asks workers which timers wait."""
+    """Settings of every process that asks workers for waiting timers."""
 
-    query_token_file: str = setting("", "file with the token that the workers want to see")
-    query_ca: str = setting("", "PEM file of who has signed the certificates of the workers; empty is the system's")
-    query_certificate: str = setting("", "PEM file to show to the workers, the chain of certificates included")
-    query_key: str = setting("", "PEM file of its key; empty is the same file")
+    query_token_file: str = setting("", "file with the token that the workers ask for")
+    query_ca: str = setting(
+        "", "PEM file of the authority that signed the workers' certificates; empty is the system's"
+    )
+    query_certificate: str = setting("", "PEM file with your certificate for the workers, and its chain")
+    query_key: str = setting("", "PEM file with the key of that certificate; empty is the same file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,20 +435,20 @@ class LakeSettings(KafkaSettings):
 
     lake: str = setting(
         "kafka-timers-lake",
-        "where the tables lie: a folder, or a URI such as s3a://bucket/timers",
+        "location of the tables: a folder, or a URI such as s3a://bucket/timers",
         if_empty="give a folder or a URI for the tables",
     )
     horizon_s: int = setting(
         86_400,
-        "the --horizon-s of the workers, or less: what is due later is promoted to them",
+        "seconds before its due time that a far timer goes back to the workers: their --horizon-s, or less",
         least=1,
         most=SECOND_LIMIT,
         why="no more than the workers have",
     )
     master: str = setting(
-        "", "Spark master; empty takes that of spark-submit or of spark-defaults.conf, else all cores of this machine"
+        "", "Spark master; empty takes that of spark-submit or spark-defaults.conf, or else all cores of this machine"
     )
     packages: str = setting(
         "", "Maven coordinates of the Kafka connector and of Delta, comma separated; empty takes the tested ones"
     )
-    log_level: str = setting("info", "least severe messages to log", choices=_LOG_LEVELS)
+    log_level: str = setting("info", "lowest level of messages to log", choices=_LOG_LEVELS)

@@ -1,5 +1,5 @@
 """
-What can be set of the console.
+The settings of the console.
 """
 
 import dataclasses
@@ -27,22 +27,18 @@ class ConsoleSettings(QuerySettings):
     group: str = _as_workers_have("group")
     allowed_topics: str = _as_workers_have("allowed_topics")
     seal_every_s: int = _as_workers_have("seal_every_s")
-    host: str = setting("127.0.0.1", "address to serve on", if_empty="give an address of this host")
-    port: int = setting(8074, "port to serve on", least=1, most=_PORT_MAX)
-    certificate: str = setting("", "PEM file to serve HTTPS with, the chain of certificates included")
-    key: str = setting("", "PEM file of its key; empty is the same file")
-    writable: bool = setting(False, "let those who need no token ask for timers and change them, not only look")
-    token_file: str = setting(
-        "", "file of those who may come, a line each: `read` or `operate`, a token, and who has it"
-    )
-    user_header: str = setting("", "header in which a proxy tells who comes; needs proxy")
-    proxy: str = setting("", "address of that proxy; what others put in the header counts for nothing")
-    operators: str = setting("", "users of that header who may change timers, comma separated", is_list=True)
-    door_history: str = setting(
-        "", "topic that etf1's admin GUI is told to read the history from; as --door-history of the workers"
-    )
+    host: str = setting("127.0.0.1", "address of the console", if_empty="give an address of this host")
+    port: int = setting(8074, "port of the console", least=1, most=_PORT_MAX)
+    certificate: str = setting("", "PEM file with the certificate for HTTPS and its chain; empty serves HTTP")
+    key: str = setting("", "PEM file with the key of that certificate; empty is the same file")
+    writable: bool = setting(False, "let users of this host ask for timers and change them without a token")
+    token_file: str = setting("", "file with a line for each user: `read` or `operate`, a token, and a name")
+    user_header: str = setting("", "header in which your proxy names the user; needs --proxy")
+    proxy: str = setting("", "address of that proxy; the header counts for nothing from any other address")
+    operators: str = setting("", "users named in that header that may change timers, comma separated", is_list=True)
+    door_history: str = setting("", "topic from which etf1's admin GUI reads the history; the same as for the workers")
     allowed_hosts: str = setting(
-        "", "names by which this is reached, beside the address and localhost; comma separated", is_list=True
+        "", "names by which clients reach the console, beside its address and localhost, comma separated", is_list=True
     )
     log_level: str = _as_workers_have("log_level")
 

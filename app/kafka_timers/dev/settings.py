@@ -1,5 +1,5 @@
 """
-What can be set of `kafka-timers dev`.
+The settings of `kafka-timers dev`.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kafka_timers.settings import KafkaSettings, setting
 __all__ = ["DevSettings"]
 
 _PORT_MAX = 65_535
-# The fewest brokers of which one may be lost.
+# With three brokers you can lose one.
 _REPLICAS = 3
 
 
@@ -19,37 +19,37 @@ _REPLICAS = 3
 class DevSettings(KafkaSettings):
     """Settings of `kafka-timers dev`, which runs everything on this machine."""
 
-    bootstrap: str = setting("", "Kafka brokers to use, host:port, comma separated; empty brings a Kafka along")
+    bootstrap: str = setting("", "Kafka brokers to use, host:port, comma separated; empty starts a Kafka")
     folder: str = setting(
-        ".kafka-timers", "folder of Kafka's data, the worker's stores and all logs", if_empty="give a folder"
+        ".kafka-timers", "folder for Kafka's data, the worker's stores and all logs", if_empty="give a folder"
     )
-    fresh: bool = setting(False, "delete first what earlier runs left in the folder")
-    partitions: int = setting(4, "partitions of topics that do not exist yet; existing ones keep theirs", least=1)
+    fresh: bool = setting(False, "delete the data of earlier runs in the folder first")
+    partitions: int = setting(4, "partitions of topics that do not exist yet; existing topics keep theirs", least=1)
     brokers: int = setting(
-        1, "brokers of the Kafka that is brought along: 1, or 3 that replicate to each other", least=1, most=_REPLICAS
+        1, "brokers of the Kafka that it starts: 1, or 3 that replicate to each other", least=1, most=_REPLICAS
     )
     port: int = setting(
         9092,
-        "port of the Kafka that is brought along; three brokers have this and the next two",
+        "port of the Kafka that it starts; three brokers take this and the next two",
         least=1,
         most=_PORT_MAX,
     )
     worker_port: int = setting(8070, "port of the worker's /metrics, /livez and /readyz", least=1, most=_PORT_MAX)
     oscillator_port: int = setting(
         8071,
-        "the same of the first oscillator; the second has the next port",
+        "port of the first oscillator's /metrics, /livez and /readyz; the second takes the next port",
         least=1,
         most=_PORT_MAX - 1,
         why="the second oscillator has the next port",
     )
-    query_port: int = setting(
-        8073, "port at which the worker answers questions about waiting timers", least=1, most=_PORT_MAX
-    )
-    console_port: int = setting(8074, "port of the console, where a browser shows all of it", least=1, most=_PORT_MAX)
-    lake_port: int = setting(8075, "port of /metrics of the lake's job, with lake", least=1, most=_PORT_MAX)
-    lake: bool = setting(False, "leave timers that are due later than in a minute to a lake, kept in the folder")
+    query_port: int = setting(8073, "port of the worker for questions about waiting timers", least=1, most=_PORT_MAX)
+    console_port: int = setting(8074, "port of the console; open it in a browser", least=1, most=_PORT_MAX)
+    lake_port: int = setting(8075, "port of the lake job's /metrics; needs --lake", least=1, most=_PORT_MAX)
+    lake: bool = setting(False, "leave timers that wait longer than a minute to a lake, which lies in the folder")
     door: str = setting(
-        "headers=timers", "as of the worker; its topics are made if they do not exist yet", is_list=True
+        "headers=timers",
+        "read another scheduler's requests from a topic, as NAME=TOPIC, comma separated; missing topics are created",
+        is_list=True,
     )
 
     def validate(self) -> None:
@@ -87,5 +87,5 @@ class DevSettings(KafkaSettings):
 
     @property
     def ports(self) -> list[int]:
-        """Ports of the brokers that are brought along."""
+        """The ports of the brokers that `kafka-timers dev` starts."""
         return list(range(self.port, self.port + self.brokers))

@@ -1,5 +1,5 @@
 """
-What can be set of the lake's jobs that run all the time.
+The settings of the lake's jobs that run all the time.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ class RunningSettings(LakeSettings):
 
     host: str = setting(
         "127.0.0.1",
-        "address to serve /metrics, /livez and /readyz on",
+        "address for /metrics, /livez and /readyz",
         if_empty="give an address of this host, or 0.0.0.0 for all of them",
     )
     port: int = setting(
         0,
-        "port to serve /metrics, /livez and /readyz on; 0 serves none, nor does --once",
+        "port for /metrics, /livez and /readyz; 0 serves none, and neither does --once",
         least=0,
         most=_PORT_MAX,
     )
