@@ -440,7 +440,7 @@ class LakeSettings(KafkaSettings):
     )
     horizon_s: int = setting(
         86_400,
-        "seconds before its due time that a far timer goes back to the workers: their --horizon-s, or less",
+        "how many seconds before they are due far timers go back to the workers; at most their --horizon-s",
         least=1,
         most=SECOND_LIMIT,
         why="no more than the workers have",

@@ -1,5 +1,5 @@
 """
-docs/cli.md is the program's own help. After a change of the command line: `python tests/unit/test_cli_docs.py`.
+docs/cli.md is the program's own help. After you change the command line, run `python tests/unit/test_cli_docs.py`.
 """
 
 import dataclasses
@@ -21,25 +21,36 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 INTRODUCTION = """\
 # Command line
 
-What `kafka-timers COMMAND --help` prints, at one glance; this page is made from it by `tests/unit/test_cli_docs.py`.
+This page has the help of each command, as `kafka-timers COMMAND --help` prints it. `tests/unit/test_cli_docs.py`
+generates it from the program.
 
-Exit codes: 0 all is well, 1 something failed or is wrong (one line on the standard error says what), 2 wrong usage; of
-`cancel` and `move` also 3 too late; of these, `find`, `next` and `fire-now` 4 no such timer is known; of `send`,
-`cancel`, `move`, `fire-now` and `redrive` 5 a condition did not hold; of `verify` 3 the proof does not hold. With
-`--json` the standard output holds JSON and nothing else: one document, or for `watch`, `list` and `rejected` one per
-line. Keys and values that are not UTF-8 go to
-`key_base64` and `value_base64` there.
+| exit code | means | of |
+|---|---|---|
+| 0 | all is well | all commands |
+| 1 | the command failed, or found a problem. If it failed, the standard error has one line about it | all commands |
+| 2 | wrong usage | all commands |
+| 3 | too late: the timer fires or has fired | `cancel`, `move` |
+| 3 | the proof does not hold | `verify` |
+| 3 | the audit has findings | `lake audit` |
+| 3 | a replayed second or a published day differs | `lake replay`, `lake publish-chain --check` |
+| 3 | far requests came back late, or cannot be promoted | `lake promote --once` |
+| 4 | no such timer is known | `cancel`, `move`, `find`, `next`, `fire-now` |
+| 4 | no record matches | `lake cancel`, `lake move`, `lake forget` |
+| 5 | a condition did not hold | `send`, `cancel`, `move`, `fire-now`, `redrive` |
+
+With `--json`, you get JSON and nothing else on the standard output: one document, or for `watch`, `list` and `rejected`
+one document per line. Keys and values that are not UTF-8 are in `key_base64` and `value_base64`.
 """
 
 
 def page() -> str:
-    """Return what docs/cli.md must hold."""
+    """Return the text that docs/cli.md must have."""
     sections = [f"## {path}\n\n```text\n{text}\n```\n" for path, text in helps(program, "kafka-timers")]
     return "\n".join([INTRODUCTION, *sections])
 
 
 def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
-    """Yield path and help of *command* and of all below it, 80 columns wide wherever this runs."""
+    """Yield path and help of *command* and of its subcommands, 80 columns wide on any terminal."""
     context = click.Context(command, info_name=name, parent=parent, terminal_width=80, **command.context_settings)
     yield context.command_path, command.get_help(context)
     for below in command.list_commands(context) if isinstance(command, click.Group) else ():

@@ -1,13 +1,15 @@
 """
 The program `kafka-timers`.
 
-    program   the group of all commands, and those about processes, topics and the service as a whole
+    program   the group of all commands, and the commands for processes, topics and the service as a whole
     lake      `kafka-timers lake …`
-    asking    asks for timers and changes them
-    pending   which timers wait
-    proofs    proofs of what became of a timer
-    rejected  what was refused, and sending it again
-    options   options and types of values that commands share
+    lake_jobs `kafka-timers lake land` and `lake promote`, which run all the time
+    asking    commands that ask for timers and change them
+    pending   commands that show waiting timers
+    proofs    commands that prove the fate of a timer
+    rejected  commands that show refused requests and send them again
+    options   shared options and the types of their values
     render    tables and lines for people
+    rows      rows of the lake as a table or as CSV
     running   logging, event loop and missing extras
 """

@@ -1,6 +1,7 @@
 """
-`kafka-timers send`, `move`, `cancel` and `fire-now`: they ask for timers and change them. Each is a request of the
-`TimerClient`, and most are answered by the worker.
+`kafka-timers send`, `move`, `cancel` and `fire-now`: commands that ask for timers and change them.
+
+Each command makes a request with `TimerClient`. The worker answers most of them.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ASKING", "EXIT_CODES", "answers_to", "show_answers"]
 
-# What commands exit with, by the outcome.
+# Exit code of a command, by the outcome.
 EXIT_CODES = {
     Outcome.CANCELLED: 0,
     Outcome.MOVED: 0,
@@ -49,7 +50,7 @@ EXIT_CODES = {
     Outcome.UNKNOWN: 4,
     Outcome.IGNORED: 5,
 }
-# Of many calls so many are under way at once.
+# Most calls that run at once.
 _AT_ONCE = 500
 _SHOWN = 10
 
@@ -62,14 +63,18 @@ _SHOWN = 10
 @json_option
 def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **given: Any) -> None:
     """
-    Schedule one callback, by --in or by --at.
+    Schedule one callback, with --in or --at.
 
-    With --timer-id it takes the place of the pending timer of that id.
+    With --timer-id, the new timer replaces the pending timer of that id.
 
-    Add --if-absent, and the timer stands only if its id is not known: none is
-    pending, and an hour has passed since the second of the last one. Where it
-    does not, the command exits with 5, and nothing has changed. Repeat the
-    command if you are not sure that it was accepted.
+    With --if-absent, you get a timer only if its id is not known: no timer of
+    the id is pending, and the second of its last timer was more than an hour
+    ago. So you can repeat the command if you are not sure that it worked.
+
+    \b
+    Exit codes:
+      0  the timer is accepted
+      5  with --if-absent: the id is known, and nothing has changed
     """
     when, callback = callback_of(given)
     if if_absent and callback["timer_id"] is None:
@@ -99,20 +104,23 @@ def send(kafka: Kafka, topic_prefix: str, as_json: bool, if_absent: bool, **give
 @json_option
 def move(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool, **given: Any) -> None:
     """
-    Move the pending timer ID, by --in or by --at.
+    Move the pending timer ID, with --in or --at.
 
-    Without --topic it keeps its topic, key, value, token and headers. Exits
-    with 0 if it was moved, and with 5 if no timer of this id is pending; then
-    nothing has changed.
+    Without --topic, the timer keeps its topic, key, value, token and headers.
+    If no timer of the ID is pending, nothing changes.
 
-    With --topic nothing of it is kept: give key, value and the rest anew. The
-    new timer stands in any case. Exits with 0 if the earlier one does not fire
-    any more, with 3 if it was too late for that, so that both fire, and with 4
-    if no timer of this id is known. With 1 nothing is known of the earlier one,
-    and the line on the standard error says whether the new one stands.
+    With --topic, the new timer keeps nothing of the earlier one: give its key,
+    value and the rest again. You get the new timer in any case. Add
+    --if-pending to get it only if it replaces a pending timer.
 
-    With --if-pending the new timer stands only where it replaces a pending one.
-    Where it does not, the command exits with 5, and nothing has changed.
+    \b
+    Exit codes:
+      0  the timer was moved; the earlier one does not fire
+      1  no answer about the earlier timer; the standard error says whether
+         the new timer stands
+      3  with --topic: too late, so both timers fire
+      4  with --topic: no timer of this ID is known; the new timer stands
+      5  no timer of this ID is pending, and nothing has changed
     """
     when, callback = callback_of(given)
 
@@ -141,13 +149,13 @@ def _show_new(timer_id: str, answer: Answer, as_json: bool) -> NoReturn:
     "--where",
     type=Where(),
     multiple=True,
-    help="instead of IDs: topic=, key=, id-prefix=, from=, to=; repeatable",
+    help="in place of IDs: topic=, key=, id-prefix=, from=, to=; repeatable",
 )
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="with --where: at most so many"
+    "--limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="with --where: most timers to cancel"
 )
-@click.option("--dry-run", is_flag=True, help="with --where: show what would be cancelled, and cancel nothing")
-@click.option("--yes", is_flag=True, help="with --where: do not ask")
+@click.option("--dry-run", is_flag=True, help="with --where: show the timers that match, and cancel nothing")
+@click.option("--yes", is_flag=True, help="with --where: do not ask before cancelling")
 @json_option
 def cancel(
     timer_ids: Sequence[str],
@@ -161,24 +169,27 @@ def cancel(
     **given: Any,
 ) -> None:
     """
-    Take back the pending timers with these IDs.
+    Cancel the pending timers with these IDs.
 
-    Exits with 0 if none of them fires any more, with 3 if it is too late for
-    one, so that it fires or has fired, with 4 if one is not known: never seen,
-    or its second more than an hour ago. With --if-pending it exits with 0 if
-    it has taken all of them back itself, and with 5 if one was not pending. Of
-    several codes it is the highest, but 1 if an answer is missing; the standard
-    error says which.
-
-    With --where it takes back all timers for which that holds, as in
+    With --where, cancel all waiting timers that match every condition:
 
     \b
       kafka-timers cancel --where topic=reminders --where id-prefix=cust-7-
 
-    It asks the workers for them, as `kafka-timers list` does, shows some of
-    them, and asks you. Each is taken back only if it still is the one that was
-    shown. Those without a timer id cannot be. Where more than --limit match,
-    nothing is cancelled.
+    It looks them up as `kafka-timers list` does, shows you some of them, and
+    asks you before it cancels. It cancels a timer only if it still is the one
+    that was found. It cannot cancel timers without a timer id. If more than
+    --limit match, it cancels nothing.
+
+    \b
+    Exit codes (of several timers, the highest; 1 comes before all others):
+      0  no timer fires; with --if-pending: this command cancelled all of them
+      1  an answer is missing, or a partition is unknown; the standard error
+         says which
+      3  too late: a timer fires or has fired
+      4  an ID is not known: it was never used, or its second was more than an
+         hour ago; or no timer matches --where
+      5  with --if-pending or --where: a timer was not pending any more
     """
     if bool(timer_ids) == bool(where):
         raise click.UsageError("give IDs or --where")
@@ -215,7 +226,7 @@ def cancel(
 def _matching(
     given: Mapping[str, Any], where: Mapping[str, Any], limit: int
 ) -> tuple[list[Mapping[str, Any]], dict[int, str]]:
-    """Return the timers that wait and match, and why nothing is known of a partition."""
+    """Return the waiting timers that match, and the reason for each partition that did not answer."""
     waiting: list[Mapping[str, Any]] = []
     unknown: dict[int, str] = {}
 
@@ -233,7 +244,7 @@ def _matching(
 
 
 def _preview(waiting: Sequence[Mapping[str, Any]], named: int) -> None:
-    """Tell people which timers match, beside what programs read."""
+    """Show on the standard error, for people, the timers that match."""
     if waiting:
         Console(stderr=True).print(pending_table(waiting[:_SHOWN]))
     more = len(waiting) - _SHOWN
@@ -243,7 +254,7 @@ def _preview(waiting: Sequence[Mapping[str, Any]], named: int) -> None:
 
 
 async def answers_to(calls: Sequence[Coroutine[Any, Any, Answer]]) -> list[Answer | KafkaTimersError]:
-    """Return the answers to *calls*, or why there is none, in their order."""
+    """Return the answer to each of *calls*, or the error in place of it, in their order."""
     answers: list[Answer | KafkaTimersError] = []
     for start in range(0, len(calls), _AT_ONCE):
         for answer in await asyncio.gather(*calls[start : start + _AT_ONCE], return_exceptions=True):
@@ -254,7 +265,7 @@ async def answers_to(calls: Sequence[Coroutine[Any, Any, Answer]]) -> list[Answe
 
 
 def show_answers(names: Sequence[str], answers: Sequence[Answer | KafkaTimersError], *, as_json: bool) -> int:
-    """Show the *answers* to calls about *names*, and return the exit code."""
+    """Show the *answers* to calls about the timer ids *names*, and return the exit code."""
     shown, codes = [], []
     for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, KafkaTimersError):
@@ -276,12 +287,16 @@ def show_answers(names: Sequence[str], answers: Sequence[Answer | KafkaTimersErr
 @json_option
 def fire_now(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     """
-    Have the pending timer ID fire now.
+    Fire the pending timer ID now.
 
-    It is moved there as it is, and only if it still is the one that was found,
-    so nothing fires twice. Exits with 0 if it fires now, with 4 if no timer of
-    this id waits, and with 5 if the one that did was cancelled or moved or has
-    fired meanwhile; then nothing has changed.
+    It moves the timer to the present moment, unchanged, and only if the timer
+    still is the one that it found. So nothing fires twice.
+
+    \b
+    Exit codes:
+      0  the timer fires now
+      4  no timer of this ID waits
+      5  it was cancelled, was moved or has fired meanwhile; nothing has changed
     """
 
     async def ask() -> Answer | None:

@@ -1,4 +1,4 @@
-"""The command line of the lake: `kafka-timers lake …`. Spark is imported by the command that runs on it."""
+"""The commands `kafka-timers lake …`. A command imports Spark when it runs."""
 
 import asyncio
 import dataclasses
@@ -31,9 +31,9 @@ __all__ = ["lake", "reads", "session_of"]
 
 log = logging.getLogger(__name__)
 
-# What finds that not all is as it should be exits with.
+# Exit code of a command that finds a problem.
 _WRONG = 3
-# What `lake cancel` and `lake move` exit with when there is nothing to ask for.
+# Exit code of `lake cancel`, `lake move` and `lake forget` if no record matches.
 _NONE = 4
 
 _SAMPLE_ROWS = 10
@@ -45,14 +45,14 @@ class _Second(When):
 
 
 def reads(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give *command* the settings of a job that reads the lake and takes horizons from seals."""
+    """Give *command* the settings of a job that reads the lake. It needs no horizon, since the seals have it."""
     return options_of(
         LakeSettings, "lake", "bootstrap", "kafka_config", "topic_prefix", "master", "packages", "log_level"
     )(command)
 
 
 def _time_range(ends: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return what gives a command the options that say which seconds it is about; without any these go to *ends*."""
+    """Return a decorator that gives a command a time range; *ends* is the help on the default end."""
     last = click.option("--to", "last", type=_Second(), help=f"end, as --from  [default: {ends}]")
     first = click.option(
         "--from",
@@ -65,16 +65,16 @@ def _time_range(ends: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 @click.group()
 def lake() -> None:
-    """Far timers, audit and SQL, on Spark."""
+    """Keep far timers, audit all timers, and ask in SQL, on Spark."""
 
 
 @lake.command()
 @options_of(LakeSettings)
 def optimize(**given: Any) -> None:
     """
-    Merge small files, and sort what comes due next.
+    Merge small files, and sort the requests that come due next.
 
-    May run beside land and promote; once a day is enough.
+    Run it once a day. It may run beside land and promote.
     """
     with needs("lake"):
         from kafka_timers.lake.maintain import optimize as run
@@ -88,13 +88,14 @@ def optimize(**given: Any) -> None:
     "--keep-days",
     type=click.IntRange(min=1),
     required=True,
-    help="days that requests stay after they were due, seals and rejected ones after they were written",
+    help="days to keep requests after they were due, and seals and rejected requests after they were written",
 )
 def expire(keep_days: int, **given: Any) -> None:
     """
-    Delete what was done long ago.
+    Delete timers that were done long ago.
 
-    Nothing goes that may fire yet, nor what tells that something does not.
+    It keeps every timer that may still fire, and every record that shows that a
+    timer does not fire.
     """
     with needs("lake"):
         from kafka_timers.lake.maintain import expire as run
@@ -106,17 +107,18 @@ def expire(keep_days: int, **given: Any) -> None:
 @click.argument("query")
 @options_of(LakeSettings)
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
-@click.option("--csv", "as_csv", is_flag=True, help="as CSV with a line of names")
+@click.option("--csv", "as_csv", is_flag=True, help="print CSV with a line of names instead of a table")
 @json_option
 def sql(query: str, limit: int, as_csv: bool, as_json: bool, **given: Any) -> None:
     """
-    Ask QUERY, a SELECT in Spark's SQL.
+    Run QUERY, a SELECT in Spark's SQL, and show its rows.
 
-    There are all tables of the lake, of the requests those that are pending,
-    fired, cancelled or ignored, as far as has been landed, and their lateness
-    by topic and hour. docs/lake.md has the columns; times are in UTC. Rows that
-    are wider than the terminal are shown a column a line. In JSON and CSV bytes
-    that are not UTF-8 go to COLUMN_base64.
+    You can query all tables of the lake, and the views pending, fired,
+    cancelled, ignored and lateness. They know the landed records and nothing
+    newer. docs/lake.md lists the columns. Times are in UTC.
+
+    If rows are wider than your terminal, each column is a line. In JSON and
+    CSV, bytes that are not UTF-8 are in COLUMN_base64.
     """
     if as_csv and as_json:
         raise click.UsageError("give one of --csv and --json")
@@ -139,8 +141,8 @@ def sql(query: str, limit: int, as_csv: bool, as_json: bool, **given: Any) -> No
         click.echo(f"there are more than these {limit} rows: give a larger --limit", err=True)
 
 
-_where_option = click.option("--where", required=True, help="condition in SQL over the columns of the view pending")
-_yes_option = click.option("--yes", is_flag=True, help="do not ask")
+_where_option = click.option("--where", required=True, help="condition in SQL on the columns of the view pending")
+_yes_option = click.option("--yes", is_flag=True, help="do not ask before acting")
 
 
 @lake.command()
@@ -151,9 +153,10 @@ def cancel(where: str, yes: bool, **given: Any) -> None:
     """
     Cancel the pending timers that match a condition.
 
-    Shows how many these are and some of them, and asks. A cancel is about the
-    last request of its timer id, as far as has been landed, and comes too late
-    for one that is due by then. Exits with 4 if none can be cancelled.
+    It shows you how many match and some of them, and asks before it cancels. It
+    knows the landed requests, and cancels the last request of each timer id. A
+    cancel is too late for a timer that is due by then. It exits with 4 if no
+    timer can be cancelled.
     """
     _ask_of_all(where, yes, LakeSettings(**given), None, None)
 
@@ -167,18 +170,18 @@ def _to_second(_context: click.Context, _option: click.Parameter, given: str | N
 
 @lake.command()
 @_where_option
-@click.option("--to", "to_s", callback=_to_second, help="when they fire instead: ISO 8601 with a zone, or UNIX seconds")
-@click.option("--by", "by_s", type=int, help="seconds by which they fire later; a negative number is earlier")
+@click.option("--to", "to_s", callback=_to_second, help="new time of the timers: ISO 8601 with a zone, or UNIX seconds")
+@click.option("--by", "by_s", type=int, help="seconds to move the timers by; a negative number is earlier")
 @_yes_option
 @options_of(LakeSettings)
 def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any) -> None:
     """
-    Give the pending timers that match a condition another second.
+    Move the pending timers that match a condition.
 
-    Shows how many these are and some of them, and asks. Each is published anew
-    with all that it had, and takes the place of the last request of its timer
-    id, as far as has been landed; of one that is due by then, both fire. Exits
-    with 4 if none can be moved.
+    Give --to or --by. It shows you how many match and some of them, and asks before it moves them.
+    It knows the landed requests. It publishes each timer again, unchanged but
+    for the time, and this replaces the last request of its timer id. If a timer
+    is due by then, both fire. It exits with 4 if no timer can be moved.
     """
     if (to_s is None) == (by_s is None):
         raise click.UsageError("give either --to or --by")
@@ -186,7 +189,7 @@ def move(where: str, to_s: int | None, by_s: int | None, yes: bool, **given: Any
 
 
 def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None, by_s: int | None) -> None:
-    """Cancel what *where* means, or move it."""
+    """Cancel the timers that match *where*, or move them to *to_s* or by *by_s*."""
     with needs("lake"):
         from kafka_timers.lake.query import Bulk
     asked = "moved" if to_s is not None or by_s is not None else "cancelled"
@@ -208,18 +211,24 @@ def _ask_of_all(where: str, yes: bool, settings: LakeSettings, to_s: int | None,
 
 
 @lake.command()
-@click.option("--key", help="of all callbacks with this key")
-@click.option("--id", "timer_id", help="or of all records with this timer id")
+@click.option("--key", help="forget all callbacks with this key")
+@click.option("--id", "timer_id", help="forget all records with this timer id")
 @_yes_option
 @options_of(LakeSettings)
 def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> None:
     """
-    Delete a person's payloads from the lake.
+    Delete a person's payloads from the lake, by --key or --id.
 
-    Shows how many records these are and asks. Their key, value and headers go,
-    from older versions of the table too; what the audit needs stays. Names what
-    Kafka still has. Refuses while such timers wait. Exits with 4 if there is
-    nothing to forget.
+    It shows you how many records match, and asks before it deletes. Key, value
+    and headers of these records go, from older versions of the table too. The
+    columns that the audit needs stay. It lists the records that Kafka still
+    has. It refuses while one of the timers waits.
+
+    \b
+    Exit codes:
+      0  the payloads are deleted
+      1  such a timer waits: cancel it first
+      4  the lake has nothing to forget
     """
     if (key is None) == (timer_id is None):
         raise click.UsageError("give either --key or --id")
@@ -242,12 +251,14 @@ def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> No
 
 @lake.command()
 @reads
-@_time_range("up to where the landing has come, and to ten minutes ago if it is behind")
-@click.option("--callbacks", is_flag=True, help="also read callback and reply topics, and compare each callback")
-@click.option("--late-ms", type=click.IntRange(min=0), help="callbacks that are later than this are a finding")
-@click.option("--rows", is_flag=True, help="also judge each request anew by its bytes, as slow as landing")
+@_time_range("as far as is landed, and ten minutes ago if the landing is behind")
+@click.option("--callbacks", is_flag=True, help="also read the callback and reply topics, and compare each callback")
+@click.option(
+    "--late-ms", type=click.IntRange(min=0), help="report callbacks that are more than this many milliseconds late"
+)
+@click.option("--rows", is_flag=True, help="also judge each request again by its bytes; takes as long as landing")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="write a page with plots to this file")
-@click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="findings to show")
+@click.option("--show", type=click.IntRange(min=0), default=20, show_default=True, help="most findings to show")
 @json_option
 def audit(
     first: int | None,
@@ -261,13 +272,17 @@ def audit(
     **given: Any,
 ) -> None:
     """
-    Compare what was sealed with what should have fired.
+    Compare the seals with the requests.
 
-    Computes from the requests alone what each second of each partition should
-    have fired. What comes of it is appended to the tables audit_seconds and
-    audit_findings. Exits with 0 if nothing is wrong, and all that should have
-    been sealed was judged; with 3 if anything is wrong; and with 1 if nothing
-    is, and not all could be judged.
+    It computes from the requests alone which timers each second of each
+    partition should have fired, and compares the result with the seal. It
+    appends the result to the tables audit_seconds and audit_findings.
+
+    \b
+    Exit codes:
+      0  nothing is wrong, and all of the time range was judged
+      1  nothing is wrong so far, and not all could be judged
+      3  there are findings
     """
     with needs("lake"):
         from kafka_timers.lake.audit import audit as run
@@ -296,7 +311,7 @@ def audit(
 
 
 def _service_of(settings: LakeSettings) -> "Service | None":
-    """Return what the brokers tell of the service; None when none answers, as for an audit of tables alone."""
+    """Return the state of the service on Kafka; None if no broker answers, so that you can audit tables alone."""
     from kafka_timers.lake.service import look_at
 
     try:
@@ -309,8 +324,16 @@ def _service_of(settings: LakeSettings) -> "Service | None":
 @lake.command()
 @reads
 @_time_range("the last sealed second")
-@click.option("--horizon-s", type=click.IntRange(min=1), help="dry run: how many of the fires the lake would have held")
-@click.option("--ticks-every-s", type=click.IntRange(min=1), help="dry run: how late all fires with fewer ticks")
+@click.option(
+    "--horizon-s",
+    type=click.IntRange(min=1),
+    help="dry run: count the fired timers that a lake with this horizon would have held",
+)
+@click.option(
+    "--ticks-every-s",
+    type=click.IntRange(min=1),
+    help="dry run: compute how late all timers fire with one tick every so many seconds",
+)
 @json_option
 def replay(
     first: int | None,
@@ -323,9 +346,10 @@ def replay(
     """
     Fire a past time range again, on paper.
 
-    Prints what each partition fires, by the requests and the fences in the
-    seals, beside what was sealed, and exits with 3 if they differ. With another
-    setting it is a dry run, and prints what would have been different.
+    It computes the timers that each partition fires, from the requests and the
+    snapshots in the seals, and prints counts and digest beside the sealed ones.
+    It exits with 3 if they differ. With --horizon-s or --ticks-every-s, it is a
+    dry run: it prints the figures for that setting.
     """
     if horizon_s and ticks_every_s:
         raise click.UsageError("give one of --horizon-s and --ticks-every-s")
@@ -349,30 +373,34 @@ def replay(
 
 @lake.command()
 @options_of(LakeSettings)
-@click.option("--ahead", "ahead_s", type=Seconds(), default="7d", show_default=True, help="how far to look")
+@click.option("--ahead", "ahead_s", type=Seconds(), default="7d", show_default=True, help="how far ahead to look")
 @click.option(
     "--by",
     type=click.Choice(["second", "minute", "hour", "day"]),
     default="day",
     show_default=True,
-    help="what to count timers by",
+    help="length of time to count timers by",
 )
 @click.option("--topic", default="*", show_default=True, help="callback topics to count: a glob")
-@click.option("--show", type=click.IntRange(min=1), default=10, show_default=True, help="hottest seconds to show")
+@click.option(
+    "--show", type=click.IntRange(min=1), default=10, show_default=True, help="number of hottest seconds to show"
+)
 @click.option(
     "--rate",
     type=click.FloatRange(min=1),
-    help="callbacks a second that workers reach  [default: what the hottest sealed seconds of the last day tell]",
+    help="callbacks per second that your workers reach  [default: from the hottest sealed seconds of the last day]",
 )
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="draw it into this .png or .svg")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="draw the forecast into this .png or .svg file"
+)
 @json_option
 def forecast(
     ahead_s: int, by: str, topic: str, show: int, rate: float | None, plot: Path | None, as_json: bool, **given: Any
 ) -> None:
     """
-    Show how many timers are due when.
+    Show how many timers are due, by second, minute, hour or day.
 
-    Counts what is pending, near or far, from the last sealed second on.
+    It counts the timers that wait, near or far, from the last sealed second on.
     """
     with needs("lake"):
         from kafka_timers.lake import forecast as job
@@ -392,20 +420,20 @@ def forecast(
 
 
 def _started(settings: LakeSettings) -> "SparkSession":
-    """Return a session for a command, which logs its own lines only, unless all are asked for."""
+    """Return a session for a command. Spark's own log is shown only at log level debug."""
     with needs("lake"):
         from kafka_timers.lake.session import open_session, quiet
     log_to_stderr(settings.log_level)
     if settings.log_level != "debug":
-        # What ends in an error is told by it.
+        # An error that ends the command has a message of its own.
         quiet()
     return open_session(settings)
 
 
 def session_of(settings: LakeSettings, end: Callable[[], object] = lambda: sys.exit(0)) -> "SparkSession":
-    """Return the session of a job on which Ctrl-C and SIGTERM call *end*; by default the job may end at any time."""
+    """Return the session of a job. Ctrl-C and SIGTERM call *end*; by default they end the process with 0."""
     spark = _started(settings)
-    # Behind the start of Spark, which handles Ctrl-C by itself: it cancels the query under way.
+    # After the start of Spark, because Spark sets a handler of its own for Ctrl-C, which cancels the running query.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: end())
     return spark

@@ -1,4 +1,4 @@
-"""The jobs of the lake that run all the time: `kafka-timers lake land` and `lake promote`."""
+"""`kafka-timers lake land` and `lake promote`: the jobs of the lake that run all the time."""
 
 import sys
 import threading
@@ -14,42 +14,43 @@ from kafka_timers.lake.settings import RunningSettings
 
 __all__ = ["LAKE_JOBS"]
 
-# What finds that not all is as it should be exits with.
+# Exit code of a command that finds a problem.
 _WRONG = 3
 
 
 @click.command()
 @options_of(RunningSettings)
-@click.option("--once", is_flag=True, help="land what the topics hold by now, and end")
+@click.option("--once", is_flag=True, help="land the records that the topics have now, and end")
 @click.option(
     "--every-s",
     type=click.FloatRange(min=0.1),
     default=10.0,
     show_default=True,
-    help="seconds from the begin of a batch to that of the next",
+    help="seconds from the start of one batch to the start of the next",
 )
-@click.option("--skip-lost", is_flag=True, help="go on behind records that a topic has dropped before they were landed")
+@click.option("--skip-lost", is_flag=True, help="give up records that a topic has dropped before they were landed")
 @click.option(
     "--wait-s",
     type=click.FloatRange(min=0),
     default=300.0,
     show_default=True,
-    help="longest wait for another landing of this lake to end",
+    help="most seconds to wait for another landing of this lake to end",
 )
 @click.option(
     "--batch-records",
     type=click.IntRange(min=1),
     default=2_000_000,
     show_default=True,
-    help="most records of a topic that are one batch",
+    help="most records of a topic in one batch",
 )
 def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, batch_records: int, **given: Any) -> None:
     """
     Copy requests, seals and rejected requests to tables.
 
-    Each record is there exactly once, whatever is killed. Runs until Ctrl-C or
-    SIGTERM, and ends behind the batch under way. One process lands into a lake
-    at a time: another one waits, and ends with 1 when that takes too long.
+    Each record is in its table exactly once, even if you kill the job. It runs
+    until Ctrl-C or SIGTERM, and finishes the batch under way first. One process
+    lands into a lake at a time: another one waits, and ends with 1 after
+    --wait-s.
     """
     with needs("lake"):
         from kafka_timers.lake.land import land as run
@@ -72,37 +73,38 @@ def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, batch_recor
 
 @click.command()
 @options_of(RunningSettings)
-@click.option("--once", is_flag=True, help="promote what has come within the horizon, and end")
-@click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once`")
+@click.option("--once", is_flag=True, help="promote the buckets that have come within the horizon, and end")
+@click.option("--land", "lands", is_flag=True, help="land first, as `lake land --once` does")
 @click.option(
     "--every-s",
     type=click.FloatRange(min=0.1),
     default=60.0,
     show_default=True,
-    help="seconds from one look for the next bucket to another",
+    help="seconds from one look for the next bucket to the one after it",
 )
 @click.option(
     "--bucket-s",
     type=click.IntRange(min=1),
-    help="seconds that are promoted together, half of the horizon at most  [default: a quarter of it, up to 3600]",
+    help="length of a bucket in seconds, half of the horizon at most  [default: a quarter of it, up to 3600]",
 )
 @click.option(
     "--wait-s",
     type=click.FloatRange(min=0, max=900),
     default=300.0,
     show_default=True,
-    help="longest wait for the landing to reach what the topic holds, for another one to end, and for workers to judge "
-    "conditions",
+    help="most seconds to wait until the topic is landed, another landing has ended, or workers have judged conditions",
 )
 def promote(once: bool, lands: bool, every_s: float, bucket_s: int | None, wait_s: float, **given: Any) -> None:
     """
-    Bring far requests back to the workers.
+    Bring far requests back to the workers before they are due.
 
-    They are published bucket by bucket, when the last second of a bucket comes
-    within the horizon, as copies that workers tell from new requests. May be
-    killed at any time: the next run goes on, and workers drop repeats. Runs
-    until Ctrl-C or SIGTERM. With --once exits with 3 when it was late for some,
-    which fire at once, or when some cannot be promoted; errors say which.
+    It publishes them in buckets of seconds, as copies that workers can tell
+    from new requests. A bucket is promoted when its last second comes within
+    the horizon. You may kill the job at any time: the next run goes on, and
+    workers drop repeated copies. It runs until Ctrl-C or SIGTERM.
+
+    With --once, it exits with 3 if some requests came back late, so that they
+    fire at once, or if some cannot be promoted. Error messages name them.
     """
     with needs("lake"):
         from kafka_timers.lake.land import land_once

@@ -1,5 +1,5 @@
 """
-Options that several commands share, the types of their values, and the options that are made of settings.
+Options that several commands share, the types of their values, and options made from settings.
 """
 
 import base64
@@ -45,19 +45,19 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Listed(click.ParamType):
-    """One item of a comma separated list, which the environment holds as a whole."""
+    """One item of a list; an environment variable holds the whole list, comma separated."""
 
     name = "text"
     envvar_list_splitter = ","
 
 
 class Delay(click.ParamType):
-    """A duration, as 250ms, 3s or 1h30m; gives milliseconds."""
+    """A duration such as 250ms, 3s or 1h30m, converted to milliseconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the milliseconds that *value* stands for."""
+        """Return *value* in milliseconds."""
         try:
             return delay_ms_of(value)
         except ValueError as error:
@@ -65,10 +65,10 @@ class Delay(click.ParamType):
 
 
 class Seconds(Delay):
-    """A duration of whole seconds, as 3s or 1h30m; gives them."""
+    """A duration of whole seconds such as 3s or 1h30m, converted to seconds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the seconds that *value* stands for."""
+        """Return *value* in seconds."""
         seconds, millis = divmod(super().convert(value, param, ctx), 1000)
         if millis:
             self.fail(f"{value!r}: give whole seconds", param, ctx)
@@ -89,13 +89,13 @@ class When(click.ParamType):
 
 
 class Where(click.ParamType):
-    """What is to hold for timers, as topic=reminders; gives the name by which workers are asked, and the value."""
+    """A condition on timers such as topic=reminders, converted to a parameter of a question to workers."""
 
     name = "name=value"
     _NAMES = ("topic", "key", "timer-id", "id-prefix", "from", "to")
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, object]:
-        """Return name and value."""
+        """Return the name of the parameter and its value."""
         name, _, wanted = value.partition("=")
         if name not in self._NAMES or not wanted:
             self.fail(f"{value!r}: give one of {', '.join(self._NAMES)}, = and a value, as topic=reminders", param, ctx)
@@ -118,12 +118,12 @@ class _HeaderPair(click.ParamType):
 
 
 class Principal(click.ParamType):
-    """A process of the service and who runs it, as worker=User:timers."""
+    """A process of the service and its Kafka principal, as worker=User:timers."""
 
     name = "process=principal"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return process and principal."""
+        """Return the process and its principal."""
         process, _, principal = value.partition("=")
         if process not in PROCESSES or not principal:
             self.fail(
@@ -151,7 +151,7 @@ def _option(field: "dataclasses.Field[Any]") -> Callable[[_Function], _Function]
     choices, is_list = field.metadata["choices"], field.metadata["is_list"]
 
     def judged(_context: click.Context, _option: click.Parameter, given: Any) -> Any:
-        # Here too, since some commands take single options and make no settings of them.
+        # Checked here too, because some commands take single options and build no settings from them.
         value = ",".join(given) if is_list else given
         if wrong := objection(field, value):
             raise click.BadParameter(f"{value!r}: {wrong}")
@@ -174,7 +174,7 @@ def _option(field: "dataclasses.Field[Any]") -> Callable[[_Function], _Function]
 
 
 def on_kafka(command: _Function) -> _Function:
-    """Give *command* the options that say where Kafka is; it takes them as `kafka`."""
+    """Give *command* the options for the connection to Kafka; it gets them as one argument `kafka`."""
 
     @functools.wraps(command)
     def with_kafka(*, bootstrap: str, kafka_config: str, **given: Any) -> Any:
@@ -184,7 +184,7 @@ def on_kafka(command: _Function) -> _Function:
 
 
 def on_instance(command: _Function) -> _Function:
-    """Give *command* the options that say which instance of the service it is about: `kafka` and `topic_prefix`."""
+    """Give *command* the options that name an instance of the service: it gets `kafka` and `topic_prefix`."""
     return on_kafka(options_of(WorkerSettings, "topic_prefix")(command))
 
 
@@ -192,10 +192,10 @@ json_option = click.option("--json", "as_json", is_flag=True, help="print JSON i
 
 
 def callback_options(*, needs_topic: bool) -> Callable[[_Function], _Function]:
-    """Return a decorator that gives a command the options that say when a callback fires and what it is."""
+    """Return a decorator that gives a command the options for the time and the content of a callback."""
     topic_help = "topic of the callback; it must exist"
     if not needs_topic:
-        topic_help += "  [default: only the time is changed]"
+        topic_help += "  [default: change only the time]"
 
     def decorate(command: _Function) -> _Function:
         for option in _callback_options(needs_topic, topic_help):
@@ -208,23 +208,23 @@ def callback_options(*, needs_topic: bool) -> Callable[[_Function], _Function]:
 def _callback_options(needs_topic: bool, topic_help: str) -> Iterable[Callable[[_Function], _Function]]:
     return reversed(
         [
-            click.option("--in", "delay_ms", type=Delay(), help="fire after this time, as 250ms, 3s, 1h30m or 2d"),
+            click.option("--in", "delay_ms", type=Delay(), help="fire after this duration, as 250ms, 3s, 1h30m or 2d"),
             click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds"),
             click.option("--topic", required=needs_topic, help=topic_help),
             click.option("--key", help="key of the callback  [default: no key]"),
-            click.option("--key-base64", help="the same for a key that is not text"),
+            click.option("--key-base64", help="key of the callback in base64, if it is not text"),
             click.option(
                 "--value",
                 default="",
                 show_default=True,
-                help="value of the callback; - reads it from standard input",
+                help="value of the callback; - reads it from the standard input",
             ),
-            click.option("--tombstone", is_flag=True, help="a callback without a value, in place of --value"),
+            click.option("--tombstone", is_flag=True, help="ask for a callback without a value, in place of --value"),
             click.option(
-                "--partition", type=click.IntRange(min=0), help="partition of the topic  [default: that of the key]"
+                "--partition", type=click.IntRange(min=0), help="partition of the topic  [default: given by the key]"
             ),
-            click.option("--partition-key", help="gives the partition in place of the key  [default: none]"),
-            click.option("--token", help="cancellation token, passed on to the receiver  [default: none]"),
+            click.option("--partition-key", help="choose the partition by this, in place of the key  [default: none]"),
+            click.option("--token", help="cancellation token for the receiver  [default: none]"),
             click.option(
                 "--header", "headers", type=_HeaderPair(), multiple=True, help="header of the callback; repeatable"
             ),
@@ -242,13 +242,14 @@ def content_options(command: _Function) -> _Function:
 
 def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], dict[str, Any]]:
     """
-    Return when the callback of `callback_options` fires, and what it is, as `TimerClient.at` takes it.
+    Return the time and the content of a callback from the options of `callback_options`.
 
     Args:
         given: values of the options.
 
     Returns:
-        A function that gives the time, counting --in from the call; and the keyword arguments.
+        A function that returns the time, and keyword arguments for `TimerClient.at`. The function counts --in from its
+        call.
     """
     delay_ms, when = given.pop("delay_ms"), given.pop("when")
     if (delay_ms is None) == (when is None):
@@ -279,7 +280,7 @@ def content_of(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def moment_given(delay_ms: int | None, when: datetime | float | None) -> int | None:
-    """Return the UNIX millisecond that --in or --at names, counting from now; None if neither is given."""
+    """Return the UNIX millisecond of --in, counted from now, or of --at; None if neither is given."""
     if delay_ms is not None and when is not None:
         raise click.UsageError("give either --in or --at")
     if delay_ms is not None:
@@ -288,10 +289,12 @@ def moment_given(delay_ms: int | None, when: datetime | float | None) -> int | N
 
 
 def condition_options(command: _Function) -> _Function:
-    """Give *command* the options that say which pending timer it is about."""
+    """Give *command* the options that make it depend on a pending timer."""
 
-    @click.option("--if-pending", is_flag=True, help="do nothing unless a timer of this ID is pending")
-    @click.option("--request", metavar="P:O", help="with --if-pending: only the timer of this request  [default: any]")
+    @click.option("--if-pending", is_flag=True, help="do nothing unless a timer of the ID is pending")
+    @click.option(
+        "--request", metavar="P:O", help="with --if-pending: partition:offset of the pending request  [default: any]"
+    )
     @functools.wraps(command)
     def conditional(*, if_pending: bool, request: str | None, **given: Any) -> Any:
         if request is not None and not if_pending:

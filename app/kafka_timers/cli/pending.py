@@ -1,5 +1,5 @@
 """
-`kafka-timers list`, `next` and `ahead`: which timers wait. They ask the workers that were started with --query-port.
+`kafka-timers list`, `next` and `ahead`: commands that show waiting timers. They ask workers that have a --query-port.
 """
 
 import json
@@ -32,15 +32,15 @@ _BUCKETS = {"second": 60, "minute": 60, "hour": 24}
 
 
 def _filters(command: _Function) -> _Function:
-    """Give *command* the options that say which timers are meant."""
+    """Give *command* the options that select timers."""
     for option in reversed(
         [
-            click.option("--topic", help="only those with this callback topic"),
-            click.option("--key", help="only those with this callback key"),
-            click.option("--timer-id", help="only the one with this timer id"),
-            click.option("--id-prefix", help="only those whose timer id begins so"),
-            click.option("--from", "start", type=When(), help="only what fires at this time or later"),
-            click.option("--to", "end", type=When(), help="only what fires before this time"),
+            click.option("--topic", help="only timers with this callback topic"),
+            click.option("--key", help="only timers with this callback key"),
+            click.option("--timer-id", help="only the timer with this id"),
+            click.option("--id-prefix", help="only timers with an id that begins so"),
+            click.option("--from", "start", type=When(), help="only timers that fire at this time or later"),
+            click.option("--to", "end", type=When(), help="only timers that fire before this time"),
         ]
     ):
         command = option(command)
@@ -48,14 +48,14 @@ def _filters(command: _Function) -> _Function:
 
 
 def _wanted(given: dict[str, Any]) -> dict[str, object]:
-    """Take the options of `_filters` out of *given*, and return them as workers are asked for them."""
+    """Take the options of `_filters` out of *given*, and return them as parameters of a question to workers."""
     wanted = {name: given.pop(name) for name in ("topic", "key", "timer_id", "id_prefix")}
     times = {"from": given.pop("start"), "to": given.pop("end")}
     return wanted | {name: second_of(when) for name, when in times.items() if when is not None}
 
 
 def asked(given: Mapping[str, Any], question: "Callable[[Workers], Awaitable[_Answer]]") -> _Answer:
-    """Return the answer to *question*, which is given the workers that the settings *given* lead to."""
+    """Return the answer to *question*, which is called with the workers that the settings *given* name."""
     with needs("cli"):
         from kafka_timers.operate.pending import asking
 
@@ -69,19 +69,23 @@ def asked(given: Mapping[str, Any], question: "Callable[[Workers], Awaitable[_An
 @click.command("list")
 @options_of(QuerySettings)
 @_filters
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="at most so many")
-@click.option("--values", "with_values", is_flag=True, help="with --json: values and headers too")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="most timers to show")
+@click.option("--values", "with_values", is_flag=True, help="with --json: print values and headers too")
 @json_option
 def list_(limit: int, with_values: bool, as_json: bool, **given: Any) -> None:
     """
-    Show timers that wait, in the order in which they fire.
+    Show waiting timers, in the order in which they fire.
 
-    Asks the workers, which have to be started with --query-port. A range of
-    time, a timer id and a prefix of few ids are found at once; for another
-    filter the workers look at all that they hold, a second and a half at a
-    time. Exits with 1 if a partition could not be asked, and names it.
+    It asks the workers: start them with --query-port. They find a range of
+    time, a timer id and a prefix of few ids at once. For any other filter they
+    look at all their timers, for 1.5 s at a time.
 
-    With --json each timer is a line as soon as it is known.
+    With --json, it prints each timer on a line as soon as it is known.
+
+    \b
+    Exit codes:
+      0  all partitions have answered
+      1  a partition could not be asked; the standard error names it
     """
     wanted = _wanted(given)
     shown: list[Mapping[str, Any]] = []
@@ -118,7 +122,13 @@ def next_(as_json: bool, **given: Any) -> None:
     """
     Show the timer that fires next.
 
-    See `kafka-timers list`. Exits with 4 if none waits.
+    It asks the workers, as `kafka-timers list` does.
+
+    \b
+    Exit codes:
+      0  a timer waits
+      1  a partition could not be asked; the standard error names it
+      4  no such timer waits
     """
     wanted = _wanted(given)
 
@@ -144,17 +154,22 @@ def next_(as_json: bool, **given: Any) -> None:
 @click.command()
 @options_of(QuerySettings)
 @click.option(
-    "--unit", type=click.Choice(list(UNITS_S)), default="minute", show_default=True, help="what a bar stands for"
+    "--unit",
+    type=click.Choice(list(UNITS_S)),
+    default="minute",
+    show_default=True,
+    help="length of time that a bar stands for",
 )
-@click.option("--from", "start", type=When(), help="first second that is shown  [default: now]")
-@click.option("--to", "end", type=When(), help="up to here  [default: a minute, an hour or a day later]")
+@click.option("--from", "start", type=When(), help="begin of the time to show  [default: now]")
+@click.option("--to", "end", type=When(), help="end of the time to show  [default: a minute, an hour or a day later]")
 @json_option
 def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, as_json: bool, **given: Any) -> None:
     """
     Show how many timers wait, by second, minute or hour.
 
-    Asks the workers, which have to be started with --query-port. What is late
-    already counts as of the moment from which it may fire.
+    It asks the workers: start them with --query-port. A timer that is late
+    already counts at the moment from which it may fire. It exits with 1 if a
+    partition could not be asked.
     """
     unit_s = UNITS_S[unit]
     from_s = int(HostClock().wall_s()) if start is None else second_of(start)
@@ -176,7 +191,7 @@ def ahead(unit: str, start: datetime | int | None, end: datetime | int | None, a
 
 
 def say_unknown(unknown: Mapping[int, str]) -> None:
-    """Say of which partitions nothing is known, and exit with 1 if there are some."""
+    """Print the partitions that could not be asked, with the reasons, and exit with 1 if there are any."""
     for line in unknown_lines(unknown):
         click.secho(printable(line.encode()), fg="red", err=True)
     if unknown:

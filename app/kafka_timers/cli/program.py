@@ -1,8 +1,8 @@
 """
-The command line: starts the service's processes, makes and checks its topics, and looks at what it does.
+The command line: commands that start the service's processes, manage its topics, and show its state.
 
-Options of a process are the fields of its settings. A command imports what it runs when it runs, so that help costs
-neither Faust nor RocksDB and a machine without them still has the other commands. docs/cli.md is made of the help.
+The options of a process are the fields of its settings. A command imports its libraries when it runs. So help needs
+neither Faust nor RocksDB, and the other commands work on a machine without them. The help is also docs/cli.md.
 """
 
 import json
@@ -69,12 +69,12 @@ __all__ = ["main", "program"]
 
 
 def _advised(text: str) -> str:
-    """Return *text* with commands that mean the instance of this one."""
+    """Return *text*, with the options that name this instance added to each command in it."""
     return with_instance(text, click.get_current_context().find_root().obj)
 
 
 class _Program(click.Group):
-    """The program; every error that kafka-timers raises on purpose becomes one line and exit code 1."""
+    """The group of all commands. A `KafkaTimersError` becomes one line and exit code 1."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -102,8 +102,9 @@ def program() -> None:
     """
     Durable timers on Kafka: publish a Future, get a callback in its second.
 
-    Start with `kafka-timers dev`, which brings a Kafka along. An option whose
-    help names an environment variable may also be set by it; the option wins.
+    To try it, run `kafka-timers dev`: it starts a Kafka for you. You can also
+    set an option by the environment variable that its help names. If you give
+    both, the option wins.
     """
 
 
@@ -111,15 +112,16 @@ def program() -> None:
 @options_of(DevSettings)
 def dev(**given: Any) -> None:
     """
-    Run everything here: Kafka, two oscillators and a worker.
+    Run all processes on this machine, and a Kafka for them.
 
-    With --lake also `lake land` and `lake promote`, each with a Spark of its
-    own, which take a gigabyte of memory each.
+    It runs two oscillators, a worker and the console, and without --bootstrap
+    also a Kafka. With --lake, one more process lands and promotes far timers;
+    its Spark takes a gigabyte of memory. Ctrl-C ends all of them.
     """
     with needs("dev"):
         from kafka_timers.dev.run import run
     settings = DevSettings(**given)
-    # Without them its processes would end at once, each with a line in its log.
+    # A child process without its libraries would end at once, with a line in its own log only.
     check_installed("dev", "faust", "prometheus_client", "uvicorn")
     if settings.lake:
         check_installed("lake", "pyspark")
@@ -129,7 +131,11 @@ def dev(**given: Any) -> None:
 @program.command()
 @options_of(WorkerSettings)
 def worker(**given: Any) -> None:
-    """Run a worker, which fires timers; several share the work."""
+    """
+    Run a worker, which fires timers.
+
+    Several workers share the partitions. Give each its own --data-dir.
+    """
     with needs("worker"):
         from kafka_timers.worker.process import run
     settings = WorkerSettings(**given)
@@ -140,7 +146,11 @@ def worker(**given: Any) -> None:
 @program.command()
 @options_of(OscillatorSettings)
 def oscillator(**given: Any) -> None:
-    """Run an oscillator, which writes one tick per second."""
+    """
+    Run an oscillator, which writes one tick per second.
+
+    Run two, on different hosts, and give each its own --replica.
+    """
     with needs("oscillator"):
         from kafka_timers_oscillator.main import run
     settings = OscillatorSettings(**given)
@@ -168,10 +178,12 @@ def planner(**given: Any) -> None:
 @options_of(ConsoleSettings)
 def console(**given: Any) -> None:
     """
-    Serve timers over HTTP: ask, look, move, cancel, redrive.
+    Serve timers over HTTP, and to a browser.
 
-    /openapi.json tells how. Without --token-file and --user-header it serves
-    this host alone, and changes nothing unless it is --writable.
+    Clients ask for timers, list, move and cancel them, and send refused
+    requests again; /openapi.json describes the requests. Without --token-file
+    and --user-header, it serves this host alone, and changes nothing unless you
+    give --writable.
     """
     with needs("console"):
         from kafka_timers.console.run import run
@@ -194,14 +206,14 @@ def topics() -> None:
     show_default=True,
     envvar=env_name("partitions"),
     show_envvar=True,
-    help="partitions of each topic; fixed for life",
+    help="partitions of each topic; you cannot change it later",
 )
 @json_option
 def topics_create(kafka: Kafka, topic_prefix: str, partitions: int, as_json: bool) -> None:
     """
     Create the topics that are missing.
 
-    Existing ones stay as they are.
+    Existing topics stay as they are.
     """
     from kafka_timers.broker.topics import create
 
@@ -220,9 +232,9 @@ def topics_create(kafka: Kafka, topic_prefix: str, partitions: int, as_json: boo
 @json_option
 def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool) -> None:
     """
-    Say what is wrong with the topics.
+    Check the topics, and list their problems.
 
-    Exits with 1 when anything is.
+    It exits with 1 if there is a problem.
     """
     from kafka_timers.broker.seals import partitions_served
     from kafka_timers.broker.topics import check
@@ -244,15 +256,25 @@ def topics_check(kafka: Kafka, topic_prefix: str, horizon_s: int, as_json: bool)
 @json_option
 def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
     """
-    Show the requests and cancels of the timer ID, and how they stand.
+    Show the history of the timer ID: requests and cancels.
 
-    All of it is read from `timer-request`, from the oldest request on that may
-    still be pending in the partition of the id, and judged by the seals: a
-    request is pending, parked (it lies in the lake), fired, cancelled, moved
-    (replaced by the next) or refused, with the reason; a cancel is cancelled,
-    too late or unknown; ignored is what had a condition that did not hold. A
-    request and its copy from the lake are one. Exits with 4 if nothing is
-    found.
+    It reads `timer-request` from the oldest request on that may be pending in
+    the partition of the ID, and takes the state of each record from the seals.
+    A request and its copy from the lake are shown as one.
+
+    \b
+    States of a request:
+      pending    waits at a worker
+      parked     waits in the lake
+      fired      its callback is out
+      cancelled  cancelled in time
+      moved      replaced by the next request
+      refused    with the reason
+
+    A cancel is cancelled, too late or unknown. A request or a cancel with a
+    condition that did not hold is ignored.
+
+    It exits with 4 if it finds nothing.
     """
     found = wait_for(read_timers(kafka, topic_prefix, timer_id))
     if as_json:
@@ -267,17 +289,21 @@ def find(timer_id: str, kafka: Kafka, topic_prefix: str, as_json: bool) -> None:
 @program.command()
 @click.argument("topic")
 @on_kafka
-@click.option("--from-beginning", is_flag=True, help="also show what the topic holds already")
-@click.option("--count", type=click.IntRange(min=1), help="stop after so many  [default: go on until Ctrl-C]")
+@click.option("--from-beginning", is_flag=True, help="also show the callbacks that the topic already has")
+@click.option(
+    "--count", type=click.IntRange(min=1), help="number of callbacks after which to stop  [default: go on until Ctrl-C]"
+)
 @json_option
 def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_json: bool) -> None:
     """
     Show callbacks on TOPIC as they come.
 
-    Each with its second (UTC), its lateness, key and value, and below them its
-    headers; what would not print is spelled out. Reads committed records only, as receivers should.
-    Lateness goes by the record's timestamp: on a topic that does not have the
-    broker's time (LogAppendTime) that is when the worker built the callback.
+    It shows the due time (UTC), the lateness, key and value of each callback,
+    and its headers on the next line. It escapes characters that do not print,
+    and reads committed records only, as your receivers should.
+
+    The lateness comes from the record's timestamp. On a topic without
+    LogAppendTime, that is the time at which the worker built the callback.
     """
 
     def shown(record: ConsumerRecord, now_s: float) -> str:
@@ -306,11 +332,12 @@ def watch(topic: str, kafka: Kafka, from_beginning: bool, count: int | None, as_
 @json_option
 def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, seal_every_s: int, as_json: bool) -> None:
     """
-    Show how the service stands, and what is wrong. Asks Kafka alone.
+    Show the state of the service, its problems and their remedies.
 
-    Partitions stand as the topic `timer-sealed` tells; lateness is that of the
-    last seal that fired anything. Workers and doors stand as their consumer
-    groups do. Exits with 1 if anything is wrong, and says what to do.
+    It asks Kafka alone, so it works while no worker runs. The state of the
+    partitions comes from `timer-sealed`, with the lateness of the last seal
+    that fired a timer. The state of workers and doors comes from their consumer
+    groups. It exits with 1 if there is a problem.
     """
     found = wait_for(
         read_status(kafka, topic_prefix, group, HostClock(), allowed_topics=allowed_topics, seal_every_s=seal_every_s)
@@ -328,18 +355,26 @@ def status(kafka: Kafka, topic_prefix: str, group: str, allowed_topics: str, sea
 
 
 @program.command()
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), required=True, help="timers a second, at most")
-@click.option("--delay", "delay_s", type=Seconds(), required=True, help="how long they wait, on average, as 30d")
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), required=True, help="timers per second, in the busiest hour"
+)
+@click.option("--delay", "delay_s", type=Seconds(), required=True, help="average wait of a timer, as 30d")
 @click.option("--payload", "payload_bytes", type=click.IntRange(min=0), required=True, help="bytes of a callback")
-@click.option("--horizon", "horizon_s", type=Seconds(), default="0s", help="what waits longer is left to a lake, as 1d")
+@click.option(
+    "--horizon",
+    "horizon_s",
+    type=Seconds(),
+    default="0s",
+    help="longest wait that workers keep, as 1d; a lake has the rest  [default: no lake]",
+)
 @click.option("--replication", type=click.IntRange(min=1), default=3, show_default=True, help="replicas of the topics")
 @json_option
 def capacity(as_json: bool, **given: Any) -> None:
     """
-    Tell what a load needs: partitions, workers, disks, bandwidth.
+    Compute the partitions, workers, disks and bandwidth for a load.
 
-    From figures that were measured on one machine, of which docs/performance.md
-    tells; sizes are upper bounds, for payloads that do not compress.
+    The figures behind it were measured on the machine that docs/performance.md
+    describes. Sizes are upper bounds, for payloads that do not compress.
     """
     found = needs_of(Load(**given))
     if as_json:
@@ -355,15 +390,16 @@ def capacity(as_json: bool, **given: Any) -> None:
     "principals",
     type=Principal(),
     multiple=True,
-    help="who runs a process, as worker=User:timers; User:worker and so on without it; repeatable",
+    help="Kafka user of a process, as worker=User:timers; repeatable  [default: User:worker and so on]",
 )
 @json_option
 def acls(bootstrap: str, principals: Sequence[tuple[str, str]], as_json: bool, **given: str) -> None:
     """
-    Tell what each process must be allowed to do, and no more.
+    Print the Kafka permissions that each process needs.
 
-    Prints the calls of Kafka's own tool that allow it; asks no broker. Give it
-    the topic prefix, group, allowed topics and doors of the workers.
+    You get calls of `kafka-acls.sh` that give each process these permissions
+    and no others. It asks no broker. Give it the topic prefix, group, allowed
+    topics and doors of your workers.
     """
     who = {process: f"User:{process}" for process in PROCESSES} | dict(principals)
     found = acls_of(given["topic_prefix"], given["group"], given["allowed_topics"], given["door"])

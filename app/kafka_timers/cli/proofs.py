@@ -1,4 +1,4 @@
-"""Commands about proofs of what became of a timer."""
+"""`kafka-timers prove`, `verify` and `lake publish-chain`: commands that prove the fate of a timer."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = ["PROOFS"]
 
-# What `verify` and `lake publish-chain` exit with when something does not hold.
+# Exit code of `verify` and `lake publish-chain` if something does not hold.
 _WRONG = 3
 
 _File = click.Path(dir_okay=False, path_type=Path)
@@ -27,15 +27,20 @@ _ExistingFile = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.command()
 @click.argument("timer_id", metavar="ID")
 @reads
-@click.option("--offset", type=click.IntRange(min=0), help="of the request, where the ID has had more than one")
+@click.option(
+    "--offset",
+    type=click.IntRange(min=0),
+    help="offset of the request, if the ID has had several  [default: the last one]",
+)
 @click.option("--to", "file", type=_File, help="file to write  [default: standard output]")
 def prove(timer_id: str, offset: int | None, file: Path | None, **given: Any) -> None:
     """
-    Prove what became of the timer ID, from the lake.
+    Prove the fate of the timer ID, from the lake.
 
-    Writes a file of JSON that `kafka-timers verify` checks without Kafka and
-    without the lake: that the request fired once, and with which seal; that a
-    cancel or another request took it back in time; or that it waits.
+    It writes a JSON file. Anybody can check it with `kafka-timers verify`,
+    without Kafka and without the lake. It proves that the request fired once,
+    and with which seal; or that a cancel or another request withdrew it in
+    time; or that it still waits.
     """
     with needs("lake"):
         from kafka_timers.lake.prove import proof_of
@@ -54,16 +59,16 @@ def prove(timer_id: str, offset: int | None, file: Path | None, **given: Any) ->
 @click.option(
     "--published",
     type=_ExistingFile,
-    help="lines of `lake publish-chain`, from where nobody may write who may write seals",
+    help="file of `lake publish-chain`, from a place that the writers of seals cannot change",
 )
 @json_option
 def verify(file: Path, published: Path | None, as_json: bool) -> None:
     """
-    Check the proof in FILE, and say what it shows.
+    Check the proof in FILE, and print the facts that it shows.
 
-    Asks nobody. Without --published it shows that the seals in the proof say
-    so, and not that these are the seals that were written: whoever could make
-    seals could make the proof. Exits with 3 if it does not hold.
+    It needs neither Kafka nor the lake. Without --published, it checks the
+    proof against the seals in it alone: a process that may write seals could
+    have made up both. It exits with 3 if the proof does not hold.
     """
     try:
         known = days_in(_text_of(published).splitlines(), str(published)) if published else None
@@ -92,15 +97,16 @@ def verify(file: Path, published: Path | None, as_json: bool) -> None:
 
 @lake.command("publish-chain")
 @reads
-@click.option("--to", "file", type=_File, required=True, help="file to append to; made when missing")
-@click.option("--check", is_flag=True, help="also compare what was published before with what the lake has now")
+@click.option("--to", "file", type=_File, required=True, help="file to append to; created if it is missing")
+@click.option("--check", is_flag=True, help="also compare the days in the file with the lake")
 def publish_chain(file: Path, check: bool, **given: Any) -> None:
     """
-    Publish what the seals of each past day are: a line for each partition.
+    Write a hash of the seals of each past day to a file.
 
-    Appends the days that the file does not have yet. Keep the file where nobody
-    may write who may write seals or the lake: then nobody can change the past
-    unseen. With --check exits with 3 if a day is not what was published.
+    It appends a line for each partition and each day that the file lacks. Keep
+    the file in a place that the writers of seals and of the lake cannot change:
+    then nobody can change a past seal unseen. With --check, it exits with 3 if
+    a day in the lake differs from the file.
     """
     with needs("lake"):
         from kafka_timers.lake.publish import published_days

@@ -1,5 +1,5 @@
 """
-`kafka-timers rejected` and `redrive`: what was refused and why, and sending it again.
+`kafka-timers rejected` and `redrive`: commands that show refused requests and send them again.
 """
 
 import json
@@ -32,13 +32,13 @@ _SHOWN = 10
 
 
 def _filters(command: Any) -> Any:
-    """Give *command* the options that say which refused requests are meant; it takes them as `which` and `since_s`."""
+    """Give *command* the options that select refused requests; it gets them as `which` and `since_s`."""
     for option in reversed(
         [
-            click.option("--reason", "reasons", multiple=True, help="only those with this reason; repeatable"),
-            click.option("--topic", default="", help="only those for this callback topic"),
-            click.option("--timer-id", default="", help="only those with this timer id"),
-            click.option("--since", "since_s", type=Seconds(), help="only those of this time, as 1h  [default: all]"),
+            click.option("--reason", "reasons", multiple=True, help="only requests with this reason; repeatable"),
+            click.option("--topic", default="", help="only requests for this callback topic"),
+            click.option("--timer-id", default="", help="only requests with this timer id"),
+            click.option("--since", "since_s", type=Seconds(), help="how far back to look, as 1h  [default: all]"),
         ]
     ):
         command = option(command)
@@ -48,20 +48,26 @@ def _filters(command: Any) -> Any:
 @click.command()
 @on_instance
 @_filters
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="the last so many")
-@click.option("--follow", is_flag=True, help="go on with what is refused from now on, until Ctrl-C")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="most requests to show; the last ones count",
+)
+@click.option("--follow", is_flag=True, help="go on with newly refused requests, until Ctrl-C")
 @json_option
 def rejected(
     kafka: Kafka, topic_prefix: str, since_s: int | None, limit: int, follow: bool, as_json: bool, **which: Any
 ) -> None:
     """
-    Show what was refused, and why; the last one comes last.
+    Show refused requests and their reasons, the last one last.
 
-    Each with its place on `timer-rejected`, the reason, its request, and what
-    it asks for. docs/wire.md tells what the reasons mean, and docs/migrate.md
-    those of doors. `kafka-timers redrive` sends them again.
+    It shows for each its place on `timer-rejected`, the reason, the request and
+    the timer that was asked for. docs/wire.md explains the reasons, and
+    docs/migrate.md those of doors. `kafka-timers redrive` sends requests again.
 
-    With --json each is a line of its own.
+    With --json, each request is a line of its own.
     """
     wanted = _which(which)
 
@@ -95,11 +101,13 @@ def rejected(
 @click.argument("places", metavar="[PLACE]...", nargs=-1)
 @on_instance
 @_filters
-@click.option("--in", "delay_ms", type=Delay(), help="let them fire after this time  [default: when they ask, or now]")
-@click.option("--at", "when", type=When(), help="let them fire at this time")
-@click.option("--limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="at most so many")
-@click.option("--dry-run", is_flag=True, help="show what would be sent, and send nothing")
-@click.option("--yes", is_flag=True, help="do not ask")
+@click.option(
+    "--in", "delay_ms", type=Delay(), help="fire after this duration  [default: at their own time; at once if past]"
+)
+@click.option("--at", "when", type=When(), help="fire at this time: ISO 8601 with a zone, or UNIX seconds")
+@click.option("--limit", type=click.IntRange(min=1), default=1_000, show_default=True, help="most requests to send")
+@click.option("--dry-run", is_flag=True, help="show the requests, and send nothing")
+@click.option("--yes", is_flag=True, help="do not ask before sending")
 @json_option
 def redrive(
     places: Sequence[str],
@@ -115,16 +123,23 @@ def redrive(
     **which: Any,
 ) -> None:
     """
-    Send refused requests again, once the reason is gone.
+    Send refused requests again, after you have removed the cause.
 
-    Those at these PLACEs, as `kafka-timers rejected` tells them, or those that
-    the filters take. Shows them, and asks you. What is past fires at once.
+    Give the PLACEs that `kafka-timers rejected` shows, or filters. It shows you
+    the requests, and asks you before it sends them. Timers whose time is past
+    fire at once.
 
-    Each stands once: a second redrive of it is ignored, as is one whose timer
-    id has a later timer, while the id is known, which is until an hour after
-    its second. A request without a timer id gets one, rejected-PLACE. Exits
-    with 0 if all of them stand, with 5 if one was ignored, and with 1 if one
-    cannot be sent again; the standard error says why.
+    Workers ignore a request that was sent again before, and a request whose
+    timer id has a later timer. They do so while the id is known: until an hour
+    after the second of its timer. The id rejected-PLACE is given to a request
+    without a timer id.
+
+    \b
+    Exit codes:
+      0  all requests are accepted
+      1  one cannot be sent again, or none was found; the standard error says
+         why
+      5  one was ignored
     """
     wanted = _which(which)
     if bool(places) == bool(since_s is not None or wanted != Which()):
@@ -163,7 +178,7 @@ def _from_ms(since_s: int | None) -> int:
 async def _chosen(
     kafka: Kafka, prefix: str, places: Sequence[str], which: Which, since_s: int | None, limit: int
 ) -> tuple[list[Rejected], int]:
-    """Return what is to be sent again, and how many partitions of requests are served."""
+    """Return the requests to send again, and the number of partitions that the service serves."""
     partitions = len(await last_seals(kafka, prefix))
     async with reading_rejected(kafka, prefix) as log:
         if places:

@@ -47,9 +47,9 @@ __all__ = [
 
 def printable(data: bytes | None) -> str:
     """
-    Return *data* as text that is safe on a terminal: what does not print, such as an escape, is spelled out.
+    Return *data* as text that is safe on a terminal: characters that do not print are escaped.
 
-    Bytes that are not UTF-8 show as \\xff, a missing value as null.
+    Bytes that are not UTF-8 show as \\xff, and None shows as null.
     """
     if data is None:
         return "null"
@@ -58,17 +58,17 @@ def printable(data: bytes | None) -> str:
 
 
 def moment_text(moment_ms: int) -> str:
-    """Return *moment_ms* as people read it, and in UNIX seconds."""
+    """Return *moment_ms*, UNIX milliseconds, as a UTC time followed by its UNIX second."""
     return f"{_moment(moment_ms)} UTC (second {moment_ms // 1000}{fraction_of(moment_ms)})"
 
 
 def _moment(moment_ms: int) -> str:
-    """Return *moment_ms* in UTC, its milliseconds only where there are any."""
+    """Return *moment_ms* in UTC, with milliseconds unless they are 0."""
     return _utc(moment_ms // 1000, "%Y-%m-%d %H:%M:%S") + fraction_of(moment_ms)
 
 
 def _utc(second: int, form: str) -> str:
-    # A seal may hold any number, a calendar may not.
+    # A seal may have any number, but datetime has a range.
     return datetime.fromtimestamp(second, UTC).strftime(form) if 0 <= second < SECOND_LIMIT else str(second)
 
 
@@ -76,7 +76,7 @@ def _utc(second: int, form: str) -> str:
 
 
 def answer_line(timer_id: str, answer: Answer) -> str:
-    """Return *answer* as a line."""
+    """Return *answer* about *timer_id* as a line."""
     line = f"{_name(timer_id)}: {answer.outcome.lower().replace('_', ' ')}"
     known = "" if answer.due_ms is None else f"of {moment_text(answer.due_ms)}, request {answer.request}"
     if answer.outcome == "IGNORED":
@@ -85,7 +85,7 @@ def answer_line(timer_id: str, answer: Answer) -> str:
 
 
 def found_line(timer_id: str, found: Found) -> str:
-    """Return how much was *found* of *timer_id*, and where, as a line."""
+    """Return a line with the number and place of the records that `find` found of *timer_id*."""
     sealed = f"sealed up to {moment_text(found.seal.last * 1000)}" if found.seal else "nothing is sealed"
     return (
         f"{len(found.outcomes)} records of {_name(timer_id)} in partition {found.partition} from offset "
@@ -94,7 +94,7 @@ def found_line(timer_id: str, found: Found) -> str:
 
 
 def status_lines(status: ServiceStatus) -> list[str]:
-    """Return how the service stands as a whole: firing, ticks, workers, refused requests, doors."""
+    """Return lines about the service as a whole: firing, ticks, workers, refused requests, doors."""
     rows = status.partitions
     ages_s = [row.tick_age_s for row in rows if row.tick_age_s is not None]
     names = sorted({row.ticked_by for row in rows if row.ticked_by})
@@ -128,7 +128,7 @@ def _sealed(seconds: Sequence[int | None]) -> str:
 
 
 def problem_lines(problems: Sequence[str]) -> list[str]:
-    """Return *problems* as lines; one that says so if there is none."""
+    """Return a line for each of *problems*, or one line if there are none."""
     told = [f"{len(problems)} wrong:", *(f"  - {problem}" for problem in problems)] if problems else ["all is well"]
     return [printable(line.encode()) for line in told]
 
@@ -142,9 +142,9 @@ def _refused(found: Refused | None) -> str:
 
 def callback_lines(record: ConsumerRecord, now_s: float, width: int) -> list[str]:
     """
-    Return *record* as lines of at most *width* cells: when it was due, lateness, key and value; then its headers.
+    Return *record* as lines of at most *width* cells: due time, lateness, key and value; then its headers.
 
-    When it was due is not shown again as a header. Headers that there are not make no line.
+    The line of headers leaves out the due time. A record without other headers has no such line.
     """
     due_ms, lateness_ms = lateness_of(record, now_s)
     if due_ms is None or lateness_ms is None:
@@ -160,7 +160,7 @@ def callback_lines(record: ConsumerRecord, now_s: float, width: int) -> list[str
 
 
 def _span(ms: int) -> str:
-    """Return *ms* as people say it, in at most 10 characters up to some thousand years."""
+    """Return *ms* in a unit that suits its size, in at most 10 characters up to some thousand years."""
     if ms < 1_000:
         return f"{ms} ms"
     if ms < 60_000:
@@ -178,7 +178,7 @@ def _fitted(text: str, cells: int) -> str:
 
 
 def rejected_lines(rejected: Rejected) -> list[str]:
-    """Return what was refused: when, its place, why and which request; then what it asks for, or what it is."""
+    """Return lines for a refused request: time, place, reason and request; then its timer, or its key and value."""
     at = _utc(rejected.at_ms // 1000, "%Y-%m-%d %H:%M:%S")
     why = (rejected.reason or "no reason is told") + (f" by door {rejected.door}" if rejected.door else "")
     lines = [f"{at} {rejected.place:>8}  {why}; {rejected.topic} {rejected.request}"]
@@ -199,7 +199,7 @@ def rejected_lines(rejected: Rejected) -> list[str]:
         key = f", key {printable(callback_key)}" if callback_key else ""
         timer_id = f", id {future.timerId}" if future.timerId else ""
         lines.append(f"{'':30}{due} to {topic or 'no topic'}{key}{timer_id}")
-    # A value may have a megabyte.
+    # A value may have a megabyte of text.
     return [_fitted(printable(line.encode()), 500).rstrip() for line in lines]
 
 
@@ -208,9 +208,9 @@ def ahead_lines(counts: Mapping[int, int], unit_s: int, width: int) -> list[str]
     Return *counts* as lines of at most *width* cells, a bar each.
 
     Args:
-        counts: by the UNIX second in which a bucket begins, ascending; those that are left out have none.
-        unit_s: length of a bucket.
-        width: of the terminal.
+        counts: number of timers by the UNIX second in which a bucket begins, ascending; empty buckets are left out.
+        unit_s: seconds in a bucket.
+        width: width of the terminal in cells.
     """
     if not counts:
         return ["no timer waits"]
@@ -227,13 +227,13 @@ def ahead_lines(counts: Mapping[int, int], unit_s: int, width: int) -> list[str]
 
 
 def _bar(cells: float) -> str:
-    """Return a bar of *cells*, to an eighth of one; one that is not empty can be seen."""
+    """Return a bar of *cells* cells, rounded to an eighth, and at least an eighth of a cell."""
     whole, eighths = divmod(max(round(cells * 8), 1), 8)
     return "█" * whole + (" ▏▎▍▌▋▊▉"[eighths] if eighths else "")
 
 
 def unknown_lines(unknown: Mapping[int, str]) -> list[str]:
-    """Return a line for each reason why nothing is known of partitions, by their numbers."""
+    """Return a line for each reason in *unknown*, with the numbers of the partitions that did not answer."""
     numbers: dict[str, list[str]] = {}
     for number, why in unknown.items():
         numbers.setdefault(why, []).append(str(number))
@@ -264,14 +264,14 @@ def status_table(rows: Sequence[PartitionStatus]) -> Table:
             "-" if row.lag_s is None else str(row.lag_s),
             "-" if row.pending is None else str(row.pending),
             "-" if None in lateness else "/".join(map(str, lateness)),
-            # As Text, or a worker's name could be taken for markup.
+            # As Text, because rich would read markup in a worker's name.
             Text("-" if row.owner is None else printable(row.owner.encode())),
         )
     return table
 
 
 def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
-    """Return the records of a timer id, and how each stands, as a table that fits 80 columns."""
+    """Return the records of a timer id with their states as a table that fits 80 columns."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("request", no_wrap=True)
     table.add_column("appended\nUTC", no_wrap=True)
@@ -286,7 +286,7 @@ def history_table(partition: int, rows: Sequence[Outcome]) -> Table:
             _utc(each.appended_ms // 1000, "%Y-%m-%d %H:%M:%S"),
             "cancel" if each.cancel else due,
             each.state,
-            # As Text, or a topic could be taken for markup.
+            # As Text, because rich would read markup in a topic's name.
             Text("" if each.cancel and not each.reason else callback),
         )
     return table
@@ -296,7 +296,7 @@ _TEXTS = ("topic", "key", "timer_id")
 
 
 def pending_table(timers: Sequence[Mapping[str, Any]]) -> Table:
-    """Return *timers* that wait, as workers tell them, as a table that fits 80 columns."""
+    """Return waiting *timers*, as workers return them, as a table that fits 80 columns."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("fires at\nUTC", no_wrap=True)
     table.add_column("request", no_wrap=True)
@@ -305,7 +305,7 @@ def pending_table(timers: Sequence[Mapping[str, Any]]) -> Table:
     table.add_column("timer id", overflow="fold")
     table.add_column("bytes", justify="right", no_wrap=True)
     for timer in timers:
-        # As Text, or a topic could be taken for markup.
+        # As Text, because rich would read markup in a topic's name.
         texts = (Text("-" if (data := bytes_in(timer, name)) is None else printable(data)) for name in _TEXTS)
         table.add_row(_moment(timer["due_ms"]), timer["request"], *texts, str(timer["value_bytes"]))
     return table

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["kept_lines", "print_rows", "rows_csv"]
 
 _ANY_WIDTH = 100_000
-# Offsets of a partition that are named.
+# Most offsets to print of a partition.
 _SHOWN = 20
 
 
 def print_rows(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print *rows*, at least one, to *console*: as a table, or a column a line where they are wider than it."""
+    """Print *rows*, at least one, to *console* as a table; if they are too wide for it, each column is a line."""
     table = _table(rows)
     if console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum <= console.width:
         console.print(table)
@@ -46,10 +46,10 @@ def rows_csv(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     """
     Return *rows* as CSV by RFC 4180, with a line of names.
 
-    Nothing stands for null; "" is an empty text. What is neither a text nor a number is JSON. A column in which some
-    bytes are not UTF-8 is called NAME_base64, and is so in all rows.
+    An empty field is null, and "" is an empty text. Lists and maps are JSON. If a column has bytes that are not UTF-8,
+    it is called NAME_base64, and is base64 in all rows.
     """
-    # Names that are there twice were made different.
+    # `rows_of` has given different names to columns with the same name.
     names = list(rows[0]) if rows else list(names)
     texts = {name: [_csv_cell(row[name]) for row in rows] for name in names}
     titles = dict(zip(names, names, strict=True))
@@ -77,7 +77,7 @@ def _csv_cell(value: Any) -> str | bytes | None:
 
 
 def _quoted(cell: str | bytes | None) -> str:
-    # The module csv does not tell null from an empty text.
+    # The csv module cannot write null and an empty text differently.
     text = "" if cell is None else str(cell)
     return '"' + text.replace('"', '""') + '"' if cell == "" or any(each in text for each in ',"\r\n') else text
 
@@ -88,7 +88,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for name in rows[0]:
         table.add_column(Text(printable(name.encode())), overflow="fold")
     for row in rows:
-        # As Text, or a value could be taken for markup.
+        # As Text, because rich would read markup in a value.
         table.add_row(*(Text(printable(_as_bytes(value))) for value in row.values()))
     return table
 
@@ -104,7 +104,7 @@ def _nested(value: Any) -> str:
 
 
 def kept_lines(kept: "Kept") -> Iterator[str]:
-    """Yield in a line each what Kafka still has of what the lake has forgotten."""
+    """Yield lines about the forgotten records that Kafka still has."""
     for partition, offsets in kept.requests.items():
         more = f" and {len(offsets) - _SHOWN} more" if len(offsets) > _SHOWN else ""
         places = ", ".join(map(str, offsets[:_SHOWN]))

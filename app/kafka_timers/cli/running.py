@@ -1,5 +1,5 @@
 """
-What commands do around their work: set up logging, run an event loop, read arguments, name the extra that is missing.
+Helpers of all commands: set up logging, run an event loop, read arguments, and name a missing extra.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from kafka_timers.errors import KafkaTimersError
 __all__ = ["argument_bytes", "check_installed", "instance_in", "log_to_stderr", "needs", "wait_for", "with_instance"]
 
 _INSTANCE = ("--bootstrap", "--kafka-config", "--topic-prefix")
-# Commands that texts advise, and that take these options.
+# Commands in messages that take these options.
 _advised = re.compile(r"kafka-timers (?:topics (?:create|check)|status|find|rejected|redrive)\b")
 
 _T = TypeVar("_T")
@@ -26,27 +26,27 @@ def log_to_stderr(level: str) -> None:
     """Write log messages of *level* and above to the standard error, one line each."""
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if level != "debug":
-        # Their routine messages are of use to their own developers.
+        # Their routine messages help only their own developers.
         for library in ("aiokafka", "faust", "mode"):
             logging.getLogger(library).setLevel(logging.WARNING)
-    # At debug it writes down each request as it goes out, including the one with the password.
+    # At debug, aiokafka.conn logs every request that it sends, and one of them has the password.
     logging.getLogger("aiokafka.conn").setLevel(logging.WARNING)
 
 
 def wait_for(work: Coroutine[Any, Any, _T]) -> _T:
     """Run *work* in an event loop and return its result."""
-    # The client logs each attempt to connect; the error that ends in says the same once.
+    # The client logs each failed attempt to connect. The final error says the same once.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     return asyncio.run(work)
 
 
 def argument_bytes(text: str) -> bytes:
-    """Return the bytes of an argument; one that is not UTF-8 arrives with surrogates in place of its bytes."""
+    """Return the bytes of an argument. Python puts surrogates in place of bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def instance_in(args: Sequence[str]) -> str:
-    """Return those of *args* that say which instance of the service is meant, to be put behind another command."""
+    """Return the options in *args* that name the instance, as text to add to another command line."""
     found = []
     for at, arg in enumerate(args):
         name, equals, value = arg.partition("=")
@@ -56,13 +56,13 @@ def instance_in(args: Sequence[str]) -> str:
 
 
 def with_instance(text: str, instance: str) -> str:
-    """Return *text* with *instance*, of `instance_in`, behind each command that it advises: it can be copied so."""
+    """Return *text* with *instance*, from `instance_in`, added to each command in it, so that you can copy it."""
     return _advised.sub(lambda command: f"{command[0]} {instance}", text) if instance else text
 
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Say how to install *extra* when the block imports a library that is not there."""
+    """Raise an error that says how to install *extra* if the block imports a missing library."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -74,10 +74,10 @@ def needs(extra: str) -> Iterator[None]:
 
 def check_installed(extra: str, *libraries: str) -> None:
     """
-    Look for *libraries*, which processes need that this one is about to start.
+    Check that *libraries*, which child processes need, are installed.
 
     Raises:
-        KafkaTimersError: one is not there; it says how to install *extra*.
+        KafkaTimersError: a library is missing; the message says how to install *extra*.
     """
     for library in libraries:
         if find_spec(library) is None:
