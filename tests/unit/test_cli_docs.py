@@ -34,7 +34,7 @@ generates it from the program.
 | 3 | the audit has findings | `lake audit` |
 | 3 | a replayed second or a published day differs | `lake replay`, `lake publish-chain --check` |
 | 3 | far requests came back late, or cannot be promoted | `lake promote --once` |
-| 4 | no such timer is known | `cancel`, `move`, `find`, `next`, `fire-now` |
+| 4 | no such timer is known, or no such schedule | `cancel`, `move`, `find`, `next`, `fire-now`; `schedule show` |
 | 4 | no record matches | `lake cancel`, `lake move`, `lake forget` |
 | 5 | a condition did not hold | `send`, `cancel`, `move`, `fire-now`, `redrive` |
 

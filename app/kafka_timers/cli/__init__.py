@@ -8,6 +8,7 @@ The program `kafka-timers`.
     pending   commands that show waiting timers
     proofs    commands that prove the fate of a timer
     rejected  commands that show refused requests and send them again
+    schedules `kafka-timers schedule …`, for recurring timers
     options   shared options and the types of their values
     render    tables and lines for people
     rows      rows of the lake as a table or as CSV

@@ -233,8 +233,8 @@ def _callback_options(needs_topic: bool, topic_help: str) -> Iterable[Callable[[
 
 
 def content_options(command: _Function) -> _Function:
-    """Give *command* the options that say what a callback is, and not when it fires; see `content_of`."""
-    # Of the others the last two are --at and --in.
+    """Give *command* the options for the content of a callback, without its time; see `content_of`."""
+    # The last two are --at and --in.
     for option in list(_callback_options(True, "topic of the callbacks; it must exist"))[:-2]:
         command = option(command)
     return command
@@ -259,7 +259,7 @@ def callback_of(given: dict[str, Any]) -> tuple[Callable[[], datetime | float], 
 
 
 def content_of(given: dict[str, Any]) -> dict[str, Any]:
-    """Return *given*, the values of `content_options` and others, as `TimerClient.at` takes them."""
+    """Return *given* with the values of `content_options` converted to keyword arguments of `TimerClient.at`."""
     value = given["value"]
     given["value"] = sys.stdin.buffer.read() if value == "-" else argument_bytes(value)
     if given.pop("tombstone"):
