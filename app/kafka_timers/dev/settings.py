@@ -1,5 +1,5 @@
 """
-What can be set of `kafka-timers dev`.
+Settings of `kafka-timers dev`.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kafka_timers.settings import KafkaSettings, setting
 __all__ = ["DevSettings"]
 
 _PORT_MAX = 65_535
-# The fewest brokers of which one may be lost.
+# The smallest number of brokers of which one may be lost.
 _REPLICAS = 3
 
 
@@ -87,5 +87,5 @@ class DevSettings(KafkaSettings):
 
     @property
     def ports(self) -> list[int]:
-        """Ports of the brokers that are brought along."""
+        """Ports of the embedded Kafka's brokers."""
         return list(range(self.port, self.port + self.brokers))
