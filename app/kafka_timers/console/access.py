@@ -2,8 +2,8 @@
 Check callers and their permissions before anything is read: an ASGI middleware around the routes.
 
 A caller shows a token, or comes through the proxy, which names the user. Without tokens and proxy, the console serves
-this host alone. A page of another origin gets nothing, with any headers of the browser. Requests must name the console
-by a known host name, so no page can point its own host name at this host.
+this host alone. A page of another origin is refused, with any credentials that the browser sends. Requests must name
+the console by a known host name, so no page can point its own host name at this host.
 """
 
 import hashlib

@@ -194,8 +194,8 @@ async def create_timer(
     """
     Create a timer, unless its id is already known.
 
-    The Idempotency-Key becomes the timer id. For an hour, a repeated request with the same key is answered 200 with the
-    timer of the first request, even if that timer has fired.
+    The Idempotency-Key becomes the timer id. Until an hour after the timer's second, a repeated request with the same
+    key is answered 200 with the timer of the first request.
     """
     if idempotency_key and wish.timer_id not in (None, idempotency_key):
         raise _ProblemError(422, "timerId and Idempotency-Key are two names for one thing: give one, or the same twice")

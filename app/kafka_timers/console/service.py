@@ -161,8 +161,8 @@ class Service:
 
     async def timer(self, timer_id: str, *, with_history: bool) -> Found | Told:
         """
-        Return the records of *timer_id*. If the log cannot be read in time, or *with_history* is false, return a
-        worker's answer about the pending timer.
+        Return the records of *timer_id*. If *with_history* is false, or the log cannot be read in time, return a
+        worker's answer about the pending timer if there is one.
 
         Raises:
             LateError: no worker knows the timer, and the log is still being read.

@@ -6,7 +6,7 @@ broker is also a controller, as in many small clusters. Session timeouts are Kaf
 or silent loses its partitions after 9 s.
 
 **Breaking the network** (Linux only). With `relay=True`, brokers reach each other through relays of this process, one
-for each listener and direction. So a broker can be cut off from the others, both ways, while clients still reach it:
+for each listener and direction. So a broker can be separated from the others, both ways, while clients reach it:
 
     broker 1 ──▶ kafka-2 = 127.0.1.2 ──▶ relay ──▶ 127.0.0.1 broker 2
     broker 3 ──▶ kafka-2 = 127.0.3.2 ──▶ relay ──▶ 127.0.0.1 broker 2
@@ -154,21 +154,21 @@ class EmbeddedCluster:
         await self._close()
 
     async def hold(self, node: int) -> None:
-        """Cut *node* off from the other brokers in silence: nothing passes, no connection ends. Clients reach it."""
+        """Separate *node* from the other brokers: nothing passes, but no connection ends. Clients still reach it."""
         for relay in self._around(node):
             await relay.hold()
 
     async def cut(self, node: int) -> None:
-        """Cut *node* off from the other brokers: connections are reset, new ones refused. Clients still reach it."""
+        """Separate *node* from the other brokers: connections are reset, new ones refused. Clients still reach it."""
         for relay in self._around(node):
             await relay.cut()
 
     async def hold_clients(self, node: int) -> None:
-        """Cut *node* off from clients in silence: nothing passes, no connection ends. Other brokers still reach it."""
+        """Separate *node* from clients: nothing passes, but no connection ends. The other brokers still reach it."""
         await self._to_clients[node].hold()
 
     async def cut_clients(self, node: int) -> None:
-        """Cut *node* off from clients: connections are reset, new ones refused. Other brokers still reach it."""
+        """Separate *node* from clients: connections are reset, new ones refused. The other brokers still reach it."""
         await self._to_clients[node].cut()
 
     async def mend(self) -> None:

@@ -3,8 +3,8 @@ Kafka's program files: fetched once into the user's cache, then used from there 
 
 `jars.lock` names every jar with its size and SHA-256. It lists the jars that Maven resolves for
 `org.apache.kafka:kafka_2.13` and its runtime dependencies, and `log4j-slf4j-impl`, without which the broker logs
-nothing. A file in the cache is always complete, because a jar is moved there only after its hash was checked. So the
-cache needs no lock: fetched jars survive an interruption, and two processes that fetch at once write the same bytes.
+nothing. A jar in the cache is always complete, because it is moved there only after its hash was checked. So the cache
+needs no lock: fetched jars survive an interruption, and two processes that fetch at once write the same bytes.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def caches(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of all this user's caches, below XDG_CACHE_HOME or ~/.cache; it need not exist."""
+    """Return the folder of this user's caches for kafka-timers, in XDG_CACHE_HOME or ~/.cache; it need not exist."""
     home = env.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "kafka-timers"
 
@@ -113,7 +113,7 @@ def _download(jar: Jar, part: Path, advance: _Advance) -> Path:
     try:
         # The artifact alone: resolving the dependencies again would take 9 s and could give other versions.
         return Path(maven.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve())
-    # Errors of requests are OSErrors; jgo raises RuntimeError if no repository has the file.
+    # The library requests raises OSError; jgo raises RuntimeError if no repository has the file.
     except (OSError, RuntimeError) as error:
         raise KafkaSetupError(
             f"cannot fetch {jar.name} of Kafka {KAFKA_VERSION} ({error}): the network is needed once, until all jars "

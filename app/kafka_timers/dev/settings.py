@@ -11,7 +11,7 @@ from kafka_timers.settings import KafkaSettings, setting
 __all__ = ["DevSettings"]
 
 _PORT_MAX = 65_535
-# The smallest number of brokers of which one may be lost.
+# The smallest number of brokers that allows the loss of one.
 _REPLICAS = 3
 
 

@@ -1,5 +1,5 @@
 """
-What can be set of the lake's jobs that run all the time.
+Settings of the lake's jobs that run all the time.
 """
 
 from dataclasses import dataclass

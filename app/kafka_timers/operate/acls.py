@@ -113,7 +113,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     )
     for name, topic in adapters:
         own_group, why = adapter_group(group, name), f"door {name}"
-    # Some doors write tombstones, as the other scheduler does.
+        # Some doors write tombstones, as the other scheduler does.
         allow("worker", topic, why, _READ, *([_WRITE] if name in KEEPINGS else []), _CONFIGS)
         allow("worker", own_group, why, _READ, of="group")
         allow("worker", f"{own_group}.", why, _WRITE, of="transactional-id", is_prefix=True)

@@ -1,5 +1,5 @@
 """
-Find the problems of a service in its state on Kafka, and tell operators what to do about them. Pure.
+Find the problems of a service from its state on Kafka, each with the step to take. Pure.
 
 One cause gives one sentence. When no ticks come, or no worker runs, the partitions that stand still for that reason
 are not listed as well.

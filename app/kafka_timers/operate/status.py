@@ -131,7 +131,7 @@ class _Reading:
         return max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
 
     async def _record(self, topic: str, number: int, offset: int, *, is_committed: bool = False) -> Record | None:
-        """Return the first record from *offset* on, also an uncommitted one if allowed; None if there is none."""
+        """Return the first record from *offset* on, or the first committed one if asked; None if there is none."""
         return next((await self._fetched(topic, number, offset, is_committed=is_committed)).records, None)
 
     async def _fetched(self, topic: str, number: int, offset: int, *, is_committed: bool) -> Fetched:
