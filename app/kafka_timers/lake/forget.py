@@ -1,5 +1,5 @@
 """
-Remove the payloads of one person from the lake, as the law gives people the right to ask.
+Remove the payloads of one person from the lake, which every person has the right to ask for.
 
 The rows keep their place and the data that the audit needs: due time, topic, id, and the digest of the record. Key,
 value and headers of the record become null. The files that still hold them are deleted, with all versions of the table

@@ -126,7 +126,7 @@ def waiting_by(second: int) -> str:
 
 
 def _sorted_files(spark: SparkSession, root: str, ahead_s: int) -> set[str]:
-    """Return the files that were there at the last sort and began soon then."""
+    """Return the files of folders that began soon, as they were after the last sort."""
     history = spark.sql(f"DESCRIBE HISTORY {tables.name_of(root, REQUESTS)} LIMIT {_COMMITS}")
     sorts = history.where("operation = 'OPTIMIZE' AND operationParameters['zOrderBy'] LIKE '%second%'")
     [last] = sorts.agg(F.max(F.struct("version", F.unix_timestamp("timestamp").alias("at_s"))).alias("at")).collect()

@@ -39,7 +39,7 @@ class TopicFacts(NamedTuple):
     Attributes:
         partitions: number of partitions by topic.
         trimmed: topics that may have lost records since some moment: a partition does not begin at its first offset,
-            and none of its records is older.
+            and none of its records is older than that moment.
         compacted: topics that are compacted, or may be.
         by_broker: topics whose records have the broker's times, which never go back within a partition.
     """
