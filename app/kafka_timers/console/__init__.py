@@ -1,17 +1,16 @@
 """
 `kafka-timers console`: timers over HTTP, for services without a Kafka client and for people.
 
-    settings   what can be set
-    access     who may do what
-    models     bodies of requests, with the units and bounds that the OpenAPI document tells
+    settings   the console's settings
+    access     authentication and permissions of callers
+    models     bodies of requests, with the units and bounds that the OpenAPI document states
     answers    bodies of answers
-    service    does what is asked: through the client, the workers and the topics
-    sharing    asks what takes long once for all who wait, and lets nobody wait long
-    routes     which address does what, and what an error is answered
-    etf1       what the admin GUI of another scheduler asks
-    pages      what lies in static/: the pages that a browser shows
+    service    carries requests out: through the client, the workers and the topics
+    sharing    asks a slow question once for all its callers, and limits their wait
+    routes     addresses, and the answers to errors
+    etf1       answers for the admin GUI of another scheduler
+    pages      the pages in static/ that a browser shows
     run        the process
 
-FastAPI makes the OpenAPI document of the same models that check the bodies, so the two cannot differ; uvicorn serves
-it.
+FastAPI makes the OpenAPI document from the models that check the bodies, so the two cannot differ. uvicorn serves it.
 """

@@ -1,9 +1,9 @@
 """
-Who may do what, before anything is read: an ASGI middleware around the routes.
+Check callers and their permissions before anything is read: an ASGI middleware around the routes.
 
-Whoever comes shows a token, or comes through the proxy that tells who it is; where there is neither, it serves this
-host alone. A page of another origin gets nothing, whatever the browser sends along, and no name but those that are
-known leads here, so that no page can have its own name lead to this host.
+A caller shows a token, or comes through the proxy, which names the user. Without tokens and proxy, the console serves
+this host alone. A page of another origin is refused, with any credentials that the browser sends. Requests must name
+the console by a known host name, so no page can point its own host name at this host.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from kafka_timers.settings import host_in, is_loopback
 
 __all__ = ["BODY_BYTES_MAX", "Access", "Caller", "Role", "problem"]
 
-# A request of 1 MiB, what Kafka takes by default, is 1.4 MB in base64.
+# A request of 1 MiB, Kafka's default limit, is 1.4 MB in base64.
 BODY_BYTES_MAX = 2 << 20
 
 _HEADERS_MAX = 200
 _TOKEN_LENGTH = 16
-# Pages hold nothing themselves: what they show they ask for.
+# Pages hold no data themselves: they ask the API for all that they show.
 _OPEN_PATHS = frozenset(("/livez", "/liveness", "/", *(f"/static/{name}" for name in PAGES)))
 _SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _HEADERS = [
@@ -48,7 +48,7 @@ _App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 class Role(IntEnum):
-    """What somebody may do; each one all that the one before may."""
+    """Permissions of a caller. Each role includes those of the role before it."""
 
     NONE = 0
     READ = 1
@@ -58,11 +58,11 @@ class Role(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Caller:
     """
-    Who comes.
+    The caller of a request.
 
     Attributes:
-        name: as the token's line or the proxy tells it.
-        role: what they may do.
+        name: name from the token's line, or from the proxy.
+        role: permissions of the caller.
     """
 
     name: str
@@ -73,20 +73,20 @@ NOBODY = Caller("", Role.NONE)
 
 
 def problem(status: int, detail: str) -> tuple[int, dict[str, Any]]:
-    """Return *status* and the body that tells of it, as RFC 9457 has it."""
+    """Return *status* and a body that describes the problem, in the form of RFC 9457."""
     return status, {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
 
 
 class Access:
     """
-    Serves *app* to those who may.
+    Serves *app* to callers with permission.
 
     Args:
-        app: what is served; finds the `Caller` in its request's state.
-        settings: of the console.
+        app: application to serve; finds the `Caller` in its request's state.
+        settings: settings of the console.
 
     Raises:
-        SettingsError: the file of tokens cannot be read, or a line of it is none.
+        SettingsError: the token file cannot be read, or one of its lines has another form.
     """
 
     def __init__(self, app: _App, settings: ConsoleSettings) -> None:
@@ -124,7 +124,7 @@ class Access:
         await self._app(scope, _given(body, receive), _guarded(send))
 
     def _refused(self, scope: _Scope, headers: Mapping[bytes, bytes]) -> tuple[int, dict[str, Any]] | None:
-        """Return what a request is refused with, whoever comes."""
+        """Return the refusal of a request that no caller may make; None if it may go on."""
         address = headers.get(b"host", b"").decode("latin-1").lower()
         host = host_in(address)
         if host not in self._hosts and not is_loopback(host):
@@ -155,7 +155,7 @@ class Access:
 
 
 def _hash(token: bytes) -> bytes:
-    # Looked up by its hash, so the time that takes tells nothing of a token.
+    # Looked up by its hash, so that the time of the lookup tells nothing about a token.
     return hashlib.sha256(token).digest()
 
 
@@ -171,7 +171,7 @@ def _tokens_in(file: str) -> dict[bytes, Caller]:
             continue
         words = line.split(maxsplit=2)
         if len(words) < 2 or words[0] not in roles or len(words[1]) < _TOKEN_LENGTH:
-            # The line itself may hold a token.
+            # The message leaves the line out, because it may hold a token.
             raise SettingsError(
                 f"token_file {file} line {number}: give `read` or `operate`, a token of {_TOKEN_LENGTH} characters or "
                 "more, and who has it"
@@ -184,7 +184,7 @@ def _tokens_in(file: str) -> dict[bytes, Caller]:
 
 
 async def _body(receive: _Receive) -> bytes | None:
-    """Return the body; None if it has more than `BODY_BYTES_MAX` bytes."""
+    """Return the body; None if it is longer than `BODY_BYTES_MAX` bytes."""
     body = bytearray()
     while True:
         message = await receive()
@@ -196,7 +196,7 @@ async def _body(receive: _Receive) -> bytes | None:
 
 
 def _given(body: bytes, receive: _Receive) -> _Receive:
-    """Return what gives *body*, and then what *receive* does: that the caller has gone."""
+    """Return a function that gives *body*, and then the messages of *receive*, such as the caller's disconnect."""
     is_given = False
 
     async def received() -> MutableMapping[str, Any]:
@@ -210,7 +210,7 @@ def _given(body: bytes, receive: _Receive) -> _Receive:
 
 
 def _guarded(send: _Send) -> _Send:
-    """Return *send* for answers that have the headers of all."""
+    """Return *send* with the headers that every answer carries."""
 
     async def sent(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":

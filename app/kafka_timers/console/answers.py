@@ -1,7 +1,7 @@
 """
-Bodies of answers. Names are those of JSON; times are UNIX seconds, or RFC 3339 where that is said.
+Bodies of answers. Fields have their JSON names. Times are UNIX seconds, or RFC 3339 where a field says so.
 
-FastAPI makes the OpenAPI document of these models.
+FastAPI makes the OpenAPI document from these models.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ __all__ = [
 
 
 class Problem(BaseModel):
-    """What went wrong (RFC 9457)."""
+    """A problem (RFC 9457)."""
 
     type: str = "about:blank"
     title: str
@@ -62,7 +62,7 @@ class HeaderOut(Model):
 
 
 class TimerOut(Model):
-    """A timer that waits."""
+    """A pending timer."""
 
     place: Annotated[str, Field(description="where it stands in the order; `cursor` goes on behind one")]
     request: Annotated[str, Field(description="partition:offset of its request, as its callback tells it")]
@@ -80,7 +80,7 @@ class TimerOut(Model):
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> Self:
-        """Return what a worker has *told*."""
+        """Return a worker's answer *told* as a body."""
         texts = {name: _text(bytes_in(told, name)) for name in ("topic", "key", "timer_id", "token")}
         values = {name: told.get(name) for name in ("value", "value_base64", "headers")}
         same = {name: told[name] for name in ("place", "request", "second", "due_ms", "value_bytes")}
@@ -88,14 +88,14 @@ class TimerOut(Model):
 
 
 class Unknown(Model):
-    """A partition of which nothing is known, and why."""
+    """A partition that is unknown, and the reason."""
 
     partition: int
     why: str
 
 
 class PageOut(Model):
-    """Timers that wait, in the order in which they fire."""
+    """Pending timers, in the order in which they fire."""
 
     timers: list[TimerOut]
     cursor: Annotated[str | None, Field(description="give it to go on; null at the end")]
@@ -104,14 +104,14 @@ class PageOut(Model):
 
 
 class CountOut(Model):
-    """How many timers wait in a second, a minute or an hour that begins in a UNIX second."""
+    """Number of pending timers in a second, a minute or an hour that begins at a UNIX second."""
 
     second: int
     count: int
 
 
 class AheadOut(Model):
-    """How many timers wait; buckets without any are left out."""
+    """Numbers of pending timers; empty buckets are left out."""
 
     unit: str
     counts: list[CountOut]
@@ -120,14 +120,14 @@ class AheadOut(Model):
 
 
 class CallerOut(Model):
-    """Who asks."""
+    """The caller and its role."""
 
     name: str
     role: Annotated[str, Field(description="read or operate")]
 
 
 class AnswerOut(Model):
-    """What the service says to a request."""
+    """The service's answer to a request."""
 
     timer_id: str
     outcome: Annotated[str, Field(description="ACCEPTED, MOVED, CANCELLED, TOO_LATE, UNKNOWN or IGNORED")]
@@ -139,7 +139,7 @@ class AnswerOut(Model):
 
 
 class RecordOut(Model):
-    """A record of a timer id, and what became of it."""
+    """A record of a timer id, and its outcome."""
 
     request: str
     appended: str
@@ -153,7 +153,7 @@ class RecordOut(Model):
 
 
 class HistoryOut(Model):
-    """A timer: what it is now, and all that its id has had as far as the log has it."""
+    """A timer: its present state, and the history of its id as far as the log holds it."""
 
     timer_id: str
     state: Annotated[str, Field(description="pending, parked, fired, refused, cancelled or moved")]
@@ -206,7 +206,7 @@ class TopicOut(Model):
 
 
 class TopicsOut(Model):
-    """Topics of the timers that fire next, and of what was refused within an hour."""
+    """Topics of the timers that fire next, and of requests refused within an hour."""
 
     topics: list[TopicOut]
     looked_at: Annotated[int, Field(description="timers from which they were taken")]
@@ -243,13 +243,13 @@ class RejectedOut(Model):
 
     @classmethod
     def of(cls, rejected: Rejected) -> Self:
-        """Return what *rejected* tells."""
+        """Return *rejected* as a body."""
         told = rejected.document()
         return cls.model_validate(told | {"at": at(told.pop("at_ms"))})
 
 
 class RejectedPage(Model):
-    """Refused requests, the last one last."""
+    """Refused requests, the latest one last."""
 
     rejected: list[RejectedOut]
     left_out: Annotated[int, Field(description="earlier ones that match")]
@@ -257,13 +257,13 @@ class RejectedPage(Model):
 
 def answer_out(timer_id: str, answer: Answer, now_s: float, due_ms: int | None = None) -> AnswerOut:
     """
-    Return *answer* to a request about *timer_id*.
+    Return *answer* to a request about *timer_id* as a body.
 
     Args:
-        timer_id: that it is about.
-        answer: to the request.
-        now_s: UNIX time; what was due before is taken for fired.
-        due_ms: UNIX millisecond of the new timer that the request has asked for, if it has.
+        timer_id: id of the timer.
+        answer: answer to the request.
+        now_s: UNIX time; a timer that was due before counts as fired.
+        due_ms: UNIX millisecond of the new timer, if the request asked for one.
     """
     is_new = due_ms is not None and answer.outcome not in (Outcome.CANCELLED, Outcome.IGNORED)
     meant_ms = due_ms if is_new else answer.due_ms
@@ -280,18 +280,18 @@ def answer_out(timer_id: str, answer: Answer, now_s: float, due_ms: int | None =
 
 
 def page_out(page: Page) -> PageOut:
-    """Return *page* of timers that wait."""
+    """Return *page* of pending timers as a body."""
     timers = [TimerOut.of(each) for each in page.timers]
     return PageOut(timers=timers, cursor=page.after or None, cut=page.is_cut, unknown=unknown_out(page.unknown))
 
 
 def unknown_out(unknown: Mapping[int, str]) -> list[Unknown]:
-    """Return why nothing is known of partitions, by their numbers."""
+    """Return the unknown partitions with their reasons as bodies."""
     return [Unknown(partition=partition, why=why) for partition, why in unknown.items()]
 
 
 def history_out(timer_id: str, found: Found) -> HistoryOut | None:
-    """Return what was *found* of *timer_id*; None if it has no request."""
+    """Return the records *found* for *timer_id* as a body; None if the id has no request."""
     last = next((outcome for outcome in reversed(found.outcomes) if not outcome.cancel), None)
     if last is None:
         return None
@@ -321,7 +321,7 @@ def history_out(timer_id: str, found: Found) -> HistoryOut | None:
 
 
 def request_out(record: ConsumerRecord, future: Future, waits: bool | None) -> RequestOut:
-    """Return the request *future* of *record*."""
+    """Return the request *future* of *record* as a body."""
     second = number_in(record.key)
     due_ms = None if second is None or future.cancel else second * 1000 + future.millis
     shown = {
@@ -337,7 +337,7 @@ def request_out(record: ConsumerRecord, future: Future, waits: bool | None) -> R
 
 
 def topics_out(found: CallbackTopics) -> TopicsOut:
-    """Return what was *found* of callback topics."""
+    """Return the callback topics *found* as a body."""
     page = found.page
     topics = [TopicOut.model_validate(asdict(each)) for each in found.topics]
     return TopicsOut(
@@ -346,7 +346,7 @@ def topics_out(found: CallbackTopics) -> TopicsOut:
 
 
 def waiting_out(timer_id: str, told: Told) -> HistoryOut:
-    """Return what a worker has *told* of the timer that waits under *timer_id*."""
+    """Return a worker's answer *told* about the pending timer *timer_id* as a body."""
     timer = TimerOut.of(told)
     same = timer.model_dump(
         include={"request", "second", "due_ms", "at", "topic", "key", "token", "value", "value_base64"}
@@ -356,10 +356,10 @@ def waiting_out(timer_id: str, told: Told) -> HistoryOut:
 
 
 def at(moment_ms: int) -> str:
-    """Return *moment_ms*, UNIX milliseconds, in RFC 3339, a fraction only where there is one."""
+    """Return *moment_ms*, UNIX milliseconds, in RFC 3339, with a fraction only if there is one."""
     second = moment_ms // 1000
     if not 0 <= second < SECOND_LIMIT:
-        # No calendar has it.
+        # Outside the calendar's range.
         return str(second)
     return datetime.fromtimestamp(second, UTC).strftime(f"%Y-%m-%dT%H:%M:%S{fraction_of(moment_ms)}Z")
 

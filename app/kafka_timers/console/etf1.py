@@ -1,9 +1,9 @@
 """
-What the admin GUI of etf1's kafka-message-scheduler asks of a scheduler, for timers that came by the door `etf1`.
+Answers for the admin GUI of etf1's kafka-message-scheduler, about timers that came through the door `etf1`.
 
     GET /liveness       200
-    GET /info           where Kafka is, and which topics have schedules
-    GET /schedules      those that wait, the next 10,000 of them
+    GET /info           address of Kafka, and topics with schedules
+    GET /schedules      the next 10,000 pending schedules
 
 Source: https://github.com/etf1/kafka-message-scheduler, apiserver/rest/routes.go and schedule/kafka/schedule.go.
 """
@@ -21,7 +21,7 @@ from kafka_timers.operate.pending import Told
 
 __all__ = ["info_of", "schedules_of"]
 
-# The GUI waits for 2 s, and holds all that it gets.
+# The GUI waits for 2 s, and keeps the whole answer in memory.
 _SCHEDULES_MAX = 10_000
 
 _DOOR = "etf1"
@@ -29,11 +29,11 @@ _DOOR = "etf1"
 
 async def info_of(service: Service, address: str) -> dict[str, Any]:
     """
-    Return where Kafka is and which topics have schedules, as the groups of doors tell it.
+    Return the address of Kafka and the topics with schedules, by the consumer groups of the doors.
 
     Args:
-        service: that is asked.
-        address: under which it is reached.
+        service: service to read from.
+        address: address at which the caller reached the console.
     """
     status, _ = await service.status()
     host = socket.gethostname()
@@ -51,10 +51,10 @@ async def info_of(service: Service, address: str) -> dict[str, Any]:
 
 async def schedules_of(service: Service) -> list[dict[str, Any]]:
     """
-    Return the schedules that wait, in the order in which they fire.
+    Return the pending schedules, in the order in which they fire.
 
     Raises:
-        QueryError: of a partition nothing is known, and no answer can say so to that GUI.
+        QueryError: a partition is unknown. The GUI's format has no way to say so.
     """
     workers = await service.workers()
     found: list[dict[str, Any]] = []

@@ -1,7 +1,7 @@
 """
-Bodies of requests. Names are those of JSON; times are UNIX seconds, or RFC 3339 where that is said.
+Bodies of requests. Fields have their JSON names. Times are UNIX seconds, or RFC 3339 where a field says so.
 
-FastAPI checks bodies by these models, and makes the OpenAPI document of them.
+FastAPI checks bodies by these models and makes the OpenAPI document from them.
 """
 
 import base64
@@ -23,13 +23,13 @@ _TOPIC_LENGTH, _ID_LENGTH = 249, 4_096
 
 
 class Model(BaseModel):
-    """What all bodies have: names in camel case, and no field that is not known."""
+    """Base of all bodies: names in camel case, and unknown fields are refused."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
 class HeaderIn(Model):
-    """A header of the callback; with neither value nor valueBase64 its value is null."""
+    """A header of the callback. Without value and valueBase64, its value is null."""
 
     name: Annotated[str, Field(min_length=1)]
     value: str | None = None
@@ -37,7 +37,7 @@ class HeaderIn(Model):
 
 
 class When(Model):
-    """When a timer fires: `at` or `after`."""
+    """The time at which a timer fires: `at` or `after`."""
 
     at: Annotated[
         str | float | None, Field(description="RFC 3339 with a zone, as 2030-01-31T12:00:00Z, or UNIX seconds")
@@ -52,10 +52,10 @@ class When(Model):
 
     def due_ms(self, now_s: float) -> int | None:
         """
-        Return the UNIX millisecond; None if neither is given.
+        Return the UNIX millisecond at which the timer is due; None if neither field is given.
 
         Raises:
-            WhenError: it is none that a timer can have.
+            WhenError: no timer can have this time.
             ValueError: `at` is neither RFC 3339 nor a number.
         """
         if self.after is not None:
@@ -66,7 +66,7 @@ class When(Model):
 
 
 class Change(When):
-    """What is to be different of a timer; what is left out stays as it is."""
+    """Changes of a timer. A field that is left out stays as it is."""
 
     topic: Annotated[str | None, Field(max_length=_TOPIC_LENGTH)] = None
     key: Annotated[str | None, Field(description="key of the callback, as text; null is none")] = None
@@ -93,7 +93,7 @@ class Change(When):
         Change *future*.
 
         Raises:
-            RequestError: something is not what a request can carry.
+            RequestError: a request cannot carry one of the values.
         """
         topic, key, value = Shown.of(future)
         asked = future_of(
@@ -125,7 +125,7 @@ class Change(When):
 
 
 class Wish(Change):
-    """A timer that is asked for."""
+    """A new timer."""
 
     topic: Annotated[str, Field(min_length=1, max_length=_TOPIC_LENGTH, description="topic that gets the callback")]
     timer_id: Annotated[

@@ -1,7 +1,7 @@
 """
-The pages, as they lie in `static/`: HTML, a style and modules of JavaScript that ask the same API as everybody else.
+The pages in `static/`: HTML, a style, and modules of JavaScript that use the same API as every other client.
 
-Nothing is put into a page here, and what a script shows of a record becomes text, never markup.
+The server adds nothing to a page. Scripts show the data of records as text, never as markup.
 """
 
 from importlib.resources import files

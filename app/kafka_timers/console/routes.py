@@ -1,5 +1,5 @@
 """
-Which address does what, and what an error is answered.
+The addresses of the console, and its answers to errors.
 """
 
 import uuid
@@ -60,7 +60,7 @@ from kafka_timers.operate.rejected import Which
 
 __all__ = ["app_of"]
 
-# No page waits for longer; what has a limit of its own says more.
+# The limit for every page; operations with a limit of their own give more details.
 _LIMIT_S = 2.9
 _BUCKETS_MAX = 10_000
 _PAGE_MAX = 1_000
@@ -89,7 +89,7 @@ _Instant = Annotated[str | None, Query(description="RFC 3339 with a zone, or UNI
 
 
 class _ProblemError(Exception):
-    """What is to be answered."""
+    """A problem to answer with."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -97,7 +97,7 @@ class _ProblemError(Exception):
 
 
 def app_of(service: Service) -> FastAPI:
-    """Return the application that serves *service*; who may do what is decided before it, by `access`."""
+    """Return the application that serves *service*. `access` checks the caller's permissions before it."""
 
     @asynccontextmanager
     async def living(_app: FastAPI) -> AsyncIterator[None]:
@@ -150,7 +150,7 @@ def app_of(service: Service) -> FastAPI:
 
 
 def _in_time(does: Callable[..., Coroutine[Any, Any, _T]]) -> Callable[..., Coroutine[Any, Any, _T]]:
-    """Return a route that does what *does* does, or says in time that it does not."""
+    """Return a route that does the same as *does*, or fails when the time limit has passed."""
 
     @wraps(does)
     async def answer(*args: Any, **given: Any) -> _T:
@@ -159,7 +159,7 @@ def _in_time(does: Callable[..., Coroutine[Any, Any, _T]]) -> Callable[..., Coro
     return answer
 
 
-# --- who and what ----------------------------------------------------------------------------------------------------
+# --- dependencies ----------------------------------------------------------------------------------------------------
 
 
 def _service(request: Request) -> Service:
@@ -192,10 +192,10 @@ async def create_timer(
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=4_096)] = None,
 ) -> AnswerOut:
     """
-    Ask for a timer, unless its id is known already.
+    Create a timer, unless its id is already known.
 
-    An Idempotency-Key becomes the timer id. A request that is repeated with the same key is answered 200, with the
-    timer that the first one has made, also after that has fired, for an hour.
+    The Idempotency-Key becomes the timer id. Until an hour after the timer's second, a repeated request with the same
+    key is answered 200 with the timer of the first request.
     """
     if idempotency_key and wish.timer_id not in (None, idempotency_key):
         raise _ProblemError(422, "timerId and Idempotency-Key are two names for one thing: give one, or the same twice")
@@ -226,7 +226,7 @@ async def list_timers(
     limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
     values: Annotated[bool, Query(description="tell values and headers too")] = False,
 ) -> PageOut:
-    """List timers that wait, in the order in which they fire."""
+    """List pending timers, in the order in which they fire."""
     workers = await service.workers()
     wanted = {"topic": topic, "key": key, "id_prefix": prefix, "after": cursor}
     times = {"from": _instant(from_), "to": _instant(to)}
@@ -238,7 +238,7 @@ async def show_timer(
     service: _Asked,
     history: Annotated[bool, Query(description="also tell what its id has had before; takes a look at the log")] = True,
 ) -> HistoryOut:
-    """Show what became of a timer. One that waits is told at once, `complete` or not; the rest when the log is read."""
+    """Show a timer. A pending one is shown at once, with `complete` true or false; others once the log is read."""
     found = await service.timer(timer_id, with_history=history)
     if not isinstance(found, Found):
         return waiting_out(timer_id, found)
@@ -249,7 +249,7 @@ async def show_timer(
 
 
 async def set_timer(timer_id: _Id, wish: Wish, service: _Asked, caller: _Operator) -> AnswerOut:
-    """Ask for a timer; it takes the place of the one that waits under its id. If that fires already, both do."""
+    """Set a timer. It replaces the pending timer of its id. If that one is already firing, both fire."""
     if wish.timer_id not in (None, timer_id):
         raise _ProblemError(422, "timerId is another one than the address has")
     due_ms = _due_ms(wish, service) or 0
@@ -258,7 +258,7 @@ async def set_timer(timer_id: _Id, wish: Wish, service: _Asked, caller: _Operato
 
 
 async def move_timer(timer_id: _Id, change: Change, service: _Asked, caller: _Operator) -> AnswerOut:
-    """Change a timer that waits: its time, or what it sends; what is left out stays. Otherwise nothing happens."""
+    """Change a pending timer: its time or its callback. Omitted fields stay. If it is not pending, nothing happens."""
     due_ms = _due_ms(change, service)
     waiting = await service.pending(timer_id)
     if isinstance(waiting, Found):
@@ -276,7 +276,7 @@ async def cancel_timer(
     caller: _Operator,
     request: Annotated[str | None, Query(description="only the timer of this request, partition:offset")] = None,
 ) -> AnswerOut:
-    """Take a timer back."""
+    """Cancel a timer."""
     answer = await service.cancel(timer_id, caller, request)
     if answer.outcome is Outcome.UNKNOWN:
         raise _ProblemError(404, f"no timer is known as {timer_id!r}: there was none, or it was due over an hour ago")
@@ -291,7 +291,7 @@ async def show_request(
     place: Annotated[str, Path(pattern=r"^[0-9]{1,9}:[0-9]{1,18}$", description="partition:offset on timer-request")],
     service: _Asked,
 ) -> RequestOut:
-    """Show what a request asks for, and whether its timer waits."""
+    """Show the content of a request, and whether its timer is pending."""
     found = await service.request(place)
     if found is None:
         raise _ProblemError(404, f"no request lies at {place} on {service.topics.requests}, or none that was committed")
@@ -301,7 +301,7 @@ async def show_request(
 
 
 async def list_topics(service: _Asked) -> TopicsOut:
-    """List the callback topics of the timers that fire next, and of what was refused within an hour."""
+    """List the callback topics of the timers that fire next, and of requests refused within an hour."""
     return topics_out(await service.callback_topics())
 
 
@@ -311,7 +311,7 @@ async def count_ahead(
     from_: Annotated[str | None, Query(alias="from", description="now, if left out")] = None,
     to: Annotated[str | None, Query(description="60 units later, if left out")] = None,
 ) -> AheadOut:
-    """Count how many timers wait, by second, minute or hour."""
+    """Count pending timers by second, minute or hour."""
     unit_s = UNITS_S[unit]
     start, end = _instant(from_), _instant(to)
     start = int(service.clock.wall_s()) if start is None else start
@@ -326,7 +326,7 @@ async def count_ahead(
     )
 
 
-# --- what was refused ------------------------------------------------------------------------------------------------
+# --- refused requests ------------------------------------------------------------------------------------------------
 
 
 async def list_rejected(
@@ -337,7 +337,7 @@ async def list_rejected(
     since: _Instant = None,
     limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
 ) -> RejectedPage:
-    """List what was refused, the last one last."""
+    """List refused requests, the latest one last."""
     which = Which(tuple(reason or ()), topic or "", timer_id or "")
     found, count = await service.last_refused(which, (_instant(since) or 0) * 1000, limit)
     return RejectedPage(rejected=[RejectedOut.of(each) for each in found], left_out=count - len(found))
@@ -349,7 +349,7 @@ async def redrive(
     service: _Asked,
     caller: _Operator,
 ) -> AnswerOut:
-    """Send a refused request again, once; when it is due, or at once if that is past."""
+    """Send a refused request again, once. Its timer fires when it is due, or at once if that time is past."""
     async with service.rejected() as log:
         refused: Rejected = await log.whole(await log.at(place))
     workers = await service.workers()
@@ -364,13 +364,13 @@ async def redrive(
 
 
 async def show_status(service: _Asked) -> dict[str, Any]:
-    """Show how the service stood `age_s` seconds ago, and what is wrong; as `kafka-timers status --json`."""
+    """Show the state of the service `age_s` seconds ago and its problems, like `kafka-timers status --json`."""
     status, at_s = await service.status()
     return status_document(status) | {"age_s": round(max(service.clock.wall_s() - at_s, 0), 3)}
 
 
 async def show_caller(request: Request) -> CallerOut:
-    """Show who asks, and what they may do."""
+    """Show the caller and its role."""
     caller: Caller = request.state.caller
     return CallerOut(name=caller.name, role=caller.role.name.lower())
 
@@ -378,7 +378,7 @@ async def show_caller(request: Request) -> CallerOut:
 async def follow(
     service: _Asked, topic: Annotated[str, Query(min_length=1, description="callback topic")]
 ) -> StreamingResponse:
-    """Follow a callback topic: an event for each callback that comes, as `kafka-timers watch --json` has it."""
+    """Follow a callback topic: one event for each new callback, in the form of `kafka-timers watch --json`."""
     return StreamingResponse(await service.callbacks(topic), media_type="text/event-stream")
 
 
@@ -426,7 +426,7 @@ def _instant(text: str | None) -> int | None:
 
 
 def _gone(timer_id: str, found: Found) -> _ProblemError:
-    """Return why no timer waits under *timer_id*."""
+    """Return the reason that no timer is pending under *timer_id*."""
     if found.outcomes and found.outcomes[-1].state in (State.FIRED, State.TOO_LATE):
         return _ProblemError(409, f"{timer_id!r} fires or has fired: nothing has changed")
     return _ProblemError(404, _not_known(timer_id, found))
@@ -456,7 +456,7 @@ async def _not_served(_request: Request, error: Exception) -> JSONResponse:
 
 async def _not_understood(_request: Request, error: Exception) -> JSONResponse:
     found = error.errors() if isinstance(error, RequestValidationError) else []
-    # Where it is and what it should be; not what was given, which may be long or secret.
+    # The place and the expected form, but not the given value, which may be long or secret.
     said = "; ".join(f"{'.'.join(map(str, each['loc'][1:])) or each['loc'][0]}: {each['msg']}" for each in found[:5])
     return _response(422, said[:1_000].encode(errors="replace").decode())
 

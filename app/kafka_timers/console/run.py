@@ -30,12 +30,12 @@ def run(settings: ConsoleSettings) -> int:
     Serve until SIGTERM or SIGINT, and return the exit code.
 
     Raises:
-        SettingsError: a file cannot be read, or the address cannot be listened on.
+        SettingsError: a file cannot be read, or the console cannot listen on the address.
     """
     app = Access(app_of(Service(settings, HostClock())), settings)
     config = uvicorn.Config(
         app,
-        # httptools takes any number of headers.
+        # httptools accepts any number of headers.
         http="h11",
         ws="none",
         access_log=False,
@@ -61,7 +61,7 @@ def run(settings: ConsoleSettings) -> int:
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `_serve`: uvicorn would raise them again at the end, and so end with another exit code."""
+        """Leave signals to `_serve`: uvicorn would raise them again at the end, which changes the exit code."""
         yield
 
 
@@ -71,7 +71,7 @@ async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, end)
-    # Behind the handlers: whoever reads this may ask for the end.
+    # After the handlers: a reader of this line may send the signal to end at once.
     config = server.config
     log.info("serving http%s://%s:%s", "s" if config.is_ssl else "", config.host, config.port)
     await server.serve([listening])

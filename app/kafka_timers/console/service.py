@@ -1,7 +1,7 @@
 """
-What the console does when it is asked: through the client, the workers and the topics.
+Carry out the console's requests: through the client, the workers and the topics.
 
-Everything is opened when it is first needed, so a console that starts before its Kafka says so, and goes on.
+Everything is opened when it is first needed. So a console that starts before its Kafka reports that, and goes on.
 """
 
 import asyncio
@@ -44,26 +44,26 @@ __all__ = ["Service", "TopicForbiddenError"]
 
 log = logging.getLogger(__name__)
 
-# For so long it is believed where the workers answer; then they are looked up beside the next question.
+# The workers' addresses count as fresh for this time; later, they are looked up again beside the next query.
 _FRESH_S = 2.0
 _FOLLOWERS_MAX = 20
-# Whoever has gone is noticed, and proxies keep the connection.
+# Events at this interval reveal a client that has gone, and proxies keep the connection open.
 _ALIVE_S = 5.0
-# A status that takes longer to read than somebody waits is told once it is there, if it is not older; Kafka's limit is
-# 10 s, and then the status says what was silent.
+# A status that takes longer to read than callers wait is shown when it is there, unless it is older than this. Kafka's
+# limit is 10 s; the status then lists the silent brokers.
 _STALE_S = 15.0
-# Of what was refused before, no topic is told.
+# Earlier refusals do not count for the list of topics.
 _REFUSED_WITHIN_S = 3_600
-# A timer is changed by its request; for that a log may be read, and whoever changes one waits longer than a reader.
+# A change needs the timer's request, so a log may have to be read. A caller waits longer for a change than for a read.
 _READING_S = 5.0
 
 
 class TopicForbiddenError(KafkaTimersError):
-    """A callback topic is none that workers may write to."""
+    """Workers may not write to the callback topic."""
 
 
 class Waiting(NamedTuple):
-    """A timer that waits: partition:offset of its request, its UNIX millisecond, and what it asks for."""
+    """A pending timer: partition:offset of its request, its UNIX millisecond, and its Future."""
 
     request: str
     due_ms: int
@@ -71,7 +71,7 @@ class Waiting(NamedTuple):
 
 
 class ReadStatus(NamedTuple):
-    """How the service stood at a UNIX time."""
+    """State of the service at a UNIX time."""
 
     status: ServiceStatus
     at_s: float
@@ -82,15 +82,15 @@ class Service:
     One instance of the service.
 
     Args:
-        settings: of the console.
-        clock: what `after` counts from.
-        answer_s: for how long somebody waits for what is read of a log.
+        settings: settings of the console.
+        clock: clock that `after` counts from.
+        answer_s: seconds that a caller waits for an answer from a log.
 
     Attributes:
         clock: as given.
         bootstrap: brokers, as given.
         topics: names of the service's own topics.
-        reserved: the same, as a set: they get no callbacks.
+        reserved: the same names as a set; these topics get no callbacks.
     """
 
     def __init__(self, settings: ConsoleSettings, clock: Clock, answer_s: float = ANSWER_S) -> None:
@@ -103,7 +103,7 @@ class Service:
         self._allowed = topics_in(settings.allowed_topics)
         self._opened = AsyncExitStack()
         self._answer_s = answer_s
-        # What all ask for, and what is about one id or filter: too many of these keep nobody from those.
+        # Questions that all callers share, and questions about one id or filter: many of these never block those.
         self._looks, self._reads = Shared(answer_s), Shared(answer_s)
         self._starting = asyncio.Lock()
         self._client: TimerClient | None = None
@@ -127,17 +127,17 @@ class Service:
             self._looking.cancel()
         await self._opened.aclose()
 
-    # --- what waits --------------------------------------------------------------------------------------------------
+    # --- pending timers ----------------------------------------------------------------------------------------------
 
     async def workers(self) -> Workers:
         """
-        Return the workers, to be asked.
+        Return the workers, for queries.
 
         Raises:
-            SettingsError: the token or a certificate to ask them with cannot be read.
+            SettingsError: the token or a certificate for the queries cannot be read.
             TopicsError: `timer-sealed` does not exist.
             BrokerError: no broker answers.
-            LateError: where they are is not known yet.
+            LateError: the workers' addresses are not known yet.
         """
         workers = self._workers
         if workers is None:
@@ -161,12 +161,12 @@ class Service:
 
     async def timer(self, timer_id: str, *, with_history: bool) -> Found | Told:
         """
-        Return what became of the timers of *timer_id*; what a worker tells of the one that waits, if the log cannot be
-        read in time, or if that is enough.
+        Return the records of *timer_id*. If *with_history* is false, or the log cannot be read in time, return a
+        worker's answer about the pending timer if there is one.
 
         Raises:
-            LateError: no worker tells of it, and the log is still being read.
-            BrokerError, TopicsError: it cannot be read.
+            LateError: no worker knows the timer, and the log is still being read.
+            BrokerError, TopicsError: the log cannot be read.
         """
         waiting = asyncio.create_task(self._waiting(timer_id))
         try:
@@ -183,13 +183,13 @@ class Service:
 
     async def pending(self, timer_id: str) -> Waiting | Found:
         """
-        Return the timer that waits under *timer_id*; if none does, what became of those that did.
+        Return the pending timer of *timer_id*; if none is pending, the records of the id.
 
-        A worker tells the request at once; where none tells, the request log is read.
+        A worker names the request at once. If no worker does, the request log is read.
 
         Raises:
             LateError: the log is still being read.
-            BrokerError, TopicsError: it cannot be read.
+            BrokerError, TopicsError: the log cannot be read.
         """
         if (told := await self._waiting(timer_id)) is not None:
             future = await request_at(self._settings.kafka, self._settings.topic_prefix, told["request"])
@@ -201,11 +201,12 @@ class Service:
 
     async def request(self, place: str) -> tuple[ConsumerRecord, bool | None] | None:
         """
-        Return the record of the request at *place*, partition:offset, and whether its timer waits; None where no worker
-        tells, or it may lie in the lake. None without a record.
+        Return the record of the request at *place*, partition:offset, and whether its timer is pending.
+
+        The second part is None if no worker knows, or if the request may be in the lake. None without a record.
 
         Raises:
-            BrokerError, TopicsError: it cannot be read.
+            BrokerError, TopicsError: the record cannot be read.
         """
         settings, workers, number = self._settings, await self.workers(), int(place.partition(":")[0])
         if number not in workers.addresses:
@@ -225,10 +226,10 @@ class Service:
 
     async def callback_topics(self) -> CallbackTopics:
         """
-        Return the callback topics of the timers that fire next, and of what was refused within an hour.
+        Return the callback topics of the timers that fire next, and of requests refused within an hour.
 
         Raises:
-            LateError: they are still being looked for.
+            LateError: the topics are still being read.
             BrokerError, TopicsError: a topic cannot be read.
         """
         return await self._reads.told("topics", self._callback_topics, "which topics get callbacks")
@@ -240,39 +241,39 @@ class Service:
         )
 
     async def _waiting(self, timer_id: str) -> Told | None:
-        """Return what a worker tells of the timer that waits under *timer_id*, if it knows one."""
+        """Return a worker's answer about the pending timer *timer_id*; None if no worker knows one."""
         page = await (await self.workers()).page(1, with_values=True, timer_id=timer_id)
         return page.timers[0] if page.timers else None
 
     async def _found(self, timer_id: str, limit_s: float | None = None) -> Found:
-        """Return what became of the timers of *timer_id*, see `operate.find`."""
+        """Return the records of *timer_id*, see `operate.find`."""
         ask = partial(find, self._settings.kafka, self._settings.topic_prefix, timer_id)
         return await self._reads.told(("find", timer_id), ask, f"what became of {timer_id!r}", limit_s)
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------------------
 
     async def create(self, future: Future, due_ms: int, caller: Caller) -> Answer:
-        """Ask for a timer whose id is not known yet."""
+        """Request a timer whose id is not known yet."""
         self._check(future)
         return await self._ask(only_if_absent(future), due_ms, caller, "create")
 
     async def set(self, future: Future, due_ms: int, caller: Caller) -> Answer:
-        """Ask for a timer, whatever its id has had."""
+        """Request a timer, whether its id is known or not."""
         self._check(future)
         return await self._ask(future, due_ms, caller, "set")
 
     async def move(self, future: Future, due_ms: int, caller: Caller, request: str) -> Answer:
-        """Replace the timer of *request*, if it still waits."""
+        """Replace the timer of *request*, if it is still pending."""
         self._check(future)
         return await self._ask(only_if_pending(future, True, request), due_ms, caller, "move")
 
     async def cancel(self, timer_id: str, caller: Caller, request: str | None) -> Answer:
-        """Take back the timer of *timer_id*; with *request* only that one."""
+        """Cancel the timer of *timer_id*; if *request* is given, only the timer of that request."""
         future = only_if_pending(Future(cancel=True, timerId=timer_id), request is not None, request)
         return await self._ask(future, None, caller, "cancel")
 
     async def redrive(self, again: Again, caller: Caller) -> Answer:
-        """Ask once more for what was refused."""
+        """Send a refused request again."""
         self._check(again.future)
         return await self._ask(again.future, again.due_ms, caller, "redrive")
 
@@ -297,7 +298,7 @@ class Service:
                 client = TimerClient(self._settings.kafka, topic_prefix=self._settings.topic_prefix, timeout_s=10.0)
                 self._client = await self._opened.enter_async_context(client)
         answer = await self._client.ask(future, due_ms, asked_by=caller.name)
-        # What is being read of the log may end before this.
+        # A read of the log that is under way may end before this request.
         self._reads.forget(("find", future.timerId))
         log.info(
             "%s of timer %r by %r: %s, request %s", what, future.timerId, caller.name, answer.outcome, answer.asked
@@ -312,11 +313,11 @@ class Service:
 
     async def last_refused(self, which: Which, since_ms: int, limit: int) -> tuple[list[Rejected], int]:
         """
-        Return what was refused last, see `RejectedLog.last`.
+        Return the last refused requests, see `RejectedLog.last`.
 
         Raises:
             LateError: the topic is still being read.
-            BrokerError, TopicsError: it cannot be read.
+            BrokerError, TopicsError: the topic cannot be read.
         """
         settings = self._settings
         ask = partial(last_refused, settings.kafka, settings.topic_prefix, which, since_ms, limit)
@@ -324,12 +325,12 @@ class Service:
 
     async def callbacks(self, topic: str) -> AsyncIterator[str]:
         """
-        Return server-sent events, one for each callback that comes on *topic* from now on, as JSON.
+        Return server-sent events with JSON, one for each callback that comes on *topic* from now on.
 
         Raises:
-            TopicForbiddenError: workers may not write to it.
-            BusyError: too many follow one already.
-            TopicsError: it does not exist.
+            TopicForbiddenError: workers may not write to the topic.
+            BusyError: too many callers are following callbacks.
+            TopicsError: the topic does not exist.
             BrokerError: no broker answers.
         """
         self._check_topic(topic)
@@ -366,11 +367,12 @@ class Service:
 
     async def status(self) -> ReadStatus:
         """
-        Return how the service stands, see `operate.status`. If Kafka takes longer than somebody waits, it is what was
-        read before.
+        Return the state of the service, see `operate.status`.
+
+        If Kafka takes longer than a caller waits, return the state that was read before.
 
         Raises:
-            LateError: nothing was read before, or that is too old.
+            LateError: no earlier state was read, or it is too old.
         """
         try:
             return await self._looks.told("status", self._read_status, "how the service stands")
@@ -394,6 +396,6 @@ class Service:
 
 
 async def _result_of(task: asyncio.Task[Told | None], limit_s: float) -> Told | None:
-    """Return what *task* finds within *limit_s*; None if it fails or is not done."""
+    """Return the result of *task* within *limit_s*; None if it fails or is not done."""
     await asyncio.wait({task}, timeout=limit_s)
     return task.result() if task.done() and task.exception() is None else None

@@ -15,7 +15,7 @@ _PORT_MAX = 65_535
 
 
 def _as_workers_have(name: str) -> Any:
-    """Return the setting *name* of workers."""
+    """Return the workers' setting *name*, to be a setting here too."""
     field = next(field for field in dataclasses.fields(WorkerSettings) if field.name == name)
     return dataclasses.field(default=field.default, metadata=field.metadata)
 

@@ -1,7 +1,8 @@
 """
-Questions that may take long: each is asked once, however many wait for its answer, and nobody waits long.
+Share slow questions: each is asked once for all its callers, and no caller waits long.
 
-Whoever has waited for too long is told so, and the question goes on: who asks again gets the answer once it is there.
+When a caller has waited too long, it gets an error and the question goes on. Ask again to get the answer once it is
+there.
 """
 
 import asyncio
@@ -13,26 +14,26 @@ from kafka_timers.errors import KafkaTimersError
 
 __all__ = ["ANSWER_S", "BusyError", "LateError", "Shared", "within"]
 
-# What a person still takes for an answer at once; a page is to have one within 3 s.
+# A person takes this as an answer at once; a page should have its answer within 3 s.
 ANSWER_S = 2.5
 
-# An answer for which nobody waited any more is kept for so long, and told once.
+# An answer that no caller waited for any more is kept for this time, and given once.
 _KEPT_S = 10.0
 
 _T = TypeVar("_T")
 
 
 class LateError(KafkaTimersError):
-    """There is no answer yet; the question goes on."""
+    """There is no answer yet. The question goes on."""
 
 
 class BusyError(KafkaTimersError):
-    """As many questions are under way as may be at once."""
+    """The maximum number of questions is under way."""
 
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """What is asked, how many wait for it, and when it was answered, by the loop's clock."""
+    """A question: its task, the number of waiting callers, and its end by the loop's clock."""
 
     task: asyncio.Task[Any]
     waiting: int = 0
@@ -41,11 +42,11 @@ class _Question:
 
 class Shared:
     """
-    Questions under way, each under a name.
+    Questions under way, by name.
 
     Args:
-        limit_s: that somebody waits for an answer, if they say nothing else.
-        most: under way at once; each may hold a connection and a part of a log.
+        limit_s: default limit of a caller's wait, in seconds.
+        most: maximum of questions under way at once; each may hold a connection and a part of a log.
     """
 
     def __init__(self, limit_s: float = ANSWER_S, most: int = 16) -> None:
@@ -58,17 +59,17 @@ class Shared:
         self, name: object, ask: Callable[[], Coroutine[Any, Any, _T]], what: str, limit_s: float | None = None
     ) -> _T:
         """
-        Return the answer to a question; what the question raises is raised to all who wait for it.
+        Return the answer to a question. If the question fails, all its callers get the error.
 
         Args:
-            name: of the question; whoever comes with the same one meanwhile gets the same answer.
-            ask: asks it.
-            what: is asked for, in words.
-            limit_s: to wait at most; None is what all wait.
+            name: name of the question; callers that use the same one meanwhile get the same answer.
+            ask: asks the question.
+            what: the question in words, for messages.
+            limit_s: limit of the wait in seconds; None for the default.
 
         Raises:
             LateError: the answer is not there in time.
-            BusyError: too many others are under way.
+            BusyError: too many other questions are under way.
         """
         self._drop_old()
         question = self._asked.get(name)
@@ -92,7 +93,7 @@ class Shared:
         return answer
 
     def forget(self, name: object) -> None:
-        """Have the next one who asks get an answer of then, not that of a question under way."""
+        """Make the next caller ask anew, instead of sharing a question under way."""
         self._asked.pop(name, None)
 
     def _end(self, name: object, question: _Question) -> None:
@@ -113,7 +114,7 @@ class Shared:
             del self._asked[name]
 
     async def close(self) -> None:
-        """End all questions."""
+        """Cancel all questions."""
         tasks = list(self._running)
         for task in tasks:
             task.cancel()
@@ -122,15 +123,15 @@ class Shared:
 
 async def within(answer: Awaitable[_T], what: str, limit_s: float) -> _T:
     """
-    Return *answer*; it is given up when it takes too long.
+    Return *answer*, or give it up when it takes too long.
 
     Args:
-        answer: to wait for.
-        what: is asked for, in words.
-        limit_s: to wait at most.
+        answer: result to wait for.
+        what: the question in words, for messages.
+        limit_s: limit of the wait in seconds.
 
     Raises:
-        LateError: it is not there in time.
+        LateError: the answer is not there in time.
     """
     try:
         async with asyncio.timeout(limit_s):

@@ -1,1 +1,1 @@
-"""A real Kafka on this machine, for `kafka-timers dev` and for tests; needs the extra `dev` and Java 17."""
+"""Run a real Kafka on this machine, for `kafka-timers dev` and for tests. Needs the extra `dev` and Java 17."""

@@ -1,8 +1,8 @@
 """
-A real Kafka on this machine: a process, broker and controller in one (KRaft), reachable on 127.0.0.1 only.
+A real Kafka on this machine: one process, broker and controller in one (KRaft), reachable on 127.0.0.1 only.
 
-It is set up to start and to rebalance quickly and to be small, for development and tests; nothing in it is meant for
-production. What it stores is kept in a folder and found again by the next start.
+It is small and set up to start and rebalance quickly, for development and tests. Do not use it in production. It keeps
+its data in a folder, and the next start finds it there.
 """
 
 import asyncio
@@ -48,19 +48,19 @@ _ONE_BROKER = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # A killed broker may come back only after its old session of 9 s has ended, and here it is its own controller.
+    # A killed broker may return only after its old session of 9 s has ended, and here it is its own controller.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
 
 _QUICK = {
-    # 50 partitions each by default, all made when the first group or transaction starts.
+    # The default is 50 partitions each, all created when the first group or transaction starts.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "1",
     # The first member of a group waits 3 s for others by default.
     "group.initial.rebalance.delay.ms": "0",
-    # Lets a test see a takeover without 6 s of silence before.
+    # A test then sees a takeover without 6 s of silence before it.
     "group.min.session.timeout.ms": "1000",
 }
 
@@ -68,12 +68,12 @@ _QUICK = {
 @dataclass(frozen=True, slots=True)
 class Member:
     """
-    What makes a broker one of several.
+    Settings that make a broker one of several.
 
     Attributes:
-        cluster_id: as `new_cluster_id` gives it; the same for all members.
-        properties: who it is, where it listens, who the others are and how much is replicated, in Kafka's own names.
-        java: options of its Java, behind those that every broker here has.
+        cluster_id: result of `new_cluster_id`, the same for all members.
+        properties: the broker's id, listeners, peers and replication, in Kafka's own names.
+        java: Java options of this broker, behind those that every broker here has.
     """
 
     cluster_id: str
@@ -83,18 +83,18 @@ class Member:
 
 class EmbeddedKafka:
     """
-    A Kafka broker of one's own.
+    A Kafka broker of your own.
 
-    Start and stop it in the same event loop, on a thread that lives as long as the program: on Linux the broker is
-    killed when that thread ends, so that a killed program leaves no broker behind. It may be started again after `stop`
-    or `kill`; it then answers at the same address and holds the same data.
+    Start and stop it in the same event loop, on a thread that lives as long as the program. On Linux the broker is
+    killed when that thread ends, so a killed program leaves no broker behind. You can start it again after `stop` or
+    `kill`; it then has the same address and the same data.
 
     Args:
-        folder: holds the data, `server.properties` and `broker.log`; made when it does not exist.
-        port: where clients reach it; 0 chooses a free one, once.
+        folder: folder of the data, `server.properties` and `broker.log`; created if it does not exist.
+        port: port for clients; 0 chooses a free one, once.
         properties: broker settings in Kafka's own names; they win over those made here.
-        features: levels of Kafka's features in new data, those of its version by default.
-        member: its place among others, see `EmbeddedCluster`; without one it is alone.
+        features: levels of Kafka's features in new data; the default is that of the Kafka version.
+        member: settings of one of several brokers, see `EmbeddedCluster`; None for a broker that is alone.
     """
 
     def __init__(
@@ -114,31 +114,31 @@ class EmbeddedKafka:
 
     @property
     def bootstrap(self) -> str:
-        """The address for clients, host:port."""
+        """The broker's address for clients, host:port."""
         return f"{HOST}:{self.port}"
 
     @property
     def log(self) -> Path:
-        """The file that the broker writes its warnings and errors to."""
+        """The file with the broker's warnings and errors."""
         return self.folder / "broker.log"
 
     async def start(self) -> None:
         """
-        Start the broker and return once it answers; nothing is done when it runs.
+        Start the broker and return once it answers. Does nothing if the broker is running.
 
         Raises:
-            KafkaSetupError: no Java, no jars, the port is taken, or the broker ended; then with its last words.
+            KafkaSetupError: no Java, no jars, the port is taken, or the broker ended; then with the end of its log.
         """
         if self._child and self._child.returncode is None:
             return
         refuse_taken_port(self.port, "Kafka")
-        # In threads, because both take longer than a moment: one runs programs, the other may wait for the network.
+        # In threads, because both take a while: one runs programs, the other may wait for the network.
         program = await asyncio.to_thread(java.find)
         classpath = await asyncio.to_thread(jars.classpath)
         self.folder.mkdir(parents=True, exist_ok=True)
         logging = self.folder / "log4j2.properties"
         logging.write_text(_LOGGING)
-        # Without the optimizing compiler it starts in half the time, and a broker this small needs no more.
+        # Without the optimizing compiler, Kafka starts in half the time, and a broker this small does not need it.
         tuning = ["-XX:TieredStopAtLevel=1", "-Xmx512m"]
         tuning += self._member.java if self._member else ()
         command = [str(program), *tuning, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
@@ -154,18 +154,18 @@ class EmbeddedKafka:
             raise
 
     async def stop(self) -> None:
-        """End the broker gently, by force after 20 s; returns once it is gone, at once when it does not run."""
+        """End the broker gently, by force after 20 s. Returns once it is gone, and at once if it is not running."""
         if self._child:
             await self._child.stop(_STOP_LIMIT_S)
 
     async def kill(self) -> None:
-        """End the broker as a crash would (SIGKILL); returns once it is gone."""
+        """End the broker as a crash would (SIGKILL). Returns once it is gone."""
         if self._child:
             self._child.kill()
             await self._child.wait()
 
     def pause(self) -> None:
-        """Freeze the broker (SIGSTOP): its connections stay, and it answers nothing until `resume`."""
+        """Freeze the broker (SIGSTOP). Its connections stay, and it answers nothing until `resume`."""
         if self._child:
             self._child.pause()
 
@@ -175,7 +175,7 @@ class EmbeddedKafka:
             self._child.resume()
 
     async def obituary(self) -> str:
-        """Wait until the broker has ended, and return a text that says how it came, with the last lines of its log."""
+        """Wait until the broker has ended, and return its exit code and the last lines of its log as text."""
         return await self._child.obituary() if self._child else "Kafka was never started"
 
     async def __aenter__(self) -> Self:
@@ -206,8 +206,8 @@ class EmbeddedKafka:
         return config
 
     def _alone(self) -> dict[str, str]:
-        # The controller's port may differ from start to start: the only voter of the quorum is this process, which
-        # tells the quorum where it is.
+        # The controller's port may differ from start to start: this process is the only voter of the quorum, and it
+        # tells the quorum its address.
         controller = f"{HOST}:{free_port(besides=(self.port,))}"
         return {
             "node.id": "1",
@@ -219,12 +219,12 @@ class EmbeddedKafka:
         }
 
     async def _format(self, command: list[str]) -> None:
-        # Under another name and then renamed: an interruption must not leave data that is half formatted.
+        # Under another name and then renamed, so that an interruption leaves no half-formatted data.
         unfinished = self.folder / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         cluster_id = self._member.cluster_id if self._member else new_cluster_id()
         config = self._configure(unfinished)
-        # With "=", for one cluster id in 64 begins with "-" and would be read as an option.
+        # With "=", because one cluster id in 64 begins with "-" and would be read as an option.
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(config)]
         if not self._member:
             tool.append("--standalone")
@@ -252,7 +252,7 @@ class EmbeddedKafka:
             end.cancel()
 
     async def _answer(self) -> None:
-        # First by a bare connection: Kafka's client would log an error for every attempt before the port is open.
+        # A bare connection comes first: Kafka's client would log an error for every attempt before the port is open.
         while True:
             try:
                 _, writer = await asyncio.open_connection(HOST, self.port)
@@ -276,16 +276,16 @@ class EmbeddedKafka:
 
 
 def new_cluster_id() -> str:
-    """Return a random id for a new cluster, as Kafka writes them."""
+    """Return a random id for a new cluster, in Kafka's format."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def free_port(besides: Collection[int] = ()) -> int:
     """
-    Return a TCP port on 127.0.0.1 that nobody listens on, and none of *besides*.
+    Return a TCP port on 127.0.0.1 that is free and not in *besides*.
 
-    It lies below the range from which systems take the ports of outgoing connections. From that range a client that
-    tries to reach a stopped broker would, sooner or later, get the broker's own port and so keep it from coming back.
+    It lies below the range that systems use for outgoing connections. In that range, a client that retries a stopped
+    broker would sooner or later take the broker's own port as its source, and the broker could not start again.
     """
     while True:
         port = random.randrange(20_000, 32_000)  # noqa: S311  # not a secret
@@ -299,7 +299,7 @@ def refuse_taken_port(port: int, who: str) -> None:
 
     Args:
         port: TCP port.
-        who: what would listen there, for the message.
+        who: program that needs the port, for the message.
 
     Raises:
         KafkaSetupError: another program listens there.
@@ -312,7 +312,7 @@ def refuse_taken_port(port: int, who: str) -> None:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as listener:
-        # As Java does: connections of an earlier broker that still linger do not count.
+        # As Java does: lingering connections of an earlier broker do not count.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))

@@ -1,19 +1,19 @@
 """
 Three real Kafka brokers on this machine that replicate to each other, for `kafka-timers dev --brokers 3` and for tests.
 
-Topics have three replicas, and a record counts as written once two of them have it, so one broker may be lost. Each
-broker is a controller too, as in many small clusters. Sessions are Kafka's own: a broker that is killed or silent has
-lost its partitions after 9 s.
+Topics have three replicas, and a record counts as written once two of them have it. So one broker may be lost. Each
+broker is also a controller, as in many small clusters. Session timeouts are Kafka's defaults: a broker that is killed
+or silent loses its partitions after 9 s.
 
-**Breaking the network** (Linux only). With `relay=True` brokers reach each other through relays of this process, one
-for each listener and direction. So a broker can be parted from the others while clients still reach it, both ways:
+**Breaking the network** (Linux only). With `relay=True`, brokers reach each other through relays of this process, one
+for each listener and direction. So a broker can be separated from the others, both ways, while clients reach it:
 
     broker 1 ──▶ kafka-2 = 127.0.1.2 ──▶ relay ──▶ 127.0.0.1 broker 2
     broker 3 ──▶ kafka-2 = 127.0.3.2 ──▶ relay ──▶ 127.0.0.1 broker 2
 
-Brokers advertise themselves to each other by name, and each one's Java has a hosts file of its own. A relay so knows by
-the address that it listens on who calls whom, which Kafka's settings alone cannot tell: brokers and controllers are
-advertised to all others alike.
+Brokers advertise themselves to each other by name, and each broker's Java has a hosts file of its own. So the address
+that a relay listens on tells which broker calls which. Kafka's settings alone cannot tell that, because a broker or
+controller advertises one address to all others.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _REPLICATED = {
     "share.coordinator.state.topic.min.isr": "2",
 }
 
-# Three of them share a machine: less memory, and fewer threads that wait.
+# Three brokers share a machine, so each has less memory and fewer idle threads.
 _SMALL = {
     "log.cleaner.dedupe.buffer.size": str(32 << 20),
     "num.network.threads": "2",
@@ -50,20 +50,20 @@ _SMALL_JAVA = ("-Xmx320m", "-XX:+UseSerialGC")
 
 class EmbeddedCluster:
     """
-    Three brokers of one's own.
+    Three brokers of your own.
 
-    What `EmbeddedKafka` says of event loop and thread holds here too; what blocks the loop holds the relays as well.
-    Data is found again by the next cluster in the folder, on whatever ports.
+    The rules of `EmbeddedKafka` for event loop and thread hold here too. Code that blocks the loop also holds up the
+    relays. The next cluster in the folder finds the data again, on any ports.
 
     Args:
-        folder: holds a folder for each broker; made when it does not exist.
-        ports: where clients reach the brokers; without any, free ones are chosen, once.
-        relay: let brokers reach each other through relays, which `hold` and `cut` need.
-        client_relay: let clients reach brokers through relays, which `hold_clients` and `cut_clients` need.
+        folder: folder with one folder for each broker; created if it does not exist.
+        ports: ports of the brokers for clients; if empty, free ones are chosen, once.
+        relay: let brokers reach each other through relays; `hold` and `cut` need it.
+        client_relay: let clients reach brokers through relays; `hold_clients` and `cut_clients` need it.
         properties: settings of all brokers in Kafka's own names; they win over those made here.
 
     Attributes:
-        nodes: the brokers by their ids, 1 to 3; each may be started, stopped, killed and paused by itself.
+        nodes: the brokers by id, 1 to 3. You can start, stop, kill and pause each one separately.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class EmbeddedCluster:
         self._ports = dict(zip(_NODES, taken, strict=True))
         more = iter(_free_ports(9, besides=taken))
         internal, controller = dict(zip(_NODES, more, strict=False)), dict(zip(_NODES, more, strict=False))
-        # What a broker itself listens on for clients.
+        # The ports that the brokers themselves listen on for clients.
         behind = dict(zip(_NODES, more, strict=True)) if client_relay else self._ports
         self._relayed = relay
         self._between = {
@@ -126,8 +126,8 @@ class EmbeddedCluster:
         Start the brokers that do not run, and return once each of them answers.
 
         Raises:
-            KafkaSetupError: as `EmbeddedKafka.start`, of the first broker that has failed; then none is left running.
-            OSError: an address of a relay is taken, or is none of this machine's.
+            KafkaSetupError: as for `EmbeddedKafka.start`, from the first broker that fails; then none is left running.
+            OSError: a relay's address is taken, or does not belong to this machine.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         await self.mend()
@@ -142,42 +142,42 @@ class EmbeddedCluster:
             raise
 
     async def stop(self) -> None:
-        """End all brokers gently, by force after 20 s; returns once they are gone."""
+        """End all brokers gently, by force after 20 s. Returns once they are gone."""
         for relay in self._relays():
             await relay.flow()
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
         await self._close()
 
     async def kill(self) -> None:
-        """End all brokers as a crash would (SIGKILL); returns once they are gone."""
+        """End all brokers as a crash would (SIGKILL). Returns once they are gone."""
         await asyncio.gather(*(node.kill() for node in self.nodes.values()))
         await self._close()
 
     async def hold(self, node: int) -> None:
-        """Part *node* from the other brokers: nothing passes, nobody is told, and clients still reach it."""
+        """Separate *node* from the other brokers: nothing passes, but no connection ends. Clients still reach it."""
         for relay in self._around(node):
             await relay.hold()
 
     async def cut(self, node: int) -> None:
-        """Part *node* from the other brokers: connections are reset and new ones refused; clients still reach it."""
+        """Separate *node* from the other brokers: connections are reset, new ones refused. Clients still reach it."""
         for relay in self._around(node):
             await relay.cut()
 
     async def hold_clients(self, node: int) -> None:
-        """Part *node* from clients: nothing passes and nobody is told; the other brokers still reach it."""
+        """Separate *node* from clients: nothing passes, but no connection ends. The other brokers still reach it."""
         await self._to_clients[node].hold()
 
     async def cut_clients(self, node: int) -> None:
-        """Part *node* from clients: connections are reset, new ones refused; the other brokers still reach it."""
+        """Separate *node* from clients: connections are reset, new ones refused. The other brokers still reach it."""
         await self._to_clients[node].cut()
 
     async def mend(self) -> None:
-        """Let everything pass again, and what was held arrive."""
+        """Let everything pass again; held bytes arrive."""
         for relay in self._relays():
             await relay.flow()
 
     async def obituary(self) -> str:
-        """Wait until two of the brokers have ended, so that nothing can be written, and return how they came to it."""
+        """Wait until two brokers have ended, so that nothing can be written, and return how they ended."""
         ends = [asyncio.create_task(node.obituary()) for node in self.nodes.values()]
         try:
             ended = asyncio.as_completed(ends)
@@ -228,7 +228,7 @@ def _free_ports(count: int, besides: Iterable[int] = ()) -> list[int]:
 
 
 def _remembered_id(file: Path) -> str:
-    """Return the id in *file*; without one, a new one that is kept there, for brokers that are set up later."""
+    """Return the id in *file*. If there is none, make one and keep it there for brokers that are set up later."""
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(new_cluster_id())

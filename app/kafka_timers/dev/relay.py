@@ -1,12 +1,12 @@
 """
-A relay for TCP connections that can be told to hold or to cut them, so that a test can break a network.
+A relay for TCP connections that can hold or cut them, so that a test can break a network.
 
-It knows nothing of Kafka. Two programs that are to be parted reach each other through one relay for each direction; see
-`kafka_timers.dev.cluster`.
+It knows nothing of Kafka. To separate two programs, let them reach each other through one relay for each direction;
+see `kafka_timers.dev.cluster`.
 
     flows    bytes pass as they come
-    held     nothing passes and no connection ends, as on a network that loses all packets; what was sent arrives later
-    cut      connections are reset and new ones refused, as by a host that has gone
+    held     nothing passes and no connection ends, as on a network that loses all packets; held bytes arrive later
+    cut      connections are reset and new ones refused, as by a host that is down
 """
 
 import asyncio
@@ -21,17 +21,17 @@ __all__ = ["Address", "Relay"]
 Address = tuple[str, int]
 
 _CHUNK_BYTES = 1 << 16
-# Close at once, drop what was not sent, and send a reset instead of an end.
+# Close at once, drop unsent bytes, and send a reset instead of an end.
 _RESET = struct.pack("ii", 1, 0)
 
 
 class Relay:
     """
-    Passes connections from one address on to another. Made closed; `flow` opens it.
+    Passes connections from one address on to another. It starts closed; `flow` opens it.
 
     Args:
         address: host and port to listen on.
-        target: host and port that connections are passed on to; nobody has to listen there yet.
+        target: host and port to pass connections on to; nothing needs to listen there yet.
     """
 
     def __init__(self, address: Address, target: Address) -> None:
@@ -44,7 +44,7 @@ class Relay:
 
     async def flow(self) -> None:
         """
-        Let bytes pass from now on, also those that were held.
+        Let bytes pass from now on, including those that were held.
 
         Raises:
             OSError: the address is taken.
@@ -54,7 +54,7 @@ class Relay:
 
     async def hold(self) -> None:
         """
-        Let nothing pass until `flow`; connections stay, and new ones are accepted and held too.
+        Let nothing pass until `flow`. Connections stay; new ones are accepted and held too.
 
         Raises:
             OSError: the address is taken.
@@ -63,7 +63,7 @@ class Relay:
         self._flowing.clear()
 
     async def cut(self) -> None:
-        """Reset all connections and refuse new ones until `flow` or `hold`; held bytes are lost."""
+        """Reset all connections and refuse new ones until `flow` or `hold`. Held bytes are lost."""
         if self._server:
             self._server.close()
             self._server = None
@@ -81,7 +81,7 @@ class Relay:
             self._server = await asyncio.start_server(self._accept, *self.address)
 
     def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
-        # A task of our own, so that `cut` can end it and await its end.
+        # A task of its own, so that `cut` can cancel it and await its end.
         connection = asyncio.create_task(self._pass_on(reader, writer))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
@@ -99,7 +99,7 @@ class Relay:
                     asyncio.create_task(self._pump(far_reader, writer)),
                 ]
                 try:
-                    # A side that has ended ends the other one too: nobody here speaks over half a connection.
+                    # When one side ends, the other ends too: no program here uses a half-closed connection.
                     await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     for way in ways:
@@ -121,5 +121,5 @@ class Relay:
                 await self._flowing.wait()
                 writer.write(data)
                 await writer.drain()
-        # An end is held as bytes are.
+        # The end of a connection is held as bytes are.
         await self._flowing.wait()

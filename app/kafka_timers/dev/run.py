@@ -1,8 +1,8 @@
 """
-Everything on this machine, for `kafka-timers dev`: a Kafka of one broker or of three, two oscillators, one worker and a
-console, until Ctrl-C; with a lake, its landing and its promotion too.
+Run everything on this machine for `kafka-timers dev`, until Ctrl-C: a Kafka of one or three brokers, two oscillators,
+one worker and a console. With a lake, its landing and promotion run too.
 
-All of them are processes of their own, started and stopped as an operator would, with a log each.
+Each is a process of its own with a log of its own, started and stopped as an operator would do it.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ _HOST = "127.0.0.1"
 _OSCILLATORS = 2
 _READY_LIMIT_S = 60.0
 
-# Short enough to see a timer go to the lake and come back, long enough for a Spark on two cores to bring it.
+# Short enough to see a timer go to the lake and come back, long enough for Spark on two cores to do it.
 _HORIZON_S, _BUCKET_S, _EVERY_S = 60, 10, 20
 
 
@@ -50,23 +50,23 @@ def run(settings: DevSettings) -> int:
     """
     Run everything until Ctrl-C or SIGTERM, then end it in order: the worker, the oscillators, Kafka.
 
-    Blocks, and runs an event loop of its own, so it is called from the main thread. What it tells goes to the standard
-    output. All data is kept in the settings' folder, and the next run goes on from there.
+    Blocks and runs an event loop of its own, so call it from the main thread. Messages go to standard output. All data
+    stays in the settings' folder, and the next run continues from there.
 
     Returns:
-        0 when it was asked to end, 1 when one of the processes ended by itself or the worker did not become ready. Of
-        three brokers one may end.
+        0 after Ctrl-C or SIGTERM; 1 if a process ended by itself or the worker did not become ready. One of three
+        brokers may end.
 
     Raises:
         KafkaSetupError: no Java, no jars, or a port is taken.
-        SettingsError: the folder holds other things, or the data of another number of brokers, or another run uses it.
-        TopicsError: topics exist that do not fit.
-        BrokerError: no Kafka answers at the address given.
+        SettingsError: the folder holds other things, or data of another number of brokers, or another run uses it.
+        TopicsError: existing topics do not fit.
+        BrokerError: no Kafka answers at the given address.
     """
     folder = Path(settings.folder).absolute()
     with claimed(folder, fresh=settings.fresh):
         if not settings.bootstrap:
-            # Before the event loop, where Ctrl-C ends a download at once.
+            # Before the event loop, so that Ctrl-C ends a download at once.
             java.find()
             jars.classpath()
         return asyncio.run(_until_asked_to_end(_serve(settings, folder, Console())))
@@ -75,14 +75,14 @@ def run(settings: DevSettings) -> int:
 @contextlib.contextmanager
 def claimed(folder: Path, *, fresh: bool) -> Iterator[None]:
     """
-    Have *folder* for this process alone as long as the block runs; it is made when it does not exist.
+    Lock *folder* for this process while the block runs. The folder is created if it does not exist.
 
     Args:
-        folder: as in the settings.
-        fresh: delete what earlier runs left in it.
+        folder: folder from the settings.
+        fresh: delete the data of earlier runs.
 
     Raises:
-        SettingsError: the folder holds things but was never used by `kafka-timers dev`, or is in use by another run.
+        SettingsError: the folder holds things but was never used by `kafka-timers dev`, or another run uses it.
     """
     marker = folder / _MARKER
     try:
@@ -136,7 +136,7 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
         for port in settings.ports:
             refuse_taken_port(port, "Kafka (--port)")
     deaths: list[asyncio.Task[str]] = []
-    # What is entered last is left first, also when this is cancelled: the worker, the oscillators, Kafka.
+    # The last one entered is left first, also after a cancel: the worker, the oscillators, Kafka.
     async with AsyncExitStack() as stack:
 
         def watch(obituary: Coroutine[Any, Any, str]) -> None:
@@ -173,10 +173,10 @@ async def _serve(settings: DevSettings, folder: Path, console: Console) -> int:
 
 def data_folder(settings: DevSettings, folder: Path) -> Path:
     """
-    Return where the Kafka that is brought along keeps its data; it need not exist.
+    Return the data folder of the embedded Kafka; it need not exist.
 
     Raises:
-        SettingsError: there is data of another number of brokers, and so stores of a worker of that Kafka.
+        SettingsError: there is data of another number of brokers, and so the stores of a worker of that Kafka.
     """
     folders = {1: folder / "kafka", 3: folder / "kafka-of-3"}
     for brokers, data in folders.items():
@@ -192,9 +192,9 @@ def _kafka(settings: DevSettings, data: Path) -> EmbeddedKafka | EmbeddedCluster
 
 
 def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
-    """Return the command of each process beside Kafka, by the process's name, in the order of starting."""
+    """Return the command of each process except Kafka, by the name of the process, in the order of starting."""
     program = [sys.executable, "-m", "kafka_timers"]
-    # Also what has a default: otherwise a variable in the environment of this process would decide.
+    # Options with defaults are given too: otherwise a variable in the environment of this process would decide.
     instance = _instance(settings, bootstrap)
     common = [*instance, "--host", _HOST]
     oscillators = {
@@ -208,15 +208,15 @@ def commands(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, l
         *(*program, "worker", *common, "--data-dir", str(folder / "worker")),
         *("--port", str(settings.worker_port)),
         *("--query-host", _HOST, "--query-port", str(settings.query_port)),
-        # The variable tells with how many topics are made, and those that exist may have others.
+        # The variable sets the number for new topics, and existing topics may have another.
         *("--partitions", "0"),
         *("--horizon-s", str(_HORIZON_S if settings.lake else 0)),
         *("--door", settings.door),
     ]
-    # Of this host alone, so whoever is here may try what it does.
+    # Reachable from this host only, so everybody here may try it out.
     console = [*program, "console", *common, "--port", str(settings.console_port), "--writable"]
     where = [*instance, *_lake(folder), "--master", "local[2]"]
-    # Lands as well: two Sparks that start side by side take twice as long, and twice the memory.
+    # One job lands and promotes: two Sparks that start side by side take twice the time and twice the memory.
     lake = [
         *(*program, "lake", "promote", "--land", *where),
         *("--every-s", str(_EVERY_S), "--bucket-s", str(_BUCKET_S)),
@@ -235,7 +235,7 @@ def _lake(folder: Path) -> list[str]:
 
 
 def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list[str]]:
-    """Return what to try next, in a second terminal, and where to look: what each is for, and its lines."""
+    """Return commands to try next in a second terminal, and addresses to look at: lines by purpose."""
     where = f" --bootstrap {bootstrap}" if bootstrap != WorkerSettings.bootstrap else ""
     if settings.kafka_config:
         where += f" --kafka-config {shlex.quote(settings.kafka_config)}"
@@ -245,7 +245,7 @@ def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list
     send = f"kafka-timers send --in {{}} --topic {CALLBACK_TOPIC} --key order-1 --value hello{prefixed}"
     query = 'kafka-timers lake sql "select * from pending"'
     lake = {
-        # Whoever is quick sends it before Spark has started, which takes a minute or two.
+        # A quick user sends it before Spark has started, which takes a minute or two.
         "one to the lake": [send.format(f"{_HORIZON_S + 120}s")],
         "ask the lake": [f"{query} {shlex.join(_lake(folder))}{prefixed}"],
     }
@@ -265,7 +265,7 @@ def _print_hints(settings: DevSettings, bootstrap: str, folder: Path, console: C
     console.print(f"Timers fire on Kafka at {bootstrap}. Ctrl-C ends it all.\n", highlight=False)
     for purpose, lines in hints(settings, bootstrap, folder).items():
         for line in lines:
-            # Never wrapped: the lines are there to be copied.
+            # Never wrapped, because users copy the lines.
             console.print(f"  {purpose:<16} {line}", markup=False, highlight=False, soft_wrap=True)
             purpose = ""
 
@@ -278,9 +278,9 @@ async def _prepare_topics(settings: DevSettings, kafka: Kafka) -> None:
         admin = AIOKafkaAdminClient(**kafka.client_options())
         try:
             await admin.start()
-            # Stamped by the broker, so that `watch` shows when a callback was written and not when it was built.
+            # The broker sets the timestamp, so that `watch` shows when a callback was written, not when it was built.
             configs = {"message.timestamp.type": "LogAppendTime"}
-            # Replication as the broker's default says; the empty assignment is how the client lets -1 pass.
+            # Replication is the broker's default; the client accepts -1 only with an empty assignment.
             names = dict.fromkeys([CALLBACK_TOPIC, *(topic for _, topic in door_topics(settings.door))])
             wanted = [NewTopic(name, settings.partitions, -1, {}, configs) for name in names]
             response = await admin.create_topics(wanted)
@@ -297,7 +297,7 @@ async def _until_ready(port: int) -> None:
 
 
 async def _why_not_ready(port: int) -> str:
-    """Return the reason that /readyz at *port* gives; empty when it is ready."""
+    """Return the reason that /readyz at *port* gives; empty when the worker is ready."""
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session,

@@ -1,5 +1,5 @@
 """
-The lake: everything that is not second-accurate firing, on Spark, in Delta tables.
+The lake: jobs on Spark and Delta tables, for everything that need not be accurate to the second.
 
     session     the Spark session: jars, configuration, clear errors
     schema      the tables: columns, types, units, and how they are partitioned
@@ -8,38 +8,38 @@ The lake: everything that is not second-accurate firing, on Spark, in Delta tabl
     small_file  a small file on the lake's storage
     land        timer-request, timer-sealed and timer-rejected → tables, exactly once
     maintain    compaction and retention
-    versions    which requests were withdrawn, which copies workers have taken (pure)
-    outcomes    what fires, and by which seal (pure)
-    pending     what waits (pure)
-    conditions  which records mean nothing, since their condition did not hold (pure)
-    live        how the live topics stand; publishing through Spark
+    versions    requests that were withdrawn, and copies that workers have taken (pure)
+    outcomes    timers that fire, and the seals that they fire by (pure)
+    pending     pending timers (pure)
+    conditions  records that do not count because their condition did not hold (pure)
+    live        state of the live topics; publishing through Spark
     message     protobuf fields made in SQL (pure)
     buckets     seconds that are promoted together (pure)
-    copies      which far requests need a copy, and what it is (pure)
+    copies      far requests that need a copy, and the content of a copy (pure)
     promote     far requests → timer-request, as copies, before they come due
-    contents    what callbacks are to be, for SQL
+    contents    content of the callbacks, for SQL
     query       views for SQL; many cancels or moves at once
     lease       one landing at a time
-    forget      the payloads of one person leave the lake
-    time_range  what the tables have of a time range, and no more
-    proof       what seals tell of what was read, and of each other (pure)
-    altered     rows that do not say what their records do (pure)
-    coverage    which seconds of which partitions an audit can judge
-    service     which cluster it is, and how far its topics go
-    findings    what is wrong with the seals of a time range (pure)
-    callbacks   what is wrong with callbacks and tombstones (pure)
-    answers     what is wrong with answers (pure)
+    forget      removes the payloads of one person from the lake
+    time_range  rows of the tables that belong to a time range
+    proof       checks of the requests that seals have counted, and of links between seals (pure)
+    altered     rows that differ from their records (pure)
+    coverage    seconds and partitions that an audit can judge
+    service     identity of the cluster, and the ends of its topics
+    findings    faults of the seals of a time range (pure)
+    callbacks   faults of callbacks and tombstones (pure)
+    answers     faults of answers (pure)
     comparison  callbacks and answers, read from Kafka and compared
     audit       seals against requests, callbacks against both
-    publish     the chain of seals, to be kept where nobody can change it
-    prove       what became of one timer, as a proof
+    publish     the chain of seals, for storage where nobody can change it
+    prove       the outcome of one timer, as a proof
     replay      a time range fired again on paper, also with other settings
-    forecast    how many timers are due when
-    report      what audit, replay and forecast tell, for a terminal and as a page
-    plots       what is common to their plots
+    forecast    numbers of timers by the time when they are due
+    report      results of audit, replay and forecast, for a terminal and as a page
+    plots       shared parts of their plots
 
-What a job computes is a function DataFrame → DataFrame that knows neither Kafka nor a session; around it lies a thin
-shell that reads and writes.
+A job computes with functions DataFrame → DataFrame that know neither Kafka nor a session. A thin shell around them
+reads and writes.
 """
 
 from typing import TYPE_CHECKING
@@ -52,20 +52,20 @@ __all__ = ["views"]
 
 def views(spark: "SparkSession", root: str, topic_prefix: str = "") -> list[str]:
     """
-    Make the views of docs/lake.md in a session of Spark that has Delta, as a notebook does.
+    Create the views of docs/lake.md in a Spark session that has Delta, as a notebook does.
 
     Args:
-        spark: gets them as temporary views, over what is landed when they are asked.
+        spark: session that gets the temporary views. They show the rows that are landed at the time of each query.
         root: the lake: a folder, or a URI such as s3a://bucket/timers.
-        topic_prefix: of the instance whose lake it is.
+        topic_prefix: prefix of the topics of the lake's instance.
 
     Returns:
-        their names.
+        names of the views.
 
     Raises:
         LakeError: the lake cannot be read.
     """
-    # Not above: what does without Spark imports this package too.
+    # Imported here, because code that works without Spark imports this package too.
     from kafka_timers.lake.query import open_views
     from kafka_timers.lake.tables import translated
     from kafka_timers.settings import LakeSettings

@@ -1,8 +1,8 @@
 """
-Rows of the lake that do not say what the records do that they were made of.
+Find rows of the lake that differ from the records that they were made of.
 
-A row keeps the bytes of its record, and its other columns follow from these. So whoever changes a column is found by
-judging the bytes anew, and whoever changes the bytes by the digest of the record, which the seals have summed up.
+A row keeps the bytes of its record, and its other columns follow from these. A changed column shows when the bytes are
+judged again. Changed bytes show by the digest of the record, which is part of the sums in the seals.
 """
 
 from functools import reduce
@@ -22,7 +22,7 @@ _REQUEST = ("partition", "offset")
 
 def altered_seal_rows(seals: DataFrame) -> DataFrame:
     """
-    Return a finding for each row of *seals* of which a column does not say what the bytes of its record do.
+    Return a finding for each row of *seals* with a column that contradicts the bytes of its record.
 
     Returns:
         kind string (altered-seal), partition int, offset bigint (null), second bigint, detail string.
@@ -38,11 +38,11 @@ def altered_seal_rows(seals: DataFrame) -> DataFrame:
 
 def altered_records(requests: DataFrame) -> DataFrame:
     """
-    Return a finding for each row of *requests* whose key, value or headers are not those that its digest is of.
+    Return a finding for each row of *requests* whose key, value or headers do not match its digest.
 
     Args:
-        requests: rows of `requests`. Nothing is said of copies, which have no value, of what was forgotten, nor of
-            what an earlier version has landed, which has no digest.
+        requests: rows of `requests`. Skipped are copies, which have no value, forgotten rows, and rows landed by an
+            earlier version, which have no digest.
 
     Returns:
         kind string (altered), partition int, offset bigint, second bigint, detail string.
@@ -54,13 +54,13 @@ def altered_records(requests: DataFrame) -> DataFrame:
 
 def altered_rows(requests: DataFrame, partitions: int) -> DataFrame:
     """
-    Return a finding for each row of *requests* of which a column does not follow from the bytes of its record.
+    Return a finding for each row of *requests* with a column that does not follow from the bytes of its record.
 
-    This judges each record anew, as the landing did, and takes as long.
+    This judges each record again as the landing did, and takes as long.
 
     Args:
-        requests: as in `altered_records`, which tells of those whose bytes were changed; they are passed over.
-        partitions: of timer-request.
+        requests: as in `altered_records`. Rows with changed bytes are skipped, because that function finds them.
+        partitions: number of partitions of timer-request.
 
     Returns:
         kind string (altered), partition int, offset bigint, second bigint, detail string.

@@ -1,9 +1,9 @@
 """
-What was answered to cancels and requests against what came of them.
+Compare the answers to cancels and requests with the outcomes.
 
-What an answer says is true for ever (docs/design.md, ADR-36), so it can be held against the outcome: what
-was cancelled or moved has not fired, and what it was too late for has. `UNKNOWN` is always legal, since an id may have
-been forgotten. Answers tell all of this in their headers.
+An answer stays true for ever (docs/design.md, ADR-36), so it can be compared with the outcome. A timer that was
+cancelled or moved has not fired, and a timer with the answer `TOO_LATE` has. `UNKNOWN` is always legal, because an id
+may have been forgotten. The headers of an answer say all of this.
 """
 
 from pyspark.sql import DataFrame
@@ -26,8 +26,8 @@ def answers_of(records: DataFrame) -> DataFrame:
         records: as in `callbacks_of`.
 
     Returns:
-        partition int and offset bigint of the record that is answered, topic string, at_ms bigint, outcome string,
-        and about_offset bigint: that of the request that the answer is about, in the same partition, or null.
+        partition int and offset bigint of the answered record, topic string, at_ms bigint, outcome string, and
+        about_offset bigint: offset of the request that the answer is about, in the same partition, or null.
     """
     (partition, offset), (about_partition, about_offset) = (
         place_in(f"{ANSWER_HEADER}-{name}") for name in ("to", "request")
@@ -48,16 +48,16 @@ def answer_findings(
     answers: DataFrame, requests: DataFrame, outcomes: DataFrame, intervals: DataFrame, first: int, last: int
 ) -> DataFrame:
     """
-    Return the answers that are not true, and the records that were to have one and have none.
+    Return the answers that are not true, and the records that lack an answer.
 
-    That there is none is told of a topic alone that has others, from the first of these on: one that takes no answers
-    loses them, as docs/wire.md says.
+    A missing answer is reported only for a topic that has other answers, and only from the first of these on. A topic
+    that takes no answers loses them, as docs/wire.md says.
 
     Args:
         answers: rows of `answers_of`, of the time range and some time around it.
-        requests: rows of `requests` that are in force: all of the timer ids that are asked about.
-        outcomes: rows of `outcomes_of`, of these.
-        intervals: those that the outcomes were made by.
+        requests: rows of `requests` in force, with all records of the timer ids in question.
+        outcomes: rows of `outcomes_of` for these requests.
+        intervals: intervals that the outcomes were computed from.
         first: UNIX second in which the time range begins.
         last: UNIX second in which it ends.
 
@@ -70,7 +70,7 @@ def answer_findings(
     about = outcomes.select(
         F.col("partition").alias("about_partition"),
         F.col("offset").alias("about_offset"),
-        # It is sealed, and was not rejected.
+        # It is sealed and was not rejected.
         (F.col("fence").isNotNull() & F.col("taken_by").isNull() & F.col("reason").isNull()).alias("has_fired"),
         F.col("taken_by").isNotNull().alias("is_taken"),
     )
@@ -101,7 +101,7 @@ def answer_findings(
     begins = answers.groupBy(F.col("topic").alias("reply_topic")).agg(F.min("at_ms").alias("since_ms"))
     passed = intervals.groupBy("partition").agg(F.max("fence").alias("passed"))
     silent = (
-        # What was sent on is answered by another name.
+        # The answer to a request that was sent on names another record.
         named.where(F.col("reply_topic").isNotNull() & F.col("first_ms").isNull())
         .where(F.floor(F.col("appended_ms") / 1000).between(first, last))
         .join(F.broadcast(begins), "reply_topic")

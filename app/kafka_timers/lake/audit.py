@@ -1,8 +1,8 @@
 """
-The audit of a time range: judges what was sealed in it by what was landed, and writes down what comes of it.
+Audit a time range: judge the seals of the range by the landed requests, and store the result.
 
-Only what is complete is judged: seals whose requests have all been landed. What is missing of the time range is a
-finding, or is said to be undecided; what is not looked at is listed.
+Only complete seconds are judged, with seals whose requests have all been landed. Gaps in the time range become findings
+or are reported as undecided. The audit lists everything that it does not check.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,41 +39,41 @@ from kafka_timers.settings import LakeSettings
 __all__ = ["Audit", "audit"]
 
 _LATENESS = ("lateness_p99_ms", "lateness_max_ms")
-# Each topic is landed by itself, so a seal may be there for a while before its rejects are.
+# Each topic is landed separately, so rejects may arrive some time after their seal.
 _SETTLED_MS = 600_000
-# Of the plots over time.
+# Maximum of points in plots over time.
 _POINTS_MAX = 720
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
     """
-    What an audit says.
+    Result of an audit.
 
     Attributes:
-        audited_s: UNIX second in which it began; names its rows in the tables.
+        audited_s: UNIX second in which the audit began; names its rows in the tables.
         first: UNIX second in which the time range begins.
         last: UNIX second in which it ends.
-        partitions: how many the service runs with.
-        sealed: first and last second of the time range that were judged, by partition.
-        undecided: what could not be told, each as a sentence.
-        unchecked: what was not looked at, each as a sentence.
-        seals: how many were judged; slices of one second are one.
-        due: timers that were to be judged, as the requests tell: fired + rejected.
+        partitions: number of partitions of the service.
+        sealed: first and last judged second of the time range, by partition.
+        undecided: questions that could not be decided, each as a sentence.
+        unchecked: checks that were left out, each as a sentence.
+        seals: number of judged seals; the slices of one second count as one.
+        due: number of timers to judge, by the requests: fired + rejected.
         fired: see *due*.
         rejected: see *due*.
-        late: of *due*, read after their second had been scanned.
-        kinds: how many findings there are of each kind.
-        findings: the first of them: kind, partition, offset, second, detail.
-        lateness: of each callback topic: topic, callbacks, p50, p99, p999, max, by_worker; None when callbacks were not
-            read.
+        late: number of timers in *due* whose requests were read after their second had been scanned.
+        kinds: number of findings by kind.
+        findings: the first findings: kind, partition, offset, second, detail.
+        lateness: one row for each callback topic: topic, callbacks, p50, p99, p999, max, by_worker; None if callbacks
+            were not read.
         step_s: seconds between the points of *course*.
-        course: of each point: at (UNIX second), fired, lateness_p99_ms, lateness_max_ms, as sealed.
-        found: of each point that has any: at, findings.
-        prefix: of the service's topics.
-        cluster: id of the Kafka cluster, empty if no broker has told it.
-        lake: where the tables lie.
-        versions: of kafka-timers and of Spark.
+        course: one row for each point, from the seals: at (UNIX second), fired, lateness_p99_ms, lateness_max_ms.
+        found: one row for each point with findings: at, findings.
+        prefix: prefix of the service's topics.
+        cluster: id of the Kafka cluster; empty if no broker has told it.
+        lake: root of the tables.
+        versions: versions of kafka-timers and of Spark.
     """
 
     audited_s: int
@@ -101,7 +101,7 @@ class Audit:
 
 
 class _Told(NamedTuple):
-    """What a judging has found that is in no table, see `Audit`."""
+    """Results of judging that are in no table, see `Audit`."""
 
     lateness: Sequence[Row] | None
     unchecked: list[str]
@@ -121,20 +121,20 @@ def audit(
     service: Service | None = None,
 ) -> Audit:
     """
-    Judge what was sealed in a time range, and append what comes of it to `audit_seconds` and `audit_findings`.
+    Judge the seals of a time range, and append the result to `audit_seconds` and `audit_findings`.
 
     Args:
-        spark: the session.
-        settings: say where lake and brokers are.
+        spark: session to use.
+        settings: settings with the lake and the brokers.
         now_s: UNIX seconds by the host's clock; names the audit.
-        first: UNIX second in which the time range begins; None is a day before its end.
-        last: UNIX second in which it ends; None is up to where the landing has come.
+        first: UNIX second in which the time range begins; None for a day before its end.
+        last: UNIX second in which it ends; None for the last landed second.
         callbacks: whether to read the callback topics.
-        late_ms: most milliseconds that a callback may be late; None is any.
-        rows: whether to judge each request anew, see `altered_rows`.
-        shown: how many of the findings to return.
-        service: what the brokers tell; None if none answers: then nobody can tell whether what is not sealed was not
-            landed either.
+        late_ms: most milliseconds that a callback may be late; None for no limit.
+        rows: whether to judge each request again, see `altered_rows`.
+        shown: number of findings to return.
+        service: answer of the brokers; None if none answers. Then a second without a seal stays undecided, because the
+            seal may exist without being landed.
 
     Raises:
         LakeError: nothing is landed.
@@ -143,7 +143,7 @@ def audit(
     first, last = coverage.first, coverage.last
     with time_range_of(spark, settings, first, last, may_be_empty=True) as within:
         told = _judge(spark, settings, within, coverage, now_s, callbacks=callbacks, late_ms=late_ms, rows=rows)
-    # What was written is not computed again.
+    # Read back from the tables, so that it is not computed again.
     seconds, findings = (
         read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
         for table in (AUDIT_SECONDS, AUDIT_FINDINGS)
@@ -191,7 +191,7 @@ def _judge(
     late_ms: int | None,
     rows: bool,
 ) -> _Told:
-    """Append what is to be said of each seal, and what is wrong; return what else there is to tell."""
+    """Append the results for each seal, and the findings; return the results that are in no table."""
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
     outcomes = within.outcomes()
     if callbacks:
@@ -223,7 +223,7 @@ def _judge(
         for more in came.findings(late_ms):
             findings = findings.unionByName(more)
         told = _Told(came.lateness, [*told.unchecked, *came.unchecked])
-    # A row that somebody has changed may have none.
+    # A changed row may have no second.
     second = F.coalesce("second", F.lit(within.first))
     append(findings.withColumns({"audited_s": name, "second": second}), root, AUDIT_FINDINGS)
     return told
@@ -231,15 +231,15 @@ def _judge(
 
 def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int | None) -> Iterator[DataFrame]:
     """
-    Yield what is wrong with what seals tell of what was read, and of each other, and with the rows of both.
+    Yield findings about the requests that seals have counted, the links between seals, and changed rows of both.
 
-    Each request is judged anew as one of a topic that has so many *partitions*, if that is told.
+    If *partitions* is given, each request is judged again, as one of a topic with that many partitions.
     """
     counted = counted_between(within.seals)
-    # What was read below the first fence is told by the seal before the time range.
+    # The seal before the time range counts the requests below the first fence.
     yield unread(counted.where(F.col("last") >= within.first), read(spark, root, REQUESTS), within.keep)
     yield broken_links(within.seals).where(F.col("second") >= within.first)
-    # By one or the other of both, of which one may have been changed.
+    # Selected by either column, because one of them may have been changed.
     yield altered_seal_rows(within.seals.where((F.col("last") >= within.first) | (ends_ms() > within.first * 1000)))
     appended = within.appended()
     yield altered_records(appended)
@@ -248,7 +248,7 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int
 
 
 def _unchecked(coverage: Coverage, *, callbacks: bool, rows: bool) -> list[str]:
-    """Return what is not looked at, whatever is in the topics."""
+    """Return the checks that are left out, for any content of the topics."""
     told = [
         f"the seconds of partition {number} before {since}: no seal of them is in the lake"
         for number, (since, _) in sorted(coverage.sealed.items())

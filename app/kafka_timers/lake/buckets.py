@@ -1,7 +1,8 @@
 """
-Buckets of seconds that are promoted together: which one is next, and which requests are due in it.
+Buckets of seconds that are promoted together: the next bucket, and the requests that are due in it.
 
-Pure. What is read of a bucket depends on what is due in its days, months and years, and not on what else is parked.
+Pure. The amount of data read for a bucket depends on the requests due in its days, months and years, and not on all
+other parked requests.
 """
 
 import itertools
@@ -37,9 +38,9 @@ class Bucket(NamedTuple):
     Seconds that are promoted together.
 
     Attributes:
-        first: the first of them.
-        last: the last of them.
-        far_s: who waits longer than this may have been left to the lake.
+        first: first UNIX second of the bucket.
+        last: last UNIX second of the bucket.
+        far_s: seconds; a request that waits longer may have been left to the lake.
     """
 
     first: int
@@ -59,17 +60,17 @@ class Closed(NamedTuple):
 
 def closed_second(closed: Sequence[Closed], horizon_s: int) -> int:
     """
-    Return the last second of which nothing is left to promote, nor of any before it; 0 without one.
+    Return the last second up to which nothing is left to promote; 0 if there is none.
 
     Args:
         closed: all rows of `buckets`.
-        horizon_s: of the lake.
+        horizon_s: horizon of the lake in seconds.
     """
     if not closed:
         return 0
     last = max(closed, key=_age)
-    # Requests have been appended since that are far by the smaller horizon and due in what was closed by the larger
-    # one. None is due before the moment at which it was closed, and that was behind last - horizon.
+    # By the smaller horizon, newer requests are far although they are due in a bucket that the larger one closed. None
+    # is due before the moment of closing, and that moment came after last - horizon.
     return max(0, last.last - last.horizon_s) if last.horizon_s > horizon_s else last.last
 
 
@@ -79,23 +80,23 @@ def _age(row: Closed) -> tuple[int, int]:
 
 def next_bucket(closed: Sequence[Closed], now: int, horizon_s: int, bucket_s: int) -> Bucket | None:
     """
-    Return the next seconds to promote, None while none may be.
+    Return the next seconds to promote; None if there are none yet.
 
-    It follows the closed ones without a gap. All whole buckets that have come within the horizon are one, so that a job
-    that was down, or begins, looks at everything once.
+    The bucket follows the closed ones without a gap. All whole buckets that have come within the horizon count as one,
+    so a job that was down, or begins, looks at everything once.
 
     Args:
         closed: all rows of `buckets`.
         now: second of the last tick.
-        horizon_s: of the lake.
-        bucket_s: length of a bucket.
+        horizon_s: horizon of the lake in seconds.
+        bucket_s: length of a bucket in seconds.
     """
     rows, done = sorted(closed, key=_age), closed_second(closed, horizon_s)
     whole = (now + horizon_s - SKEW_S - 1 - done) // bucket_s
     if whole < 1:
         return None
-    # A smaller horizon was in force until the next one closed its first bucket. What was left to the lake by it is due
-    # within the larger one from then on; later nobody waits of whom the larger one does not tell.
+    # A smaller horizon was in force until the next one closed its first bucket. The requests that it left to the lake
+    # are due within the larger one from then on. Later, all that are still pending are far by the larger one too.
     ends = [row.closed_s for row in rows[1:]]
     before = [
         row.horizon_s
@@ -106,7 +107,7 @@ def next_bucket(closed: Sequence[Closed], now: int, horizon_s: int, bucket_s: in
 
 
 def lies_in(bucket: Bucket) -> Column:
-    """Tell of a row of `requests` whether far requests of *bucket* may lie in its partition of the table."""
+    """Tell for a row of `requests` whether its partition of the table may hold far requests of *bucket*."""
     lies = F.lit(False)
     for delay, longest_s in {**DELAYS_S, "more": None}.items():
         if longest_s is None or longest_s > bucket.far_s:
@@ -117,9 +118,9 @@ def lies_in(bucket: Bucket) -> Column:
 
 def far_requests(requests: DataFrame, bucket: Bucket) -> DataFrame:
     """
-    Return the rows of `requests` that are far and due in *bucket*, whatever became of them.
+    Return the rows of `requests` that are far and due in *bucket*, with any outcome.
 
-    What is read depends on what is due in the bucket's days, months and years, and not on what else is parked.
+    The amount of data read depends on the requests due in the bucket's days, months and years.
     """
     return requests.where(
         lies_in(bucket)
@@ -131,21 +132,21 @@ def far_requests(requests: DataFrame, bucket: Bucket) -> DataFrame:
 
 def left_to_the_lake(far: DataFrame, seals: DataFrame) -> DataFrame:
     """
-    Return those of *far* that workers have left to the lake, as their seals tell.
+    Return the requests of *far* that workers have left to the lake, by their seals.
 
-    What workers had when their horizon changed is theirs, and has fired from then on. Only of what was due before now
-    is it in question: what they had lies below the new horizon_from, and nothing there waits any more.
+    Requests that workers held when their horizon changed stayed with them and fired from then on. This matters only for
+    requests due before now: the held ones lie below the new horizon_from, and none of those is pending any more.
 
     Args:
         far: rows of `requests`.
-        seals: partition int, end_ms bigint, horizon_s bigint, horizon_from bigint of all seals; of a partition without
-            any, nobody has anything.
+        seals: partition int, end_ms bigint, horizon_s bigint, horizon_from bigint of all seals. In a partition without
+            seals, workers hold nothing.
     """
     horizons = seals.groupBy("partition", "horizon_from", "horizon_s").agg(F.max("end_ms").alias("end_ms"))
     horizons = horizons.groupBy("partition").agg(
         F.sort_array(F.collect_list(F.struct("horizon_from", "end_ms", "horizon_s"))).alias("horizons")
     )
-    # Of several from one offset on the last one; who read what lies before the first had none, since land came with it.
+    # Of several horizons from one offset, the last counts. Below the first there was none: landing came with horizons.
     judged = F.filter("horizons", lambda each: each["horizon_from"] <= F.col("offset"))
     horizon_s = F.coalesce(F.try_element_at(judged, F.lit(-1))["horizon_s"], F.lit(0))
     return (
@@ -156,7 +157,7 @@ def left_to_the_lake(far: DataFrame, seals: DataFrame) -> DataFrame:
 
 
 def due_between(bucket: Bucket, form: str) -> Column:
-    """Return the column that tells whether a folder `due`, a time in *form* as strftime has it, may be of *bucket*."""
-    # As text they sort as they follow each other, up to the year 9999.
+    """Return a column: whether a folder `due`, a time in the strftime format *form*, may belong to *bucket*."""
+    # As text they sort in the order of time, up to the year 9999.
     first, last = (datetime.fromtimestamp(second, UTC).strftime(form) for second in (bucket.first, bucket.last))
     return F.col("due").between(first, last)

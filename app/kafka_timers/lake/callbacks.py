@@ -1,8 +1,8 @@
 """
-What is wrong with callbacks: what came against what was to fire, one by one, as each names its request in a header.
+Find faults of callbacks: compare each received callback with the request that it names in a header.
 
-A callback is compared by one number, which is landed with its request (`core.digests`). What came in the time range and
-names none of the requests that were to fire in it, is looked up in the whole lake: an early one may be due in years.
+A callback is compared by one number, which is landed with its request (`core.digests`). A callback of the time range
+that names no request due to fire in it is looked up in the whole lake: an early one may be due in years.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,12 +42,12 @@ CALLBACKS = (
 )
 _REQUEST = ("partition", "offset")
 _FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
-# Callbacks of the last seal before the time range come this long into it, and clocks differ.
+# Callbacks of the last seal before the time range come up to this far into it, and clocks differ.
 _EDGE_MS = 60_000
 _PLACE = "^((?:0|[1-9][0-9]{0,8}):(?:0|[1-9][0-9]{0,17}))$"
 
 
-# --- what came -------------------------------------------------------------------------------------------------------
+# --- received callbacks ----------------------------------------------------------------------------------------------
 
 
 def callbacks_of(records: DataFrame) -> DataFrame:
@@ -56,14 +56,14 @@ def callbacks_of(records: DataFrame) -> DataFrame:
 
     Args:
         records: topic string, partition int, offset bigint, timestamp timestamp, timestampType int, key binary, value
-            binary, headers array<struct<key string, value binary>>, as Spark reads them from Kafka. What lacks the
-            service's headers is another's, and left out.
+            binary, headers array<struct<key string, value binary>>, as Spark reads them from Kafka. Records without
+            the service's headers are not its callbacks, and are left out.
 
     Returns:
-        partition int and offset bigint of the request, topic string, second bigint that the callback says it is for,
-        at_ms bigint: the record's time, at_partition int and at_offset bigint of the record, hash bigint: what it
-        counts as (`core.digests`), key_hash int: murmur2 of its key, null without one, by_worker boolean: whether its
-        time is by the clock of who has sent it.
+        partition int and offset bigint of the request, topic string, second bigint from the callback's header, at_ms
+        bigint: the record's time, at_partition int and at_offset bigint of the record, hash bigint: its content
+        (`core.digests`), key_hash int: murmur2 of its key, null without one, by_worker boolean: whether its time is
+        from the clock of its sender.
     """
     named = _named(records).withColumn("second", text_in(EXPIRY_HEADER).cast("bigint"))
     named = named.where(F.col("second").isNotNull())
@@ -72,7 +72,7 @@ def callbacks_of(records: DataFrame) -> DataFrame:
 
 def tombstones_of(records: DataFrame) -> DataFrame:
     """
-    Return the tombstones that the service has written among *records*, as in `callbacks_of`: they name a request alone.
+    Return the service's tombstones among *records*, which are as in `callbacks_of`. A tombstone names only a request.
 
     Returns:
         partition int and offset bigint of the request, topic string, at_ms bigint, hash bigint.
@@ -83,11 +83,11 @@ def tombstones_of(records: DataFrame) -> DataFrame:
 
 def hash_of_record() -> Column:
     """
-    Return what a record of a callback topic counts as, as `core.digests` has it.
+    Return the hash of the content of a record of a callback topic, as in `core.digests`.
 
-    It has the columns partition and offset of the request that it names, key, value and headers.
+    The record has the columns partition and offset of the request that it names, key, value and headers.
     """
-    # What it is named counts as empty.
+    # The name of the request counts as empty.
     name = F.encode(F.concat_ws(":", "partition", "offset"), "UTF-8")
     nothing = F.lit(b"")
 
@@ -109,20 +109,20 @@ _SLIM = (*_REQUEST, "topic", "at_ms", "at_partition", "at_offset", "by_worker")
 
 
 def text_in(name: str) -> Column:
-    """Return as text the first header of a record that has this *name*, which is the one that counts."""
+    """Return as text the value of a record's first header with this *name*; only the first one counts."""
     named = F.filter("headers", lambda each: each["key"] == name)
     return F.get(named, F.lit(0))["value"].cast("string")
 
 
 def place_in(name: str) -> tuple[Column, Column]:
-    """Return partition and offset of the record that the header of this *name* names; null where it names none."""
+    """Return partition and offset of the record that the header *name* names; null if it names none."""
     place = F.regexp_extract(text_in(name), _PLACE, 1)
     partition, offset = (F.split_part(place, F.lit(":"), F.lit(part)) for part in (1, 2))
     return partition.try_cast("int"), offset.try_cast("bigint")
 
 
 def _named(records: DataFrame) -> DataFrame:
-    """Return *records* that name a request, whose partition and offset take the place of their own."""
+    """Return the *records* that name a request, with its partition and offset in place of their own."""
     partition, offset = place_in(REQUEST_HEADER)
     return (
         records.withColumnsRenamed({"partition": "at_partition", "offset": "at_offset"})
@@ -146,19 +146,19 @@ def _with_key_hash(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         yield pa.RecordBatch.from_arrays([columns[name] for name in names], names)
 
 
-# --- what was to come ------------------------------------------------------------------------------------------------
+# --- expected callbacks ----------------------------------------------------------------------------------------------
 
 
 def callback_findings(
     outcomes: DataFrame, callbacks: DataFrame, partitions: Mapping[str, int], first: int, last: int
 ) -> DataFrame:
     """
-    Return what is wrong with the callbacks of what was to fire in a time range.
+    Return the faults of the callbacks that were due to fire in a time range.
 
     Args:
-        outcomes: rows of `outcomes_of`, of all requests that are due in the time range or sealed in it.
+        outcomes: rows of `outcomes_of` for all requests that are due or sealed in the time range.
         callbacks: rows of `callbacks_of`, of the time range and some time around it.
-        partitions: how many each callback topic has; of others nothing is said of the partitions of callbacks.
+        partitions: number of partitions by callback topic. For other topics, partitions are not checked.
         first: UNIX second in which the time range begins.
         last: UNIX second in which it ends.
 
@@ -174,7 +174,7 @@ def callback_findings(
     seen_in, says, at = F.col("seen.topic"), F.col("seen.second"), F.col("seen.at_partition")
     came, back = F.col("times").isNotNull(), F.col("taken_by").isNotNull()
     is_due = F.col("fence").isNotNull() & ~back & F.col("reason").isNull()
-    # Whoever fires at ticks alone fires all of a second with its tick, and seals whole seconds.
+    # A worker that fires only at ticks fires a whole second with its tick, and seals whole seconds.
     is_by_millis = F.col("sealed_ms") % 1000 != 0
     early_ms = F.when(is_by_millis, asked_ms()).otherwise(F.col("second") * 1000) - F.col("seen.at_ms")
     why_not = F.coalesce(F.concat(F.lit("it was rejected, "), "reason"), F.lit("no worker had taken a copy of it"))
@@ -224,11 +224,11 @@ def disordered(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
     """
     Return a finding for each callback that lies behind one of a later request of the same moment.
 
-    Compared are those of one seal, moment, topic and partition of that. What came twice is passed over, and what came
-    back from the lake, which may come back when others of its moment were built already.
+    Only callbacks with the same seal, moment, topic and partition are compared. Skipped are doubled callbacks and those
+    of far requests, which may come back from the lake when others of their moment are already built.
 
     Args:
-        outcomes: rows of `outcomes_of`, of what is judged.
+        outcomes: rows of `outcomes_of` to judge.
         callbacks: rows of `callbacks_of`.
 
     Returns:
@@ -257,12 +257,12 @@ def disordered(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
 
 def differences(findings: DataFrame, records: DataFrame, requests: DataFrame) -> DataFrame:
     """
-    Return *findings* of the kind content, each with words for what differs.
+    Return the *findings* of the kind content, each with the parts that differ.
 
     Args:
-        findings: of `callback_findings`.
+        findings: rows of `callback_findings`.
         records: as in `callbacks_of`.
-        requests: the table, of which the values are read.
+        requests: the table; its values are read.
     """
     parts = F.struct("topic", "key", "value", "headers")
     came = _named(records).select(*_REQUEST, parts.alias("came"))
@@ -309,12 +309,12 @@ def _differing(row: Mapping[str, object]) -> list[str]:
 
 def tombstone_findings(outcomes: DataFrame, tombstones: DataFrame, kept: Iterable[str]) -> DataFrame:
     """
-    Return what is wrong with the tombstones of what was to fire.
+    Return the faults of the tombstones of timers that were due to fire.
 
     Args:
-        outcomes: rows of `outcomes_of`, of what is judged.
+        outcomes: rows of `outcomes_of` to judge.
         tombstones: rows of `tombstones_of`.
-        kept: topics that keep each tombstone: compaction takes those away of which a later record has the key.
+        kept: topics that keep each tombstone. Compaction deletes a tombstone once a later record has its key.
 
     Returns:
         kind string (content), partition int, offset bigint, second bigint, detail string.
@@ -334,12 +334,12 @@ def tombstone_findings(outcomes: DataFrame, tombstones: DataFrame, kept: Iterabl
     )
 
 
-# --- what was not to come --------------------------------------------------------------------------------------------
+# --- unexpected callbacks --------------------------------------------------------------------------------------------
 
 
 def strange(outcomes: DataFrame, callbacks: DataFrame, first: int, last: int) -> DataFrame:
     """
-    Return the callbacks that came in a time range, or say that they are of it, and were not to fire in it.
+    Return the callbacks that came in a time range, or name a second in it, but were not due to fire in it.
 
     Args:
         outcomes: rows of `outcomes_of`.
@@ -348,14 +348,14 @@ def strange(outcomes: DataFrame, callbacks: DataFrame, first: int, last: int) ->
         last: UNIX second in which it ends.
 
     Returns:
-        the columns of *callbacks* and sealed_in bigint and due_ms bigint of the request, null if *outcomes* lack it;
-        is_known boolean, whether they have it.
+        the columns of *callbacks*; sealed_in bigint and due_ms bigint of the request, null if it is not in *outcomes*;
+        is_known boolean: whether it is in *outcomes*.
     """
     known = outcomes.select(
         *_REQUEST, "sealed_in", (F.col("second") * 1000).alias("due_ms"), F.lit(True).alias("is_known")
     )
     came_in = F.col("at_ms").between(first * 1000, last * 1000 + 999)
-    # It is of the last seal before the time range.
+    # Such a callback belongs to the last seal before the time range.
     at_edge = (F.col("second") < first) & (F.col("at_ms") < first * 1000 + _EDGE_MS)
     of_it = callbacks.where((came_in | F.col("second").between(first, last)) & ~at_edge)
     is_judged = F.coalesce(F.col("sealed_in").between(first, last), F.lit(False))
@@ -364,12 +364,12 @@ def strange(outcomes: DataFrame, callbacks: DataFrame, first: int, last: int) ->
 
 def stranger_findings(strangers: DataFrame, asked: DataFrame, intervals: DataFrame, first: int, last: int) -> DataFrame:
     """
-    Return what is wrong with callbacks that were not to fire in a time range.
+    Return the faults of callbacks that were not due to fire in a time range.
 
     Args:
         strangers: rows of `strange`.
-        asked: rows of `requests`, as far as *strangers* name them.
-        intervals: those that the outcomes were made by.
+        asked: rows of `requests` that *strangers* name.
+        intervals: intervals that the outcomes were computed from.
         first: UNIX second in which the time range begins.
         last: UNIX second in which it ends.
 
@@ -383,7 +383,7 @@ def stranger_findings(strangers: DataFrame, asked: DataFrame, intervals: DataFra
     due = F.coalesce("due_ms", F.when(is_request, F.col("row.second") * 1000))
     second = F.floor(due / 1000)
     early_ms = due - F.col("at_ms")
-    # What was appended after the last seal may not have been landed; long before, everything has been.
+    # Requests appended after the last seal may not be landed yet; those appended long before it are.
     is_landed = F.col("passed").isNull() | (F.col("offset") < F.col("passed"))
     is_landed |= F.col("at_ms") < F.col("ended_ms") - _EDGE_MS
     clock = F.when(F.col("by_worker"), " by the worker's clock").otherwise("")
@@ -425,22 +425,22 @@ def stranger_findings(strangers: DataFrame, asked: DataFrame, intervals: DataFra
     )
 
 
-# --- how late --------------------------------------------------------------------------------------------------------
+# --- lateness --------------------------------------------------------------------------------------------------------
 
 
 def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
     """
-    Return how late callbacks were: from when they were due, or from their request's append if that was later.
+    Return the lateness of callbacks: from their due time, or from their request's append if that was later.
 
-    One that is due within a second, and had fired with its tick, was not late.
+    A timer that was due within a second and fired with its tick was not late.
 
     Args:
         outcomes: rows of `outcomes_of`.
-        callbacks: rows of `callbacks_of`; of a doubled one the first counts.
+        callbacks: rows of `callbacks_of`; the first of doubled ones counts.
 
     Returns:
-        topic string, callbacks bigint, in milliseconds p50, p99, p999 and max, bigint, and by_worker boolean: whether
-        any of them was timed by the clock of a worker.
+        topic string, callbacks bigint, p50, p99, p999 and max bigint in milliseconds, and by_worker boolean: whether
+        the clock of a worker timed any of them.
     """
     shares = F.percentile_approx("late_ms", [0.5, 0.99, 0.999], 10_000)
     return (
@@ -464,12 +464,12 @@ def lateness(outcomes: DataFrame, callbacks: DataFrame) -> DataFrame:
 
 def late_callbacks(outcomes: DataFrame, callbacks: DataFrame, late_ms: int) -> DataFrame:
     """
-    Return a finding for each topic that has callbacks that were later than *late_ms*: about the latest of them.
+    Return a finding for each topic with callbacks later than *late_ms*, about the latest of them.
 
     Args:
         outcomes: as in `lateness`.
         callbacks: as in `lateness`.
-        late_ms: as in `lateness`.
+        late_ms: most milliseconds that a callback may be late.
 
     Returns:
         kind string (late), partition int, offset bigint, second bigint, detail string.

@@ -1,5 +1,5 @@
 """
-What came to callback, tombstone and reply topics of a time range, read from Kafka and compared with what was to come.
+Read the callback, tombstone and reply topics of a time range from Kafka, and compare them with the requests.
 """
 
 import asyncio
@@ -34,28 +34,28 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = ["Comparison", "named_by"]
 
-# Callbacks are read from this long before the time range, where an early one may lie, until this long behind its
-# end, or behind its last seal.
+# Callbacks are read from this long before the time range, because an early one may lie there, until this long after its
+# end or its last seal.
 _AROUND_MS = 3_600_000
-# Topics are those of what is due up to this long behind it.
+# Topics are taken from requests that are due up to this long after the time range.
 _SOON_S = 86_400
-# Requests that are looked up by their offsets, and not by bounds of these.
+# Maximum of requests that are looked up by offset; more are looked up between the lowest and the highest offset.
 _NAMED_MAX = 1_000
 
 
 class Comparison:
     """
-    What came to topics in a time range, compared with what was to come.
+    Records of the topics in a time range, compared with the expected ones.
 
     Args:
-        spark: the session.
-        settings: say where lake and brokers are.
-        within: what was landed of the time range.
-        outcomes: what came of its requests.
-        coverage: the time range.
+        spark: session to use.
+        settings: settings with the lake and the brokers.
+        within: landed rows of the time range.
+        outcomes: outcomes of its requests.
+        coverage: the time range and the seconds that can be judged.
 
     Attributes:
-        lateness: see `Audit`; there once the findings have been told.
+        lateness: see `Audit`; set once `findings` is exhausted.
         unchecked: see `Audit`.
     """
 
@@ -76,15 +76,15 @@ class Comparison:
         self.unchecked: list[str] = []
         self._by_broker: set[str] = set()
         self._first, self._last = coverage.first, coverage.last
-        # What fires late comes with its seal, however late that is.
+        # A late callback comes with its seal, however late that is.
         sealed_ms = within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0
         self._from_ms = self._first * 1000 - _AROUND_MS
         self._to_ms = max(self._last * 1000 + 999, sealed_ms) + _AROUND_MS
 
     def findings(self, late_ms: int | None) -> Iterator[DataFrame]:
-        """Yield what is wrong: rows of kind, partition, offset, second and detail, see `audit_findings`."""
+        """Yield the faults: rows of kind, partition, offset, second and detail, see `audit_findings`."""
         table = read(self._spark, root_of(self._settings), REQUESTS)
-        # What comes early may go to a topic in which nothing was due.
+        # An early callback may go to a topic in which nothing was due.
         soon = table.where(F.col("second").between(self._first, self._last + _SOON_S))
         due = self._outcomes.where(F.col("reason").isNull()).select("topic")
         topics = _names(due.unionByName(soon.select("topic")), F.col("topic"))
@@ -145,14 +145,14 @@ class Comparison:
             self.unchecked.append(f"the content of {unknown:,} callbacks: an earlier version has landed their requests")
 
     def facts(self, topics: Collection[str]) -> TopicFacts:
-        """Return what the brokers tell of *topics*."""
+        """Return the brokers' facts about *topics*."""
         return asyncio.run(topics_of(self._settings.kafka, topics, self._first * 1000))
 
     def records(self, topics: Collection[str]) -> DataFrame:
         """Return the records of *topics* around the time range."""
         timed = self._by_broker.intersection(topics)
-        # Kafka finds the first record of a time, which ends what lies before only where times do not go back. Of the
-        # other topics all is read up to the end.
+        # Kafka finds the first record of a time. As an end, that works only in topics whose times never go back, so
+        # the other topics are read to their end.
         ends = [(timed, {"endingTimestamp": str(self._to_ms)}), (set(topics) - timed, {})]
         read = [self._read(names, options) for names, options in ends if names]
         at_ms = F.unix_millis("timestamp")
@@ -165,12 +165,12 @@ class Comparison:
                 **{
                     **kafka_options(self._settings.kafka),
                     "kafka.isolation.level": "read_committed",
-                    # A topic that is named and is not there any more is passed over: its callbacks are missing.
+                    # A topic that no longer exists is skipped: its callbacks are missing.
                     "subscribePattern": "|".join(re.escape(topic) for topic in sorted(topics)),
                     "startingTimestamp": str(self._from_ms),
                     "startingOffsetsByTimestampStrategy": "latest",
                     "includeHeaders": "true",
-                    # As is what a topic's retention deletes meanwhile.
+                    # The same goes for records that retention deletes meanwhile.
                     "failOnDataLoss": "false",
                     **options,
                 }
@@ -184,7 +184,7 @@ def _names(rows: DataFrame, name: Column) -> set[str]:
 
 
 def named_by(requests: DataFrame, rows: DataFrame) -> DataFrame:
-    """Return those of *requests* that *rows* name, such that Delta passes over files by what it knows of offsets."""
+    """Return the *requests* that *rows* name, selected so that Delta skips files by their offset statistics."""
     named = rows.select("partition", "offset").distinct()
     offsets = sorted({row[0] for row in named.select("offset").distinct().limit(_NAMED_MAX + 1).collect()})
     if len(offsets) > _NAMED_MAX:

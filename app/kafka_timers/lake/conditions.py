@@ -1,13 +1,12 @@
 """
-Which records mean nothing, since the condition that they came with did not hold.
+Find the records that do not count, because the condition that they came with did not hold.
 
-Whether it held follows from all that its timer id had before, record by record, so it is told by the workers' own code
-(`core.outcomes`), an id at a time. So it is with a request that was sent on from another partition, and that a cancel
-may have overtaken. It is asked for those ids alone that have a record with a condition; where there is
-none, this costs a look at the tables' statistics. All else in the lake is given the records that are left, and need
-know nothing of conditions.
+Whether a condition held depends on all earlier records of its timer id. So the workers' own code (`core.outcomes`)
+judges it, one id at a time. It also judges requests that were sent on from another partition, which a cancel may have
+overtaken. Only ids that have a record with a condition are judged. Where there is none, this costs a look at the
+tables' statistics. All other modules of the lake get the remaining records and need not know of conditions.
 
-    offset  asks for, condition                what is said of it     what the others are given
+    offset  request, condition                 verdict               record for the other modules
     #10     second 50                                                 #10
     #11     cancel, IF_PENDING, only of #7     ignored
     #12     second 60, IF_ABSENT               ignored
@@ -42,30 +41,30 @@ __all__ = [
 
 # Values of the column `verdict`; the other one is REFUSED.
 IGNORED = "ignored"
-# Of `no_condition`, where there is one.
+# Length of the bytes of `no_condition`, where there are any.
 NO_CONDITION_BYTES = 3 + 5
 
 _REQUEST = ("partition", "offset")
 _ID = ("partition", "timer_id")
-# The columns of `verdicts_of`.
+# Columns of `verdicts_of`.
 VERDICTS = "partition int, offset bigint, verdict string"
 
 
 def has_conditions(requests: DataFrame) -> bool:
-    """Tell whether any of *requests* came with a condition: told by the files' statistics where there is none."""
+    """Tell whether any of *requests* has a condition. If none has, the files' statistics suffice for the answer."""
     return not requests.where(F.col("condition").isNotNull()).isEmpty()
 
 
 def history_of(requests: DataFrame, among: DataFrame) -> DataFrame:
     """
-    Return all that *requests* have of the timer ids that have a condition *among* some of them.
+    Return all rows of *requests* that share a timer id with a row of *among* that has a condition.
 
     Args:
         requests: all rows of `requests`.
         among: some of them.
 
     Returns:
-        their columns.
+        the columns of *requests*.
     """
     ids = among.where(F.col("condition").isNotNull()).select(*_ID).distinct()
     return requests.where(F.col("timer_id").isNotNull()).join(ids, [*_ID], "left_semi")
@@ -73,7 +72,7 @@ def history_of(requests: DataFrame, among: DataFrame) -> DataFrame:
 
 def days_about(history: DataFrame) -> list[str]:
     """
-    Return the days whose seals tell of *history*: of each record that of its append and of its second, and the next.
+    Return the days whose seals cover *history*: the days of each record's append and second, and the day after each.
 
     A partition where nothing is due is sealed many times a day.
     """
@@ -85,10 +84,10 @@ def days_about(history: DataFrame) -> list[str]:
 
 def no_condition() -> Column:
     """
-    Return what makes the value of a request one without a condition, when it follows that: binary, mostly empty.
+    Return bytes that remove the condition of a request when they follow its value: binary, mostly empty.
 
-    It was judged when the request was read; what is published again is to stand. Of a field that a message has twice
-    the last one counts.
+    The condition was judged when the request was read, and a copy must count without it. If a message has a field
+    twice, the last one counts.
     """
     condition = message.number(Future.CONDITION_FIELD_NUMBER, F.lit(0), 2)
     none = message.bytes_of(condition, message.text(Future.IFREQUEST_FIELD_NUMBER, F.lit("")))
@@ -100,17 +99,17 @@ def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
     Return the records whose condition did not hold, or could not be judged.
 
     Args:
-        history: rows of `requests`: of each timer id that has a condition all requests, cancels and copies.
-        intervals: rows of `intervals_of`: of each partition the last one, and those around each of these records.
+        history: rows of `requests`: all requests, cancels and copies of each timer id that has a condition.
+        intervals: rows of `intervals_of`: the last one of each partition, and those around each of these records.
 
     Returns:
-        partition int, offset bigint, verdict string: `IGNORED`, or `REFUSED` of one that lies below the offset from
-        which on owners judge conditions.
+        partition int, offset bigint, verdict string: `IGNORED`; or `REFUSED` for a record below the first offset for
+        which owners judge conditions.
     """
     names = ("offset", "appended_ms", "kind", "second", "millis", "condition", "expected")
     copied = ("original", "original_s", "decided", "decided_s", "first_ms")
     records = history.where(F.col("kind").isin(REQUEST, CANCEL, COPY)).select(*_ID, *names, *copied)
-    # The seal that has a request is the later of two, see `outcomes`; seals that are not needed change nothing.
+    # The seal that covers a request is the later of two, see `outcomes`; seals that are not needed change nothing.
     read = first_interval(records.withColumn("at", F.col("offset")), intervals, F.col("fence") - 1)
     read = read.withColumnRenamed("interval", "read").drop("at")
     both = first_interval(read.withColumn("at", asked_ms()), intervals, F.col("end_ms") - 1)
@@ -128,18 +127,18 @@ def verdicts_of(history: DataFrame, intervals: DataFrame) -> DataFrame:
 
 def in_force(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
     """
-    Return *requests* as they count: without those that were ignored, and as refused what could not be judged.
+    Return the *requests* that count: without ignored ones, and with those that could not be judged as refused.
 
     Args:
         requests: rows of `requests`.
-        verdicts: rows of `verdicts_of`, few enough for everyone's memory.
+        verdicts: rows of `verdicts_of`, few enough for the memory of every executor.
 
     Returns:
         the columns of *requests*.
     """
     said = requests.where(F.col("condition").isNotNull()).join(F.broadcast(verdicts), [*_REQUEST], "left")
     is_refused = F.coalesce(F.col("verdict") == REFUSED, F.lit(False))
-    # As `records` has what is refused.
+    # The same columns as in `records` for a refused record.
     said = said.where(F.col("verdict").isNull() | is_refused).withColumns(
         {
             "kind": F.when(is_refused, REFUSED).otherwise(F.col("kind")),
@@ -167,15 +166,15 @@ def _verdict_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 class _Asked:
-    """A record as `outcomes_of` takes it, made of its row: what is no part of the rules is left out."""
+    """A record as `outcomes_of` takes it, made from its row. Fields without a part in the rules are left out."""
 
     def __init__(self, timer_id: str, row: Mapping[str, Any]) -> None:
         self.offset: int = row["offset"]
         self.timestamp: int = row["appended_ms"]
         self.key: bytes | None = None if row["second"] is None else b"%d" % row["second"]
-        # Of a row that somebody has changed, which is told as `altered`, what no record can say is passed over.
+        # A row that was changed is reported as `altered`. Values that no record can have are left out here.
         condition, millis = row["condition"], row["millis"] or 0
-        # The records of an id are judged as those of the only partition of a topic.
+        # The records of an id are judged like those of a topic with one partition.
         future = Future(
             callBackTopic="-",
             timerId=timer_id,
@@ -197,13 +196,13 @@ def verdicts_in(
     timer_id: str, rows: Iterable[Mapping[str, Any]], newest: Mapping[str, Any] | None
 ) -> Iterator[tuple[int, str]]:
     """
-    Yield offset and verdict of each record of a timer id that means nothing.
+    Yield offset and verdict of each record of a timer id that does not count.
 
     Args:
-        timer_id: of the records.
-        rows: offsets ascending; `read` is the first interval whose fence passes the record, and `reached` the first one
-            that passes its moment; each None while there is none.
-        newest: the last interval of the partition.
+        timer_id: id of the records.
+        rows: rows by ascending offset. `read` is the first interval whose fence passes the record, and `reached` the
+            first one that passes its moment; each is None while there is none.
+        newest: last interval of the partition.
     """
     records: list[Record] = []
     seals: dict[tuple[int, int], Mapping[str, Any]] = {}
@@ -211,12 +210,12 @@ def verdicts_in(
         read = row["read"]
         for interval in filter(None, (read, row["reached"], newest)):
             seals[interval["end_ms"], interval["fence"]] = interval
-        # An owner that had read it without judging conditions has refused it, whoever came later.
+        # An owner that read it without judging conditions has refused it, and no later owner changes that.
         if row["condition"] and read and not -1 < _from(read) <= row["offset"]:
             yield row["offset"], REFUSED
         else:
             records.append(_Asked(timer_id, row))
-    # Before the first seal they are judged as they will be once it is there.
+    # Before the first seal, records are judged as they will be once it is there.
     sealed = [_seal(seals[at]) for at in sorted(seals)] or [Sealed(format=2, conditions_from=0, callbacks_from=0)]
     for outcome in outcomes_of(records, sealed, 0, 1, whole=True):
         if outcome.state is State.IGNORED:
@@ -230,7 +229,7 @@ def _from(interval: Mapping[str, Any]) -> int:
 def _seal(interval: Mapping[str, Any]) -> Sealed:
     names = ("end_ms", "fence", "horizon_s", "horizon_from")
     seal = Sealed(**{name: interval[name] for name in names}, format=2, last=(interval["end_ms"] - 1) // 1000)
-    # Those below are left out already.
+    # Records below these offsets are left out already.
     seal.conditions_from = seal.callbacks_from = 0
     if interval["millis_from"] is not None:
         seal.millis_from = interval["millis_from"]

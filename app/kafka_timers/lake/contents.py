@@ -1,8 +1,8 @@
 """
-What a request's callback is to be, told from the bytes of the record.
+The content of a request's callback, read from the bytes of the record.
 
-By Python, a row at a time, with the workers' own code: SQL has no function that parses protobuf, and at landing each
-record would be parsed twice and kept twice. Spark leaves it out of a query that asks for none of its columns.
+Python does this, a row at a time, with the workers' own code, because SQL has no function that parses protobuf. At
+landing, each record would be parsed twice and kept twice. Spark skips the work if a query uses none of its columns.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from kafka_timers.errors import WireError
 
 __all__ = ["CARRIED", "CONTENTS", "header_of", "with_contents"]
 
-# Columns of `requests` that it is told from.
+# Columns of `requests` that the content is read from.
 CARRIED = ("value", "key")
 
 _ASKED = StructType(
@@ -36,16 +36,16 @@ CONTENTS = (*_ASKED.names, "record_key")
 
 def with_contents(requests: DataFrame) -> DataFrame:
     """
-    Return *requests* with what their callbacks are to be.
+    Return *requests* with the content of their callbacks.
 
     Args:
-        requests: key binary and value binary of records on `timer-request`, beside others.
+        requests: key binary and value binary of records on `timer-request`, and other columns.
 
     Returns:
-        their columns, and callback_key string (null without one, and of one that is not UTF-8), callback_value binary
-        (null for a tombstone), text string (the same if it is UTF-8), callback_headers map<string,binary> (of several
-        with one name the first), token string, tombstone string (topic of the tombstone), record_key string (the
-        record's own, if it is UTF-8). Of what is not parsed, and of cancels, all but the last are null.
+        the same columns, and callback_key string (null without one, or if it is not UTF-8), callback_value binary
+        (null for a tombstone), text string (the value if it is UTF-8), callback_headers map<string,binary> (the first
+        of several with one name), token string, tombstone string (topic of the tombstone), record_key string (the
+        record's own, if it is UTF-8). For cancels and values that do not parse, all but the last are null.
     """
     asked = requests.withColumn("asked", F.udf(asked_in, _ASKED)(F.col("value")))
     fields = {name: F.col(f"asked.{name}") for name in _ASKED.names}
@@ -54,7 +54,7 @@ def with_contents(requests: DataFrame) -> DataFrame:
 
 
 def asked_in(value: bytes | None) -> tuple[Any, ...] | None:
-    """Return the columns of `with_contents` that follow from the value of a record; None if none do."""
+    """Return the columns of `with_contents` that follow from the value of a record; None if there are none."""
     try:
         future = future_from(bytes(value or b""))
     except WireError:
@@ -68,7 +68,7 @@ def asked_in(value: bytes | None) -> tuple[Any, ...] | None:
 
 
 def header_of(name: str) -> Column:
-    """Return as text the first header of a record that has *name*; null without one, and of one that is not UTF-8."""
+    """Return as text a record's first header *name*; null without one, or if it is not UTF-8."""
     named = F.filter("headers", lambda each: each["key"] == name)
     return F.try_validate_utf8(F.try_element_at(named, F.lit(1))["value"].cast("string"))
 

@@ -1,7 +1,7 @@
 """
-Copies of far requests: which requests need one, and what a copy is.
+Copies of far requests: the requests that need one, and the content of a copy.
 
-Pure. A copy is the bytes of its original with its origin behind them, so nothing that the original had is lost.
+Pure. A copy consists of the bytes of its original followed by its origin, so nothing of the original is lost.
 """
 
 from collections.abc import Mapping
@@ -19,25 +19,25 @@ from kafka_timers.lake.versions import marks_of
 
 __all__ = ["COPY_BYTES", "asks_about", "copies_in", "copies_of", "need_no_copy", "with_sure"]
 
-# What a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
+# Bytes that a copy adds to the value; offsets have up to 56 bits, and seconds up to 42.
 _OFFSET_BYTES, _SECOND_BYTES = 8, 6
 COPY_BYTES = 5 + 2 * (1 + _OFFSET_BYTES) + 2 * (1 + _SECOND_BYTES)
 
 
 def asks_about(requests: DataFrame, far: DataFrame, since: int) -> DataFrame:
     """
-    Return the requests and cancels that have a timer id of one of *far*.
+    Return the requests and cancels that share a timer id with a row of *far*.
 
     Args:
         requests: all rows of `requests`.
-        far: rows of it.
-        since: the lowest offset of *far*: nothing below it says anything about them.
+        far: far requests among these rows.
+        since: lowest offset of *far*; no record below it concerns them.
 
     Returns:
         partition int, offset bigint, appended_ms bigint, kind string, second bigint, millis int, timer_id string,
         condition string.
     """
-    # By a hash of the id, which is smaller: that two ids have the same lets in one too many, which does no harm.
+    # Joined by a hash of the id, which is smaller. If two ids have the same hash, a needless row does no harm.
     name = F.xxhash64("partition", "timer_id")
     named = far.where(F.col("timer_id").isNotNull()).select(name.alias("name")).distinct()
     return (
@@ -60,7 +60,7 @@ def copies_in(requests: DataFrame, bucket: Bucket) -> DataFrame:
 
 def need_no_copy(asks: DataFrame, copies: DataFrame, millis_from: DataFrame) -> DataFrame:
     """
-    Return the requests of which no copy is wanted any more.
+    Return the requests that no longer need a copy.
 
     Args:
         asks: as `asks_about` returns them.
@@ -68,7 +68,7 @@ def need_no_copy(asks: DataFrame, copies: DataFrame, millis_from: DataFrame) -> 
         millis_from: as `millis_from_of` returns it.
 
     Returns:
-        partition int, offset bigint, promoted boolean: whether workers have taken a copy, else it was withdrawn.
+        partition int, offset bigint, promoted boolean: true if workers have taken a copy, false if it was withdrawn.
     """
     return marks_of(asks.unionByName(copies, allowMissingColumns=True), millis_from).select(
         "partition", "offset", F.col("copied_at").isNotNull().alias("promoted")
@@ -79,19 +79,19 @@ def with_sure(requests: DataFrame, fences: Mapping[int, int]) -> DataFrame:
     """
     Return *requests* with the column is_sure, a boolean: whether workers have judged the condition of each.
 
-    Whether it holds may depend on what was read before what was scanned, and a seal tells that. Without one a request
-    may be copied that means nothing, and would fire.
+    Whether a condition holds may depend on the records read before the scan, and the seal says which were. Without a
+    seal, a request that does not count might be copied, and would fire.
 
     Args:
         requests: rows of `requests`.
-        fences: of each partition that has a seal that of the last one.
+        fences: fence of the last seal, by partition; without the partitions that have no seal.
     """
     unconditional = F.col("condition").isNull()
     if not fences:
         return requests.withColumn("is_sure", unconditional)
     judged_to = constant(requests.sparkSession, fences.items(), "partition int, judged_to bigint")
     is_judged = F.coalesce(F.col("offset") < F.col("judged_to"), F.lit(False))
-    # Not by a condition that names each partition: that would be tried partition by partition for each row.
+    # A join, because a condition that names each partition would be tried partition by partition for each row.
     joined = requests.join(F.broadcast(judged_to), "partition", "left")
     return joined.withColumn("is_sure", unconditional | is_judged).select(*requests.columns, "is_sure")
 
@@ -102,12 +102,12 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
 
     Args:
         requests: rows of `requests`.
-        decided: of each partition the offset below which everything was known to the decision that they fire.
-        decided_s: UNIX second in which that began.
+        decided: by partition, the offset below which all records were known to the decision that the requests fire.
+        decided_s: UNIX second in which the decision began.
 
     Returns:
-        partition int, key binary, value binary; those of a partition in one task, by second and offset. Requests that
-        the decision could not know are left out.
+        partition int, key binary, value binary; one task has all of a partition, by second and offset. Requests that
+        the decision did not know are left out.
     """
     copy = message.nested(
         Future.COPY_FIELD_NUMBER,
@@ -117,13 +117,13 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
         message.number(Copy.DECIDED_FIELD_NUMBER, F.lit(decided_s), _SECOND_BYTES),
     )
     spark = requests.sparkSession
-    # As many as Spark is set to have, or one for each partition where these are fewer.
+    # The number of Spark's setting, or one for each partition where these are fewer.
     tasks = min(len(decided), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
     places = _places(spark, tasks)
     known = [(number, offset, places[at % tasks]) for at, (number, offset) in enumerate(sorted(decided.items()))]
     return (
         requests.join(F.broadcast(constant(spark, known, "partition int, known bigint, place bigint")), "partition")
-        # What was landed since the decision waits for the next: a copy that is older than its original is refused.
+        # Requests landed since the decision wait for the next one: a copy older than its original is refused.
         .where(F.col("offset") < F.col("known"))
         .repartition(tasks, "place")
         # A worker keeps neighbours that are due together as one row.
@@ -131,7 +131,7 @@ def copies_of(requests: DataFrame, decided: Mapping[int, int], decided_s: int) -
         .select(
             "partition",
             F.col("second").cast("string").cast("binary").alias("key"),
-            # A Future with the copy alone, behind the original's bytes: to a parser that is one message.
+            # A Future with only the copy, behind the original's bytes: a parser reads both as one message.
             F.concat("value", message.bytes_of(copy), no_condition()).alias("value"),
         )
     )
@@ -141,12 +141,12 @@ def _places(spark: SparkSession, tasks: int) -> list[int]:
     """
     Return for each of *tasks* a number that Spark repartitions to it.
 
-    Repartitioned by their own numbers, four partitions of a topic shared two tasks of four. By ranges they would share
-    none, but what these are is sampled: all that is repartitioned would be computed once more.
+    Partitioned by their own numbers, four partitions of a topic shared two tasks of four. Ranges would keep them apart,
+    but Spark samples to find them, so all the rows would be computed once more.
     """
-    # A constant, of which the hash is computed without a job; of so many, some go to each task.
+    # A constant, so its hash is computed without a job. With this many numbers, some go to each task.
     numbers = constant(spark, [(number,) for number in range(32 * tasks)], "place bigint")
     hashed = numbers.select(F.pmod(F.hash("place"), F.lit(tasks)), "place").collect()
     by_task = dict(map(tuple, hashed))
-    # Should none go there, two share a task.
+    # If no number goes to a task, two partitions share one.
     return [by_task.get(task, task) for task in range(tasks)]

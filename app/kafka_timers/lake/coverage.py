@@ -1,9 +1,9 @@
 """
-Which seconds of which partitions an audit has to judge, and which of them it can.
+Find the seconds and partitions that an audit has to judge, and those of them that it can judge.
 
-A service that stands still appends nothing, so what time it is cannot be told by the lake alone, nor by ticks: the
-clock of the host tells it. What is not sealed is one of three things: nobody serves the partition, which is found;
-the seals are on their topic, and the landing is behind; or nobody can tell, since no broker answers.
+A service that stands still appends nothing, so neither the lake nor ticks can tell the time. The host's clock does. A
+second without a seal has one of three causes: nobody serves the partition, which is a finding; the seals are on their
+topic, and the landing is behind; or the cause is unknown, because no broker answers.
 """
 
 from collections.abc import Mapping
@@ -22,24 +22,24 @@ from kafka_timers.settings import LakeSettings
 __all__ = ["GRACE_S", "SETTLES_S", "Coverage", "coverage_of", "end_of"]
 
 _DAY_S = 86_400
-# A landing that is as far behind as this is told of.
+# Seconds; a landing that is further behind is reported.
 GRACE_S = 600
-# A partition in which nothing is due is sealed every five seconds; a takeover takes some more.
+# Seconds. A partition in which nothing is due is sealed every five seconds; a takeover takes some more.
 SETTLES_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """
-    What is sealed of a time range.
+    The sealed part of a time range.
 
     Attributes:
         first: UNIX second in which the time range begins.
         last: UNIX second in which it ends.
-        partitions: how many the service runs with.
-        sealed: first and last second of the time range that can be judged, of each partition that has any.
-        unsealed: partition, second and words for each partition that nobody has sealed up to the end.
-        undecided: what could not be told, each as a sentence.
+        partitions: number of partitions of the service.
+        sealed: first and last second of the time range that can be judged, by partition; only partitions that have any.
+        unsealed: partition, second and description for each partition that nobody has sealed up to the end.
+        undecided: questions that could not be decided, each as a sentence.
     """
 
     first: int
@@ -60,11 +60,11 @@ def end_of(now_s: int, newest_s: int, last: int | None) -> int:
     Return the UNIX second in which the time range of an audit ends.
 
     Args:
-        now_s: by the host's clock.
-        newest_s: in which the newest seal was appended that is landed.
-        last: that was asked for, None if none was.
+        now_s: UNIX seconds by the host's clock.
+        newest_s: UNIX second in which the newest landed seal was appended.
+        last: requested end; None if none was requested.
     """
-    # Up to where the landing has come, unless it is far behind.
+    # The last landed second, unless the landing is far behind.
     reached = min(now_s, max(newest_s - SETTLES_S, now_s - GRACE_S))
     return reached if last is None else min(last, now_s)
 
@@ -78,22 +78,22 @@ def coverage_of(
     service: Service | None,
 ) -> Coverage:
     """
-    Return what is sealed of the seconds from *first* to *last*, both included.
+    Return the sealed part of the seconds from *first* to *last*, both included.
 
     Args:
-        spark: the session.
-        settings: say where the lake is.
-        now_s: UNIX second, by the host's clock.
-        first: UNIX second; None is a day before the end.
-        last: UNIX second; None is up to where a landing that is not far behind has come.
-        service: None if no broker answers.
+        spark: session to use.
+        settings: settings with the lake.
+        now_s: UNIX second by the host's clock.
+        first: UNIX second; None for a day before the end.
+        last: UNIX second; None for the last landed second, if the landing is not far behind.
+        service: answer of the brokers; None if no broker answers.
 
     Raises:
         LakeError: nothing is landed.
     """
     root, topics = root_of(settings), Topics.of(settings.topic_prefix)
     seals, positions = read(spark, root, SEALS), read_positions(spark, root, topics.requests)
-    # Told by the tables' statistics, without reading them.
+    # The tables' statistics answer this without reading the tables.
     newest = seals.agg(F.max("appended_ms")).first()
     if newest is None or newest[0] is None or not positions:
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
@@ -127,7 +127,7 @@ def coverage_of(
         known = ends(0) | known
     sealed: dict[int, tuple[int, int]] = {}
     seals_landed = read_positions(spark, root, topics.sealed)
-    # What was due within the last minute may not be sealed yet.
+    # Timers due within the last minute may not be sealed yet.
     limit = min(last, now_s - SETTLES_S)
     for number in range(partitions):
         row = known.get(number)
@@ -145,7 +145,7 @@ def coverage_of(
 
 
 def _tell(told: Coverage, number: int, done: int | None, *, is_behind: bool, is_known: bool) -> None:
-    """Add to *told* what is to be said of a partition that is not sealed up to the end."""
+    """Add to *told* a sentence or a finding about a partition that is not sealed up to the end."""
     words = "was never sealed" if done is None else f"is sealed up to {done}"
     if is_behind:
         told.undecided.append(f"partition {number} {words} as far as is landed, and the landing is behind")

@@ -1,7 +1,7 @@
 """
-What is wrong with seals: what should have fired, computed from requests, against what was sealed.
+Find faults of seals: compare the timers that should have fired, computed from requests, with the seals.
 
-Seals are compared by counts and digest, which costs a pass over the requests. Callbacks are compared one by one, see
+Seals are compared by counts and digest, which costs one pass over the requests. Callbacks are compared one by one, see
 `callbacks`.
 """
 
@@ -26,7 +26,7 @@ __all__ = [
     "unrejected",
 ]
 
-# A finding of each kind in a sentence, and what to do about it.
+# A sentence for each kind of finding, and the step to take.
 ADVICE = {
     "unsealed": "No worker has sealed the partition up to the end of the time range, so its timers do not fire. Run "
     "`kafka-timers status`, and check that workers and oscillators run.",
@@ -69,7 +69,7 @@ ADVICE = {
     "topic.",
 }
 
-# Of a seal.
+# The counts in a seal.
 COUNTS = ("due", "fired", "rejected")
 
 _REQUEST = ("partition", "offset")
@@ -78,13 +78,13 @@ _SEAL = ("partition", "end_ms", "fence")
 
 def expected(outcomes: DataFrame) -> DataFrame:
     """
-    Return what each seal should tell.
+    Return the counts and the digest that each seal should have.
 
     Args:
         outcomes: rows of `outcomes_of`.
 
     Returns:
-        partition int, end_ms bigint, fence bigint (null counts what was not promoted), and those of `figures`.
+        partition int, end_ms bigint, fence bigint (null for requests that were not promoted), and those of `figures`.
     """
     due = outcomes.where(F.col("sealed_in").isNotNull() & F.col("taken_by").isNull())
     return figures(due.withColumnRenamed("sealed_ms", "end_ms"), *_SEAL)
@@ -92,16 +92,16 @@ def expected(outcomes: DataFrame) -> DataFrame:
 
 def checked(sealed: DataFrame, wanted: DataFrame, settled_ms: int) -> DataFrame:
     """
-    Return for each seal what it says beside what was to be expected.
+    Return each seal's figures beside the expected ones.
 
     Args:
         sealed: rows of `totals`.
         wanted: rows of `expected`.
-        settled_ms: UNIX milliseconds; of a seal appended later the rejects may not have been landed. One that counts
-            more of them than there are is left out.
+        settled_ms: UNIX milliseconds; the rejects of a seal appended later may not be landed yet. Such a seal is left
+            out if it counts more rejects than there are.
 
     Returns:
-        The columns of the table `audit_seconds` but audited_s and day.
+        The columns of the table `audit_seconds` except audited_s and day.
     """
     wanted = wanted.select(*_SEAL, "late", *(F.col(name).alias(f"expected_{name}") for name in (*COUNTS, "digest")))
     same = {name: F.col(name) == F.col(f"expected_{name}") for name in (*COUNTS, "digest")}
@@ -119,17 +119,17 @@ def seal_findings(seconds: DataFrame, outcomes: DataFrame) -> DataFrame:
     """
     Return a finding for each seal that is not ok.
 
-    One request too few or too many is told by the digest: it is named if it is there to be looked for.
+    If a single request is missing or too many, the digest identifies it; it is named if it is among *outcomes*.
 
     Args:
         seconds: rows of `checked`.
-        outcomes: the rows of `outcomes_of` that it was made of.
+        outcomes: rows of `outcomes_of` that *seconds* were computed from.
 
     Returns:
         kind string (seal-count or seal-digest), partition int, offset bigint (null), second bigint, detail string.
     """
     wrong = seconds.where(~F.col("ok")).withColumn("missed", F.col("expected_digest") - F.col("digest"))
-    # Of what fired, and of what was withdrawn or rejected and may have fired all the same.
+    # Fired requests, and withdrawn or rejected ones that may have fired all the same.
     asked = outcomes.where(F.col("fence").isNotNull()).select(
         "partition", F.col("sealed_ms").alias("end_ms"), F.col("offset").alias("named"), counted_as().alias("counts")
     )
@@ -193,14 +193,14 @@ def gaps(sealed: DataFrame) -> DataFrame:
 
 def late_seals(sealed: DataFrame, late_ms: int) -> DataFrame:
     """
-    Return a finding for each partition of which seals say that callbacks were later than *late_ms*.
+    Return a finding for each partition whose seals say that callbacks were later than *late_ms*.
 
     Args:
         sealed: rows of `totals`.
         late_ms: most milliseconds that a callback may be late.
 
     Returns:
-        kind string (late), partition int, offset bigint (null), second bigint: of the worst, detail string.
+        kind string (late), partition int, offset bigint (null), second bigint: of the latest callback, detail string.
     """
     late = sealed.where(F.col("lateness_max_ms") > late_ms).groupBy("partition")
     told = late.agg(F.count(F.lit(1)).alias("times"), F.max(F.struct("lateness_max_ms", "last")).alias("worst"))
@@ -219,7 +219,7 @@ def late_seals(sealed: DataFrame, late_ms: int) -> DataFrame:
 
 def unpromoted(outcomes: DataFrame) -> DataFrame:
     """
-    Return a finding for each far request whose second is sealed, and of which workers have no copy.
+    Return a finding for each far request whose second is sealed although workers have no copy of it.
 
     Args:
         outcomes: rows of `outcomes_of`.
@@ -238,7 +238,7 @@ def unpromoted(outcomes: DataFrame) -> DataFrame:
 
 def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> DataFrame:
     """
-    Return a finding for each record that was refused, and of which nobody who looks at timer-rejected is told.
+    Return a finding for each refused record that is missing on timer-rejected.
 
     Args:
         outcomes: rows of `outcomes_of`.
@@ -248,7 +248,7 @@ def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> Dat
     Returns:
         kind string (not-rejected), partition int, offset bigint, second bigint, detail string.
     """
-    # What was rejected as a callback has its reason from there.
+    # A timer that was rejected as it fired gets its reason from timer-rejected.
     refused = outcomes.where(F.col("second").isNull() & F.col("reason").isNotNull() & F.col("sealed_in").isNotNull())
     refused = refused.where(F.col("seal_appended_ms") <= settled_ms)
     return refused.join(rejected, [*_REQUEST], "left_anti").select(
@@ -260,7 +260,7 @@ def unrejected(outcomes: DataFrame, rejected: DataFrame, settled_ms: int) -> Dat
 
 
 def _words(at_ms: Column, in_seconds: Column) -> Column:
-    """Return *at_ms* in seconds, without its milliseconds where that is said *in_seconds*."""
+    """Return *at_ms* as text in seconds, without milliseconds where *in_seconds* is true."""
     second = F.floor(at_ms / 1000)
     return F.when(in_seconds, second.cast("string")).otherwise(F.format_string("%d.%03d", second, at_ms % 1000))
 

@@ -1,7 +1,7 @@
 """
-What is ahead: how many timers are due when and for which topic, and how long the hottest seconds will take.
+Forecast the load: the number of timers due at each time and for each topic, and how long the hottest seconds will take.
 
-Counted from the last sealed second on, so no clock is asked.
+The forecast begins at the last sealed second, so no clock is needed.
 """
 
 import fnmatch
@@ -23,9 +23,9 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = ["STEPS_S", "Forecast", "counts", "forecast", "plot", "rate"]
 
-# What --by names, in seconds.
+# Values of --by, in seconds.
 STEPS_S = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
-# The rate is taken from so many of the hottest sealed seconds of the last day, with at least so many callbacks each.
+# The rate comes from this many of the hottest sealed seconds of the last day, with at least so many callbacks each.
 _RATE_SECONDS, _RATE_FIRED_MIN = 10, 1_000
 _DAY_S = 86_400
 
@@ -33,18 +33,18 @@ _DAY_S = 86_400
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """
-    What is ahead.
+    The load ahead.
 
     Attributes:
-        since: the last sealed second, of all partitions' the earliest.
-        until: the last second that is looked at.
-        step_s: seconds of one of *steps*.
-        timers: how many there are.
-        far: how many of them the lake holds for the workers.
-        steps: those with timers: at (UNIX second in which it begins), timers.
-        topics: topic, timers; those with most first.
-        hottest: second, timers; the one with most first.
-        rate: callbacks a second that workers reach; None when nothing tells.
+        since: last sealed second; the earliest of all partitions.
+        until: last second of the forecast.
+        step_s: length of one of *steps* in seconds.
+        timers: number of timers.
+        far: number of timers that the lake holds for the workers.
+        steps: steps with timers: at (UNIX second in which it begins), timers.
+        topics: topic, timers; the topic with the most timers first.
+        hottest: second, timers; the second with the most timers first.
+        rate: callbacks per second that workers reach; None if it is unknown.
     """
 
     since: int
@@ -60,13 +60,13 @@ class Forecast:
 
 def counts(waiting: DataFrame) -> DataFrame:
     """
-    Return how many timers are due in each second, of each topic.
+    Return the number of timers due in each second, by topic.
 
     Args:
         waiting: rows of `pending`.
 
     Returns:
-        second bigint, topic string, timers bigint, far bigint (of them).
+        second bigint, topic string, timers bigint, far bigint (number of far ones among them).
     """
     return waiting.groupBy("second", "topic").agg(
         F.count(F.lit(1)).alias("timers"), F.count_if(F.col("far")).alias("far")
@@ -75,19 +75,19 @@ def counts(waiting: DataFrame) -> DataFrame:
 
 def rate(sealed: DataFrame) -> DataFrame:
     """
-    Return what workers have reached together in the hottest seconds.
+    Return the rate that all workers together have reached in the hottest seconds.
 
     Args:
         sealed: rows of `totals`.
 
     Returns:
-        One row: rate double, callbacks a second: the median of the ten hottest seconds with 1,000 callbacks or more, of
-        each by the time until its last callback left; null when there is no such second.
+        One row: rate double, in callbacks per second: the median over the ten hottest seconds with 1,000 callbacks or
+        more, each divided by the time until its last callback left. Null if there is no such second.
     """
-    # Of a second that is sealed in parts, the later ones begin later in it.
+    # When a second is sealed in parts, the later parts begin later in it.
     begins_ms = F.greatest(F.col("first_ms") - F.col("last") * 1000, F.lit(0))
     hot = (
-        # Others have caught up with several seconds.
+        # Other seals have caught up with several seconds.
         sealed.where(F.col("end_ms") - F.col("first_ms") <= 1000)
         .groupBy("last")
         .agg(F.sum("fired").alias("fired"), F.max(begins_ms + F.col("lateness_max_ms")).alias("took_ms"))
@@ -109,16 +109,16 @@ def forecast(
     known_rate: float | None = None,
 ) -> Forecast:
     """
-    Return what is ahead.
+    Return the load ahead.
 
     Args:
-        spark: the session.
-        settings: say where the lake is.
-        ahead_s: how far to look, in seconds from the last sealed one on.
+        spark: session to use.
+        settings: settings with the lake.
+        ahead_s: length of the forecast, in seconds from the last sealed second on.
         by: a key of `STEPS_S`.
         topic: glob of the callback topics to count.
-        shown: how many of the hottest seconds, and of the topics, to return.
-        known_rate: callbacks a second that workers reach; None takes what seals of the last day tell.
+        shown: number of the hottest seconds, and of the topics, to return.
+        known_rate: callbacks per second that workers reach; None for the rate from seals of the last day.
 
     Raises:
         LakeError: nothing is sealed yet.
@@ -128,18 +128,18 @@ def forecast(
     newest = seals.agg(F.max("last")).collect()[0][0]
     if newest is None:
         raise LakeError(f"no seal is in the lake at {root}: run `kafka-timers lake land` first")
-    # A partition that has no seal of the last day is not served: what is due there counts from here on, too.
+    # A partition without a seal of the last day is not served: its timers count from here on, too.
     recent = seals.where(F.col("last") >= newest - _DAY_S)
     end = F.max(F.struct(ends_ms().alias("end_ms"), "fence")).alias("end")
     ends = recent.where(F.col("through").isNull()).groupBy("partition").agg(end)
     end_ms, fence = ends.agg(F.min("end.end_ms"), F.min("end.fence")).collect()[0]
-    # The last second of which nothing is left.
+    # The last second in which all partitions are done.
     since = end_ms // 1000 - 1
     until = since + ahead_s
     requests = requests_of(read(spark, root, REQUESTS), seals, since, fence, until)
     waiting = pending(requests, recent).where(F.col("second").between(since + 1, until))
     waiting = waiting.where(F.col("topic").rlike(fnmatch.translate(topic)))
-    # Computed once, and all else from that.
+    # Computed once; everything else follows from it.
     seconds = counts(waiting).persist()
     timers = F.sum("timers").alias("timers")
     at = (F.col("second") - F.pmod("second", F.lit(step_s))).alias("at")
@@ -160,7 +160,7 @@ def forecast(
 
 
 def plot(told: Forecast, file: Path) -> None:
-    """Draw *told* into *file*, whose name says whether it becomes a .png or an .svg."""
+    """Draw *told* into *file*, as .png or .svg by its name."""
     figure, axes = plots.over_time("Timers ahead", f"timers in {told.step_s:,} s")
     plots.bars(axes, [row["at"] for row in told.steps], [row["timers"] for row in told.steps], told.step_s)
     axes.set_xlim(plots.moment(told.since), plots.moment(told.until + 1))

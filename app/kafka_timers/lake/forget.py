@@ -1,9 +1,10 @@
 """
-What people have the right to: the payloads of one of them leave the lake.
+Remove the payloads of one person from the lake, which every person has the right to ask for.
 
-The rows keep their place and what the audit needs: when, where to, by which id, and the digest of the record. Key,
-value and headers of the record become null, and the files that still have them are deleted, with all versions of the
-table that are made of these. Nothing is forgotten that may still fire: promote publishes a far request by its value.
+The rows keep their place and the data that the audit needs: due time, topic, id, and the digest of the record. Key,
+value and headers of the record become null. The files that still hold them are deleted, with all versions of the table
+that use these files. Requests that may still fire are not forgotten, because promote publishes a far request by its
+value.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ _FOLDER = ("delay", "due")
 _ID = ("partition", "timer_id")
 _ABOUT = "timer_id string, callback_key string"
 _VIEW = "kafka_timers_forgotten"
-# What is younger and is in no version of the table may be of a batch that is being landed.
+# A younger file that belongs to no version of the table may be part of a batch that is being landed.
 _BATCH_S = 86_400
 _CHECK = "spark.databricks.delta.retentionDurationCheck.enabled"
 _RETENTION = ("retention.ms", "cleanup.policy")
@@ -49,11 +50,11 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Kept:
     """
-    What Kafka still has.
+    The traces that Kafka still has.
 
     Attributes:
-        requests: of `timer-request` the offsets of those records, by partition.
-        topics: of the topics of their callbacks retention.ms and cleanup.policy; None of one that is gone.
+        requests: offsets of the records that are still on `timer-request`, by partition.
+        topics: retention.ms and cleanup.policy of the callback topics; None for a topic that is gone.
     """
 
     requests: dict[int, list[int]]
@@ -62,20 +63,20 @@ class Kept:
 
 class Forgetting:
     """
-    The records of one person, as they are in the lake when this is opened.
+    The records of one person, as they are in the lake when this is entered.
 
     Attributes:
-        count: of rows.
-        timers: requests among them.
-        first: when the first of these is due, as text; None without any.
-        last: when the last of them is.
-        kept: what Kafka still has of them.
+        count: number of rows.
+        timers: number of requests among them.
+        first: time at which the first of these is due, as text; None if there are none.
+        last: time at which the last of them is due.
+        kept: traces that Kafka still has of them.
     """
 
     def __init__(
         self, spark: SparkSession, settings: LakeSettings, *, key: str | None = None, timer_id: str | None = None
     ) -> None:
-        """Mean all of callback key *key*, or all of *timer_id*."""
+        """Select all rows of the callback key *key*, or all of *timer_id*."""
         self._spark, self._settings, self._root = spark, settings, tables.root_of(settings)
         self._is_about = (
             f"callback_key = {_quoted(key)}" if key is not None else f"timer_id = {_quoted(timer_id or '')}"
@@ -84,10 +85,10 @@ class Forgetting:
 
     def __enter__(self) -> Self:
         """
-        Look them up.
+        Look the rows up.
 
         Raises:
-            LakeError: some of them wait; the lake cannot be read, or is on S3 and others could write to it.
+            LakeError: some timers are pending; the lake cannot be read, or is on S3 and others could write to it.
             BrokerError: no broker answers.
         """
         refuse_blind_commits(self._spark, self._root)
@@ -110,12 +111,12 @@ class Forgetting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let them go."""
+        """Release the rows."""
         self._meant.unpersist()
 
     def forget(self, now_s: int) -> None:
         """
-        Delete their payloads. Killed within, it can be done again; it may run beside a landing.
+        Delete the payloads. If it is killed, run it again. It may run beside a landing.
 
         Args:
             now_s: UNIX seconds.
@@ -137,14 +138,14 @@ class Forgetting:
             self._delete_files(now_s)
 
     def _delete_files(self, now_s: int) -> None:
-        """Delete the files that the table has no more, but those that a landing may be writing."""
+        """Delete the files that are no longer in the table, except those that a landing may be writing."""
         path, gone = tables.path_of(self._root, REQUESTS), F.substring_index("path", "/", -1)
-        # What stands in a path is no pattern.
+        # A path is not a pattern.
         files = self._spark.read.format("binaryFile").option("__globPaths__", "false")
         files = files.option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
-        # By the session's zone, which is UTC; a day more than is needed is for the clock of the storage.
+        # In the session's time zone, which is UTC. One day more than needed allows for the clock of the storage.
         since = f"{datetime.fromtimestamp(now_s - 2 * _BATCH_S, UTC):%Y-%m-%dT%H:%M:%S}"
-        # Commits, as JSON a line for each thing that they do.
+        # Commits are JSON, with one line for each action.
         commits = self._spark.read.schema("remove struct<path: string>").option("__globPaths__", "false")
         commits = commits.option("pathGlobFilter", "*.json")
         removed = commits.option("modifiedAfter", since).json(f"{path}/_delta_log").select("remove.path")
@@ -156,7 +157,7 @@ class Forgetting:
             .select("path", "length", F.unix_millis("modificationTime").alias("modificationTime"), gone.alias("name"))
             .join(F.broadcast(removed.withColumn("is_removed", F.lit(True))), "name", "left")
             .where(F.col("is_removed") | (F.col("modificationTime") < (now_s - _BATCH_S) * 1000))
-            # Delta takes columns that may be null, and no others.
+            # Delta accepts only nullable columns here.
             .select(*(F.when(F.col("path").isNotNull(), each).alias(name) for name, each in columns.items()))
         )
         inventory.createOrReplaceTempView(_VIEW)
@@ -202,19 +203,19 @@ class Forgetting:
 
 def about(requests: DataFrame, *, key: str | None = None, timer_id: str | None = None) -> DataFrame:
     """
-    Return the rows that have a person's payload: requests, what was refused, their copies and cancels.
+    Return the rows with a person's payload: requests, refused records, and their copies and cancels.
 
     Args:
-        requests: rows of `requests`. What is forgotten already is left out.
+        requests: rows of `requests`. Forgotten rows are left out.
         key: callback key of the person.
-        timer_id: or the id of a timer.
+        timer_id: id of a timer, if *key* is None.
 
     Returns:
         partition int, offset bigint, delay string, due string, kind string, second bigint, topic string.
     """
     known = requests.where(F.col("forgotten_s").isNull())
     wanted = (key if key is not None else timer_id or "").encode()
-    # Without Python where the bytes are not in it at all.
+    # Rows whose bytes do not contain it need no Python.
     has_it = F.contains(F.col("value"), F.lit(wanted)) if wanted else F.lit(True)
     told = F.udf(asked_about, _ABOUT)(F.when(has_it, F.col("value")))
     asked = known.where(F.col("kind") != COPY).withColumn("about", told)
@@ -234,7 +235,7 @@ def about(requests: DataFrame, *, key: str | None = None, timer_id: str | None =
 
 
 def asked_about(value: bytes | None) -> tuple[str | None, str | None] | None:
-    """Return timer id and callback key, if that is UTF-8, of the value of a record; None if it is not parsed."""
+    """Return timer id and callback key (if it is UTF-8) of the value of a record; None if it does not parse."""
     if value is None:
         return None
     try:

@@ -1,16 +1,16 @@
 """
 timer-request, timer-sealed and timer-rejected → tables, each record once.
 
-Each of the topics has a streaming query of its own, with its checkpoint below root/_land. A batch is one commit to the
-topic's table, then one to `positions`, then one to the checkpoint:
+Each topic has a streaming query of its own, with its checkpoint below root/_land. A batch is one commit to the topic's
+table, then one to `positions`, then one to the checkpoint:
 
     checkpoint      the batch ends at these offsets
     table           its rows     ┐ each with the name of the checkpoint and the number of the batch;
-    positions       its ends     ┘ Delta does nothing when it has that number of that name already
+    positions       its ends     ┘ Delta does nothing if it has that number under that name already
     checkpoint      the batch is done
 
-Whoever comes after a crash does the last batch anew if it is not done, with the same records, and what was committed of
-it is passed over. One query for all topics would read every record from Kafka once per table.
+After a crash, the next run repeats the last batch if it is not done. It has the same records, and Delta skips the parts
+that were committed. One query for all topics would read every record from Kafka once per table.
 """
 
 import asyncio
@@ -46,16 +46,16 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = ["land", "land_once"]
 
-# Of a topic at once: a batch that is begun anew after a crash should not take long, nor should the end of a process.
+# Records of a topic in one batch: neither repeating a batch after a crash nor ending a process should take long.
 _BATCH_RECORDS = 2_000_000
-# As many rows of a task fill files of a sensible size without help.
+# With this many rows, a task fills files of a sensible size without help.
 _GATHERED_RECORDS = 250_000
-# With Kafka's own 1 MiB a broker works three times as long, for 6,000 requests at a time.
+# With Kafka's default of 1 MiB, a broker works three times as long, for 6,000 requests at a time.
 _FETCH_BYTES = 8 << 20
 _POLL_S = 1
-# Longer than it takes to see that a landing which was killed does not go on.
+# Longer than it takes to see that a killed landing does not go on.
 _WAIT_S = 300.0
-# What Spark's Kafka source calls the beginning of a partition.
+# The offset that stands for the beginning of a partition in Spark's Kafka source.
 _EARLIEST = -2
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A topic, the table that it goes to, and how its records become rows of that."""
+    """A topic, its table, and the function that turns its records into rows."""
 
     topic: str
     partitions: int
@@ -74,7 +74,7 @@ class _Source:
 def land_once(
     spark: SparkSession, settings: LakeSettings, *, wait_s: float = _WAIT_S, metrics: LakeMetrics | None = None
 ) -> None:
-    """Land what the topics hold by now, as `land` does, and return."""
+    """Land the records that the topics hold now, as `land` does, and return."""
     land(spark, settings, every_s=None, wait_s=wait_s, metrics=metrics)
 
 
@@ -90,22 +90,22 @@ def land(
     metrics: LakeMetrics | None = None,
 ) -> None:
     """
-    Land records until told to end, as the only one who does.
+    Land records until told to end, as the only landing of this lake.
 
     Args:
         spark: session to run on.
-        settings: say which Kafka and which lake.
-        every_s: seconds from the begin of a batch to that of the next; None ends when all is landed that the topics
-            held at the start.
-        stop: when set, this returns behind the batch under way.
-        skip_lost: go on behind records that a topic has dropped before they were landed, instead of raising.
-        wait_s: how long to wait for another landing of this lake to end, in seconds.
-        batch_records: records of a topic that a batch has at most.
-        metrics: what is landed is counted there.
+        settings: settings with the Kafka and the lake.
+        every_s: seconds from the start of one batch to the start of the next; None to end when the records that the
+            topics held at the start are landed.
+        stop: when it is set, this returns after the batch under way.
+        skip_lost: skip records that a topic has dropped before they were landed, instead of raising an error.
+        wait_s: most seconds to wait for another landing of this lake to end.
+        batch_records: maximum of records of a topic in a batch.
+        metrics: metrics that count the landed records.
 
     Raises:
-        LakeError: a topic is missing, or has dropped what was not landed; the lake cannot be written, or has lost
-            tables; another landing writes to it. Nothing is lost by it: the next run goes on from here.
+        LakeError: a topic is missing, or has dropped records before they were landed; the lake cannot be written, or
+            has lost tables; another landing writes to it. The error loses nothing: the next run goes on from here.
         BrokerError: no broker answers.
     """
     root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
@@ -139,7 +139,7 @@ def _land(
             _wait(sources, queries, stop, metrics)
         except (StreamingQueryException, Py4JError) as error:
             if stop.is_set():
-                # Who ends a group of processes ends Spark's too.
+                # A signal to the whole group of processes ends Spark, too.
                 log.info("ended within a batch, which the next run begins anew")
                 return
             _explain_loss(spark, settings, root, sources)
@@ -170,14 +170,14 @@ def _checkpoint(root: str, source: _Source) -> str:
 
 
 def _starting_offsets(spark: SparkSession, root: str, source: _Source) -> str:
-    """Return where landing begins without a checkpoint: behind what the tables have."""
+    """Return the offsets at which landing begins without a checkpoint: behind the last landed rows."""
     if _texts(spark, f"{_checkpoint(root, source)}/offsets"):
         if not tables.exists(spark, root, source.table):
             raise LakeError(
                 f"{tables.path_of(root, source.table)} is gone, and {_checkpoint(root, source)} says how far it had "
                 "come: bring it back, or delete that folder too and all is landed anew that the topic still has"
             )
-        # Is not asked, since the checkpoint knows.
+        # Spark ignores this, because the checkpoint has the offsets.
         return "earliest"
     landed = _landed(spark, root, source)
     if landed:
@@ -186,7 +186,7 @@ def _starting_offsets(spark: SparkSession, root: str, source: _Source) -> str:
 
 
 def _landed(spark: SparkSession, root: str, source: _Source) -> dict[int, int]:
-    """Return for each partition the offset below which all is in the table, also when its position is not."""
+    """Return by partition the offset below which all is in the table, even if `positions` lacks it."""
     if not tables.exists(spark, root, source.table):
         return {}
     ends = tables.read(spark, root, source.table).groupBy("partition").agg(F.max("offset") + 1).collect()
@@ -199,7 +199,7 @@ def _records(
 ) -> DataFrame:
     chosen = {"subscribe": source.topic}
     if source.table is REQUESTS:
-        # Partitions that were added to it are not served, and so hold no timers.
+        # Partitions that were added to it are not served, so they hold no timers.
         chosen = {"assign": json.dumps({source.topic: list(range(source.partitions))})}
     options = {
         **kafka_options(settings.kafka),
@@ -222,23 +222,23 @@ def _start(records: DataFrame, root: str, source: _Source, every_s: float | None
 
 
 def _append(root: str, source: _Source, batch: DataFrame, number: int) -> None:
-    """Commit a batch, whose number a new checkpoint counts from 0 again: only with the checkpoint's id is it a name."""
+    """Commit a batch under the checkpoint's id and *number*; a new checkpoint counts from 0 again."""
     spark = batch.sparkSession
     name, before, ends = _named(spark, _checkpoint(root, source), number)
-    # Of a first batch it counts from offset 0, so of a topic that begins later too many: it gets more files then.
+    # A first batch counts from offset 0, so too many for a topic that begins later; it then gets more files.
     records = sum(end - before.get(partition, 0) for partition, end in ends.items())
     tasks = spark.sparkContext.defaultParallelism
     gather = records < tasks * _GATHERED_RECORDS
     rows = source.rows_of(batch if gather else batch.coalesce(tasks))
     tables.append(rows, root, source.table, name, number, gather=gather)
-    # Not from the rows: a position also passes what no reader sees, aborted records and the markers of transactions.
+    # Not from the rows: a position also passes records that no reader sees: aborted ones and transaction markers.
     told = [(source.topic, int(partition), end) for partition, end in ends.items()]
     positions = tables.constant(spark, told, "topic string, partition int, position bigint")
     tables.append(positions.withColumn("landed_s", F.unix_timestamp()), root, POSITIONS, name, number)
 
 
 def _named(spark: SparkSession, checkpoint: str, number: int) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
-    """Return the id of a checkpoint, and for each partition where batch *number* begins (batch 0: none) and ends."""
+    """Return the id of a checkpoint, and by partition the begin (batch 0: none) and end of batch *number*."""
     batches = range(max(0, number - 1), number + 1)
     files = _texts(spark, f"{checkpoint}/metadata", *(f"{checkpoint}/offsets/{each}" for each in batches))
     before = _positions_in(files[str(number - 1)]) if number else {}
@@ -246,15 +246,15 @@ def _named(spark: SparkSession, checkpoint: str, number: int) -> tuple[str, Mapp
 
 
 def _positions_in(text: str) -> Mapping[str, int]:
-    # The version, then what Spark keeps for itself, then the offsets of the one topic.
+    # The version, then Spark's own data, then the offsets of the one topic.
     (positions,) = json.loads(text.splitlines()[-1]).values()
     return cast("Mapping[str, int]", positions)
 
 
 def _texts(spark: SparkSession, *paths: str) -> dict[str, str]:
-    """Return what the files at or in *paths* hold, by their names; nothing if there is no such path."""
+    """Return the content of the files at or in *paths*, by name; an empty dict if there is no such path."""
     try:
-        # What stands in a path is no pattern.
+        # A path is not a pattern.
         files = spark.read.option("__globPaths__", "false").text(list(paths), wholetext=True)
         named = files.select(F.substring_index(F.input_file_name(), "/", -1), "value")
         return dict(map(tuple, named.collect()))
@@ -265,17 +265,17 @@ def _texts(spark: SparkSession, *paths: str) -> dict[str, str]:
 
 
 def _wait(sources: list[_Source], queries: list[StreamingQuery], stop: threading.Event, metrics: LakeMetrics) -> None:
-    """Return when the *queries* of *sources* have ended, or, once *stop* is set, behind the batches under way."""
+    """Return when the *queries* of *sources* have ended or, once *stop* is set, after the batches under way."""
     told: dict[str, int] = {}
     running = queries
     while running:
         if stop.is_set():
             for query in running:
                 _end(query)
-        # Those that are running now are asked once more, since a query may end at any point below.
+        # Queries that are running now are read once more, because a query may end at any point below.
         running = [query for query in running if query.isActive]
         for source, query in zip(sources, queries, strict=True):
-            # Raises what has ended a query.
+            # Raises the error that has ended a query.
             query.awaitTermination(_POLL_S)
             batches = [batch_of(progress, source.partitions) for progress in query.recentProgress]
             for batch in batches:
@@ -288,7 +288,7 @@ def _wait(sources: list[_Source], queries: list[StreamingQuery], stop: threading
 
 
 def _end(query: StreamingQuery) -> None:
-    """Stop *query* behind its batch; what it begins in that moment is begun anew by the next run."""
+    """Stop *query* after its batch. The next run repeats a batch that begins in this moment."""
     before = query.lastProgress
     while query.isActive and query.status["isTriggerActive"] and query.lastProgress == before:
         query.awaitTermination(_POLL_S)
@@ -301,10 +301,10 @@ def _tell(name: str, batch: Batch) -> None:
 
 def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, sources: list[_Source]) -> None:
     """
-    Raise if a topic does not have what is to be landed next.
+    Raise an error if a topic lacks the records to land next.
 
     Raises:
-        LakeError: it has dropped records, or is another topic.
+        LakeError: the topic has dropped records, or is another topic.
         BrokerError: no broker answers.
     """
     limits = asyncio.run(_limits(settings, sources))

@@ -1,18 +1,18 @@
 """
-One landing per lake at a time, wherever it runs.
+Allow one landing per lake at a time, on any machine.
 
-Who lands has the lease: the file root/_land/lease says who that is, and a number that grows every few seconds.
+A landing holds the lease. The file root/_land/lease names its holder, and has a number that grows every few seconds.
 
     free           there is no file, or its number has not grown for LEASE_S
-    to take it     write it, wait a moment, read it: whoever it names now has it, and all others wait
+    to take it     write it, wait a moment, read it: the holder that it now names has it, and all others wait
     to keep it     write it with the next number, as long as it names oneself
     to give it up  delete the file
 
-No file has to be refused because it exists, which S3 through Hadoop's client does not do, only what was written last
-has to be what is read. That two write at once is decided by the moment they wait, which is longer than a write takes
-(Fischer's algorithm). Should a write take longer, both have it until the next number: then one of them reads another
-name, and ends. And no clocks are compared: who waits counts the seconds for which it sees no change. On the owner's
-own machine it also sees whether the process is there.
+The storage need not refuse to overwrite a file, which S3 through Hadoop's client cannot do. A read only has to return
+the last write. If two write at once, the wait decides, because it is longer than a write takes (Fischer's algorithm).
+If a write takes longer, both hold the lease until the next number. Then one of them reads the other's name, and ends.
+No clocks are compared: a waiting landing counts the seconds without a change. On the holder's own machine, it also sees
+whether the process is running.
 """
 
 import json
@@ -36,10 +36,10 @@ from kafka_timers.lake.small_file import SmallFile
 
 __all__ = ["LEASE_S", "Holder", "Lease", "lease_of"]
 
-# A landing that was killed is waited for so long, unless it was on this machine.
+# Time to wait for a landing that was killed, unless it ran on this machine.
 LEASE_S = 60.0
 _RENEW_S = 10.0
-# A write of a few bytes takes less, or the multiple of it that a first one took.
+# A write of a few bytes takes less time than this, or than this multiple of the first write.
 _SETTLE_S, _SETTLES = 0.3, 4
 _POLL_S = 0.5
 
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Holder:
     """
-    Who has the lease.
+    The holder of the lease.
 
     Attributes:
-        host: the name of its machine.
-        space: that counts processes there: containers may have that name too.
-        pid: of its process in it.
-        name: of this one landing in it.
-        number: grows while it lands.
+        host: name of its machine.
+        space: process id namespace of the machine; containers may share the host's name.
+        pid: id of its process in that namespace.
+        name: name of this landing in the process.
+        number: number that grows while it lands.
     """
 
     host: str
@@ -67,11 +67,11 @@ class Holder:
 
     @classmethod
     def new(cls) -> Self:
-        """Return a landing of this process."""
+        """Return a holder for a new landing of this process."""
         return cls(socket.gethostname(), _space(), os.getpid(), uuid.uuid4().hex)
 
     def is_dead(self, live: frozenset[str]) -> bool:
-        """Tell whether it has ended for sure; *live* are the names of the landings of this process."""
+        """Tell whether the holder has ended for sure; *live* are the names of the landings of this process."""
         if (self.host, self.space) != (socket.gethostname(), _space()):
             return False
         if self.pid == os.getpid():
@@ -85,14 +85,14 @@ class Holder:
         return False
 
     def __str__(self) -> str:
-        """Return it as people are told."""
+        """Return the holder as text for messages."""
         return f"process {self.pid} on {self.host}"
 
 
 class Lease:
     """The lease of a lake, as one landing sees it."""
 
-    # Names of those that land in this process.
+    # Names of the landings in this process.
     _live: frozenset[str] = frozenset()
 
     def __init__(self, file: SmallFile, where: str) -> None:
@@ -101,10 +101,10 @@ class Lease:
 
     def take(self, wait_s: float, stop: threading.Event) -> bool:
         """
-        Wait for the lease and take it; return whether it was taken, which it is not once *stop* is set.
+        Wait for the lease and take it. Return whether it was taken; it is not taken once *stop* is set.
 
         Raises:
-            LakeError: another landing has it for *wait_s* seconds already.
+            LakeError: another landing has held it for *wait_s* seconds.
         """
         end_s, is_told = time.monotonic() + wait_s, False
         Lease._live |= {self.me.name}
@@ -129,14 +129,14 @@ class Lease:
         return False
 
     def renew(self) -> bool:
-        """Say that this landing goes on; return whether it still has the lease."""
+        """Announce that this landing goes on; return whether it still has the lease."""
         if (known := _parsed(self._file.read())) is None or known.name != self.me.name:
             return False
         self._write()
         return True
 
     def give_up(self) -> None:
-        """Let others have it."""
+        """Release the lease."""
         try:
             if (known := _parsed(self._file.read())) is not None and known.name == self.me.name:
                 self._file.delete()
@@ -151,7 +151,7 @@ class Lease:
         Lease._live -= {self.me.name}
 
     def _holder(self) -> Holder | None:
-        """Return who has it; None once that one is known to have ended."""
+        """Return the holder of the lease; None if there is none, or if it has ended."""
         text, now_s = self._file.read(), time.monotonic()
         if text is None:
             return None
@@ -161,7 +161,7 @@ class Lease:
         if holder and (holder == self.me or not holder.is_dead(Lease._live)) and now_s - self._seen[1] < LEASE_S:
             return holder
         if holder is None and now_s - self._seen[1] < LEASE_S:
-            # It is being written.
+            # The file is being written.
             return Holder("another machine", "", 0, "")
         return None
 
@@ -171,19 +171,19 @@ def lease_of(
     spark: SparkSession, root: str, wait_s: float, stop: threading.Event
 ) -> Iterator[Callable[[], bool] | None]:
     """
-    Have the lease of the lake at *root* inside.
+    Hold the lease of the lake at *root* inside the block.
 
     Args:
         spark: session to run on.
-        root: the lake's.
-        wait_s: seconds to wait for a landing that has it.
-        stop: ends the wait, and is set when the lease is lost, which means that another landing goes on.
+        root: root of the lake.
+        wait_s: most seconds to wait for another landing to release it.
+        stop: ends the wait; it is set when the lease is lost, because another landing then goes on.
 
     Yields:
-        What tells whether it was lost; None when *stop* was set before it was had.
+        A function that tells whether the lease was lost; None if *stop* was set before the lease was taken.
 
     Raises:
-        LakeError: another landing has it for *wait_s* seconds already.
+        LakeError: another landing has held it for *wait_s* seconds.
     """
     lease, ended, lost = Lease(SmallFile(spark, f"{root}/_land/lease"), root), threading.Event(), threading.Event()
     if not lease.take(wait_s, stop):
@@ -197,7 +197,7 @@ def lease_of(
                     lost.set()
                     return stop.set()
             except Py4JError as error:
-                # Where this cannot be written, nothing is landed either.
+                # Where the lease cannot be written, nothing is landed either.
                 log.warning("%s: the lease could not be renewed: %s", root, error)
 
     keeper = threading.Thread(target=keep, name="lease", daemon=True)
@@ -207,7 +207,7 @@ def lease_of(
     finally:
         ended.set()
         keeper.join()
-        # Of a Spark that was ended too nothing can be deleted; who comes next sees that the process is gone.
+        # If Spark has ended, nothing can be deleted. The next landing sees that the process is gone.
         try:
             lease.give_up()
         except Py4JError as error:

@@ -1,5 +1,5 @@
 """
-The live part of the service, as the lake deals with it: how it stands, told by its topics, and what it is asked.
+The lake's access to the live service: its state by its topics, and the records published to it.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ from kafka_timers.settings import LakeSettings
 
 __all__ = ["Live", "look", "publish", "refuse_other_topic", "tick_of"]
 
-# Records read back from the end of `oscillator`: one is enough unless something else writes there.
+# Number of records read back from the end of `oscillator`: one suffices unless another program writes there.
 _TAIL = 20
 _MAX_MESSAGE = "max.message.bytes"
-# Kafka's own default, assumed where the lake may not read the topic's settings.
+# Kafka's default, assumed if the lake may not read the topic's settings.
 _MAX_MESSAGE_BYTES = 1_048_588
 
 
-# Many records at once, and nobody waits for a single one.
+# Many records at once, because nobody waits for a single one.
 _BATCH_BYTES = 256 << 10
 _SINK = {
     "kafka.acks": "all",
     "kafka.linger.ms": "50",
-    # A broker that has much to do may take longer than the two minutes that producers wait by default.
+    # A busy broker may take longer than the default of two minutes.
     "kafka.delivery.timeout.ms": "300000",
     "kafka.buffer.memory": str(64 << 20),
-    # What the topic takes is what counts.
+    # The topic's own limit decides.
     "kafka.max.request.size": str(64 << 20),
 }
 
@@ -49,14 +49,14 @@ _SINK = {
 @dataclass(frozen=True, slots=True)
 class Live:
     """
-    How the live part stands.
+    State of the live service.
 
     Attributes:
-        now: UNIX second of the last tick; of all partitions' the smallest.
-        ends: of each partition of `timer-request` the offset below which lies all that was appended before this was
-            asked, which was after *now* was read; also what lies in open transactions.
-        seals: the last complete seal of each partition that has one.
-        message_bytes_max: the largest message that `timer-request` takes.
+        now: UNIX second of the last tick; the smallest of all partitions.
+        ends: by partition of `timer-request`, the offset behind all records appended before the question, which came
+            after *now* was read. Records in open transactions are included.
+        seals: last complete seal by partition, for the partitions that have one.
+        message_bytes_max: size of the largest message that `timer-request` accepts.
     """
 
     now: int
@@ -67,12 +67,12 @@ class Live:
 
 async def look(kafka: Kafka, prefix: str) -> Live:
     """
-    Return how the live part stands now.
+    Return the present state of the live service.
 
     Raises:
         LakeError: a partition has no tick.
         TopicsError: a topic of the service is missing.
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     topics = Topics.of(prefix)
     partitions = await served_counts(kafka, prefix)
@@ -81,8 +81,8 @@ async def look(kafka: Kafka, prefix: str) -> Live:
             raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
     async with AsyncExitStack() as opened:
         async with answering(kafka):
-            # Ticks are sent outside of transactions. And a far request in a transaction that is still open may be of a
-            # bucket that is about to be closed, so the ends are those of the log and not of what can be read.
+            # Ticks are sent outside of transactions. Also, a far request in an open transaction may belong to a bucket
+            # that is about to be closed, so the ends are those of the log, not those of its readable part.
             reading = consuming(kafka, isolation_level="read_uncommitted", fetch_max_wait_ms=50)
             consumer = await opened.enter_async_context(reading)
         async with answering(kafka):
@@ -99,15 +99,15 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
     Publish *records* to `timer-request`, each at least once.
 
     Args:
-        records: partition int, key binary, value binary; the topic has these partitions: for another one Spark would
-            wait a minute, and fail.
-        settings: of the job.
+        records: partition int, key binary, value binary. The topic must have these partitions: for another one, Spark
+            would wait a minute and fail.
+        settings: settings of the job.
 
     Raises:
-        BrokerError: not all of them were taken.
+        BrokerError: the topic has not accepted all of them.
     """
     topic = Topics.of(settings.topic_prefix).requests
-    # A batch that is larger than the topic takes would be split by this size, and so sent again as it is, without end.
+    # A batch that the topic refuses as too large is split by this size, so it would be sent unchanged without end.
     batch_bytes = min(_BATCH_BYTES, asyncio.run(_message_bytes_max(settings.kafka, topic)))
     sink = {
         **kafka_options(settings.kafka),
@@ -122,15 +122,15 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
 
 def refuse_other_topic(landed: Mapping[int, int], topic: str, partitions: int) -> None:
     """
-    Check that *topic* may be the one that the lake was made from.
+    Refuse *topic* if it cannot be the one that the lake was made from.
 
     Args:
-        landed: how far that was landed, by partition.
-        topic: its name.
-        partitions: how many it has.
+        landed: landed offsets by partition.
+        topic: name of the topic.
+        partitions: number of its partitions.
 
     Raises:
-        LakeError: it has fewer.
+        LakeError: the topic has fewer partitions.
     """
     if unknown := [number for number in landed if number >= partitions]:
         raise LakeError(
@@ -140,7 +140,7 @@ def refuse_other_topic(landed: Mapping[int, int], topic: str, partitions: int) -
 
 
 def tick_of(key: bytes | None, appended_ms: int) -> int | None:
-    """Return the UNIX second that a record of `oscillator` stands for, None when it is no tick."""
+    """Return the UNIX second that a record of `oscillator` stands for; None if it is not a tick."""
     second = number_in(key)
     return None if second is None else min(second, appended_ms // 1000)
 
@@ -149,7 +149,7 @@ async def _last_tick(consumer: AIOKafkaConsumer, topic: str, partitions: int) ->
     where = [TopicPartition(topic, number) for number in range(partitions)]
     ends, starts = await consumer.end_offsets(where), await consumer.beginning_offsets(where)
     last: dict[int, int] = {}
-    # Assigned and let go at once, aiokafka's consumer fails.
+    # aiokafka's consumer fails if it is assigned and closed at once.
     if all(ends[tp] > starts[tp] for tp in where):
         last = await _read_ticks(consumer, {tp: max(starts[tp], ends[tp] - _TAIL) for tp in where}, ends)
     if len(last) < partitions:
@@ -163,10 +163,10 @@ async def _last_tick(consumer: AIOKafkaConsumer, topic: str, partitions: int) ->
 async def _read_ticks(
     consumer: AIOKafkaConsumer, froms: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[int, int]:
-    """Return for each partition the latest second that was ticked, if one was."""
+    """Return the latest ticked second by partition, for the partitions that have ticks."""
     consumer.assign(list(froms))
     for tp, offset in froms.items():
-        # Before anything is awaited: a partition without a position is an error to a consumer that resets none.
+        # Before any await: a partition without a position is an error for a consumer that resets none.
         consumer.seek(tp, offset)
     last: dict[int, int] = {}
     unread = set(froms)
@@ -175,7 +175,7 @@ async def _read_ticks(
             for second in filter(None, (tick_of(record.key, record.timestamp) for record in records)):
                 last[tp.partition] = max(second, last.get(tp.partition, 0))
         unread = {tp for tp in unread if await consumer.position(tp) < ends[tp]}
-    # At once, or the consumer goes on fetching, and what is asked next waits behind that.
+    # Pause now, or the consumer goes on fetching, and the next question waits behind that.
     consumer.pause(*froms)
     return last
 

@@ -1,12 +1,12 @@
 """
-Keeps the tables small in files and in rows: `optimize` and `expire`.
+Keep the tables small in files and in rows: `optimize` and `expire`.
 
-Both may run beside a landing, which is never disturbed: it only appends. Where two of them meet in one folder, the one
-here begins anew. Not so on S3, see `refuse_blind_commits`.
+Both may run beside a landing and never disturb it, because it only appends. If they meet it in one folder, they start
+again. On S3 they may not run beside it, see `refuse_blind_commits`.
 
-How `optimize` treats requests follows from when they are read: by promote, second after second, and only what is due
-soon. So a folder is merged, cheaply and many times, while it is far off, and sorted by second when it begins soon; it
-then has almost all that it will ever get, since what waits for more than 32 days was appended 32 days before.
+Promote reads requests second after second, and only those that are due soon. `optimize` follows from that: while a
+folder is far off, it is merged, cheaply and many times; when it begins soon, it is sorted by second. By then it has
+almost all its rows, because a request that waits for more than 32 days was appended 32 days before.
 """
 
 import logging
@@ -40,9 +40,9 @@ from kafka_timers.settings import LakeSettings
 __all__ = ["expire", "optimize", "refuse_blind_commits", "until_alone"]
 
 _DAY_S = 86_400
-# Sorted is what begins within the horizon and this, so that a run that fails is no harm.
+# Folders that begin within the horizon plus this time are sorted, so a failed run does no harm.
 _AHEAD_S = 2 * _DAY_S
-# In the history of a table, behind which a sort is not looked for: some two days of batches at one every 10 s.
+# Commits in a table's history that are searched for a sort: some two days of batches at one every 10 s.
 _COMMITS = 20_000
 _ATTEMPTS = 5
 
@@ -61,12 +61,12 @@ def refuse_blind_commits(spark: SparkSession, root: str) -> None:
     """
     Check that a commit here cannot replace one that a landing makes at the same moment.
 
-    Delta numbers commits, and relies on the storage to refuse a number that exists. S3 as Hadoop's client writes to it
-    does not, so Delta's own log store for it keeps the writers of one process apart and no others
-    (https://docs.delta.io/latest/delta-storage.html): the rows of a landing could vanish.
+    Delta numbers its commits and relies on the storage to refuse a number that exists. S3 does not refuse it when
+    Hadoop's client writes. Delta's own log store for S3 keeps only the writers of one process apart
+    (https://docs.delta.io/latest/delta-storage.html), so the rows of a landing could vanish.
 
     Raises:
-        LakeError: the lake is on S3, and nobody has said which log store is to be used there.
+        LakeError: the lake is on S3, and Spark's configuration names no log store for it.
     """
     scheme = root.partition(":")[0].lower()
     setting = f"spark.delta.logStore.{scheme}.impl"
@@ -87,11 +87,11 @@ def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
 
     Args:
         spark: session to run on.
-        settings: say which lake, and the horizon that promote has.
+        settings: settings with the lake and the horizon of promote.
         now_s: UNIX seconds.
 
     Raises:
-        LakeError: the lake cannot be read or written, or a landing could lose by it.
+        LakeError: the lake cannot be read or written, or a landing could lose rows.
     """
     root = tables.root_of(settings)
     refuse_blind_commits(spark, root)
@@ -116,7 +116,7 @@ def _optimize_requests(spark: SparkSession, root: str, until: int, ahead_s: int)
 
 
 def waiting_by(second: int) -> str:
-    """Return in SQL which folders of `requests` hold what waits, and begin by *second*."""
+    """Return in SQL the folders of `requests` with pending timers that begin by *second*."""
     at = datetime.fromtimestamp(second, UTC)
     days = ", ".join(f"'{delay}'" for delay in _BY_DAY)
     return (
@@ -126,7 +126,7 @@ def waiting_by(second: int) -> str:
 
 
 def _sorted_files(spark: SparkSession, root: str, ahead_s: int) -> set[str]:
-    """Return the files that were there, and begun soon, after the last sort."""
+    """Return the files of folders that began soon, as they were after the last sort."""
     history = spark.sql(f"DESCRIBE HISTORY {tables.name_of(root, REQUESTS)} LIMIT {_COMMITS}")
     sorts = history.where("operation = 'OPTIMIZE' AND operationParameters['zOrderBy'] LIKE '%second%'")
     [last] = sorts.agg(F.max(F.struct("version", F.unix_timestamp("timestamp").alias("at_s"))).alias("at")).collect()
@@ -160,16 +160,16 @@ def _told(what: str, result: DataFrame) -> None:
 
 def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: int) -> None:
     """
-    Delete what was done longer than *keep_days* ago, a folder at a time, and the files that no table has any more.
+    Delete rows that were done longer than *keep_days* ago, folder by folder, and files that no table uses any more.
 
     Args:
         spark: session to run on.
-        settings: say which lake.
-        keep_days: a folder stays for so many days after its day, month or year.
+        settings: settings with the lake.
+        keep_days: a folder stays for this many days after its day, month or year.
         now_s: UNIX seconds.
 
     Raises:
-        LakeError: the lake cannot be read or written, or a landing could lose by it.
+        LakeError: the lake cannot be read or written, or a landing could lose rows.
     """
     root, cutoff_s = tables.root_of(settings), now_s - now_s % _DAY_S - keep_days * _DAY_S
     refuse_blind_commits(spark, root)
@@ -199,7 +199,7 @@ def _expire_requests(spark: SparkSession, root: str, cutoff_s: int) -> None:
 
 def _expire_seals(spark: SparkSession, root: str, cutoff_s: int) -> None:
     seals = tables.read(spark, root, SEALS)
-    # The last one of a partition tells how far it is, also when it has stood still since.
+    # The last seal of a partition shows how far it is, even if it has stood still since.
     last = seals.where("through IS NULL").groupBy("partition").agg(F.max_by("offset", ends_ms()).alias("offset"))
     ended = f"day < '{_day(cutoff_s)}'"
     _keep_only(spark, root, SEALS, ended, seals.where(ended).join(last, ["partition", "offset"], "left_semi"))
@@ -222,10 +222,9 @@ def _expire_positions(spark: SparkSession, root: str, cutoff_s: int) -> None:
 
 def ended_by(second: int) -> str:
     """
-    Return in SQL which folders of `requests` are all before *second*.
+    Return in SQL the folders of `requests` that lie completely before *second*.
 
-    Copies are looked at year by year, so that none goes before the request that it is a copy of: promote would take
-    that one for not promoted.
+    Copies are judged year by year, so that none goes before its original: promote would take that one for not promoted.
     """
     at = datetime.fromtimestamp(second, UTC)
     return (
@@ -235,7 +234,7 @@ def ended_by(second: int) -> str:
 
 
 def sealed_by(seals: DataFrame) -> int:
-    """Return the second up to which all partitions are sealed; 0 when one of them has no complete seal."""
+    """Return the second up to which all partitions are sealed; 0 if one of them has no complete seal."""
     ends = seals.where("through IS NULL").groupBy("partition").agg(F.max(ends_ms()).alias("end_ms"))
     [row] = ends.agg(F.min("end_ms"), F.count("*")).collect()
     [partitions] = seals.agg(F.max("partitions")).collect()
@@ -243,7 +242,7 @@ def sealed_by(seals: DataFrame) -> int:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the same seconds in as few ranges as there can be; both ends of a range belong to it."""
+    """Return the same seconds in the smallest number of ranges; both ends of a range belong to it."""
     out: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if out and first <= out[-1][1] + 1:
@@ -259,20 +258,23 @@ def still_needed(
     """
     Return the rows of *old* that must stay, although their folders have ended.
 
-    These are open, since they may fire yet: what no seal covers; what some worker's horizon left to the lake, in a
-    second that is not promoted. And of a timer id, all that lies behind a request that is open or live: it may have
-    withdrawn that one, which would come to life again. And copies of what stays: it would be promoted again. And what
-    the conditions of rows that stay are judged by.
+    Requests that may still fire are open: those that no seal covers, and those that a worker's horizon left to the
+    lake, in a second that is not promoted. These rows also stay:
+
+    - all records of a timer id behind a request that is open or live: they may have withdrawn it, and without them it
+      would come to life again;
+    - copies of rows that stay, or these would be promoted again;
+    - records by which the conditions of such rows are judged.
 
     Args:
-        old: rows of `requests` that might go.
-        live: all others.
-        sealed_s: all partitions are sealed up to this second.
-        horizon_s: the least that workers and promote ever had; None when there was none.
-        promoted: seconds in which no far request is left to promote.
+        old: rows of `requests` that may go.
+        live: all other rows.
+        sealed_s: UNIX second up to which all partitions are sealed.
+        horizon_s: smallest horizon that workers and promote ever had; None if there was none.
+        promoted: ranges of seconds in which no far request is left to promote.
     """
     columns, kind, appended_s = live.columns, F.col("kind"), F.floor(F.col("appended_ms") / 1000)
-    # A request for a second that has passed is sealed with one that comes after its append.
+    # A request for a past second is sealed with a second after its append.
     is_open = F.greatest("second", appended_s) > sealed_s
     if horizon_s is not None:
         is_promoted = F.lit(False)
@@ -296,9 +298,9 @@ def still_needed(
 
 def _judged_by(stays: DataFrame, asked: DataFrame, behind: DataFrame) -> DataFrame:
     """
-    Return *behind* with what the conditions of rows that stay are judged by.
+    Return *behind*, extended by the records that the conditions of *stays* are judged by.
 
-    That is all back to the last request without a condition: such a one stands, whatever lies before it.
+    Those are all back to the last request without a condition, which counts independently of earlier records.
     """
     first = stays.where(F.col("condition").isNotNull()).groupBy(*_ID).agg(F.min("offset").alias("first"))
     plain = asked.where((F.col("kind") == REQUEST) & F.col("condition").isNull())
@@ -309,14 +311,14 @@ def _judged_by(stays: DataFrame, asked: DataFrame, behind: DataFrame) -> DataFra
 
 
 def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed: DataFrame) -> None:
-    """Replace the rows of *table* that *where* is true of by those of them that are *needed*."""
+    """Replace the rows of *table* that fulfil *where* by those among them that are *needed*."""
     if not tables.exists(spark, root, table):
         return
     before, needed = tables.read(spark, root, table).where(where).count(), needed.persist()
     try:
         kept = needed.count()
         if kept < before:
-            # What it writes has all columns, also those that the table lacks yet.
+            # The written rows have all columns, including new ones that the table lacks.
             tables.create(spark, root, table)
             writer = needed.select(*table.columns.names).write.format("delta").mode("overwrite")
             writer.option("replaceWhere", where).save(tables.path_of(root, table))
@@ -327,10 +329,10 @@ def _keep_only(spark: SparkSession, root: str, table: Table, where: str, needed:
 
 def until_alone(work: Callable[[], object]) -> None:
     """
-    Do *work*, and again when a landing has appended to what it has read.
+    Do *work*, and repeat it if a landing has appended to the rows that it read.
 
     Raises:
-        PySparkException: what *work* has raised the last time.
+        PySparkException: the last error of *work*.
     """
     for attempt in range(_ATTEMPTS):
         try:

@@ -1,7 +1,7 @@
 """
-Fields of protobuf messages made in SQL, as hexadecimal digits to put together: Python would see every row.
+Make fields of protobuf messages in SQL, as hexadecimal digits to concatenate. Python would have to handle every row.
 
-Numbers and lengths are varints of a fixed size, whose upper bytes may be empty, which every parser takes.
+Numbers and lengths are varints of a fixed size. Their upper bytes may be empty, and every parser accepts that.
 """
 
 from pyspark.sql import Column
@@ -19,7 +19,7 @@ def number(field: int, value: Column, size: int) -> Column:
 
 
 def flag(field: int) -> Column:
-    """Return field *field* that is true."""
+    """Return field *field* with the value true."""
     return F.concat(_tag(field, _VARINT), F.lit("01"))
 
 
@@ -40,16 +40,16 @@ def bytes_of(*content: Column) -> Column:
 
 
 def _tag(field: int, kind: int) -> Column:
-    # One byte, which a number up to 15 takes. Later fields are never written here: a copy has its original's bytes.
+    # One byte, enough for numbers up to 15. Later fields are never written here: a copy has its original's bytes.
     return F.lit(f"{field << 3 | kind:02X}")
 
 
 def _varint(value: Column, size: int) -> Column:
-    # Seven bits in each byte, the lowest first; a set eighth bit says that another one follows.
+    # Seven bits in each byte, the lowest first; a set eighth bit says that another byte follows.
     value, digits = value.cast("bigint"), F.lit(0).cast("bigint")
     for at in range(size):
         seven = F.shiftright(value, 7 * at).bitwiseAND(F.lit(0x7F))
         more = 0x80 if at < size - 1 else 0
         digits = digits.bitwiseOR(F.shiftleft(seven.bitwiseOR(F.lit(more)), 8 * (size - 1 - at)))
-    # The first byte has its eighth bit set, so no digit in front of it is missing.
+    # The first byte has its eighth bit set, so no leading digit is missing.
     return F.hex(digits)

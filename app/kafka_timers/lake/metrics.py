@@ -1,5 +1,5 @@
 """
-What `lake land` and `lake promote` count, with its unit in the name; docs/operate.md says what to do about each.
+Metrics of `lake land` and `lake promote`, with the unit in each name; docs/operate.md has the step to take for each.
 
 One registry per process, served by `kafka_timers.probes`.
 """
@@ -43,6 +43,6 @@ class LakeMetrics:
         self.batch.labels(topic).set(batch.took_s)
 
     def show(self, topic: str, batch: Batch) -> None:
-        """Show how the landing of *topic* stands behind *batch*, its last one."""
+        """Show the state of the landing of *topic* after *batch*, its last one."""
         self.lag.labels(topic).set(batch.behind)
         self.position.labels(topic).set(batch.at_s)

@@ -1,18 +1,19 @@
 """
-What came of requests: the join of seals with requests as a batch.
+Compute the outcomes of requests: the join of seals with requests as a batch.
 
-What fires follows from the request log and the fences in the seals, whoever fired it (promise P12 of docs/design.md).
-The complete seals of a partition cut its history into sealed intervals. Once the end of one has passed the moment that
-a request asks for, so have those of all later ones, and once its fence has passed the request's offset, too. So a
-request fires in the later of two: the first interval that passed its moment, and the first one that passed its offset.
+The timers that fire follow from the request log and the fences in the seals, independent of the worker that fired them
+(promise P12 of docs/design.md). The complete seals of a partition cut its history into sealed intervals. Once the end
+of an interval has passed a request's moment, the ends of all later ones have, too. The same goes for fences and the
+request's offset. So a request fires in the later of two intervals: the first that passed its moment, and the first that
+passed its offset.
 
     interval  end     fence      request     by moment   by offset   fires in
     A         12.000     40      #35, 10.5   A           A           A
     B         12.250     40      #40, 12.1   B           C           C: it was read after its moment was scanned
     C         14.000     55      #40, 13.0   C           C           C
 
-Nearly all fire in the interval of their moment, so that one is looked up once per moment, and only of what lies behind
-its fence the second interval is looked for.
+Nearly all requests fire in the interval of their moment. So that interval is looked up once per moment, and the second
+one only for requests behind its fence.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,11 +47,11 @@ INTERVAL = ("end_ms", "fence", "horizon_s", "horizon_from", "conditions_from", "
 
 def figures(fired: DataFrame, *by: str) -> DataFrame:
     """
-    Return what seals would tell of *fired*.
+    Return the counts and the digest that seals would have for *fired*.
 
     Args:
         fired: rows of `fires`.
-        by: its columns that name a group.
+        by: columns of *fired* that name a group.
 
     Returns:
         *by*, due bigint, fired bigint, rejected bigint, digest bigint (as in `seals`), late bigint.
@@ -60,14 +61,14 @@ def figures(fired: DataFrame, *by: str) -> DataFrame:
         F.count(F.lit(1)).alias("due"),
         F.count_if(went_out).alias("fired"),
         F.count_if(~went_out).alias("rejected"),
-        # Without ANSI a bigint wraps around, which is modulo 2^64.
+        # Without ANSI mode a bigint wraps around, which is modulo 2^64.
         F.coalesce(F.sum(F.when(went_out, counted_as())), F.lit(0)).alias("digest"),
         F.count_if("late").alias("late"),
     )
 
 
 def counted_as() -> Column:
-    """Return what a row of `outcomes_of` counts by in the digest of its seal, whichever version that has."""
+    """Return the number that a row of `outcomes_of` adds to the digest of its seal, by the version of that digest."""
     number = F.col("offset") + 1
     hashed = F.xxhash64(F.col("partition").cast("bigint"), "offset")
     return F.when(F.col("digests") == VERSION, hashed).otherwise(number * number * number)
@@ -75,10 +76,10 @@ def counted_as() -> Column:
 
 def totals(seals: DataFrame) -> DataFrame:
     """
-    Return the figures of each complete seal, with those of its slices added.
+    Return the figures of each complete seal, including those of its slices.
 
     Args:
-        seals: rows of `seals`. One that is there twice, as at-least-once may have it, counts once.
+        seals: rows of `seals`. A duplicate, which at-least-once may write, counts once.
 
     Returns:
         partition int, end_ms bigint, fence bigint, first_ms bigint, due bigint, fired bigint, rejected bigint,
@@ -106,16 +107,16 @@ def totals(seals: DataFrame) -> DataFrame:
 
 def intervals_of(seals: DataFrame) -> DataFrame:
     """
-    Return the sealed intervals of each partition, one for each complete seal: fences of later ones are never lower.
+    Return the sealed intervals of each partition, one for each complete seal. Fences never decrease.
 
     Args:
-        seals: rows of `seals`. One with a lower fence than one before it, which a paused owner adds with
-            at-least-once, is left out: it tells of nothing that was not done.
+        seals: rows of `seals`. With at-least-once, a paused owner may add a seal with a lower fence than one before it.
+            Such a seal is left out, because it reports nothing new.
 
     Returns:
         partition int, end_ms bigint, fence bigint, horizon_s bigint, horizon_from bigint, conditions_from bigint (null
-        where no condition is judged), millis_from bigint (null where milliseconds do not count), digests int (how it
-        counts what fired; null or 0 in an earlier version), appended_ms bigint (of the seal).
+        where conditions are not judged), millis_from bigint (null where milliseconds do not count), digests int
+        (version of the seal's digest; null or 0 in an earlier version), appended_ms bigint (of the seal).
     """
     before = Window.partitionBy("partition").orderBy("end_ms", "fence").rowsBetween(Window.unboundedPreceding, -1)
     return (
@@ -138,28 +139,28 @@ def outcomes_of(
     also: Sequence[str] = (),
 ) -> DataFrame:
     """
-    Return what came of requests.
+    Return the outcomes of requests.
 
     Args:
-        requests: rows of `requests`: those asked about, all copies of them, all records of their timer ids.
-        intervals: rows of `intervals_of`, of each partition without a gap. What was due before the first one counts to
-            it.
+        requests: rows of `requests`: the requests in question, all copies of them, all records of their timer ids.
+        intervals: rows of `intervals_of`, without a gap in any partition. A request due before the first interval
+            belongs to it.
         rejected: partition int, offset bigint and reason string of requests that went to timer-rejected.
-        horizon_s: how far ahead workers hold requests; None takes what the seals say.
-        keep: is given what the requests are joined with, and may compute and cache it: what is small, as it mostly is,
-            can then go to the requests, and none of those is moved.
+        horizon_s: horizon of the workers in seconds; None for the one in the seals.
+        keep: called with each frame that the requests are joined with; may compute and cache it. A small frame, as most
+            are, can then be sent to the requests, and none of these is moved.
         also: more columns of the requests to return.
 
     Returns:
-        partition int, offset bigint, appended_ms bigint, second bigint (null of what is refused), millis int,
-        timer_id string, topic string, and: reason string, why it was rejected; taken_by bigint, offset of what withdrew
-        it; far bool, whether it fires by a copy; sealed_ms bigint and fence bigint, end and fence of the seal that has
-        it, null while there is none; sealed_in bigint, the last second of that seal; late bool, whether it was read
-        after its moment had been scanned; digests int, how that seal counts what fired; seal_appended_ms bigint, its
-        append; callback bigint and asks struct of the request; and those of *also*, null of what is refused.
+        partition int, offset bigint, appended_ms bigint, second bigint (null for a refused record), millis int,
+        timer_id string, topic string, and: reason string, for a rejection; taken_by bigint, offset of the record that
+        withdrew it; far bool, whether it fires by a copy; sealed_ms bigint and fence bigint, end and fence of the seal
+        that covers it, null while there is none; sealed_in bigint, last second of that seal; late bool, whether it was
+        read after its moment had been scanned; digests int, version of that seal's digest; seal_appended_ms bigint, its
+        append; callback bigint and asks struct of the request; and those of *also*, null for a refused record.
 
-        It has fired if sealed_in is there and reason and taken_by are not. What is far and has no copy that workers
-        took has the seal of its moment, and fence null.
+        A request has fired if sealed_in is set, and reason and taken_by are null. A far request without a copy that
+        workers took has the seal of its moment, and fence null.
     """
     timers = requests.where(F.col("kind") == REQUEST).select(
         *_REQUEST,
@@ -186,7 +187,7 @@ def outcomes_of(
     late = seen.where(behind).drop("interval").withColumn("late", F.lit(True))
     late = late.unionByName(refused.withColumn("late", F.lit(False)), allowMissingColumns=True)
     sealed = seen.where(~behind).withColumn("late", F.lit(False))
-    # The fence is the seal's minus one: a request at it is behind.
+    # Compared with the fence minus one, because a request at the fence lies behind it.
     sealed = sealed.unionByName(first_interval(late, intervals, F.col("fence") - 1))
     fence = F.when(F.col("at").isNotNull(), F.col("interval.fence"))
     return sealed.select(
@@ -197,7 +198,7 @@ def outcomes_of(
         "timer_id",
         "topic",
         "reason",
-        # What a seal covers fires by it, whatever is read behind its fence.
+        # A request that a seal covers fires by it, in spite of records behind its fence.
         F.when(F.coalesce(F.col("taken_by") < fence, F.lit(True)), F.col("taken_by")).alias("taken_by"),
         "far",
         F.col("interval.end_ms").alias("sealed_ms"),
@@ -213,29 +214,29 @@ def outcomes_of(
 
 
 def fires(outcomes: DataFrame) -> DataFrame:
-    """Return the rows of `outcomes_of` that a seal counts as due: what fired, and with a reason what was rejected."""
+    """Return the rows of `outcomes_of` that a seal counts as due: fired requests, and rejected ones with a reason."""
     return outcomes.where(F.col("fence").isNotNull() & F.col("taken_by").isNull())
 
 
 def by_seal(seal: str) -> Column:
-    """Return the column that tells whether a request is far for the worker that wrote *seal*, a struct."""
-    # What lies below horizon_from was judged by a horizon of before; what was far by that one has a copy.
+    """Return a column: whether a request is far for the worker that wrote *seal*, a struct."""
+    # Requests below horizon_from were judged by an earlier horizon; those that were far by it have a copy.
     judged = F.col("offset") >= F.col(f"{seal}.horizon_from")
     return F.when(judged, waits_longer(F.col(f"{seal}.horizon_s"))).otherwise(F.col("copied_at").isNotNull())
 
 
 def waits_longer(horizon_s: Column) -> Column:
-    """Return the column that tells whether a request waits for more than *horizon_s* seconds, if that is above 0."""
+    """Return a column: whether a request waits for more than *horizon_s* seconds, if that is above 0."""
     return (horizon_s > 0) & (F.col("second") - F.floor(F.col("appended_ms") / 1000) > horizon_s)
 
 
 def due_ms() -> Column:
-    """Return when a row of `outcomes_of` could fire at the earliest: when it is due, or at a later append."""
+    """Return the earliest time at which a row of `outcomes_of` could fire: its due time, or a later append."""
     return F.greatest(asked_ms(), F.col("appended_ms"))
 
 
 def last_second(end_ms: Column) -> Column:
-    """Return the last UNIX second of which anything lies before *end_ms*."""
+    """Return the last UNIX second that begins before *end_ms*."""
     return F.floor((end_ms - 1) / 1000)
 
 
@@ -249,10 +250,10 @@ def _marks(requests: DataFrame, rejected: DataFrame, millis_from: DataFrame) -> 
 
 
 def first_interval(rows: DataFrame, intervals: DataFrame, reaches: Column) -> DataFrame:
-    """Return *rows* with the column interval: the first one that *reaches* their `at`, null if none does."""
+    """Return *rows* with the column interval: the first interval that *reaches* their `at`; null if none does."""
     found = intervals.select("partition", reaches.alias("at"), F.struct(*INTERVAL).alias("interval"))
-    # From the end on: what a row has last seen is the first that comes at or after it. Of intervals that reach as far
-    # the earliest comes last, and before the rows, whose interval is null.
+    # In descending order, so the last interval before a row is the first one that reaches its `at`. Of intervals that
+    # reach equally far, the earliest comes last, and all come before the rows, whose interval is null.
     seen = Window.partitionBy("partition").orderBy(F.desc("at"), F.desc_nulls_last("interval.end_ms"))
     seen = seen.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     columns = rows.columns

@@ -1,4 +1,4 @@
-"""What is still to fire, as the last seals tell."""
+"""Find the timers that are still to fire, by the last seals."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ _REQUEST = ("partition", "offset")
 
 def pending(requests: DataFrame, seals: DataFrame, also: Sequence[str] = ()) -> DataFrame:
     """
-    Return the requests that were neither withdrawn nor are done.
+    Return the requests that were not withdrawn and are not done.
 
     Args:
-        requests: rows of `requests`: those that are asked about, all copies of them, all records of their timer ids.
-        seals: rows of `seals`, with the latest complete one of each partition among them.
+        requests: rows of `requests`: the requests in question, all copies of them, all records of their timer ids.
+        seals: rows of `seals`, including the latest complete one of each partition.
         also: more columns of the requests to return.
 
     Returns:

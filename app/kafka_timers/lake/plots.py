@@ -1,4 +1,4 @@
-"""What the lake's plots have in common: time goes from left to right, in UTC, and nothing asks for a screen."""
+"""Shared parts of the lake's plots: time goes from left to right, in UTC, and nothing needs a screen."""
 
 import io
 import re
@@ -18,7 +18,7 @@ BLUE, GREY, RED = "#2563eb", "#9ca3af", "#dc2626"
 
 
 def moment(second: int) -> Any:
-    """Return where UNIX second *second* lies on a time axis."""
+    """Return the position of the UNIX second *second* on a time axis."""
     return dates.date2num(datetime.fromtimestamp(second, UTC))  # type: ignore[no-untyped-call]
 
 
@@ -52,13 +52,13 @@ def bars(axes: Axes, at: Sequence[int], heights: Sequence[int], step_s: int, col
 
 
 def svg(figure: Figure) -> str:
-    """Return *figure* as an element to be put into a page, whose fonts it takes."""
+    """Return *figure* as an element for a page; it uses the page's fonts."""
     out = io.StringIO()
     # Without a date and random ids, so that a plot of the same figures is the same text.
     with mpl.rc_context({"svg.hashsalt": figure.axes[0].get_title("left"), "svg.fonttype": "none"}):
         figure.savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()
-    # The head of a file is none of a page, and the page says how wide it is.
+    # A page needs no file header, and sets the width itself.
     return re.sub(
         r'(<svg [^>]*?) width="[^"]*"', r"\1", re.sub(r' height="[0-9.]+pt"', "", text[text.index("<svg") :]), count=1
     )

@@ -1,4 +1,4 @@
-"""What a streaming query of the landing tells of itself. Pure."""
+"""Read the progress reports of the landing's streaming queries. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,13 +9,13 @@ __all__ = ["Batch", "batch_of"]
 
 class Batch(NamedTuple):
     """
-    A batch of one topic, or a look that has found nothing to land.
+    A batch of one topic, or a poll that found nothing to land.
 
     Attributes:
-        number: of the batch.
-        records: that it has landed.
+        number: number of the batch.
+        records: number of records that it has landed.
         took_s: seconds from its begin to its end.
-        behind: records of the topic, by offsets, that it has left to the next one.
+        behind: number of records of the topic, by offsets, left to the next batch.
         at_s: UNIX time at which it began.
     """
 
@@ -28,20 +28,20 @@ class Batch(NamedTuple):
 
 def batch_of(progress: Mapping[str, Any], partitions: int) -> Batch:
     """
-    Return what a `StreamingQueryProgress` tells of a query.
+    Return a `StreamingQueryProgress` as a batch.
 
     Args:
-        progress: of a query whose one source is a topic.
-        partitions: how many of the topic it reads.
+        progress: progress of a query whose one source is a topic.
+        partitions: number of partitions of the topic that it reads.
     """
     [source] = progress["sources"]
-    # Without a word of it where nothing was read yet.
+    # The metric is missing while nothing has been read.
     mean_behind = float(source["metrics"].get("avgOffsetsBehindLatest", 0))
     return Batch(
         progress["batchId"],
         progress["numInputRows"],
         progress["durationMs"]["triggerExecution"] / 1000,
-        # The offsets themselves pyspark 4.0 gives as the text of a dict of Python.
+        # pyspark 4.0 gives the offsets themselves only as the text of a Python dict.
         round(mean_behind * partitions),
         datetime.fromisoformat(progress["timestamp"]).timestamp(),
     )

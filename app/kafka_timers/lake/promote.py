@@ -1,16 +1,16 @@
 """
-How far requests come back to the workers: bucket by bucket of seconds, as copies on `timer-request`.
+Promote far requests: publish them to `timer-request` as copies, bucket by bucket of seconds.
 
-The log is all the state there is. What a bucket still lacks is computed from the tables: its far requests, less those
-that were withdrawn, less those of which workers have a copy. That is published until nothing is left; then the bucket
-is closed. Killed anywhere, the next run computes anew, and workers drop what is published twice.
+The log is the only state. The tables show the requests that a bucket still lacks: its far requests, except withdrawn
+ones and those with a copy at the workers. They are published until nothing is left, and then the bucket is closed.
+After a kill at any point, the next run computes this again, and workers drop duplicates.
 
     seconds     … 35,999 │ 36,000 … 39,599 │ 39,600 … 43,199 │ 43,200 …
     bucket        closed │ publish, land,  │ waits until its last second comes within the horizon
                          │ look again      │
 
-A bucket may be closed because nothing that is appended from then on can be far and due in it: time is that of the last
-tick, and all that was appended before the question for the log's end must have been landed.
+A bucket may be closed because no request appended from then on can be far and due in it. Time is that of the last tick,
+and all records appended before the end of the log was asked for must have been landed.
 """
 
 import asyncio
@@ -57,14 +57,14 @@ __all__ = ["Promoter", "Seen"]
 
 log = logging.getLogger(__name__)
 
-# How often a bucket is looked at before something must be wrong: once to publish, once to close, and some for copies
-# that a cancel overtakes.
+# Maximum of looks at a bucket before something must be wrong: one to publish, one to close, and some for copies that a
+# cancel overtakes.
 _LOOKS = 6
 _POLL_S = 0.5
-# Brokers keep what workers are told for days.
+# Brokers keep the message to workers for days only, so it is repeated.
 _TELL_AGAIN_S = 3_600
 
-# What a message takes beside value and key, and the key: a batch of its own with nothing else in it.
+# Bytes of a message in addition to its value: the key, and a record batch of its own.
 _AROUND_VALUE_BYTES = 128
 
 _REQUEST = ("partition", "offset")
@@ -72,15 +72,15 @@ _REQUEST = ("partition", "offset")
 
 class Seen(NamedTuple):
     """
-    What a look at a bucket found.
+    Result of a look at a bucket.
 
     Attributes:
-        published: requests of which it has published copies.
-        late: of these, due by the time that all were published.
-        large: requests too large for a copy.
-        unsure: requests whose condition may not have been judged yet.
-        unsure_to: of each partition that has some of these the highest of their offsets.
-        promoted: requests of which workers had one; counted when nothing was published.
+        published: number of requests whose copies it has published.
+        late: number of these that were due by the time that all were published.
+        large: number of requests too large for a copy.
+        unsure: number of requests whose condition may not have been judged yet.
+        unsure_to: highest offset of such a request, by partition.
+        promoted: number of requests whose copies workers had; counted if nothing was published.
     """
 
     published: int = 0
@@ -93,13 +93,13 @@ class Seen(NamedTuple):
 
 class _Decision(NamedTuple):
     """
-    What is known when it is decided which requests of a bucket are to fire.
+    The facts known to the decision which requests of a bucket are to fire.
 
     Attributes:
-        live: how the live part stood.
-        known: of each partition the offset below which everything is in the tables.
-        wall_s: UNIX second in which it began.
-        elapsed_s: the same as monotonic seconds.
+        live: state of the live service.
+        known: by partition, the offset below which all records are in the tables.
+        wall_s: UNIX second in which the decision began.
+        elapsed_s: the same moment in monotonic seconds.
     """
 
     live: Live
@@ -110,19 +110,20 @@ class _Decision(NamedTuple):
 
 class Promoter:
     """
-    Promotes what has come within the horizon.
+    Promotes the requests that have come within the horizon.
 
     Args:
-        spark: the session.
-        settings: of the job.
-        clock: of this host: how long to wait, and when a decision began, from which workers tell that a copy is stale.
-        bucket_s: length of a bucket.
-        wait_s: longest wait for the landing, and for the seals that tell of conditions that they were judged.
-        land: called to have landed what the topics hold; None when another process does it.
-        metrics: what is promoted is counted there.
+        spark: session to use.
+        settings: settings of the job.
+        clock: clock of this host, for waits and for the begin of a decision. Workers judge by the latter whether a copy
+            is stale.
+        bucket_s: length of a bucket in seconds.
+        wait_s: longest wait in seconds for the landing, and for seals that show that conditions were judged.
+        land: lands the records that the topics hold; None if another process does it.
+        metrics: metrics that count promoted requests.
 
     Attributes:
-        problems: why the last look was of no use; none when it was.
+        problems: reasons why the last look failed; empty if it succeeded.
     """
 
     def __init__(
@@ -147,9 +148,9 @@ class Promoter:
         self._topic = Topics.of(settings.topic_prefix).requests
         self._metrics = metrics or LakeMetrics()
         self.problems: list[str] = []
-        # The closed second that workers were told last, and when.
+        # The closed second last announced to workers, and the time of that.
         self._told = (0, 0.0)
-        # How far the landing was seen to have come.
+        # Offsets up to which records are known to be landed.
         self._known: dict[int, int] = {}
 
     def catch_up(self) -> int:
@@ -157,11 +158,11 @@ class Promoter:
         Promote and close every bucket that has come within the horizon.
 
         Returns:
-            How many requests went wrong: they were due before they were promoted, or are too large for a copy.
+            Number of failed requests: they were due before they were promoted, or are too large for a copy.
 
         Raises:
             LakeError: a worker's horizon is smaller than the lake's; the landing stays behind; copies do not help.
-            BrokerError: no broker answers, or it refuses.
+            BrokerError: no broker answers, or a broker refuses.
             TopicsError: a topic is missing.
         """
         wrong, horizon_s, begun_s = 0, self._settings.horizon_s, self._clock.elapsed_s()
@@ -180,10 +181,10 @@ class Promoter:
 
     def keep_on(self, every_s: float) -> Never:
         """
-        Promote until this process is ended, and look every *every_s* seconds.
+        Promote until this process is ended; look every *every_s* seconds.
 
-        What stands in the way is logged and tried again: a broker that is away, a landing that is behind, a worker's
-        horizon.
+        Errors are logged and the look is repeated: a broker is away, a landing is behind, a worker's horizon does not
+        fit.
         """
         while True:
             next_s = self._clock.elapsed_s() + every_s
@@ -198,11 +199,11 @@ class Promoter:
 
     def publish_missing(self, bucket: Bucket) -> Seen:
         """
-        Publish a copy of each request of *bucket* that waits for one, which is a look at it.
+        Publish a copy of each request of *bucket* that needs one. This is one look at the bucket.
 
         Raises:
-            LakeError: as `catch_up`.
-            BrokerError: as `catch_up`.
+            LakeError: as for `catch_up`.
+            BrokerError: as for `catch_up`.
         """
         decision = self._decide()
         requests = tables.read(self._spark, self._root, REQUESTS)
@@ -227,18 +228,18 @@ class Promoter:
         return seen
 
     def _decide(self) -> _Decision:
-        """Begin to decide: all that was appended by now will be known."""
+        """Begin a decision: wait until all records appended by now are known."""
         wall_s, elapsed_s = int(self._clock.wall_s()), self._clock.elapsed_s()
         live = self._look()
         return _Decision(live, self._landed(live.ends), wall_s, elapsed_s)
 
     def _held_by_nobody(self, far: DataFrame, bucket: Bucket, live: Live) -> DataFrame:
-        """Return those of *far* that workers do not hold themselves."""
+        """Return the requests of *far* that workers do not hold themselves."""
         if bucket.first > live.now:
             return far
         last = [(number, end_ms_of(seal), seal.horizon_s, seal.horizon_from) for number, seal in live.seals.items()]
         columns = "partition int, end_ms bigint, horizon_s bigint, horizon_from bigint"
-        # The last ones may not have been landed.
+        # The last seals may not be landed yet.
         newest = tables.constant(self._spark, last, columns)
         seals = tables.read(self._spark, self._root, SEALS).where(F.col("through").isNull())
         seals = seals.withColumn("end_ms", ends_ms())
@@ -248,10 +249,10 @@ class Promoter:
         self, requests: DataFrame, far: DataFrame, asks: DataFrame, since: int
     ) -> tuple[DataFrame, DataFrame, Mapping[int, int]]:
         """
-        Return *far* and *asks* without the records that mean nothing, since their condition did not hold.
+        Return *far* and *asks* without the records that do not count because their condition did not hold.
 
-        And for each partition the offset below which this is known: what a worker had read is told by seals, and all
-        up to some moment are needed, so those count that are landed.
+        The third value is, by partition, the offset below which this is known. Seals show the records that a worker had
+        read, and all seals up to some moment are needed, so only landed ones count.
         """
         if not has_conditions(asks):
             return far, asks, {}
@@ -261,14 +262,14 @@ class Promoter:
         fences = _fences(seals)
         seals = seals.join(F.broadcast(newest), "partition")
         seals = seals.where(F.col("day").isin(days_about(history)) | (F.col("last") == F.col("newest")))
-        # Few, and part of every plan from here on, which would judge anew in each.
+        # Collected, because they are few and part of every later plan, which would judge them again each time.
         told = verdicts_of(history, intervals_of(seals)).collect()
         verdicts = tables.constant(self._spark, told, VERDICTS)
         far = in_force(far, verdicts).where(F.col("kind") == REQUEST)
         return far, asks_about(in_force(requests, verdicts), far, since), fences
 
     def _publish(self, lacking: DataFrame, bucket: Bucket, decision: _Decision, judged_to: Mapping[int, int]) -> Seen:
-        """Publish copies of the requests *lacking* one, and say what went wrong."""
+        """Publish copies of the requests *lacking* one, and return the counts."""
         live = decision.live
         reset_bytes = F.when(F.col("condition").isNotNull(), NO_CONDITION_BYTES).otherwise(0)
         copy_bytes = F.length("value") + F.lit(COPY_BYTES + _AROUND_VALUE_BYTES) + reset_bytes
@@ -294,7 +295,7 @@ class Promoter:
             publish(copies_of(ready, decision.known, decision.wall_s), self._settings)
             log.info("published copies of %d requests of seconds %d to %d", count, bucket.first, bucket.last)
             now, took_s = live.now, self._clock.elapsed_s() - decision.elapsed_s
-            # To ask again takes half a second, and nearly always all are due much later.
+            # Another question takes half a second, and nearly always all requests are due much later.
             if first_due <= now + took_s + SKEW_S:
                 now = self._look().now
                 late = ready.where(F.col("second") <= now).count()
@@ -354,7 +355,7 @@ class Promoter:
         return [Closed(*row) for row in rows]
 
     def _landed(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Wait until all below *ends* is in the tables, and return how far they have come."""
+        """Wait until all records below *ends* are in the tables, and return the landed offsets."""
         until_s = self._clock.elapsed_s() + self._wait_s
         while True:
             positions = tables.read_positions(self._spark, self._root, self._topic)
@@ -377,7 +378,7 @@ class Promoter:
         return self._known
 
     def _judged(self, offsets: Mapping[int, int]) -> bool:
-        """Wait until the seals landed of each partition pass its one of *offsets*; False if they do not in time."""
+        """Wait until, in each partition, the landed seals pass its one of *offsets*; False if they do not in time."""
 
         def passed(fences: Mapping[int, int]) -> bool:
             return all(offset < fences.get(number, 0) for number, offset in offsets.items())
@@ -399,7 +400,7 @@ class Promoter:
         log.info("closed seconds %d to %d: workers have %d requests of them", bucket.first, bucket.last, promoted)
 
     def _tell(self, second: int) -> None:
-        """Have workers know up to which *second* all is promoted; what keeps them from it does not stop promotion."""
+        """Tell workers up to which *second* all is promoted. A failure here does not stop promotion."""
         self._metrics.closed.value = second or None
         told, told_s = self._told
         now_s = self._clock.elapsed_s()
@@ -421,5 +422,5 @@ def _counts(frame: DataFrame, *counts: Column) -> Row:
 
 
 def _fences(seals: DataFrame) -> dict[int, int]:
-    """Return of each partition how far the log had been read by the last of *seals*."""
+    """Return by partition the highest offset up to which the log had been read, from *seals*."""
     return {row[0]: row[1] for row in seals.groupBy("partition").agg(F.max("fence")).collect()}

@@ -1,10 +1,10 @@
 """
-What seals tell of what was read, and of each other, against what the lake has.
+Check the lake's records by the counts in the seals, and the seals by each other.
 
-A seal counts all records of the request log below its fence, from some offset on, whatever became of them. What two
-seals that count from the same offset on differ by was read between their fences, and has to be what the lake has there:
-so a request that the lake has lost is missed long before it is due. And each seal names the one before it, so none can
-be taken out of the row, put elsewhere, or be rewritten.
+A seal counts all records of the request log below its fence, from some offset on, with any outcome. If two seals count
+from the same offset, their difference stands for the records between their fences. The lake must have these records, so
+a request that the lake has lost is missed long before it is due. Each seal also names the one before it, so no seal can
+be removed, moved or rewritten.
 """
 
 from collections.abc import Callable
@@ -23,16 +23,16 @@ _UNREADABLE = "\ufffd"
 _RUN = ("partition", "read_from")
 _HAS = ("has", "has_cancels", "has_digest")
 _FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
-# Of a SHA-256 in hexadecimal digits.
+# Shown hexadecimal digits of a SHA-256.
 _SHOWN = 16
 
 
 def digest_of_record() -> Column:
     """
-    Return what a record of `timer-request` counts by, as `core.sums` has it.
+    Return the digest of a record of `timer-request`, as in `core.sums`.
 
-    It has the columns partition int, offset bigint, appended_ms bigint, key binary, value binary and headers
-    array<struct<key string, value binary>>, null of one without any.
+    The record has the columns partition int, offset bigint, appended_ms bigint, key binary, value binary and headers
+    array<struct<key string, value binary>>, null if it has no headers.
     """
     lacks = F.when(F.col("key").isNull(), _NO_KEY).otherwise(0) + F.when(F.col("value").isNull(), _NO_VALUE).otherwise(
         0
@@ -50,15 +50,15 @@ def digest_of_record() -> Column:
 
 def counted_between(seals: DataFrame) -> DataFrame:
     """
-    Return for each complete seal what was read between the fence of the one before it and its own, as they tell.
+    Return for each complete seal the count of the records read between the fence of the seal before it and its own.
 
     Args:
         seals: rows of `seals`.
 
     Returns:
         partition int, read_from bigint, offset bigint (on timer-sealed), last bigint, since bigint and fence bigint
-        (offsets on timer-request, since is included), counted bigint, digest bigint, and of counted near, far and
-        cancels, bigint. Where no seal before it counts from the same offset, since is that one.
+        (offsets on timer-request, since is included), counted bigint, digest bigint, and the parts of counted: near,
+        far and cancels, bigint. If no earlier seal counts from the same offset, since is that offset.
     """
     told = seals.where(F.col("read_from").isNotNull() & F.col("through").isNull()).withColumns(
         {
@@ -85,19 +85,19 @@ def counted_between(seals: DataFrame) -> DataFrame:
 
 def unread(counted: DataFrame, requests: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> DataFrame:
     """
-    Return a finding for each seal that counts other records than the lake has between its fence and the one before it.
+    Return a finding for each seal whose count since the seal before it differs from the lake's records.
 
     Args:
         counted: rows of `counted_between`.
-        requests: partition int, offset bigint, kind string and digest bigint of `requests`. What an earlier version
-            has landed has no digest, and nothing is said of seals that count any of it. A row without one behind a row
-            that has one is another matter.
+        requests: partition int, offset bigint, kind string and digest bigint of `requests`. Rows landed by an earlier
+            version have no digest, and seals that count any of them are not judged. A row without a digest behind a row
+            that has one is judged.
         keep: see `TimeRange`.
 
     Returns:
         kind string (unread), partition int, offset bigint (null), second bigint, detail string.
     """
-    # Seals that count from one offset follow each other without a gap, so the lake is asked for all of them at once.
+    # Seals that count from one offset follow each other without a gap, so one look at the lake covers all of them.
     runs = counted.groupBy("partition", "read_from").agg(
         F.min("since").alias("since"),
         F.max("fence").alias("to"),
@@ -108,18 +108,18 @@ def unread(counted: DataFrame, requests: DataFrame, keep: Callable[[DataFrame], 
     first, behind = runs.agg(F.min("since"), F.max("to")).collect()[0]
     if first is None:
         return _none(counted)
-    # Such that Delta passes over files by what it knows of offsets.
+    # In a form that lets Delta skip files by their offset statistics.
     near = requests.where((F.col("offset") >= first) & (F.col("offset") < behind))
     near = near.withColumnsRenamed({"digest": "has_digest"}).join(runs.select(*_RUN, "since", "to"), "partition")
     near = near.where((F.col("offset") >= F.col("since")) & (F.col("offset") < F.col("to")))
     both = runs.join(_had(near, *_RUN), [*_RUN], "left").fillna(0, ["has", "has_digest"])
     is_known = F.col("unknown_to").isNull() | (F.col("known_from") < F.col("unknown_to"))
-    # All that an earlier version has landed lies before what it has not.
+    # All rows landed by an earlier version lie before the others.
     told_from = F.when(F.col("has_from") < F.col("known_from"), F.col("known_from")).alias("told_from")
     wrong = keep(both.where(_differs() & is_known).select(*_RUN, told_from))
     if wrong.isEmpty():
         return _none(counted)
-    # Which of the seals it is.
+    # Find the seals that differ.
     counted = counted.join(wrong, [*_RUN]).where(F.col("told_from").isNull() | (F.col("since") >= F.col("told_from")))
     marks = counted.select(*_RUN, (F.col("fence") - 1).alias("offset"), "fence").distinct()
     # A row comes before the seal whose fence lies right behind it.
@@ -130,7 +130,7 @@ def unread(counted: DataFrame, requests: DataFrame, keep: Callable[[DataFrame], 
     rows = rows.withColumn("fence", F.first("fence", ignorenulls=True).over(behind_it)).where("is_row")
     has = _had(rows, *_RUN, "fence")
     told = counted.join(has, [*_RUN, "fence"], "left").fillna(0, [*_HAS])
-    # Of several seals with one fence the first one has read what lies below it.
+    # Of several seals with one fence, the first one counts the records below it.
     told = told.withColumns({name: F.when(F.col("since") < F.col("fence"), F.col(name)).otherwise(0) for name in _HAS})
     detail = F.format_string(
         "the seal counts %d records at offsets %d to %d (%d near, %d far, %d cancels), digest %016x; the lake has %d "
@@ -159,10 +159,10 @@ def unread(counted: DataFrame, requests: DataFrame, keep: Callable[[DataFrame], 
 
 def broken_links(seals: DataFrame) -> DataFrame:
     """
-    Return a finding for each seal that does not name the one before it, as it lies in the lake.
+    Return a finding for each seal that does not name the seal before it in the lake.
 
     Args:
-        seals: rows of `seals`; what an earlier version has written or landed names none, and is passed over.
+        seals: rows of `seals`. Seals written or landed by an earlier version name none, and are skipped.
 
     Returns:
         kind string (chain), partition int, offset bigint (null), second bigint, detail string.
@@ -189,12 +189,12 @@ def broken_links(seals: DataFrame) -> DataFrame:
 
 
 def _had(rows: DataFrame, *by: str) -> DataFrame:
-    """Return how many *rows* there are *by* some columns, and their digest."""
+    """Return number and digest of *rows* by the columns *by*."""
     return rows.groupBy(*by).agg(
         F.count(F.lit(1)).alias("has"),
         F.count_if(F.col("kind") == CANCEL).alias("has_cancels"),
         F.min("offset").alias("has_from"),
-        # Without ANSI a bigint wraps around, which is modulo 2^64.
+        # Without ANSI mode a bigint wraps around, which is modulo 2^64.
         F.sum("has_digest").alias("has_digest"),
         F.min(F.when(F.col("has_digest").isNotNull(), F.col("offset"))).alias("known_from"),
         F.max(F.when(F.col("has_digest").isNull(), F.col("offset"))).alias("unknown_to"),

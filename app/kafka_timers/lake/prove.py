@@ -1,7 +1,7 @@
 """
-What became of the timer of an id, as a proof: gathered from the lake, and checked before it is handed out.
+Prove the outcome of the timer of an id: gather the proof from the lake, and check it before it is returned.
 
-The lake only says where to look. What a proof shows is shown by the seals, and one that does not hold is not written.
+The lake only says where to look. The seals make the proof, and a proof that does not hold is not written.
 """
 
 from typing import Any
@@ -27,17 +27,17 @@ __all__ = ["proof_of"]
 
 def proof_of(spark: SparkSession, settings: LakeSettings, timer_id: str, offset: int | None = None) -> dict[str, Any]:
     """
-    Return a proof of what became of a timer, see `core.proofs`.
+    Return a proof of a timer's outcome, see `core.proofs`.
 
     Args:
-        spark: the session.
-        settings: say where the lake is.
-        timer_id: of the timer.
-        offset: of its request on `timer-request`; None is the last one of the id.
+        spark: session to use.
+        settings: settings with the lake.
+        timer_id: id of the timer.
+        offset: offset of its request on `timer-request`; None for the last one of the id.
 
     Raises:
-        LakeError: there is no such request, or the lake cannot show what became of it.
-        ProofError: what the lake has does not fit to what the seals say.
+        LakeError: there is no such request, or the lake cannot show its outcome.
+        ProofError: the lake's rows contradict the seals.
     """
     return _Gathering(spark, settings, timer_id).proof(offset)
 
@@ -56,7 +56,7 @@ class _Gathering:
         self._all_seals = seals.where(F.col("partition") == number)
         self._seals = self._all_seals.where(F.col("digests") == VERSION)
         self._complete = self._seals.where(F.col("through").isNull() & F.col("read_from").isNotNull())
-        # Those that the proof has, by their offset on timer-sealed, and the hashes of all seals of their days.
+        # The seals of the proof by their offset on timer-sealed, and the hashes of all seals of their days.
         self._shown: dict[int, Row] = {}
         self._days: dict[str, dict[int, bytes | None]] = {}
         self._outcomes: dict[int, Row] = {}
@@ -80,7 +80,7 @@ class _Gathering:
         verified(document)
         return document
 
-    # --- what it is about --------------------------------------------------------------------------------------------
+    # --- records and seals -------------------------------------------------------------------------------------------
 
     def _request(self, offset: int | None) -> Row:
         own = self._requests.where((F.col("timer_id") == self._timer_id) & (F.col("kind") == REQUEST))
@@ -93,16 +93,16 @@ class _Gathering:
         return found
 
     def _copy_of(self, request: Row) -> Row | None:
-        """Return the copy that workers have taken, if any has come back from the lake."""
+        """Return the copy that workers have taken; None if none has come back from the lake."""
         copies = self._requests.where((F.col("kind") == COPY) & (F.col("original") == request["offset"]))
         return copies.orderBy("offset").first()
 
     def _covering(self, request: Row, at: int) -> tuple[list[Row], list[int]]:
         """
-        Return the seals that tell whether *request* fired, and the offsets of what fired by them.
+        Return the seals that show whether *request* fired, and the offsets of the requests that fired by them.
 
-        These are the seal before the first one that covers what lies at offset *at*, and that one, behind its slices;
-        or the last seal, which does not cover it.
+        These are the first seal that covers the offset *at*, its slices, and the seal before them. If no seal covers
+        it, they are the last seal only.
         """
         due_ms = request["second"] * 1000 + request["millis"]
         covers = (ends_ms() > due_ms) & (F.col("fence") > at)
@@ -122,7 +122,7 @@ class _Gathering:
         return covering, [at for at, row in self._outcomes.items() if row["taken_by"] is None and not row["reason"]]
 
     def _outcomes_in(self, seal: Row) -> dict[int, Row]:
-        """Return by offset what came of the requests that *seal* covers first."""
+        """Return the outcomes of the requests that *seal* covers first, by offset."""
         with time_range_of(self._spark, self._settings, seal["first"], seal["last"]) as within:
             rows = within.outcomes().where(
                 (F.col("partition") == self._number)
@@ -132,16 +132,16 @@ class _Gathering:
             return {row["offset"]: row for row in rows.select("offset", "reason", "taken_by").collect()}
 
     def _taker(self, request: Row) -> Row | None:
-        """Return the record that took *request* back, if one has."""
+        """Return the record that withdrew *request*, if there is one."""
         outcome = self._outcomes.get(request["offset"])
         if outcome is None or outcome["taken_by"] is None:
             return None
         return self._requests.where(F.col("offset") == outcome["taken_by"]).first()
 
-    # --- how it is shown ---------------------------------------------------------------------------------------------
+    # --- parts of the proof ------------------------------------------------------------------------------------------
 
     def _show(self, seal: Row) -> Row:
-        """Have the proof show *seal*."""
+        """Add *seal* to the proof."""
         if seal["value"] is None:
             raise LakeError("the seals were landed by an earlier version, which kept no bytes of them")
         return self._shown.setdefault(seal["offset"], seal)
@@ -178,7 +178,7 @@ class _Gathering:
         )
 
     def _content_of(self, record: Row) -> tuple[bytes | None, bytes | None]:
-        """Return key and value of *record*; the lake keeps no value of a copy, which has the bytes of its original."""
+        """Return key and value of *record*. The lake keeps no value of a copy; it is made from the original's bytes."""
         key, value = (record[name] and bytes(record[name]) for name in ("key", "value"))
         if record["kind"] != COPY:
             return key, value
@@ -190,7 +190,7 @@ class _Gathering:
         return Link(bytes(seal["value"]), seal["day"], self._place(seal))
 
     def _place(self, seal: Row) -> Place | None:
-        """Return the place of *seal* in the tree of its day; None while the day goes on."""
+        """Return the place of *seal* in the tree of its day; None until the day is over."""
         day = seal["day"]
         if day not in self._days:
             rows = hashes_of(self._all_seals.where(F.col("day") == day)).collect()

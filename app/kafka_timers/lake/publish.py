@@ -1,8 +1,8 @@
 """
-The chain of seals, published: a line for each partition and day, to be kept where nobody may write who may write seals.
+Publish the chain of seals: one line for each partition and day. Keep it where no writer of seals may write.
 
 A day of a partition is published when a later one has begun in the lake, so nothing is added to it. The line has the
-root of the tree over the day's seals, so whatever is changed in any of them afterwards gives another line.
+root of the tree over the day's seals, so a later change of any of them gives another line.
 """
 
 from collections.abc import Collection, Iterator
@@ -25,12 +25,12 @@ def published_days(
     spark: SparkSession, settings: LakeSettings, known: Collection[tuple[int, str]]
 ) -> Iterator[PublishedDay]:
     """
-    Yield what is to be published of the lake at *settings*, day by day.
+    Yield the lines to publish of the lake at *settings*, day by day.
 
     Args:
-        spark: the session.
-        settings: say where the lake is.
-        known: partitions and days that are left out.
+        spark: session to use.
+        settings: settings with the lake.
+        known: partitions and days to leave out.
 
     Raises:
         LakeError: an earlier version has landed some of the seals, without their bytes.
@@ -39,7 +39,7 @@ def published_days(
     newest = seals.groupBy("partition").agg(F.max("day").alias("newest"))
     ended = seals.join(F.broadcast(newest), "partition").where(F.col("day") < F.col("newest"))
     there = ended.select("day", "partition").distinct().orderBy("day", "partition").collect()
-    # What is known is not read again: the table may be that of years.
+    # Known days are not read again, because the table may cover years.
     lacking = [(day, number) for day, number in there if (number, day) not in known]
     for day, numbers in groupby(lacking, key=lambda each: each[0]):
         is_wanted = (F.col("day") == day) & F.col("partition").isin([number for _, number in numbers])
@@ -56,10 +56,10 @@ def published_days(
 
 def hashes_of(seals: DataFrame) -> DataFrame:
     """
-    Return partition, offset and hash (SHA-256 of the value, null where it was not landed) of *seals*, in their order.
+    Return partition, offset and hash (SHA-256 of the value, null if it was not landed) of *seals*, in their order.
 
     Args:
-        seals: rows of `seals`; one that is there twice counts once.
+        seals: rows of `seals`; a duplicate counts once.
     """
     hashed = F.unhex(F.sha2("value", 256)).alias("hash")
     place = ["partition", "offset"]

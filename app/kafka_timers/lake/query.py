@@ -1,15 +1,15 @@
 """
-What the lake knows, in SQL: all timers that wait, have fired or were withdrawn; and asking for many at once.
+Query the lake in SQL: all timers that are pending, have fired or were withdrawn; and change many timers at once.
 
     requests, seals, rejected, positions, buckets, audit_seconds, audit_findings
-                the tables, with the time of their seconds
-    pending     requests that wait, as far as has been landed: see `pending.pending`
+                the tables, with timestamps of their seconds
+    pending     pending requests, as far as has been landed: see `pending.pending`
     fired       requests whose callbacks are out
-    cancelled   requests that were withdrawn in time, and by what
+    cancelled   requests that were withdrawn in time, and the records that withdrew them
     ignored     requests and cancels whose condition did not hold
-    lateness    how late callbacks were at most, by topic and hour
+    lateness    upper bounds of the lateness of callbacks, by topic and hour
 
-All of them are views of the session; nothing is written but what `lake cancel` and `lake move` are asked to publish.
+All of them are views of the session. Only `lake cancel` and `lake move` write: they publish records.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ _ID = ("partition", "timer_id")
 _TIMER = (*_NAME, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
 
 
-# Of other tables: timestamps, and the seconds that they are.
+# Columns of other tables: timestamps, and the seconds that they come from.
 _MOMENTS = {
     POSITIONS: {"landed_at": "landed_s"},
     BUCKETS: {"first_at": "first", "last_at": "last", "closed_at": "closed_s"},
@@ -81,10 +81,10 @@ _MOMENTS = {
 
 def open_views(spark: SparkSession, settings: LakeSettings) -> list[str]:
     """
-    Make the views, temporary ones of *spark*, over what is landed when they are asked.
+    Create temporary views of *spark*. They show the rows that are landed at the time of each query.
 
     Returns:
-        their names.
+        names of the views.
     """
     root = tables.root_of(settings)
     requests, seals, rejected = (tables.read(spark, root, table) for table in (REQUESTS, SEALS, REJECTED))
@@ -123,14 +123,14 @@ def open_views(spark: SparkSession, settings: LakeSettings) -> list[str]:
 
 def waiting(pending: DataFrame) -> DataFrame:
     """
-    Return the requests that wait.
+    Return the pending requests.
 
     Args:
-        pending: rows of `pending.pending`, and `CARRIED`.
+        pending: rows of `pending.pending`, with the columns `CARRIED`.
 
     Returns:
         partition int, offset bigint, appended_at timestamp, second bigint, due_at timestamp, millis int, topic string,
-        timer_id string, far boolean: whether it is left to the lake until it is promoted, and those that
+        timer_id string, far boolean: whether it is left to the lake until it is promoted, and the columns that
         `with_contents` adds.
     """
     return with_contents(_timers(pending)).select(*_TIMER, *CONTENTS)
@@ -141,13 +141,13 @@ def fired(outcomes: DataFrame) -> DataFrame:
     Return the requests whose callbacks are out.
 
     Args:
-        outcomes: rows of `outcomes.outcomes_of`, and `CARRIED`.
+        outcomes: rows of `outcomes.outcomes_of`, with the columns `CARRIED`.
 
     Returns:
         The columns of `waiting`, and sealed_in bigint: the second in which it fired, sealed_at timestamp: the same,
-        late boolean: whether it was read after its own second had been looked at, late_at_most_ms bigint: from when it
-        could fire at the earliest to the append of its seal, by the broker's clock; a seal is written when its
-        callbacks are.
+        late boolean: whether it was read after its own second had been scanned, late_at_most_ms bigint: time from its
+        earliest possible firing to the append of its seal, by the broker's clock. The seal is written together with its
+        callbacks.
     """
     out = fires(outcomes).where(F.col("reason").isNull())
     sealed_at = F.timestamp_seconds("sealed_in").alias("sealed_at")
@@ -157,13 +157,13 @@ def fired(outcomes: DataFrame) -> DataFrame:
 
 def lateness(fired: DataFrame) -> DataFrame:
     """
-    Return how late callbacks were at most.
+    Return upper bounds of the lateness of callbacks.
 
     Args:
         fired: rows of `fired`.
 
     Returns:
-        topic string, hour timestamp (of the second in which they fired), callbacks bigint, and of late_at_most_ms:
+        topic string, hour timestamp (of the second in which they fired), callbacks bigint, and from late_at_most_ms:
         p50_ms bigint, p99_ms bigint, max_ms bigint.
     """
     late = F.col("late_at_most_ms")
@@ -180,13 +180,13 @@ def cancelled(outcomes: DataFrame, requests: DataFrame) -> DataFrame:
     Return the requests that were withdrawn in time.
 
     Args:
-        outcomes: rows of `outcomes.outcomes_of`, and `CARRIED`.
+        outcomes: rows of `outcomes.outcomes_of`, with the columns `CARRIED`.
         requests: all rows of `requests`.
 
     Returns:
-        The columns of `waiting` but far, and of the record that withdrew it: taken_by bigint, its offset, taken_kind
-        string, cancel or request, taken_at timestamp, its append, taken_asked_by string: who asked for it, as the
-        record's header says, which is whatever was written there.
+        The columns of `waiting` except far, and of the record that withdrew it: taken_by bigint, its offset, taken_kind
+        string, cancel or request, taken_at timestamp, its append, taken_asked_by string: the requester's name in the
+        record's header, which is not verified.
     """
     by = requests.select(
         "partition",
@@ -210,7 +210,7 @@ def ignored(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
         verdicts: rows of `conditions.verdicts_of`.
 
     Returns:
-        The columns of `waiting` but far, and kind string: request or cancel, condition string.
+        The columns of `waiting` except far, and kind string: request or cancel, condition string.
     """
     said = verdicts.where(F.col("verdict") == IGNORED).select(*_NAME)
     return with_contents(_timers(requests.join(said, [*_NAME]))).select(*_TIMER[:-1], "kind", "condition", *CONTENTS)
@@ -218,13 +218,13 @@ def ignored(requests: DataFrame, verdicts: DataFrame) -> DataFrame:
 
 def select(spark: SparkSession, query: str) -> DataFrame:
     """
-    Return what a SELECT of SQL finds in the views.
+    Return the result of a SQL SELECT over the views.
 
     Raises:
-        LakeError: *query* is not a single SELECT, or names what is not there.
+        LakeError: *query* is not a single SELECT, or names a missing table or column.
     """
     try:
-        # Only what selects has a place in brackets, so nothing else can be asked for. A comment ends with its line.
+        # Only a SELECT may stand in brackets, so nothing else can run. The line break ends a comment.
         return spark.sql(f"SELECT * FROM (\n{query}\n)")  # noqa: S608  # it is the user's own
     except PySparkException as error:
         raise LakeError(
@@ -235,19 +235,19 @@ def select(spark: SparkSession, query: str) -> DataFrame:
 
 def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
     """
-    Return those who wait and are meant by a condition, and what stands against withdrawing them.
+    Return the pending timers that fulfil a condition, each with the reason if it cannot be withdrawn.
 
     Args:
         timers: rows of `waiting`.
-        requests: all rows of `requests` but what was ignored.
-        where: a condition of SQL over their columns.
+        requests: all rows of `requests` except ignored ones.
+        where: a SQL condition over the columns of *timers*.
 
     Returns:
-        The columns of `waiting`, value binary and condition string of the request, and against string: null when it can
-        be withdrawn.
+        The columns of `waiting`, value binary and condition string of the request, and against string: the reason that
+        it cannot be withdrawn, or null.
 
     Raises:
-        LakeError: *where* is no such condition.
+        LakeError: *where* is not such a condition.
     """
     try:
         meant = timers.where(where)
@@ -259,7 +259,7 @@ def chosen(timers: DataFrame, requests: DataFrame, where: str) -> DataFrame:
     of_id = requests.where((F.col("kind") == REQUEST) & F.col("timer_id").isNotNull())
     last = of_id.groupBy(*_ID).agg(F.max("offset").alias("last"))
     against = F.when(F.col("timer_id").isNull(), "it has no timer id").when(
-        # What is published means the last request of the id.
+        # A published record applies to the last request of the id.
         F.col("last") > F.col("offset"),
         "a later request of its id came when it was due already",
     )
@@ -289,23 +289,23 @@ def cancels_of(timers: DataFrame) -> DataFrame:
 
 def moves_of(timers: DataFrame, second: Column) -> DataFrame:
     """
-    Return requests that take the place of *timers*, the same but for their second, as records for `timer-request`.
+    Return requests that replace *timers*, the same except for their second, as records for `timer-request`.
 
     Args:
         timers: rows of `chosen`.
-        second: when they are to be due, bigint.
+        second: new due second, bigint.
 
     Returns:
         partition int, key binary, value binary.
     """
-    # The condition of the request was judged when it was read: with IF_ABSENT the move would mean nothing.
+    # The condition of the request was judged when it was read. With IF_ABSENT the move would not count.
     value = F.concat("value", no_condition())
     return timers.select("partition", second.cast("string").cast("binary").alias("key"), value.alias("value"))
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     """
-    Return the rows of *frame* by the names of their columns, times as text: Python's would be those of its own zone.
+    Return the rows of *frame* as dicts. Times are text, because Python's would be in its own time zone.
 
     Raises:
         LakeError: Spark cannot compute it.
@@ -313,7 +313,7 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
     names: list[str] = []
     for name in frame.columns:
         names.append(name if name not in names else f"{name}_{len(names) + 1}")
-    # By numbers, which need no quotes and are never the same.
+    # Renamed to numbers, which need no quotes and are unique.
     numbered = frame.toDF(*map(str, range(len(names))))
     texts = [F.col(at).cast("string") if kind.startswith("timestamp") else F.col(at) for at, kind in numbered.dtypes]
     try:
@@ -325,26 +325,26 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 class Bulk:
     """
-    Many pending timers that are asked about at once, as they are in the lake when this is opened.
+    Many pending timers to change at once, as they are in the lake when this is entered.
 
     Attributes:
-        count: of those that can be withdrawn.
-        first: when the first of these is due, as text.
-        last: when the last of them is.
-        against: how many cannot, by the reason.
+        count: number of timers that can be withdrawn.
+        first: time at which the first of these is due, as text.
+        last: time at which the last of them is due.
+        against: number of timers that cannot be withdrawn, by the reason.
     """
 
     def __init__(self, spark: SparkSession, settings: LakeSettings, where: str) -> None:
         open_views(spark, settings)
         self._settings = settings
-        # Kept, so that what was looked at is what is asked for.
+        # Cached, so that the timers that were shown are the ones that change.
         requests = spark.table("requests").join(spark.table("ignored").select(*_NAME), [*_NAME], "left_anti")
         self._meant = chosen(spark.table("pending"), requests, where).persist()
         self._timers = self._meant.where(F.col("against").isNull())
 
     def __enter__(self) -> Self:
         """
-        Look them up.
+        Look the timers up.
 
         Raises:
             LakeError: the lake cannot be read, or was made from another topic.
@@ -364,23 +364,23 @@ class Bulk:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let them go."""
+        """Release the rows."""
         self._meant.unpersist()
 
     def sample(self, rows: int) -> list[dict[str, Any]]:
-        """Return the first of them."""
+        """Return the first timers that can be withdrawn."""
         return rows_of(self._timers.select(*_TIMER).orderBy("second", *_NAME).limit(rows))
 
     def cancel(self) -> None:
-        """Have them cancelled."""
+        """Publish cancels of the timers."""
         publish(cancels_of(self._timers), self._settings)
 
     def move(self, to_s: int | None, by_s: int | None) -> None:
         """
-        Have them fire in second *to_s*, or *by_s* seconds later than they would.
+        Publish moves of the timers, to second *to_s* or by *by_s* seconds.
 
         Raises:
-            LakeError: a second would be none that a timer can have.
+            LakeError: no timer can have one of the new seconds.
         """
         second = F.lit(to_s).cast("bigint") if by_s is None else F.col("second") + F.lit(by_s)
         refused = self._timers.where(~second.between(1, SECOND_LIMIT - 1)).count()

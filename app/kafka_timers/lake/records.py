@@ -1,8 +1,8 @@
 """
-Records of Kafka → rows of the tables, a record each.
+Turn records of Kafka into rows of the tables, one row for each record.
 
-What a record on `timer-request` asks for is judged by the worker's own code, so what no worker takes for a timer is
-none here either. A whole batch is judged at once when nothing in it is unusual; that it makes no difference is held by
+The worker's own code judges the records on `timer-request`, so a record that no worker takes for a timer is none here
+either. A whole batch is judged at once if all its records are usual; the result is the same. Held by
 test_batches_are_judged_as_their_records_are.
 """
 
@@ -45,7 +45,7 @@ __all__ = ["altered_seals", "rejected_of", "requests_of", "seals_of"]
 
 log = logging.getLogger(__name__)
 
-# Beside the columns of `seals`: the folder in which a row belongs.
+# In addition to the columns of `seals`: the folder that a row belongs in.
 _DAY_OF_LAST = "day_of_last"
 
 
@@ -54,9 +54,9 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
     Return the rows of `requests` for records of timer-request.
 
     Args:
-        records: as Spark's Kafka source has them: key binary, value binary, partition int, offset bigint, timestamp and
-            headers array<struct<key string, value binary>>.
-        partitions: of timer-request, by which workers judge where a timer id belongs.
+        records: records from Spark's Kafka source: key binary, value binary, partition int, offset bigint, timestamp
+            and headers array<struct<key string, value binary>>.
+        partitions: number of partitions of timer-request, by which workers judge the partition of a timer id.
 
     Returns:
         the columns of `requests`.
@@ -73,10 +73,10 @@ def requests_of(records: DataFrame, partitions: int) -> DataFrame:
 
 def seals_of(records: DataFrame) -> DataFrame:
     """
-    Return the rows of `seals` for records of timer-sealed; what is no seal is skipped and logged, as workers do.
+    Return the rows of `seals` for records of timer-sealed. Other records are skipped and logged, as workers do.
 
     Args:
-        records: as Spark's Kafka source has them: value binary, partition int, offset bigint and timestamp.
+        records: records from Spark's Kafka source: value binary, partition int, offset bigint and timestamp.
 
     Returns:
         the columns of `seals`.
@@ -88,13 +88,13 @@ def seals_of(records: DataFrame) -> DataFrame:
 
 def altered_seals(seals: DataFrame) -> DataFrame:
     """
-    Return the rows of `seals` that do not say what their value does.
+    Return the rows of `seals` that contradict their value.
 
     Args:
-        seals: rows of `seals`; what an earlier version has landed has neither value nor `digests`, and is passed over.
+        seals: rows of `seals`. Rows landed by an earlier version have neither value nor `digests`, and are skipped.
 
     Returns:
-        partition int, offset bigint, last bigint, and names string: of the columns, comma separated.
+        partition int, offset bigint, last bigint, and names string: the wrong columns, comma separated.
     """
     names = "partition int, offset bigint, last bigint, names string"
     judged = seals.where(F.col("value").isNotNull() | F.col("digests").isNotNull())
@@ -106,20 +106,20 @@ def rejected_of(records: DataFrame, requests: str) -> DataFrame:
     Return the rows of `rejected` for records of timer-rejected.
 
     Args:
-        records: as Spark's Kafka source has them: headers array<struct<key string, value binary>>, partition int,
+        records: records from Spark's Kafka source: headers array<struct<key string, value binary>>, partition int,
             offset bigint and timestamp.
         requests: name of timer-request.
 
     Returns:
-        the columns of `rejected`; null is what no header says.
+        the columns of `rejected`; a column is null if its header is missing.
     """
 
     def header(name: str) -> Column:
-        # Of several of one name the first one counts. Whoever else writes to the topic may write what is no text.
+        # The first header of a name counts. Another writer to the topic may have written bytes that are not text.
         values = F.filter("headers", lambda each: each["key"] == f"timer-rejected-{name}")
         return F.make_valid_utf8(F.try_element_at(values, F.lit(1))["value"].cast("string"))
 
-    # Of what a door took in and could not be a callback in its second, the request that the door had made counts.
+    # If a request that a door made was refused when it was due, that request counts as the source.
     made = header("request")
 
     def place(name: str, part: int) -> Column:
@@ -146,7 +146,7 @@ def _appended_ms() -> Column:
 
 
 def _told(table: Table) -> list[Any]:
-    # What a table is partitioned by follows from the rest, and is said in Spark.
+    # The columns that a table is partitioned by follow from the others, and are computed in Spark.
     return [column for column in table.columns if column.name not in table.partitioned_by]
 
 
@@ -154,7 +154,7 @@ def _told(table: Table) -> list[Any]:
 
 
 class _Asked(NamedTuple):
-    """A record as `judged` takes it."""
+    """A record in the form that `judged` takes."""
 
     key: bytes | None
     value: bytes | None
@@ -163,7 +163,7 @@ class _Asked(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """What follows from key and value: columns of `requests` in their order."""
+    """The columns of `requests` that follow from key and value, in their order."""
 
     kind: str
     second: int | None = None
@@ -207,7 +207,7 @@ def judged_one_by_one(batch: pa.RecordBatch, partitions: int) -> list[pa.Array]:
 
 
 def judged_at_once(batch: pa.RecordBatch, partitions: int) -> list[pa.Array] | None:
-    """Return what `judged_one_by_one` does if nothing is unusual in *batch*, else None: more than twice as fast."""
+    """Return the same as `judged_one_by_one`, more than twice as fast; None if *batch* has an unusual record."""
     key, value, number = (batch[name] for name in ("key", "value", "partition"))
     if key.null_count or value.null_count or len(number.unique()) != 1:
         return None
@@ -311,7 +311,7 @@ def _altered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) -> dict[str, Any] | None:
     try:
-        # No bytes at all would parse, as a seal of second 0.
+        # An empty value would parse, as a seal of second 0.
         seal = sealed_from(value or b"\0", partition=partition, offset=offset)
     except WireError as error:
         log.warning("skipped: %s", error)
@@ -319,7 +319,7 @@ def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) 
     row = {field.name: getattr(seal, field.name) for field in seal.DESCRIPTOR.fields}
     row["digest"] = signed(seal.fired_digest if seal.digests else seal.digest)
     row["previous"], row["value"] = seal.previous or None, value
-    # What digests of a later version are made of is not known here.
+    # The input of digests of a later version is not known here.
     read = ReadSums.of(seal)
     row["read_from"] = read and read.since
     for name in ("near", "far", "cancels"):

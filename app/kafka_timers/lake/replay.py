@@ -1,4 +1,4 @@
-"""A past time range fired again, on paper: as it was, to compare with what was sealed, or with other settings."""
+"""Fire a past time range again, on paper: as it was, to compare it with the seals, or with other settings."""
 
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
@@ -17,11 +17,11 @@ _SHARES = {"late_p50_s": 0.5, "late_p99_s": 0.99, "late_max_s": 1.0}
 
 def replayed(spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None) -> list[Row]:
     """
-    Return for each partition what fires in a time range beside what was sealed.
+    Return for each partition the timers that fire in a time range, beside the seals.
 
     Args:
-        spark: the session.
-        settings: say where the lake is.
+        spark: session to use.
+        settings: settings with the lake.
         first: see `time_range_of`.
         last: see `time_range_of`.
 
@@ -46,10 +46,10 @@ def with_horizon(
     spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None, horizon_s: int
 ) -> list[Row]:
     """
-    Return how many of the timers that fired in a time range would have been left to the lake with another horizon.
+    Return the number of timers fired in a time range that another horizon would have left to the lake.
 
     Returns:
-        partition, fired, far (of them).
+        partition, fired, far (number of these that would have been left to the lake).
     """
     far = F.count_if(waits_longer(F.lit(horizon_s))).alias("far")
     with time_range_of(spark, settings, first, last) as within:
@@ -61,16 +61,16 @@ def with_fewer_ticks(
     spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None, every_s: int
 ) -> list[Row]:
     """
-    Return how late the timers of a time range would have been with fewer ticks, each read at once.
+    Return the lateness that the timers of a time range would have had with fewer ticks, each read at once.
 
     Returns:
-        partition, ticks, fired, most (in one tick), and from a timer's second, or its append if that was later, to its
-        tick in seconds: late_p50_s, late_p99_s, late_max_s.
+        partition, ticks, fired, most (in one tick), and late_p50_s, late_p99_s, late_max_s: seconds from a timer's
+        second, or its append if that was later, to its tick.
     """
     with time_range_of(spark, settings, first, last) as within:
         known = within.requests.where(F.col("kind") == REQUEST)
         intervals = synthetic_intervals(known.select(*_REQUEST, "appended_ms"), within.first, within.last, every_s)
-        # Without a horizon: what is far is taken to be there in good time.
+        # Without a horizon: far requests count as promoted in good time.
         fired = fires(outcomes_of(within.requests, intervals, within.rejected, 0, within.keep))
         fired = fired.where(F.col("second").between(within.first, within.last) & F.col("reason").isNull())
         fired = fired.select("partition", "sealed_in", (F.col("sealed_in") - due_ms() / 1000).alias("late_s"))
@@ -86,7 +86,7 @@ def with_fewer_ticks(
 
 def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int) -> DataFrame:
     """
-    Return sealed intervals as if there had been a tick every *every_s* seconds only, each read at once.
+    Return the sealed intervals that ticks at every *every_s* seconds would give, each read at once.
 
     Args:
         requests: partition, offset and appended_ms of all records of `requests` in a time range.
@@ -95,7 +95,7 @@ def synthetic_intervals(requests: DataFrame, first: int, last: int, every_s: int
         every_s: seconds between ticks.
 
     Returns:
-        The columns of `intervals_of`, up to the multiples of *every_s*; their fences pass what was appended before.
+        The columns of `intervals_of`, up to the multiples of *every_s*. Each fence passes all earlier records.
     """
     tick = (F.floor(F.col("appended_ms") / 1000 / every_s) + 1) * every_s
     before = Window.partitionBy("partition").orderBy("end_ms")

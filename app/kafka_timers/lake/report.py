@@ -1,4 +1,4 @@
-"""What the lake's jobs have found out, for people: on a terminal, and an audit also as a page that stands alone."""
+"""Show the results of the lake's jobs: on a terminal, and for an audit also as a page that needs no other file."""
 
 import dataclasses
 import hashlib
@@ -35,15 +35,15 @@ _ROWS = ("findings", "lateness", "course", "found")
 
 
 def moment(second: int) -> str:
-    """Return *second* as people read it, in UTC."""
+    """Return *second* as text for people, in UTC."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def document(told: Audit) -> dict[str, Any]:
     """
-    Return *told* as JSON, with `sha256`: the digest of all else in it.
+    Return *told* as JSON, with its digest as `sha256`.
 
-    That is of the document without it, as JSON with sorted keys and without spaces, in UTF-8.
+    The digest covers the document without `sha256`, as JSON with sorted keys and without spaces, in UTF-8.
     """
     lists = {name: [row.asDict() for row in getattr(told, name) or ()] for name in _ROWS}
     plain = {each.name: getattr(told, each.name) for each in dataclasses.fields(told)} | lists
@@ -88,7 +88,7 @@ def printed(told: Audit) -> Group:
 
 
 def printed_rows(rows: Sequence[Row]) -> Table:
-    """Return *rows* for a terminal, a column for each of theirs."""
+    """Return *rows* as a table for a terminal, with one column for each of theirs."""
     table = _table(*(name.replace("_", "\n") for name in rows[0].asDict()))
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
@@ -104,7 +104,7 @@ def printed_forecast(told: Forecast) -> Group:
     steps = _table("from, UTC", "timers", "")
     most = max(row["timers"] for row in told.steps)
     for row in told.steps:
-        # At least a cell: what is there shows.
+        # At least one cell, so that every step with timers shows.
         steps.add_row(moment(row["at"]), f"{row['timers']:,}", "█" * max(1, row["timers"] * _BAR_CELLS // most))
     steps.columns[-1].justify = "left"
     topics = _table("topic", "timers")
@@ -163,7 +163,7 @@ def _figures(told: Audit) -> Sequence[tuple[str, str]]:
 
 
 def _named(told: Audit) -> Sequence[tuple[str, str]]:
-    """Return what names the instance and the result."""
+    """Return names and values that identify the instance and the result."""
     return [
         ("topic prefix", told.prefix or "none"),
         ("Kafka cluster", told.cluster or "unknown: no broker answered"),
@@ -206,7 +206,7 @@ def _plots(told: Audit) -> Sequence[Figure]:
         drawn.append(figure)
 
     figure, axes = plots.over_time("Lateness, as sealed", "ms")
-    # Where nothing fired there is no lateness, and so a gap. The wider line stays visible below the other one.
+    # Where nothing fired there is no lateness, so the line has a gap. The wider line shows below the other one.
     fired = {row["at"]: row for row in told.course if row["fired"]}
     every = range(told.first, told.last + 1, told.step_s)
     for name, label, color, width in (
@@ -241,7 +241,7 @@ def _plots(told: Audit) -> Sequence[Figure]:
 
 def _draw_lateness(axes: Axes, lateness: Sequence[Row]) -> None:
     names = [row["topic"] + (" *" if row["by_worker"] else "") for row in lateness]
-    # A ring around a dot around a line: of those that lie on each other all are seen.
+    # A ring around a dot around a line, so that all of them show when they coincide.
     styles: list[tuple[str, dict[str, Any]]] = [
         ("max", {"marker": "o", "markersize": 11, "markerfacecolor": "none", "color": plots.RED}),
         ("p99", {"marker": "o", "markersize": 6, "color": plots.BLUE}),

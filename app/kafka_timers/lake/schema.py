@@ -1,23 +1,23 @@
 """
-The lake's tables: where each lies, its columns in order, their types and units.
+The lake's tables: the folder of each, its columns in order, their types and units.
 
-All are Delta tables below one root. Every row of `requests`, `seals` and `rejected` is one record of Kafka, appended
-once and never changed, but for what `lake forget` deletes; (partition, offset) names it.
+All are Delta tables below one root. Every row of `requests`, `seals` and `rejected` is one record of Kafka, named by
+(partition, offset). It is appended once, and only `lake forget` changes it.
 
-A table that an earlier version has made gets the columns that it lacks when it is next written to; such columns are
-null in its rows. Of a seal the offsets that it names as ignored are left out: they follow from the rest.
+When a table made by an earlier version is next written to, it gets the missing columns. These are null in its old rows.
+The offsets that a seal names as ignored are left out, because they follow from the other columns.
 
     root/requests       each record of timer-request            partitioned by delay, due
     root/seals          each record of timer-sealed             partitioned by day
     root/rejected       each record of timer-rejected           partitioned by day
-    root/positions      how far a landing had come, per batch
+    root/positions      landed offsets, per batch
     root/buckets        buckets of seconds that are promoted
-    root/audit_seconds  what each audit said of each seal   partitioned by day
-    root/audit_findings what each audit found wrong
+    root/audit_seconds  each audit's result for each seal       partitioned by day
+    root/audit_findings findings of each audit
     root/_land          checkpoint of the landing
 
-Requests lie in a partition by how long they wait, and in it by the time they are due, the coarser the longer: as the
-wheels of Kafka's hierarchical timing wheel. Both follow from the record alone, whatever horizon is set.
+Requests lie in a partition by their waiting time, and within it by their due time. The longer they wait, the coarser is
+the due time, as in Kafka's hierarchical timing wheel. Both follow from the record alone, with any horizon.
 
     delay    seconds from append to due    due
     1h       up to 3,600                   day, as 2030-01-31
@@ -25,7 +25,7 @@ wheels of Kafka's hierarchical timing wheel. Both follow from the record alone, 
     32d      up to 32 days                 day
     1y       up to 366 days                month, as 2030-01
     more     more                          year, as 2030
-    copy     of a copy, any                day
+    copy     any, for a copy               day
     none     not a timer                   day of the append
 """
 
@@ -71,11 +71,11 @@ __all__ = [
 
 # Values of the column `kind` of `requests`.
 REQUEST, CANCEL, COPY, REFUSED = "request", "cancel", "copy", "refused"
-# What `condition` says of a request that was sent on from another partition, and has none.
+# Value of `condition` for a request that was sent on from another partition and has no condition.
 FORWARDED = "FORWARDED"
 
 _DAY_S = 86_400
-# The longest delay of each partition but the last, in seconds.
+# The longest delay of each partition except the last, in seconds.
 DELAYS_S = {"1h": 3_600, "1d": _DAY_S, "32d": 32 * _DAY_S, "1y": 366 * _DAY_S}
 
 
@@ -95,9 +95,9 @@ class Table:
 
     Attributes:
         name: the folder below the root.
-        columns: in order, with what each means as its comment.
+        columns: columns in order, each with its meaning as its comment.
         partitioned_by: columns whose values are folders.
-        skipped_by: columns of which Delta keeps the bounds for each file, and so passes files over; of all if empty.
+        skipped_by: columns whose bounds Delta keeps for each file, so that it can skip files; empty for all columns.
     """
 
     name: str
@@ -108,14 +108,14 @@ class Table:
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
-# What few requests and cancels ask for.
+# Settings that only few requests and cancels have.
 ASKS = StructType(
     [
-        # Of the callback's topic: the partition, or else murmur2 of the key that gives it in place of the callback's.
+        # The partition of the callback's topic, or else murmur2 of a key that replaces the callback's in choosing it.
         StructField("partition", IntegerType()),
         StructField("hashed", IntegerType()),
         StructField("tombstone_topic", StringType()),
-        # What that record counts as, like `callback`.
+        # The hash of the tombstone, like `callback`.
         StructField("tombstone", LongType()),
         StructField("reply_topic", StringType()),
     ]
@@ -161,8 +161,8 @@ REQUESTS = Table(
         ("due", StringType, False, "when it is due, see above"),
     ),
     ("delay", "due"),
-    # Bounds of all columns took a tenth of the landing, and nothing asks by the others. Of conditions they tell that a
-    # file has none.
+    # Bounds of all columns took a tenth of the landing, and no query uses the others. Bounds of `condition` tell that a
+    # file has no condition.
     skipped_by=("partition", "offset", "appended_ms", "second", "condition"),
 )
 
@@ -315,7 +315,7 @@ AUDIT_FINDINGS = Table(
 
 
 def asked_ms() -> Column:
-    """Return the UNIX millisecond that a row of `requests` asks for; null of one that is no timer."""
+    """Return the UNIX millisecond that a row of `requests` asks for; null if it is not a timer."""
     return F.col("second") * 1000 + F.col("millis")
 
 
@@ -325,7 +325,7 @@ def begins_ms() -> Column:
 
 
 def ends_ms() -> Column:
-    """Return the UNIX millisecond before which a row of `seals` covers all."""
+    """Return the UNIX millisecond before which a row of `seals` covers everything."""
     return F.coalesce("end_ms", (F.col("last") + 1) * 1000)
 
 
@@ -339,8 +339,8 @@ def delay_of(second: Column, appended_ms: Column) -> Column:
 
 
 def due_of(second: Column, delay: Column) -> Column:
-    """Return the column `due` of what lies in partition *delay* and is due in *second*, days being those of UTC."""
-    # Not from a timestamp, whose day depends on the session's time zone: a table is read by many.
+    """Return the column `due` of a row in partition *delay* that is due in *second*; days are those of UTC."""
+    # Not from a timestamp, whose day depends on the session's time zone: many sessions read a table.
     day = F.date_from_unix_date(F.floor(second / _DAY_S).cast("int")).cast("string")
     by_year, by_month = delay == "more", delay == "1y"
     return (

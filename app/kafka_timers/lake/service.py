@@ -1,4 +1,4 @@
-"""The service that a lake is of, as its brokers tell it: which cluster, and how far its topics go."""
+"""The brokers' facts about the service of a lake: its cluster, and the ends of its topics."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ _POLICY, _TIMES = "cleanup.policy", "message.timestamp.type"
 @dataclass(frozen=True, slots=True)
 class Service:
     """
-    What the brokers tell of a service.
+    The brokers' facts about a service.
 
     Attributes:
         cluster: id of the Kafka cluster.
-        seal_ends: of each partition of `timer-sealed` the offset behind its last committed record.
+        seal_ends: offset behind the last committed record, by partition of `timer-sealed`.
     """
 
     cluster: str = ""
@@ -34,14 +34,14 @@ class Service:
 
 class TopicFacts(NamedTuple):
     """
-    What the brokers tell of topics that exist.
+    The brokers' facts about existing topics.
 
     Attributes:
-        partitions: how many each has.
-        trimmed: those that may have lost records since some moment: a partition does not begin at its first offset, and
-            no record in it is older.
-        compacted: those that are compacted, or may be.
-        by_broker: those whose records have the broker's times, which never go back within a partition.
+        partitions: number of partitions by topic.
+        trimmed: topics that may have lost records since some moment: a partition does not begin at its first offset,
+            and none of its records is older than that moment.
+        compacted: topics that are compacted, or may be.
+        by_broker: topics whose records have the broker's times, which never go back within a partition.
     """
 
     partitions: dict[str, int]
@@ -52,10 +52,10 @@ class TopicFacts(NamedTuple):
 
 async def look_at(kafka: Kafka, prefix: str) -> Service:
     """
-    Return what the brokers tell now.
+    Return the brokers' present facts.
 
     Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     sealed = Topics.of(prefix).sealed
     async with answering(kafka), Cluster.open(kafka) as cluster:
@@ -67,20 +67,20 @@ async def look_at(kafka: Kafka, prefix: str) -> Service:
 
 async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> TopicFacts:
     """
-    Return what the brokers tell of *topics*, of those that exist.
+    Return the brokers' facts about those of *topics* that exist.
 
     Args:
-        kafka: to ask.
-        topics: names.
-        from_ms: UNIX milliseconds: see `TopicFacts`.
+        kafka: cluster to ask.
+        topics: names of topics.
+        from_ms: UNIX milliseconds; see `TopicFacts`.
 
     Raises:
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     async with answering(kafka), Cluster.open(kafka) as cluster:
         partitions = await counted(cluster, topics)
         told = (await cluster.ask_any(settings_of(partitions, [_POLICY, _TIMES]))).resources if partitions else []
-    # Of what may not be told all may be compacted, and have any times.
+    # A topic whose settings may not be read may be compacted, and have any times.
     has = {name: {entry[0]: entry[1] for entry in entries} for code, _, _, name, entries in told if not code}
     plain = {name for name, values in has.items() if "compact" not in values.get(_POLICY, "compact")}
     by_broker = {name for name, values in has.items() if values.get(_TIMES) == "LogAppendTime"}
@@ -90,7 +90,7 @@ async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> Topi
             where = [TopicPartition(topic, number) for number in range(count)]
             begins = await consumer.beginning_offsets(where)
             later = await consumer.offsets_for_times(dict.fromkeys(where, from_ms))
-            # No record at all since then: what there was may be gone.
+            # No record since then: earlier ones may be gone.
             if any(begins[tp] > 0 and (later[tp] is None or later[tp].offset <= begins[tp]) for tp in where):
                 lost.append(topic)
     return TopicFacts(partitions, lost, set(partitions) - plain, by_broker)
@@ -98,6 +98,6 @@ async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> Topi
 
 async def _ends(consumer: AIOKafkaConsumer, topic: str, partitions: int) -> dict[int, int]:
     where = [TopicPartition(topic, number) for number in range(partitions)]
-    # Asked about nothing, aiokafka's consumer fails.
+    # aiokafka's consumer fails if it is asked about no partition.
     ends = await consumer.end_offsets(where) if where else {}
     return {tp.partition: end for tp, end in ends.items()}

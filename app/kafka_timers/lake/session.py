@@ -1,8 +1,8 @@
 """
 The Spark session of all lake jobs: the one place for jars and configuration.
 
-A job brings no master of its own, so that the same one runs locally, by spark-submit and on Kubernetes. Where it starts
-Spark itself, it also keeps Spark's own log to itself, unless asked for all with --log-level debug.
+A job sets no master of its own, so the same job runs locally, by spark-submit and on Kubernetes. If it starts Spark
+itself, it also hides Spark's log, except with --log-level debug.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ __all__ = ["kafka_options", "open_session", "quiet"]
 
 log = logging.getLogger(__name__)
 
-# Minor of pyspark → connector and Delta that were tested with it. Those of 4.1 and 4.2 did not resolve completely.
+# Minor version of pyspark → connector and Delta tested with it. Those for 4.1 and 4.2 did not resolve completely.
 PACKAGES = {
     "4.0": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0", "io.delta:delta-spark_2.13:4.0.1"),
 }
@@ -50,41 +50,41 @@ _CONF = {
     # Digests are sums modulo 2^64.
     "spark.sql.ansi.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
-    # Takes 127 bytes for a parked timer of 150, and the first version 130.
+    # A parked timer of 150 bytes takes 127 with this version, and 130 with the first one.
     "spark.hadoop.parquet.writer.version": "v2",
-    # VACUUM lists a table's folders in so many tasks; with Spark's 10,000 it took minutes for four small tables.
+    # VACUUM lists a table's folders in this many tasks; with Spark's 10,000 it took minutes for four small tables.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
-    # Delta reads the state of a table in this many tasks; with its own 50, a commit took 3 s instead of 1 on two cores.
+    # Delta reads the state of a table in this many tasks; with its 50, a commit took 3 s instead of 1 on two cores.
     "spark.databricks.delta.snapshotPartitions": "4",
-    # What `optimize` merges, and what it sorts, into files of this size: a bucket of promote then reads few of them.
+    # `optimize` merges and sorts into files of this size, so that a bucket of promote reads few of them.
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
     "spark.databricks.delta.optimize.maxFileSize": str(64 << 20),
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
-    # Spark's own, and what carries a password or a key to Kafka: none of it is to be read in plans, logs or its pages.
+    # Spark's pattern, and the options with a password or key for Kafka: none may show in plans, logs or Spark's pages.
     "spark.redaction.regex": r"(?i)secret|password|token|access[.]?key|jaas|keystore",
 }
-# Of a Spark that this process starts; one that spark-submit has started is its operator's.
+# For a Spark that this process starts; spark-submit leaves these settings to its operator.
 _OWN = {
     "spark.ui.showConsoleProgress": "false",
-    # Nobody looks at it, and two jobs on a machine would want the same port.
+    # Nobody looks at the page, and two jobs on a machine would want the same port.
     "spark.ui.enabled": "false",
-    # Is empty, and would be made wherever a job is started.
+    # The folder is empty, and would be created wherever a job is started.
     "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "kafka-timers-spark-warehouse"),
-    # A job is there for throughput: an audit of 8 million requests took 42 s with it on two cores, and 48 s with G1.
+    # Jobs need throughput: an audit of 8 million requests took 42 s with it on two cores, and 48 s with G1.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 
 
 def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) -> SparkSession:
     """
-    Return the Spark session of this process, started when there is none.
+    Return the Spark session of this process; start it if there is none.
 
     Args:
-        settings: say where Spark runs and which jars it takes.
+        settings: settings with the master and the jars of Spark.
         conf: more of Spark's configuration.
 
     Raises:
-        LakeError: there is no Java, a jar cannot be had, or Spark does not start.
+        LakeError: there is no Java, a jar cannot be fetched, or Spark does not start.
     """
     minor = ".".join(pyspark.__version__.split(".")[:2])
     if not settings.packages and minor not in PACKAGES:
@@ -93,11 +93,11 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
             "or name their Maven coordinates with --packages"
         )
     try:
-        # Spark's scripts take JAVA_HOME, else what is on the path, and would fail on too old a one without a word.
+        # Spark's scripts use JAVA_HOME, else the Java on PATH, and would fail without a message if it is too old.
         os.environ["JAVA_HOME"] = str(java.find(who="Spark").resolve().parents[1])
     except KafkaSetupError as error:
         raise LakeError(str(error)) from error
-    # The Python of the executors is that of the driver, where they share a machine.
+    # Executors on the same machine use the Python of the driver.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder, told, is_submitted = (
         SparkSession.builder.appName("kafka-timers"),
@@ -127,32 +127,32 @@ def open_session(settings: LakeSettings, conf: Mapping[str, str] | None = None) 
             raise LakeError(_no_start(error, packages, output)) from error
     context = spark.sparkContext
     if str(context.master).startswith("local") and _PARTITIONS not in dict(context.getConf().getAll()):
-        # With Spark's own 200 a job on one machine spends most of its time on opening files of a few rows.
+        # With Spark's 200, a job on one machine spends most of its time on opening files of a few rows.
         spark.conf.set(_PARTITIONS, context.defaultParallelism * _PARTITIONS_PER_CORE)
     _check_jars(spark)
     return spark
 
 
 def quiet() -> None:
-    """Keep what Spark's Python logs of errors, with the traces of Java, from those who are told of them anyhow."""
+    """Turn off the error logs of Spark's Python code, which repeat reported errors with Java's stack traces."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    # By these names it writes each error of a query as one line of JSON, whatever level Spark has.
+    # Under these names it writes each error of a query as one line of JSON, at any log level of Spark.
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def kafka_options(kafka: Kafka) -> dict[str, str]:
-    """Return what Spark's readers and writers of Kafka need to connect."""
+    """Return the options that Spark's readers and writers of Kafka need to connect."""
     return {f"kafka.{name}": value for name, value in kafka.java_options().items()}
 
 
 @contextmanager
 def alone_in(lock: Path) -> Iterator[None]:
     """
-    Wait until no other process holds the file *lock*, and hold it.
+    Wait until no other process holds the file *lock*, and hold it inside the block.
 
-    Where several jobs start at once on a machine that has no jars of Spark yet, Ivy would fetch the same files for each
-    of them into one folder, and all but one would fail.
+    If several jobs start at once on a machine without Spark's jars, Ivy fetches the same files for each of them into
+    one folder, and all but one fail.
     """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
@@ -173,9 +173,9 @@ def alone_in(lock: Path) -> Iterator[None]:
 @contextmanager
 def _stderr_to_file() -> Iterator[BinaryIO]:
     """
-    Yield a file that has the standard error of this process while inside, and of those that it starts for ever.
+    Yield a file that receives the standard error of this process inside the block, and of its children for ever.
 
-    Spark tells there on some hundred lines what it resolves, binds and misses, before it has read any configuration.
+    Before it has read any configuration, Spark writes some hundred lines there about jars and native libraries.
     """
     sys.stderr.flush()
     before = os.dup(2)
@@ -189,7 +189,7 @@ def _stderr_to_file() -> Iterator[BinaryIO]:
 
 
 def _no_start(error: Exception, packages: str, output: BinaryIO | None) -> str:
-    """Return why Spark did not start, and what to do."""
+    """Return the reason that Spark did not start, and the step to take."""
     if output is None:
         return f"Spark does not start ({error}): its own words are above"
     output.seek(0)
@@ -205,12 +205,12 @@ def _no_start(error: Exception, packages: str, output: BinaryIO | None) -> str:
 
 
 def _check_jars(spark: SparkSession) -> None:
-    # One is looked for when it is used, which is late, and what is said then is of use to nobody.
+    # Spark looks for a jar only when it is used. That is late, and its message then helps nobody.
     for source in ("delta", "kafka"):
         try:
             spark.read.format(source).load()
         except (PySparkException, Py4JError) as error:
-            # With any other it is there, and was not told what to read.
+            # Any other error means that the jar is there, but got no path to read.
             if re.search("Failed to find (the )?data source", str(error)):
                 raise LakeError(
                     f"Spark knows no {source}: its jar is not on the classpath. Start spark-submit with --packages "

@@ -1,7 +1,7 @@
 """
-A small file on whatever storage the lake is on, by the file systems of Hadoop that Spark has.
+A small file on the lake's storage, by Spark's Hadoop file systems.
 
-PySpark offers no way to them but by private names of its session: this is the one module that touches these.
+PySpark reaches them only by private names of its session. Only this module uses these names.
 """
 
 from typing import Any
@@ -14,11 +14,11 @@ __all__ = ["SmallFile"]
 
 class SmallFile:
     """
-    A small file where the lake is, of which whoever reads has what was written last.
+    A small file on the lake's storage. A read returns the last write.
 
     Args:
-        spark: the session.
-        uri: of the file.
+        spark: session to use.
+        uri: URI of the file.
     """
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
@@ -27,11 +27,11 @@ class SmallFile:
         self._path = self._jvm.org.apache.hadoop.fs.Path(uri)
         self._files = self._path.getFileSystem(context._jsc.hadoopConfiguration())
         if uri.startswith("file:"):
-            # Without checksums in files of their own, which cannot be written at the same moment.
+            # Without checksums, which lie in files of their own and cannot be written at the same moment.
             self._files = self._files.getRaw()
 
     def read(self) -> str | None:
-        """Return what it holds; None if there is none."""
+        """Return the content of the file; None if there is no file."""
         try:
             stream = self._files.open(self._path)
             try:
@@ -44,7 +44,7 @@ class SmallFile:
             raise
 
     def write(self, text: str) -> None:
-        """Replace it."""
+        """Replace the content of the file."""
         stream = self._files.create(self._path, True)
         try:
             stream.writeBytes(text)
@@ -52,5 +52,5 @@ class SmallFile:
             stream.close()
 
     def delete(self) -> None:
-        """Delete it."""
+        """Delete the file."""
         self._files.delete(self._path, False)

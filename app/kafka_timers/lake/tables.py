@@ -1,7 +1,7 @@
 """
-The tables of the lake as they lie below its root: where each is, made, read and appended to.
+The tables below the lake's root: their paths, and functions to create, read and append to them.
 
-Any Delta reader finds them at these paths; nothing about them is kept elsewhere, in a metastore or otherwise.
+Any Delta reader finds them at these paths. No metastore or other place keeps anything about them.
 """
 
 import re
@@ -38,16 +38,16 @@ __all__ = [
     "words_of",
 ]
 
-# What Spark and Delta call a table, or a file, that does not exist.
+# Spark's and Delta's conditions for a table or file that does not exist.
 _MISSING = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _SKIPPED_BY = "delta.dataSkippingStatsColumns"
 
 
 def root_of(settings: LakeSettings) -> str:
-    """Return the URI below which the tables lie; a plain folder is made an absolute one."""
+    """Return the URI below which the tables lie. A plain folder becomes absolute."""
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", settings.lake):
         return settings.lake.rstrip("/")
-    # Not Path.as_uri: Hadoop takes what stands in a URI as it is, so %20 would not be a space.
+    # Not Path.as_uri: Hadoop takes a URI literally, so %20 would not be a space.
     return f"file:{Path(settings.lake).absolute()}"
 
 
@@ -57,20 +57,20 @@ def path_of(root: str, table: Table) -> str:
 
 
 def name_of(root: str, table: Table) -> str:
-    """Return what SQL calls *table*."""
+    """Return the name of *table* in SQL."""
     path = path_of(root, table).replace("`", "``")
     return f"delta.`{path}`"
 
 
 def is_missing(error: AnalysisException) -> bool:
-    """Tell whether *error* says that what was to be read does not exist."""
+    """Tell whether *error* says that a table or file does not exist."""
     return error.getCondition() in _MISSING
 
 
 @contextmanager
 def translated(root: str) -> Iterator[None]:
     """
-    Turn what Spark raises inside, which reads or writes below *root*, into one sentence.
+    Turn Spark's errors inside the block, which reads or writes below *root*, into one sentence.
 
     Raises:
         LakeError: with the last of Spark's reasons.
@@ -82,7 +82,7 @@ def translated(root: str) -> Iterator[None]:
 
 
 def words_of(error: Exception) -> str:
-    """Return the reason that *error* gives, a line: of a chain of causes the first one."""
+    """Return the reason that *error* gives, as one line: the root cause of a chain."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
         # Py4J's own line says nothing; Java's exception is in the next.
@@ -93,9 +93,9 @@ def words_of(error: Exception) -> str:
 
 def create(spark: SparkSession, root: str, table: Table) -> None:
     """
-    Make *table*, if it does not exist, with what its columns are and mean.
+    Create *table* if it does not exist, with types and comments of its columns.
 
-    One that an earlier version has made gets the columns that it lacks, which are null in the rows that it has.
+    A table made by an earlier version gets the missing columns, which are null in its old rows.
     """
     name, told = name_of(root, table), f"('{_SKIPPED_BY}' = '{','.join(table.skipped_by)}')"
     made = _loaded(spark, root, table)
@@ -111,12 +111,12 @@ def create(spark: SparkSession, root: str, table: Table) -> None:
 
 
 def exists(spark: SparkSession, root: str, table: Table) -> bool:
-    """Tell whether *table* was made."""
+    """Tell whether *table* exists."""
     return _loaded(spark, root, table) is not None
 
 
 def read(spark: SparkSession, root: str, table: Table) -> DataFrame:
-    """Return *table* as it is now, with all its columns: an empty frame if it does not exist yet."""
+    """Return *table* as it is now, with all its columns; an empty frame if it does not exist yet."""
     loaded = _loaded(spark, root, table)
     if loaded is None:
         return constant(spark, [], table.columns)
@@ -134,16 +134,16 @@ def append(
     gather: bool = True,
 ) -> None:
     """
-    Append *frame* to *table* in one commit; the table is made if it does not exist.
+    Append *frame* to *table* in one commit. The table is created if it does not exist.
 
     Args:
-        frame: has the table's columns, in any order.
-        root: the lake's.
-        table: where to.
-        app_id: names who appends. With it, nothing is done if that one has appended *version* or a later one before.
+        frame: rows with the table's columns, in any order.
+        root: root of the lake.
+        table: table to append to.
+        app_id: name of the writer. If it has appended *version* or a later one before, this does nothing.
         version: number of this append, ascending.
-        gather: bring the rows of a folder together first, which moves all of them once: a folder gets one file, else
-            one of each task that has rows of it.
+        gather: bring the rows of a folder together first, which moves all rows once. A folder then gets one file,
+            otherwise one from each task that has rows of it.
     """
     create(frame.sparkSession, root, table)
     writer = frame.select(*table.columns.names).write.format("delta").mode("append")
@@ -155,18 +155,18 @@ def append(
 
 
 def read_positions(spark: SparkSession, root: str, topic: str) -> dict[int, int]:
-    """Return for each partition of *topic* the offset below which all of its records are in the tables."""
+    """Return by partition of *topic* the offset below which all of its records are in the tables."""
     landed = read(spark, root, POSITIONS).where(F.col("topic") == topic)
     return {row[0]: row[1] for row in landed.groupBy("partition").agg(F.max("position")).collect()}
 
 
 def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
     """
-    Return which records of timer-request went to timer-rejected.
+    Return the records of timer-request that went to timer-rejected.
 
     Args:
-        spark: the session.
-        root: the lake's.
+        spark: session to use.
+        root: root of the lake.
         requests: name of timer-request.
 
     Returns:
@@ -179,12 +179,12 @@ def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
 
 def constant(spark: SparkSession, rows: Iterable[Sequence[Any]], columns: StructType | str) -> DataFrame:
     """
-    Return a frame of some rows that is a constant of the plan: Spark knows its size, and asks no Python for it.
+    Return a frame of some rows that is a constant of the plan. Spark knows its size and needs no Python for it.
 
     Args:
-        spark: the session.
+        spark: session to use.
         rows: values in the order of *columns*.
-        columns: or their names and types as SQL writes them.
+        columns: a schema, or names and types as in SQL.
     """
     schema = columns if isinstance(columns, StructType) else cast("StructType", StructType.fromDDL(columns))
     named = [dict(zip(schema.names, row, strict=True)) for row in rows]
@@ -206,7 +206,7 @@ def _column(column: StructField) -> str:
 def _loaded(spark: SparkSession, root: str, table: Table) -> DataFrame | None:
     try:
         loaded = spark.read.format("delta").load(path_of(root, table))
-        # Not every Spark looks before it is asked something.
+        # Some versions of Spark look only when they are asked for something.
         _ = loaded.schema
     except AnalysisException as error:
         if not is_missing(error):

@@ -1,4 +1,4 @@
-"""What the lake has of a time range, and no more of it than is needed: the tables may be those of years."""
+"""Read the lake's rows for a time range, and no more than needed, because the tables may cover years."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,28 +21,28 @@ __all__ = ["TimeRange", "requests_of", "time_range_of"]
 _REQUEST = ("partition", "offset")
 _ID = ("partition", "timer_id")
 _DAY_S = 86_400
-# The seconds of a day of eleven partitions.
+# The seconds of a day in eleven partitions.
 _BROADCAST_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
     """
-    What was landed of a time range: all that is needed to tell what fires in it.
+    Landed rows of a time range: all that is needed to compute the timers that fire in it.
 
     Attributes:
         first: UNIX second in which it begins.
         last: UNIX second in which it ends.
-        sealed_to: the last second that is sealed and judged, by partition.
-        intervals: see `intervals_of`; of each partition from the last one before the time range on.
-        sealed: see `totals`, of the same seals.
-        seals: these, as rows of `seals`.
-        appended: returns the rows of `requests` that were appended up to the last of their fences, from the first of
-            these on.
+        sealed_to: last second that is sealed and judged, by partition.
+        intervals: see `intervals_of`; from the last one before the time range on, in each partition.
+        sealed: see `totals`, from the same seals.
+        seals: these seals, as rows of `seals`.
+        appended: returns the rows of `requests` that were appended between the first and the last fence of these
+            seals.
         requests: see `outcomes_of`.
         rejected: see `outcomes_of`.
-        keep: computes and caches a frame until the time range is closed; one of few rows goes to what it is joined
-            with.
+        keep: computes and caches a frame until the time range is closed. A frame of few rows is broadcast to the frames
+            that it is joined with.
     """
 
     first: int
@@ -57,7 +57,7 @@ class TimeRange:
     keep: Callable[[DataFrame], DataFrame]
 
     def outcomes(self, horizon_s: int | None = None) -> DataFrame:
-        """Return what came of the requests, see `outcomes_of`."""
+        """Return the outcomes of the requests, see `outcomes_of`."""
         return outcomes_of(self.requests, self.intervals, self.rejected, horizon_s, self.keep)
 
 
@@ -66,16 +66,16 @@ def time_range_of(
     spark: SparkSession, settings: LakeSettings, first: int | None, last: int | None, *, may_be_empty: bool = False
 ) -> Iterator[TimeRange]:
     """
-    Yield what lies in the lake of the seconds from *first* to *last*, both included.
+    Yield the lake's rows for the seconds from *first* to *last*, both included.
 
     Seals that count requests which have not been landed are left out, as if they were not there yet.
 
     Args:
-        spark: the session.
-        settings: say where the lake is.
-        first: UNIX second; None is a day before the end.
-        last: UNIX second; None is the last one that is sealed.
-        may_be_empty: whether there may be nothing sealed in it.
+        spark: session to use.
+        settings: settings with the lake.
+        first: UNIX second; None for a day before the end.
+        last: UNIX second; None for the last sealed one.
+        may_be_empty: allow a time range in which nothing is sealed.
 
     Raises:
         LakeError: nothing is sealed in the time range.
@@ -85,7 +85,7 @@ def time_range_of(
         def keep(frame: DataFrame) -> DataFrame:
             rows = frame.persist().count()
             kept.callback(frame.unpersist)
-            # Sent to all that it is joined with, it takes some hundred bytes a row of everyone's memory.
+            # A broadcast takes some hundred bytes a row in the memory of each executor.
             return F.broadcast(frame) if rows <= _BROADCAST_ROWS else frame
 
         yield _read(spark, settings, first, last, keep, may_be_empty=may_be_empty)
@@ -103,7 +103,7 @@ def _read(
     root, topic = root_of(settings), Topics.of(settings.topic_prefix).requests
     seals = read(spark, root, SEALS)
     landed = read_positions(spark, root, topic)
-    # Told by the tables' statistics, without reading them.
+    # The tables' statistics answer this without reading the tables.
     newest = seals.agg(F.max("last")).first()
     newest_s = newest[0] if newest else None
     if newest_s is None or not landed:
@@ -125,7 +125,7 @@ def _read(
     starts = [(partition, *before.get(partition, (0, 0))) for partition in landed]
     start = constant(spark, starts, "partition int, start_ms bigint, passed bigint")
     seals = seals.join(F.broadcast(start), "partition").where(ends_ms() >= F.col("start_ms"))
-    # The last second of which nothing is left.
+    # The last second in which all partitions are done.
     from_second = min(start_ms for _, start_ms, _ in starts) // 1000 - 1
     from_offset = min(passed for _, _, passed in starts)
     return TimeRange(
@@ -137,7 +137,7 @@ def _read(
         seals,
         partial(_appended, read(spark, root, REQUESTS), start, seals),
         requests_of(read(spark, root, REQUESTS), complete, from_second, from_offset, last, keep),
-        # Nothing is rejected before its second.
+        # No request is rejected before its second.
         read_rejected(spark, root, topic).where(F.col("appended_ms") >= first * 1000).drop("appended_ms"),
         keep,
     )
@@ -152,17 +152,17 @@ def requests_of(
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
 ) -> DataFrame:
     """
-    Return the requests that may be due in a time range and were not ignored, and all that can have changed them.
+    Return the requests that may be due in a time range and were not ignored, and all records that may change them.
 
-    The conditions are such that Delta passes over files by what it knows of their columns.
+    The conditions let Delta skip files by their column statistics.
 
     Args:
         requests: the table.
-        seals: the table, as far as it is judged by; read for the timer ids that have a condition.
-        after: UNIX second: all due until then and below *offset* was done before the time range.
+        seals: seals to judge by; read for the timer ids that have a condition.
+        after: UNIX second; all requests due until then and below *offset* were done before the time range.
         offset: see *after*.
         last: UNIX second in which the time range ends.
-        keep: see `TimeRange`; of what has timer ids, which is looked for in all that was landed since.
+        keep: see `TimeRange`; used for rows with timer ids, which are looked for in all that was landed since.
     """
     table = requests.select(
         *_REQUEST, "appended_ms", "kind", "second", "millis", "topic", "timer_id", "reason",
@@ -176,7 +176,7 @@ def requests_of(
     oldest = due.agg(F.min(F.when(is_copy, F.col("second"))), F.min(F.when(named & (F.col("kind") != CANCEL), made_ms)))
     late_copy_s, named_ms = oldest.collect()[0]
     if late_copy_s is not None and late_copy_s <= after:
-        # It was promoted too late. Its original, and earlier copies, are due in the same second.
+        # It was promoted too late. Its original and earlier copies are due in the same second.
         due = table.where(in_time & ((F.col("second") >= late_copy_s) | (F.col("offset") >= offset)))
     unnamed = due.where(~named)
     if named_ms is None:
@@ -193,10 +193,10 @@ def requests_of(
 
 
 def _appended(requests: DataFrame, start: DataFrame, seals: DataFrame) -> DataFrame:
-    """Return the rows of *requests* between the fence from which *start* has each partition and the last of *seals*."""
+    """Return the rows of *requests* from the fence that *start* has for each partition to the last of *seals*."""
     behind = seals.groupBy("partition").agg(F.max("fence").alias("behind"))
     bounds = start.select("partition", "passed").join(behind, "partition")
-    # Such that Delta passes over files by what it knows of offsets.
+    # In a form that lets Delta skip files by their offset statistics.
     first, last = bounds.agg(F.min("passed"), F.max("behind")).collect()[0]
     near = requests.where((F.col("offset") >= first) & (F.col("offset") < last))
     near = near.join(F.broadcast(bounds), "partition")
@@ -206,9 +206,9 @@ def _appended(requests: DataFrame, start: DataFrame, seals: DataFrame) -> DataFr
 
 
 def _last_before(complete: DataFrame, second: int, partitions: int) -> dict[int, tuple[int, int]]:
-    """Return end_ms and fence of the last seal of each partition that ended before *second*; most are of that day."""
+    """Return end_ms and fence of each partition's last seal that ended before *second*, usually from the day before."""
     found: dict[int, tuple[int, int]] = {}
-    # One whose second alone was changed does not begin a time range that it ends in.
+    # A seal with a changed second must not begin a time range in which it ends.
     complete = complete.where(ends_ms() <= second * 1000)
     for since in (second - _DAY_S, 0):
         ended = complete.where(F.col("last").between(since, second - 1)).groupBy("partition")

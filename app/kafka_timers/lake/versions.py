@@ -1,9 +1,9 @@
 """
-What the records of a timer id mean for each other, and which copies workers take: the rules of the live path in SQL.
+Find withdrawn requests and the copies that workers take: the rules of the live path in SQL.
 
-All records of an id lie in one partition and so have one order. Each is about at most one other, the last request of
-the id before it, and withdraws that one if the broker appended it before that one is due (docs/design.md, "Cancel and
-move"). This is used by everything in the lake that has to know what fires.
+All records of a timer id lie in one partition, so they have one order. Each record concerns at most one other: the last
+request of the id before it. It withdraws that request if the broker appended it before the request is due
+(docs/design.md, "Cancel and move"). All modules of the lake that compute the timers that fire use this one.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -22,13 +22,13 @@ _ID = ("partition", "timer_id")
 
 def millis_from_of(seals: DataFrame) -> DataFrame:
     """
-    Return from which offset on milliseconds count in the partitions of *seals*.
+    Return the first offset from which milliseconds count, for each partition of *seals*.
 
     Args:
         seals: partition int, millis_from bigint.
 
     Returns:
-        the same, a row for each partition; where they do not count it is above all offsets.
+        the same columns, one row for each partition; `NOWHERE` where milliseconds do not count.
     """
     first = F.coalesce(F.min("millis_from"), F.lit(NOWHERE))
     return seals.groupBy("partition").agg(first.alias("millis_from"))
@@ -36,21 +36,21 @@ def millis_from_of(seals: DataFrame) -> DataFrame:
 
 def marks_of(records: DataFrame, millis_from: DataFrame) -> DataFrame:
     """
-    Return what other records say of requests: by what one was withdrawn, and which copy of it workers have taken.
+    Return the effects of other records on requests: the record that withdrew one, and the copy that workers have taken.
 
-    A copy is stale when it was appended later than half an hour after its decision, and overtaken when the log has a
-    record of its timer id that the decision could not know. Workers have taken the first one that is neither.
+    A copy is stale if it was appended more than half an hour after its decision. It is overtaken if the log has a
+    record of its timer id that the decision could not know. Workers have taken the first copy that is neither.
 
     Args:
         records: rows of `requests` with partition, offset, appended_ms, kind, second, millis, timer_id, original,
-            decided and decided_s: the copies that are asked about, and of each timer id all requests and cancels.
-        millis_from: rows of `millis_from_of`. What lies below is in time up to the second. A partition that was not
-            sealed yet is judged as it will be, by milliseconds.
+            decided and decided_s: the copies in question, and all requests and cancels of each timer id.
+        millis_from: rows of `millis_from_of`. Records below that offset are in time up to the second. A partition
+            without a seal is judged by milliseconds, as it will be.
 
     Returns:
-        partition int, offset bigint of each request of which anything is said; taken_by bigint, offset of the first
-        record that withdrew it in time; copied_at bigint, offset of the copy. A worker that could read what withdraws
-        a request only after it had scanned its second fires it all the same: compare with the fence of the seal.
+        partition int, offset bigint of each affected request; taken_by bigint, offset of the first record that withdrew
+        it in time; copied_at bigint, offset of the copy. If a worker reads the withdrawing record only after it has
+        scanned the request's second, the request fires all the same: compare with the fence of the seal.
     """
     is_copy, is_ask = F.col("kind") == COPY, F.col("kind").isin(REQUEST, CANCEL)
     before = Window.partitionBy(*_ID).orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
@@ -60,7 +60,7 @@ def marks_of(records: DataFrame, millis_from: DataFrame) -> DataFrame:
         .withColumn("about", F.last(request, ignorenulls=True).over(before))
         .withColumn("last_ask", F.max(F.when(is_ask, F.col("offset"))).over(before))
     )
-    # No window over those without an id: all of a partition would be one group.
+    # No window over records without an id, because they would be one group per partition.
     unnamed = records.where(F.col("timer_id").isNull() & is_copy)
     is_stale = F.floor(F.col("appended_ms") / 1000) - F.col("decided_s") > COPY_STALE_S
     is_overtaken = F.coalesce(F.col("last_ask") >= F.col("decided"), F.lit(False))

@@ -1,13 +1,13 @@
 """
-What operators ask of a running service: plain functions and dataclasses, for the command line and other front ends.
+Functions and dataclasses that answer operators' questions, for the command line and other front ends.
 
-    status      reads how each partition and each door stands
-    find        reads what became of the timers of one id
-    pending     asks the workers which timers wait
+    status      reads the state of each partition and each door
+    find        reads the history of the timers of one id
+    pending     asks the workers for pending timers
     rejected    reads the refused requests
-    callback_topics    reads which topics get callbacks next
+    callback_topics    reads the topics that get callbacks next
     watch       reads a callback topic
-    acls        lists what each process must be allowed to do on Kafka (pure)
-    capacity    computes what a load needs (pure)
+    acls        lists the Kafka permissions that each process needs (pure)
+    capacity    computes the machines and disks that a load needs (pure)
     documents   turns all of these into JSON documents (pure)
 """

@@ -1,7 +1,7 @@
 """
-What each process of the service must be allowed to do on a Kafka with an authorizer, and no more.
+The permissions that each process of the service needs on a Kafka with an authorizer, and no more.
 
-Pure. Kafka's operations imply others: who may Read, Write, Delete or Alter may Describe.
+Pure. Kafka's operations imply others: Read, Write, Delete and Alter each imply Describe.
 """
 
 import re
@@ -15,7 +15,7 @@ from kafka_timers.planner import planner_group
 
 __all__ = ["PROCESSES", "Acl", "acls_of"]
 
-# Process → what it is.
+# Process → the commands and programs that run as it.
 PROCESSES = {
     "oscillator": "kafka-timers oscillator",
     "worker": "kafka-timers worker",
@@ -32,7 +32,7 @@ _READ, _WRITE, _CREATE, _CONFIGS = "Read", "Write", "Create", "DescribeConfigs"
 @dataclass(frozen=True, slots=True)
 class Acl:
     """
-    What a process must be allowed to do on a resource.
+    The operations that a process needs on one resource.
 
     Attributes:
         process: one of `PROCESSES`.
@@ -40,7 +40,7 @@ class Acl:
         resource: kind of the resource: topic, group or transactional-id.
         name: name of the resource.
         is_prefix: whether the name stands for all names that begin with it.
-        why: what the process needs it for, in a few words.
+        why: the reason that the process needs them, in a few words.
     """
 
     process: str
@@ -51,7 +51,7 @@ class Acl:
     why: str
 
     def command(self, principal: str, bootstrap: str) -> list[str]:
-        """Return the command line of Kafka's own tool that allows it to *principal*."""
+        """Return the command line of Kafka's own tool that allows the operations to *principal*."""
         words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
         for operation in self.operations:
             words += ["--operation", operation]
@@ -61,7 +61,7 @@ class Acl:
 
 def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl]:
     """
-    Return all that the processes of an instance need.
+    Return the permissions that all processes of an instance need.
 
     Args:
         prefix: put before the names of the instance's own topics.
@@ -70,8 +70,8 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         door: adapters and their topics, as workers have them in `door`.
 
     Raises:
-        SettingsError: a glob is not one that Kafka's patterns can say: a name, or the beginning of one and a `*`; or
-            there is no such adapter.
+        SettingsError: Kafka's patterns cannot express a glob, because it is neither a name nor the beginning of a
+            name and a `*`; or there is no such adapter.
     """
     try:
         adapters = door_topics(door)
@@ -99,9 +99,9 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
         allow("worker", name, "callbacks", _WRITE, _CONFIGS, is_prefix=is_prefix)
     allow("worker", group, "membership of the workers' group", _READ, of="group")
     allow("worker", f"{group}.{prefix}", "transactions", _WRITE, of="transactional-id", is_prefix=True)
-    # Only with a horizon.
+    # Used only with a horizon.
     allow("worker", lake_group(prefix), "how far the lake has promoted", "Describe", of="group")
-    # Only where partitions were added to timer-request.
+    # Used only where partitions were added to timer-request.
     allow("worker", added_group(group), "what lies in added partitions", _READ, of="group")
     allow(
         "worker",
@@ -125,7 +125,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("lake", name, "audit of callbacks", _READ, is_prefix=is_prefix)
     allow("lake", lake_group(prefix), "telling workers how far it has promoted", _READ, of="group")
-    # Spark's readers have a group each, in which they commit nothing.
+    # Each reader of Spark has a group of its own and commits nothing in it.
     allow("lake", "spark-kafka-", "Spark's readers", _READ, of="group", is_prefix=True)
 
     for name in astuple(topics):
@@ -146,7 +146,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
 
 
 def _pattern(glob: str) -> tuple[str, bool]:
-    """Return a name, or the beginning of names and True."""
+    """Return the name and False; for a prefix glob, return the prefix and True."""
     name = glob.strip()
     if name == "*":
         return name, False

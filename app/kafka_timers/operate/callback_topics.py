@@ -1,7 +1,7 @@
 """
-Read which topics get callbacks next, and which of them lack something. The console's screen *Topics* shows it.
+Read the topics that get callbacks next, and find those that lack something. The console's screen *Topics* shows them.
 
-A look at all timers that wait would take long, so it is taken at those that fire next, and at what was refused lately.
+To look at all pending timers would take long. So only the timers that fire next and the latest refused requests count.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from kafka_timers.operate.rejected import Which, last_refused
 
 __all__ = ["CallbackTopic", "CallbackTopics", "read_callback_topics"]
 
-# So many timers that fire next, and so many refused requests.
+# Maximum of pending timers, and of refused requests, that are looked at.
 _LOOKED_AT = 1_000
-# Of a topic, in Kafka; a longer name is in no question to it.
+# Maximum length of a topic name in Kafka. Kafka is not asked about longer names.
 _NAME_LENGTH = 249
 
 
@@ -32,12 +32,12 @@ class CallbackTopic:
     A topic that timers ask for.
 
     Attributes:
-        name: of the topic, as requests have it.
+        name: name of the topic, as requests have it.
         is_allowed: whether workers may write to it, as far as the caller knows.
-        partitions: None if it does not exist, this Kafka user may not know of it, or it is not allowed.
+        partitions: None if the topic does not exist, is hidden from this Kafka user, or is not allowed.
         coming: timers among those that fire next.
         next_second: UNIX second of the first of them.
-        refused: requests for it among the last that were refused.
+        refused: requests for the topic among the latest refused ones.
     """
 
     name: str
@@ -49,7 +49,7 @@ class CallbackTopic:
 
 
 class CallbackTopics(NamedTuple):
-    """Topics by name, and the timers that fire next, from which they were taken."""
+    """Topics by name, and the page of pending timers that they were taken from."""
 
     topics: list[CallbackTopic]
     page: Page
@@ -59,19 +59,19 @@ async def read_callback_topics(
     kafka: Kafka, prefix: str, workers: Workers, is_allowed: Callable[[str], bool], since_ms: int
 ) -> CallbackTopics:
     """
-    Return the callback topics of the 1,000 timers that fire next, and of the last 1,000 requests that were refused.
+    Return the callback topics of the 1,000 timers that fire next and of the last 1,000 refused requests.
 
     Args:
-        kafka: to talk to.
-        prefix: put before the service's topics' names.
-        workers: to be asked which timers wait.
+        kafka: cluster to read from.
+        prefix: prefix of the service's own topics.
+        workers: workers that are asked for pending timers.
         is_allowed: tells whether workers may write to a topic.
-        since_ms: UNIX milliseconds; what was refused before does not count.
+        since_ms: UNIX milliseconds; earlier refusals do not count.
 
     Raises:
-        QueryError: a worker does not take the question.
+        QueryError: a worker refuses the query.
         TopicsError: `timer-rejected` does not exist.
-        BrokerError: no broker answers, or it refuses.
+        BrokerError: no broker answers, or a broker refuses.
     """
     page, (refused, _) = await asyncio.gather(
         workers.page(_LOOKED_AT), last_refused(kafka, prefix, Which(), since_ms, _LOOKED_AT)

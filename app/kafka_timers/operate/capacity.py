@@ -1,8 +1,8 @@
 """
-What a load needs, from what was measured: docs/performance.md and docs/lake.md say on what machine and how.
+Compute the machines, disks and bandwidth that a load needs, from measured figures.
 
-Sizes are upper bounds, of payloads that do not compress. Speeds are those of shared cores, halved: what is planned for
-should not be all that there is.
+docs/performance.md and docs/lake.md name the machine and the method. Sizes are upper bounds, for payloads that do not
+compress. Speeds were measured on shared cores and are halved, so that a plan leaves room.
 """
 
 import math
@@ -12,19 +12,19 @@ from kafka_timers.broker.topics import GRACE_S
 
 __all__ = ["Load", "Need", "needs_of"]
 
-# CPU of a timer from request to callback with ten million pending, and how much of a core to plan for.
+# CPU seconds of a timer from request to callback with ten million pending, and the share of a core to plan with.
 _CPU_S, _CORE_SHARE = 10e-6, 0.5
-# Partitions are for life, so there are some for a load that grows.
+# The number of partitions is fixed for life, so some are there for a growing load.
 _PARTITIONS_MIN, _PARTITIONS_PER_WORKER = 8, 4
 _WORKERS_MIN = 2
-# A request around its payload: second, names and framing of the record; a callback: key, headers and framing.
+# Bytes beside the payload. A request: second, names and framing of the record. A callback: key, headers and framing.
 _REQUEST_BYTES, _CALLBACK_BYTES = 45, 90
-# A row of the store around the payload; and one of the lake's table.
+# Bytes beside the payload: a row of the store, and a row of the lake's table.
 _ROW_BYTES, _PARKED_BYTES = 49, 10
-# Of a worker with ten million pending 216 MB, and what a burst is built in.
+# A worker with ten million pending timers takes 216 MB; the rest is for building a burst.
 _MEMORY_BYTES = 512 << 20
 _DAY_S = 86_400
-# Requests read from the log by a worker whose disk was lost, 1/s: a million took 9 s.
+# Requests per second that a worker reads from the log after it lost its disk: a million took 9 s.
 _RESTORED_PER_S = 110_000
 
 
@@ -34,10 +34,10 @@ class Load:
     The timers that a service has to carry.
 
     Attributes:
-        rate: timers per second, in the busiest hour.
+        rate: timers per second in the busiest hour.
         delay_s: seconds that a timer waits, on average.
         payload_bytes: bytes of a callback.
-        horizon_s: timers that wait longer are left to a lake; 0 without a lake.
+        horizon_s: seconds; timers that wait longer are left to a lake. 0 without a lake.
         replication: replicas of the topics.
     """
 
@@ -56,8 +56,8 @@ class Need:
     Attributes:
         name: name of the figure in snake case, for programs.
         amount: the figure, in *unit*.
-        unit: bytes, bytes/s, bytes/day or s; empty for a number of things.
-        why: what the figure is, and what it follows from.
+        unit: bytes, bytes/s, bytes/day or s; empty for a count.
+        why: meaning of the figure, and the reason for it.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Need:
 
 
 def _of_the_log(bytes_per_s: float, load: Load) -> list[Need]:
-    """Return what `timer-request` takes that gets *bytes_per_s*."""
+    """Return the needs of `timer-request` when it receives *bytes_per_s*."""
     if not load.horizon_s:
         why = "timer-request grows for ever without a lake: give workers a --horizon, see docs/lake.md; each replica"
         growth = bytes_per_s * _DAY_S
@@ -85,17 +85,17 @@ def _of_the_log(bytes_per_s: float, load: Load) -> list[Need]:
 
 
 def needs_of(load: Load) -> list[Need]:
-    """Return what *load* needs, from the workers to the lake."""
+    """Return the needs of *load*, from the workers to the lake."""
     cores = load.rate * _CPU_S / _CORE_SHARE
     workers = max(_WORKERS_MIN, math.ceil(cores) + 1)
     partitions = max(_PARTITIONS_MIN, _PARTITIONS_PER_WORKER * workers)
     is_far = 0 < load.horizon_s < load.delay_s
-    # What is far comes back as a copy a horizon before it is due.
+    # A far request comes back as a copy, one horizon before it is due.
     held = load.rate * (load.horizon_s if is_far else load.delay_s)
     request, callback = load.payload_bytes + _REQUEST_BYTES, load.payload_bytes + _CALLBACK_BYTES
     requests_per_s = load.rate * (2 if is_far else 1)
     produced = requests_per_s * request + load.rate * callback
-    # One of them being away.
+    # One worker may be away.
     held_each = held / (workers - 1)
     found = [
         Need("partitions", partitions, "", f"of timer-request, for life: {_PARTITIONS_PER_WORKER} for each worker"),

@@ -1,5 +1,5 @@
 """
-JSON documents of what the functions of this package return, of timers and of answers: plain dicts and lists.
+Turn the results of this package, timers and answers into JSON documents: plain dicts and lists.
 
 Pure. `kafka-timers … --json` prints these documents, so their names and values are an interface to other programs.
 Bytes appear as text. Bytes that are not UTF-8 appear in base64, under their name with `_base64` appended.
@@ -48,7 +48,7 @@ def answer_document(timer_id: str, answer: Answer) -> Document:
 
 
 def status_document(status: ServiceStatus) -> Document:
-    """Return *status* as JSON: what it holds, for how long each partition may be overdue, and what is wrong."""
+    """Return *status* as JSON: its fields, how long each partition may be overdue, and the problems found."""
     rows = [
         dataclasses.asdict(row) | {"overdue_s": overdue_of(row, status.requests, status.seal_every_s).age_s}
         for row in status.partitions
@@ -63,7 +63,7 @@ def status_document(status: ServiceStatus) -> Document:
 
 
 def found_document(timer_id: str, found: Found) -> Document:
-    """Return what was *found* of *timer_id* as JSON."""
+    """Return the records *found* for *timer_id* as JSON."""
     return {
         "timer_id": timer_id,
         "partition": found.partition,
@@ -75,12 +75,12 @@ def found_document(timer_id: str, found: Found) -> Document:
 
 
 def capacity_document(needs: Iterable[Need]) -> Document:
-    """Return *needs* as JSON: their amounts by name."""
+    """Return *needs* as JSON, amounts by name."""
     return {need.name: need.amount for need in needs}
 
 
 def acls_document(acls: Iterable[Acl], principals: Mapping[str, str]) -> list[Document]:
-    """Return *acls* as JSON, each with the principal that runs its process."""
+    """Return *acls* as JSON, each with the principal of its process."""
     return [dataclasses.asdict(acl) | {"principal": principals[acl.process]} for acl in acls]
 
 
@@ -88,11 +88,11 @@ def callback_document(record: ConsumerRecord, now_s: float) -> Document:
     """
     Return *record*, which was read from a callback topic, as JSON.
 
-    `second`, `due_ms` and `lateness_ms` are null for a record that is no callback.
+    `second`, `due_ms` and `lateness_ms` are null for a record that is not a callback.
 
     Args:
-        record: as the consumer returned it.
-        now_s: UNIX time at which it arrived.
+        record: record as the consumer returned it.
+        now_s: UNIX time at which the record arrived.
     """
     headers = dict(reversed(record.headers))
     due_ms, lateness_ms = lateness_of(record, now_s)
@@ -113,16 +113,16 @@ def callback_document(record: ConsumerRecord, now_s: float) -> Document:
 
 
 def row_document(row: Mapping[str, Any]) -> Document:
-    """Return a *row* of a table of the lake as JSON; a value that JSON has no word for, such as a date, is text."""
+    """Return a *row* of a lake table as JSON. A value without a JSON type, such as a date, becomes text."""
     plain: Document = {}
     for name, value in row.items():
         plain |= json_of(name, value) if isinstance(value, bytearray | bytes) else {name: _plain(value)}
-    # Such values may also lie deeper, as a date within an array does.
+    # Such a value may also lie deeper, for example a date in an array.
     return dict(json.loads(json.dumps(plain, default=str)))
 
 
 def _plain(value: Any) -> Any:
-    """Return *value* with what lies in it as JSON has it."""
+    """Return *value*, and all values in it, as JSON types."""
     if isinstance(value, Mapping):
         return row_document({str(name): each for name, each in value.items()})
     if isinstance(value, list | tuple):

@@ -1,5 +1,5 @@
 """
-Read what the topics have of one timer id; `core.outcomes` tells what became of each record.
+Read the records of one timer id from the topics. `core.outcomes` decides the outcome of each record.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,25 +31,25 @@ from kafka_timers.errors import BrokerError
 
 __all__ = ["Found", "find"]
 
-# Large, since the log may hold millions of records: a fetch costs a round trip.
+# Large, because the log may hold millions of records and each fetch costs a round trip.
 _FETCH_BYTES = 16 << 20
 
-# A seal that covers a moment follows it within some seconds, unless no worker was there.
+# The seal that covers a moment follows within some seconds, unless no worker was running.
 _SEALS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """
-    What the log has of one timer id.
+    The records of one timer id, and their outcomes.
 
     Attributes:
-        partition: of `timer-request`, in which all records of the id lie.
-        start: offset from which on it was read: no timer below waits in a worker.
-        end: offset below which it was read.
-        seal: the last complete one of the partition, read before the log; None when nothing has been sealed.
-        outcomes: its records and what became of each, in the order of the log; a copy from the lake is its original.
-        records: as they lie there.
+        partition: partition of `timer-request` that holds all records of the id.
+        start: first offset that was read. No request below it is pending in a worker.
+        end: offset behind the last one that was read.
+        seal: last complete seal of the partition, read before the log; None when nothing has been sealed.
+        outcomes: outcome of each record, in the order of the log. A copy from the lake counts as its original.
+        records: the records as they lie in the log.
     """
 
     partition: int
@@ -61,14 +61,14 @@ class Found:
 
     @property
     def waiting(self) -> tuple[str, int, Future] | None:
-        """The timer that is pending or parked: partition:offset of its request, its UNIX millisecond, its Future."""
+        """The pending or parked timer: partition:offset of its request, its UNIX millisecond and its Future."""
         last = next((each for each in reversed(self.outcomes) if each.state in (State.PENDING, State.PARKED)), None)
         if last is None or last.due_ms is None:
             return None
         return f"{self.partition}:{last.offset}", last.due_ms, self.request_of(last)
 
     def request_of(self, outcome: Outcome) -> Future:
-        """Return what the record of *outcome* asks for."""
+        """Return the Future that the record of *outcome* asks for."""
         futures = {record.offset: future_from(record.value) for record in self.records}
         copies = (each for each in futures.values() if each.HasField("copy") and each.copy.offset == outcome.offset)
         future = futures.get(outcome.offset) or next(copies)
@@ -78,19 +78,19 @@ class Found:
 
 async def find(kafka: Kafka, prefix: str, timer_id: str) -> Found:
     """
-    Return what became of the timers of *timer_id*.
+    Return the outcomes of the timers of *timer_id*.
 
-    The log is read from the oldest request of its partition on that may still wait. Where far requests are left to a
-    lake it is read from its beginning, since those do not wait in a worker.
+    Reading starts at the oldest request of the partition that may still be pending. Where far requests are left to a
+    lake, it starts at the beginning of the log, because those are not pending in a worker.
 
     Args:
-        kafka: to talk to.
-        prefix: put before the topics' names.
-        timer_id: as it was given to the request.
+        kafka: cluster to read from.
+        prefix: prefix of the service's own topics.
+        timer_id: id that the request was given.
 
     Raises:
         TopicsError: a topic of the service does not exist.
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     topics = Topics.of(prefix)
     tails = await last_seals(kafka, prefix)
@@ -131,7 +131,7 @@ async def _read(
 
 
 async def _seals_over(consumer: AIOKafkaConsumer, where: TopicPartition, dues_ms: Iterable[int]) -> list[Sealed]:
-    """Return the complete seals that cover *dues_ms*, and slices of their scans, in the order of the log."""
+    """Return the complete seals that cover *dues_ms*, and the slices of their scans, in the order of the log."""
     found: dict[int, Sealed] = {}
     end = (await consumer.end_offsets([where]))[where]
     for due_ms in sorted(set(dues_ms)):
@@ -153,7 +153,7 @@ async def _rejected(
     partition: int,
     outcomes: Iterable[Outcome],
 ) -> Mapping[int, str]:
-    """Return which of the requests that have left lie on `timer-rejected`, by offset, and why."""
+    """Return the fired requests that lie on `timer-rejected`: the reason by offset."""
     count = (await counts(kafka, prefix)).get(topics.rejected, 0)
     since_ms = min(max(each.due_ms or 0, each.appended_ms) for each in outcomes if each.state is State.FIRED)
     if not count:

@@ -1,8 +1,8 @@
 """
-What is wrong with a service, and what to do about it, from what Kafka tells of it. Pure.
+Find the problems of a service from its state on Kafka, each with the step to take. Pure.
 
-One cause is one sentence: where no ticks come, or no worker is there, it is not said of each partition that it stands
-still as well.
+One cause gives one sentence. When no ticks come, or no worker runs, the partitions that stand still for that reason
+are not listed as well.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,42 +12,42 @@ from kafka_timers.worker.overdue import LIMIT_S, Overdue, is_unserved, oldest_du
 
 __all__ = ["Door", "Leaderless", "PartitionStatus", "Refused", "ServiceStatus", "Worker", "overdue_of", "problems_of"]
 
-# Oscillators are given up for dead by each other after less.
+# Oscillators give each other up for dead after less time.
 _TICK_LIMIT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """How one partition stands; a field is None if nothing in Kafka tells it."""
+    """State of one partition. A field is None if Kafka does not tell it."""
 
     partition: int
     second: int | None = None
-    """Last second that is sealed as a whole, in UNIX seconds."""
+    """Last second that is completely sealed, in UNIX seconds."""
     lag_s: int | None = None
-    """Whole seconds from it until now; a partition in which nothing is due is sealed every few seconds only."""
+    """Whole seconds from `second` until now. A partition in which nothing is due is sealed only every few seconds."""
     pending: int | None = None
-    """How many requests wait."""
+    """Number of pending requests."""
     lateness_p50_ms: int | None = None
     lateness_p99_ms: int | None = None
     lateness_max_ms: int | None = None
-    """From a callback's second to its sending, in the last seal read that fired anything."""
+    """Milliseconds from a callback's second to its sending, from the last seal read that fired anything."""
     owner: str | None = None
     """URL and name of the worker that wrote the last seal."""
     tick_age_s: float | None = None
-    """Seconds since its last tick was appended."""
+    """Seconds since the last tick of the partition was appended."""
     ticked_by: str | None = None
-    """The oscillator that wrote it, as the tick says."""
+    """Oscillator that wrote the last tick, as the tick says."""
     blocked_s: float = 0.0
-    """For how long requests have waited behind somebody's open transaction, in seconds; 0 where none do."""
+    """Seconds that requests have waited behind an open transaction; 0 where none wait."""
     unread_s: float = 0.0
-    """Age of the first request that was accepted before the last sealed second and not read for it; 0 without one."""
+    """Age in seconds of the first request accepted before the last sealed second and not read for it; 0 if none."""
     fired_per_s: float | None = None
-    """Callbacks per second, in the last ten seconds that the seals read tell of."""
+    """Callbacks per second in the last ten seconds of the seals that were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A member of the workers' group: its URL, which seals name it by, its host, and the partitions that it has."""
+    """A member of the workers' group: the URL that names it in seals, its host, and its partitions."""
 
     url: str
     host: str
@@ -57,12 +57,12 @@ class Worker:
 @dataclass(frozen=True, slots=True)
 class Refused:
     """
-    Requests that were refused in the last hour.
+    Requests refused in the last hour.
 
     Attributes:
-        reasons: how many, by reason.
-        is_all: False where there are more than were counted.
-        last: topic, partition and offset of the last one, as it says; empty without one.
+        reasons: number of refused requests by reason.
+        is_all: False if there are more than were counted.
+        last: topic, partition and offset of the last refused request, as its rejection says; empty if there is none.
     """
 
     reasons: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What a door has not read yet of a topic, in offsets, and by how many workers it is read."""
+    """A topic of a door: the number of offsets that are not read yet, and the number of workers that read it."""
 
     door: str
     topic: str
@@ -82,7 +82,7 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Leaderless:
-    """Partitions of a topic that have no leader, and the brokers that have them and are away."""
+    """Partitions of a topic that have no leader, and the missing brokers that hold them."""
 
     topic: str
     partitions: Sequence[int]
@@ -92,19 +92,19 @@ class Leaderless:
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
     """
-    How an instance of the service stands.
+    State of an instance of the service.
 
     Attributes:
-        group: consumer group of its workers.
+        group: consumer group of the workers.
         requests: name of `timer-request`.
-        partitions: in order of their numbers.
-        workers: members of the group; None where that could not be found out.
-        is_settled: whether the group has shared its partitions out among its members.
-        refused: None where that could not be read.
-        doors: those that have read anything.
-        leaderless: topics that the service writes to, or may, and cannot everywhere.
-        untold: what could not be found out, and why.
-        seal_every_s: how often a partition is sealed in which nothing is due, at least.
+        partitions: partitions in the order of their numbers.
+        workers: members of the group; None if they are unknown.
+        is_settled: whether the group has assigned its partitions to its members.
+        refused: refused requests; None if they could not be read.
+        doors: doors that have read anything.
+        leaderless: topics that the service may write to and that have partitions without a leader.
+        untold: facts that could not be read, each with the reason.
+        seal_every_s: longest time between two seals of a partition in which nothing is due.
     """
 
     group: str
@@ -121,13 +121,13 @@ class ServiceStatus:
 
 def overdue_of(row: PartitionStatus, requests: str, seal_every_s: float) -> Overdue:
     """
-    Return for how long accepted requests of a partition may have been due without firing, as Kafka tells, and why.
+    Return how long accepted requests of a partition may have been due without firing, and the reason.
 
-    All up to the last sealed second have fired that were read for it. Where a partition is sealed as often as one must
-    be, this is 0 but for what waits behind an open transaction or has not been read. Without any seal nothing tells.
+    Every request that was read for the last sealed second has fired. A partition that is sealed as often as it should
+    be gives 0, unless requests wait behind an open transaction or were not read. A missing seal adds nothing.
 
     Args:
-        row: of the partition.
+        row: state of the partition.
         requests: name of `timer-request`.
         seal_every_s: see `ServiceStatus`.
     """
@@ -145,7 +145,7 @@ def overdue_of(row: PartitionStatus, requests: str, seal_every_s: float) -> Over
 
 
 def problems_of(found: ServiceStatus) -> list[str]:
-    """Return what is wrong, a sentence each, the cause of others first; what to do is in it."""
+    """Return the problems, one sentence each with the step to take. A cause comes before its effects."""
     return [
         *found.untold,
         *map(_leaderless, found.leaderless),

@@ -1,8 +1,8 @@
 """
-Ask the workers which timers wait. They are found by their seals, so whoever may read `timer-sealed` needs no addresses.
+Ask the workers for pending timers. The seals name the workers, so a reader of `timer-sealed` needs no addresses.
 
-Each worker tells of the partitions that it owns. What nobody tells of within 2 s is unknown, and is said to be; the
-rest is told all the same.
+Each worker answers for the partitions that it owns. A partition without an answer within 2 s is reported as unknown,
+and the other answers are returned all the same.
 """
 
 import asyncio
@@ -25,26 +25,26 @@ from kafka_timers.settings import QuerySettings
 
 __all__ = ["Ahead", "Page", "Told", "Workers", "addresses_of", "asking"]
 
-# More than a worker looks for, and little enough that a page has its answer within 3 s.
+# Longer than a worker searches, and short enough that a page is answered within 3 s.
 _CONNECT_S, _ANSWER_S = 1.0, 2.0
 _PAGE = 500
-# As many as a worker tells at once; and more than lie in one of its rows.
+# Most timers that a worker returns at once, and more than lie in one of its rows.
 _AT_ONCE, _ROW_MAX = 1_000, 10_000
 
-# What a worker tells of a timer that waits, or answers: JSON, see `core.pending.Pending.document`.
+# A worker's JSON for a pending timer, or its whole answer; see `core.pending.Pending.document`.
 Told = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """
-    Timers that wait.
+    A page of pending timers.
 
     Attributes:
-        timers: in the order in which they fire, each as the workers tell it.
-        after: behind which the rest comes; empty when there is no more.
-        is_cut: whether there was no time to look at all of them.
-        unknown: why nothing is known of a partition, by its number.
+        timers: timers in the order in which they fire, each as its worker returned it.
+        after: place behind which the next page begins; empty when there are no more.
+        is_cut: whether the workers ran out of time before they had looked at all of them.
+        unknown: reason by partition, for the partitions that are unknown.
     """
 
     timers: list[Told]
@@ -56,12 +56,12 @@ class Page:
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """
-    How many timers wait.
+    Numbers of pending timers.
 
     Attributes:
-        counts: by the UNIX second in which a bucket begins, ascending; buckets without any are left out.
-        is_cut: whether there was no time to count all of them.
-        unknown: why nothing is known of a partition, by its number.
+        counts: number by the UNIX second at which a bucket begins, ascending; empty buckets are left out.
+        is_cut: whether the workers ran out of time before they had counted all of them.
+        unknown: reason by partition, for the partitions that are unknown.
     """
 
     counts: dict[int, int]
@@ -70,7 +70,7 @@ class Ahead:
 
 
 class _Replies(NamedTuple):
-    """The answers of workers, and why nothing is known of a partition."""
+    """The answers of workers, and the reason for each partition that is unknown."""
 
     answers: list[Told]
     unknown: dict[int, str]
@@ -81,11 +81,11 @@ class Workers:
     The workers of one instance of the service.
 
     Args:
-        session: to ask them with.
+        session: HTTP session for the queries.
         addresses: see `addresses_of`.
 
     Attributes:
-        addresses: as given, or as they were last put here.
+        addresses: as given, until somebody sets newer ones here.
     """
 
     def __init__(self, session: aiohttp.ClientSession, addresses: Mapping[int, str]) -> None:
@@ -94,21 +94,21 @@ class Workers:
 
     async def page(self, limit: int, *, with_values: bool = False, **wanted: object) -> Page:
         """
-        Return the first *limit* timers that wait.
+        Return the first *limit* pending timers.
 
         Args:
-            limit: at most; see `kafka_timers.worker.query_server.PAGE_MAX`.
-            with_values: tell values and headers too.
-            wanted: the other parameters of `/v1/timers`; None is left out.
+            limit: maximum; see `kafka_timers.worker.query_server.PAGE_MAX`.
+            with_values: also return values and headers.
+            wanted: the other parameters of `/v1/timers`; those that are None are left out.
 
         Raises:
-            QueryError: a worker does not take the question, or wants to see another token.
+            QueryError: a worker refuses the query, or expects another token.
         """
         timer_id = wanted.get("timer_id")
         numbers = [partition_of(str(timer_id), len(self.addresses))] if timer_id else self.addresses
         told = await self._ask(numbers, "/v1/timers", limit=limit, values=int(with_values), **wanted)
         timers = sorted((each for answer in told.answers for each in answer["timers"]), key=_place_of)
-        # What one worker has not told yet may come before what another has.
+        # A timer that one worker has not returned yet may come before a timer of another worker.
         cuts = [Place.of(answer["next"]) for answer in told.answers if answer["next"]]
         after = min(cuts, default=None)
         if after is not None:
@@ -120,9 +120,9 @@ class Workers:
 
     async def pages(self, limit: int, *, with_values: bool = False, **wanted: object) -> AsyncIterator[Page]:
         """
-        Yield the first *limit* timers that wait, page by page; otherwise as `page`.
+        Yield the first *limit* pending timers, page by page; otherwise like `page`.
 
-        What waits behind them is told by `Page.after` of the last page.
+        `Page.after` of the last page tells where the remaining timers begin.
         """
         after = ""
         while limit:
@@ -134,15 +134,15 @@ class Workers:
 
     async def ahead(self, from_s: int, to_s: int, unit: str) -> Ahead:
         """
-        Return how many timers wait from the UNIX second *from_s* on and before *to_s*.
+        Return the number of pending timers from the UNIX second *from_s* on and before *to_s*.
 
         Args:
-            from_s: first second.
-            to_s: behind the last one.
-            unit: of a bucket: second, minute or hour.
+            from_s: first UNIX second.
+            to_s: UNIX second behind the last one.
+            unit: size of a bucket: second, minute or hour.
 
         Raises:
-            QueryError: as `page`.
+            QueryError: as for `page`.
         """
         told = await self._ask(self.addresses, "/v1/counts", **{"from": from_s, "to": to_s, "unit": unit})
         counts = Counter[int]()
@@ -152,17 +152,17 @@ class Workers:
 
     async def waits(self, request: str, second: int) -> bool | None:
         """
-        Tell whether the timer of *request*, partition:offset, waits; None if no worker tells.
+        Tell whether the timer of *request* is pending; None if no worker knows.
 
         Args:
-            request: on `timer-request`.
-            second: UNIX second that it is for.
+            request: partition:offset on `timer-request`.
+            second: UNIX second of the timer.
 
         Raises:
-            QueryError: as `page`.
+            QueryError: as for `page`.
         """
         partition, offset = map(int, request.split(":"))
-        # Those in a row of many stand at the offset of the last one, and so behind this place.
+        # Requests in a batch have the offset of its last request, so they come after this place.
         after = str(Place(second * 1000, partition, offset - 1, 0)) if offset else None
         while True:
             given = {"from": second, "to": second + 1, "after": after, "limit": _AT_ONCE}
@@ -177,8 +177,8 @@ class Workers:
                 return None if answer["cut"] else False
 
     async def _ask(self, numbers: Iterable[int], path: str, **given: object) -> _Replies:
-        """Ask each worker of the partitions *numbers* once."""
-        # Another look at the seals may come in between.
+        """Ask each worker that owns one of the partitions *numbers* once."""
+        # Newer addresses may be set while the workers answer.
         numbers, addresses = sorted(numbers), self.addresses
         asked = sorted({url for number in numbers if (url := addresses[number])})
         params = {name: str(value) for name, value in given.items() if value is not None}
@@ -196,7 +196,7 @@ class Workers:
         return _Replies([reply for reply in replies if not isinstance(reply, str)], unknown)
 
     async def _ask_one(self, url: str, params: Mapping[str, str]) -> Told | str:
-        """Return what a worker answers, or why it does not."""
+        """Return the worker's answer, or the reason that there is none."""
         try:
             async with self._session.get(url, params=params) as response:
                 if response.status == 200:
@@ -218,12 +218,12 @@ def _place_of(timer: Mapping[str, Any]) -> Place:
 @asynccontextmanager
 async def asking(settings: QuerySettings) -> AsyncIterator[Workers]:
     """
-    Find the workers, to be asked inside.
+    Find the workers, and yield them for queries inside the block.
 
     Raises:
         SettingsError: the token or a certificate cannot be read.
         TopicsError: `timer-sealed` does not exist.
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     headers = {"Authorization": f"Bearer {token}"} if (token := _token(settings.query_token_file)) else {}
     connector = aiohttp.TCPConnector(ssl=_context(settings))
@@ -234,11 +234,11 @@ async def asking(settings: QuerySettings) -> AsyncIterator[Workers]:
 
 async def addresses_of(settings: QuerySettings) -> dict[int, str]:
     """
-    Return where the owner of each partition answers, as the last seals tell it; empty where it does not.
+    Return the query address of each partition's owner, from the last seals; empty if the owner has none.
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     tails = await last_seals(settings.kafka, settings.topic_prefix)
     last = {number: max(tail, key=age_of, default=None) for number, tail in tails.items()}

@@ -19,7 +19,7 @@ from kafka_timers.errors import BrokerError, RequestError, TopicsError
 
 __all__ = ["RejectedLog", "Which", "last_refused", "reading_rejected"]
 
-# A partition whose leader has died has another one after some 10 s.
+# When the leader of a partition dies, another one takes over after some 10 s.
 _LIMIT_S = 20.0
 
 _place_in = re.compile(r"([0-9]{1,9}):([0-9]{1,18})", re.ASCII).fullmatch
@@ -28,12 +28,12 @@ _place_in = re.compile(r"([0-9]{1,9}):([0-9]{1,18})", re.ASCII).fullmatch
 @dataclass(frozen=True, slots=True)
 class Which:
     """
-    Which refused requests are meant: those for which all of this holds.
+    A filter for refused requests. A request passes if it meets all conditions.
 
     Attributes:
-        reasons: they have one of these; empty is any.
-        topic: they ask for a callback on this one; empty is any.
-        timer_id: they have it; empty is any, and none.
+        reasons: reasons that pass; empty for any.
+        topic: callback topic; empty for any.
+        timer_id: timer id; empty for any, and for requests without one.
     """
 
     reasons: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class Which:
     timer_id: str = ""
 
     def takes(self, rejected: Rejected) -> bool:
-        """Tell whether *rejected* is one of them."""
+        """Tell whether *rejected* passes the filter."""
         return (
             (not self.reasons or rejected.reason in self.reasons)
             and self.topic in ("", rejected.callback_topic)
@@ -51,11 +51,11 @@ class Which:
 
 class RejectedLog:
     """
-    The topic `timer-rejected`, as it was when it was opened, and what has come since.
+    The topic `timer-rejected`: its records when it was opened, and those that have come since.
 
     Args:
-        consumer: to read it with.
-        bounds: first offset of each partition, and the one behind the last.
+        consumer: consumer to read with.
+        bounds: first offset of each partition, and the offset behind its last record.
         requests: name of `timer-request`.
     """
 
@@ -68,10 +68,13 @@ class RejectedLog:
 
     async def before(self, from_ms: int) -> AsyncIterator[Rejected]:
         """
-        Yield what had been refused, since the UNIX millisecond *from_ms*; a partition after the other.
+        Yield the requests that were refused before the log was opened and since *from_ms*, one partition after another.
+
+        Args:
+            from_ms: UNIX milliseconds.
 
         Raises:
-            BrokerError: it cannot be read.
+            BrokerError: the topic cannot be read.
         """
         with _told(self._consumer):
             for where, (start, end) in self._bounds.items():
@@ -84,15 +87,15 @@ class RejectedLog:
 
     async def last(self, which: Which, from_ms: int, limit: int) -> tuple[list[Rejected], int]:
         """
-        Return the last *limit* that are meant, in the order of their refusal, and how many there are in all.
+        Return the last *limit* requests that pass *which*, by time of refusal, and the number of all that pass.
 
         Args:
-            which: are meant.
-            from_ms: and were refused since this UNIX millisecond.
-            limit: at most.
+            which: filter.
+            from_ms: UNIX milliseconds; earlier refusals do not count.
+            limit: maximum.
 
         Raises:
-            BrokerError: it cannot be read.
+            BrokerError: the topic cannot be read.
         """
         found: list[Rejected] = []
         count = 0
@@ -106,10 +109,10 @@ class RejectedLog:
 
     async def after(self) -> AsyncIterator[Rejected]:
         """
-        Yield what is refused from now on, without end.
+        Yield requests as they are refused from now on, without end.
 
         Raises:
-            BrokerError: it cannot be read.
+            BrokerError: the topic cannot be read.
         """
         with _told(self._consumer):
             self._consumer.assign(list(self._bounds))
@@ -123,8 +126,8 @@ class RejectedLog:
         Return the refused request at *place*, partition:offset.
 
         Raises:
-            RequestError: there is none.
-            BrokerError: it cannot be read.
+            RequestError: there is none, or *place* has another form.
+            BrokerError: the topic cannot be read.
         """
         match = _place_in(place)
         if match is None:
@@ -140,12 +143,12 @@ class RejectedLog:
 
     async def whole(self, rejected: Rejected) -> Rejected:
         """
-        Return *rejected* with what it asks for, which is read from `timer-request` where a door has made it.
+        Return *rejected* with its payload. For a request that a door made, the payload is read from `timer-request`.
 
-        If that is gone from there, *rejected* is returned as it is.
+        If the request is gone from there, *rejected* is returned unchanged.
 
         Raises:
-            BrokerError: it cannot be read.
+            BrokerError: the topic cannot be read.
         """
         match = _place_in(rejected.made.request) if rejected.made else None
         if match is None:
@@ -165,15 +168,15 @@ class RejectedLog:
 @asynccontextmanager
 async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedLog]:
     """
-    Open `timer-rejected`, to be read inside.
+    Open `timer-rejected` for reading inside the block.
 
     Args:
-        kafka: where it is.
-        prefix: put before the topics' names.
+        kafka: cluster to read from.
+        prefix: prefix of the service's own topics.
 
     Raises:
-        TopicsError: it does not exist.
-        BrokerError: no broker answers within some 20 s, or it refuses.
+        TopicsError: the topic does not exist.
+        BrokerError: no broker answers within some 20 s, or a broker refuses.
     """
     topics = Topics.of(prefix)
     topic = topics.rejected
@@ -182,14 +185,14 @@ async def reading_rejected(kafka: Kafka, prefix: str) -> AsyncIterator[RejectedL
             places = [TopicPartition(topic, number) for number in range((await counts(kafka, prefix)).get(topic, 0))]
             if not places:
                 raise TopicsError(f"topic {topic} is missing: create it with kafka-timers topics create")
-            # What retention takes while it is read is passed over.
+            # Records that retention deletes meanwhile are skipped.
             consumer = await opened.enter_async_context(consuming(kafka, auto_offset_reset="earliest"))
             starts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         yield RejectedLog(consumer, {where: (starts[where], ends[where]) for where in places}, topics.requests)
 
 
 async def last_refused(kafka: Kafka, prefix: str, which: Which, from_ms: int, limit: int) -> tuple[list[Rejected], int]:
-    """Open `timer-rejected` and return what was refused last: see `reading_rejected` and `RejectedLog.last`."""
+    """Open `timer-rejected` and return the last refused requests: see `reading_rejected` and `RejectedLog.last`."""
     async with reading_rejected(kafka, prefix) as log:
         return await log.last(which, from_ms, limit)
 

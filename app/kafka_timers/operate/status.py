@@ -1,8 +1,8 @@
 """
-Read how a service stands from Kafka alone, without asking a worker or a store. `kafka-timers status` shows it.
+Read the state of a service from Kafka alone, without asking a worker or a store. `kafka-timers status` shows it.
 
-A partition stands as its last seals, its ticks and the end of its requests say, workers and doors as their groups do.
-All questions are asked beside each other, each with a limit, so a broker that is silent hides what it has, and no more.
+The state of a partition comes from its last seals, its ticks and the end of its requests; that of workers and doors
+from their consumer groups. All queries run at once, each with a time limit, so a silent broker hides its own data only.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from kafka_timers.worker.overdue import LIMIT_S
 
 __all__ = ["read_status", "status_of"]
 
-# Of each question; Kafka has another leader after some 9 s.
+# Limit of each query; Kafka elects another leader after some 9 s.
 _LIMIT_S, _CONNECTING_S = 8.0, 2.0
 _WAIT_MS = 50
 _RETRY_S = 0.2
@@ -48,7 +48,7 @@ _T = TypeVar("_T")
 
 
 class _Seen(NamedTuple):
-    """What the logs of one partition tell; see `PartitionStatus`."""
+    """State of one partition by its logs; see `PartitionStatus`."""
 
     seals: list[Sealed]
     tick_age_s: float | None
@@ -58,13 +58,13 @@ class _Seen(NamedTuple):
 
 
 class _Asking:
-    """Questions of which each may fail without the others; `untold` says which have."""
+    """Queries that may fail independently of each other; `untold` lists the failed ones."""
 
     def __init__(self) -> None:
         self.untold: list[str] = []
 
     async def told(self, what: str, question: Awaitable[_T]) -> _T | None:
-        """Return the answer to *question*; None where there is none in time."""
+        """Return the answer to *question*; None if none comes in time."""
         try:
             async with asyncio.timeout(_LIMIT_S + _CONNECTING_S):
                 return await question
@@ -76,7 +76,7 @@ class _Asking:
 
 
 class _Reading:
-    """Questions about one instance of the service."""
+    """Queries about one instance of the service."""
 
     def __init__(self, cluster: Cluster, topics: Topics, clock: Clock) -> None:
         self._cluster = cluster
@@ -85,10 +85,10 @@ class _Reading:
         self._seals = SealLog(cluster, topics.sealed, _LIMIT_S)
 
     async def partition(self, number: int) -> _Seen:
-        """Return what a partition's logs tell."""
+        """Return the state of a partition by its logs."""
         seen = await self._look_at(number)
         if seen.unread_s > LIMIT_S:
-            # What lay behind a transaction that has just ended is as old, and is read with the next tick.
+            # Requests behind a transaction that has just ended are as old, and the next tick reads them.
             await asyncio.sleep(_LOOK_AGAIN_S)
             seen = await self._look_at(number)
         return seen
@@ -103,7 +103,7 @@ class _Reading:
         return _Seen(seals, self._age_s(tick), name.decode(errors="replace") or None, blocked_s, unread_s)
 
     async def _tick(self, number: int) -> Record | None:
-        """Return the last tick of a partition; None without one."""
+        """Return the last tick of a partition; None if there is none."""
         bounds = LogBounds(self._cluster, self._topics.oscillator, _LIMIT_S, is_committed=False)
         last = await bounds.end(number) - 1
         return await self._record(self._topics.oscillator, number, last) if last >= 0 else None
@@ -114,12 +114,12 @@ class _Reading:
         stable = await LogBounds(self._cluster, topic, _LIMIT_S).end(number)
         if await LogBounds(self._cluster, topic, _LIMIT_S, is_committed=False).end(number) <= stable:
             return 0.0
-        # The first record of the transaction, or what has come since if that has ended.
+        # The first record of the transaction, or a newer record if the transaction has ended.
         record = await self._record(topic, number, stable)
         return self._age_s(record) if record else 0.0
 
     async def _unread_s(self, number: int, seal: Sealed | None) -> float:
-        """Return the age of the first request that was there before the second of *seal*, and was not read for it."""
+        """Return the age of the first request appended before the second of *seal* and not read for it."""
         topic = self._topics.requests
         if seal is None or await LogBounds(self._cluster, topic, _LIMIT_S).end(number) <= seal.fence:
             return 0.0
@@ -131,7 +131,7 @@ class _Reading:
         return max(self._clock.wall_s() - record.timestamp / 1000, 0.0)
 
     async def _record(self, topic: str, number: int, offset: int, *, is_committed: bool = False) -> Record | None:
-        """Return the first record from *offset* on, of anybody unless it has to be committed; None without one."""
+        """Return the first record from *offset* on, or the first committed one if asked; None if there is none."""
         return next((await self._fetched(topic, number, offset, is_committed=is_committed)).records, None)
 
     async def _fetched(self, topic: str, number: int, offset: int, *, is_committed: bool) -> Fetched:
@@ -146,7 +146,7 @@ class _Reading:
             await fetcher.find_leaders()
 
     async def refused(self) -> Refused:
-        """Return what was refused within the last hour."""
+        """Return the requests refused within the last hour."""
         topic, reasons, is_all = self._topics.rejected, Counter[str](), True
         last = (0, "")
         bounds = LogBounds(self._cluster, topic, _LIMIT_S)
@@ -171,19 +171,19 @@ async def read_status(
     kafka: Kafka, prefix: str, group: str, clock: Clock, *, allowed_topics: str = "*", seal_every_s: float = 5.0
 ) -> ServiceStatus:
     """
-    Return how an instance of the service stands.
+    Return the state of an instance of the service.
 
     Args:
-        kafka: where the service runs.
-        prefix: put before the names of the service's own topics.
+        kafka: cluster of the service.
+        prefix: prefix of the service's own topics.
         group: consumer group of the workers.
-        clock: tells the time to which `lag_s` is counted; to be that of the brokers within a second or two.
-        allowed_topics: globs of callback topics, as workers have them: which topics have to have leaders.
+        clock: gives the time up to which `lag_s` counts. It should agree with the brokers' within a second or two.
+        allowed_topics: globs of callback topics, as workers have them. Those topics must have leaders.
         seal_every_s: as workers have it.
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
-        BrokerError: no broker answers within some 10 s, or it refuses.
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
     topics, asking = Topics.of(prefix), _Asking()
     async with AsyncExitStack() as opened:
@@ -224,7 +224,7 @@ async def read_status(
 
 
 def _name_of(member: Member) -> str:
-    """Return the URL by which seals name a worker; of somebody else in its group, the client id."""
+    """Return the URL that names a worker in seals; for any other member of its group, its client id."""
     try:
         return str(json.loads(member.told)["url"])
     except (ValueError, LookupError, TypeError):
@@ -244,7 +244,7 @@ def _rows(seen: Mapping[int, _Seen | None], now_s: float) -> list[PartitionStatu
 
 
 def _doors(lags: Sequence[AdapterLag], readers: Mapping[str, Group | None]) -> list[Door]:
-    """Return how the doors stand; one of which nobody tells who reads it counts as read."""
+    """Return the state of the doors. A door whose readers are unknown counts as read."""
     counted = {name: 1 if group is None else len(group.members) for name, group in readers.items()}
     return [Door(lag.adapter, lag.topic, lag.lag, counted[lag.adapter]) for lag in lags]
 
@@ -261,7 +261,7 @@ def _leaderless(
 
 
 def _refusal(record: SourceRecord) -> tuple[str, str]:
-    """Return why a record was refused, and where it lies, as it tells on `timer-rejected`."""
+    """Return the reason for a refusal and the place of the refused record, from the record on `timer-rejected`."""
     told = {name: content.decode(errors="replace") for name, content in rejection_in(record.headers).items()}
     topic, partition, offset = (told.get(name, "?") for name in ("topic", "partition", "offset"))
     return told.get("reason", "no reason is told"), f"{topic} {partition}:{offset}"
@@ -269,11 +269,11 @@ def _refusal(record: SourceRecord) -> tuple[str, str]:
 
 def status_of(tails: Mapping[int, Sequence[Sealed]], now_s: float) -> list[PartitionStatus]:
     """
-    Return how each partition stands by its seals alone, in order of their numbers.
+    Return the state of each partition by its seals alone, in the order of their numbers.
 
     Args:
-        tails: the last seals of each partition in the order of its log, as `SealLog.seals` returns them.
-        now_s: UNIX time to which `lag_s` is counted.
+        tails: last seals of each partition in the order of its log, as `SealLog.seals` returns them.
+        now_s: UNIX time up to which `lag_s` counts.
     """
     return [_partition_status(partition, tails[partition], now_s) for partition in sorted(tails)]
 
@@ -296,10 +296,10 @@ def _partition_status(partition: int, seals: Sequence[Sealed], now_s: float) -> 
 
 
 def _rate(seals: Sequence[Sealed]) -> float | None:
-    """Return how many callbacks *seals* tell of per second, in their last ten seconds; None without a seal."""
+    """Return the callbacks per second in the last ten seconds of *seals*; None without a seal."""
     if not seals:
         return None
     end = max(seal.last for seal in seals)
     near = [seal for seal in seals if seal.last > end - _RATE_S]
-    # The tail may begin later.
+    # The seals may cover less than ten seconds.
     return sum(seal.fired for seal in near) / min(_RATE_S, end + 1 - min(seal.first for seal in near))

@@ -1,5 +1,5 @@
 """
-Read a callback topic as it grows, and tell how late each callback is. `kafka-timers watch` shows it.
+Read a callback topic as it grows, and compute the lateness of each callback. `kafka-timers watch` shows it.
 """
 
 import re
@@ -17,9 +17,9 @@ from kafka_timers.errors import TopicsError
 
 __all__ = ["lateness_of", "watching"]
 
-# How long a topic that does not exist is waited for: some brokers make it when it is asked for.
+# Time to wait for a topic that does not exist: some brokers create a topic when a client asks for it.
 _TOPIC_WAIT_MS = 5_000
-# A partition whose leader has died has another one after some 10 s.
+# When the leader of a partition dies, another one takes over after some 10 s.
 _LIMIT_S = 20.0
 
 
@@ -29,13 +29,13 @@ async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIt
     Yield a consumer of the committed records of *topic*, once it sees every record that comes from now on.
 
     Args:
-        kafka: where the topic is.
+        kafka: cluster of the topic.
         topic: name of the topic.
-        from_beginning: also read what the topic holds already.
+        from_beginning: also read the records that are already there.
 
     Raises:
         TopicsError: the topic does not exist.
-        BrokerError: no broker answers within some 20 s, or it refuses.
+        BrokerError: no broker answers within some 20 s, or a broker refuses.
     """
     reset = "earliest" if from_beginning else "latest"
     async with AsyncExitStack() as opened:
@@ -46,7 +46,7 @@ async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIt
             except UnknownTopicOrPartitionError as error:
                 raise TopicsError(f"topic {topic} does not exist: create it first") from error
             for partition in consumer.assignment():
-                # "From now on" is from here: until a position is known, records pass unseen. Seeking instead would race
+                # "From now on" begins here: records pass unseen until a position is known. A seek instead would race
                 # with the reset that the consumer begins by itself, and the later of the two would win.
                 await consumer.position(partition)
         yield consumer
@@ -54,16 +54,16 @@ async def watching(kafka: Kafka, topic: str, *, from_beginning: bool) -> AsyncIt
 
 def lateness_of(record: ConsumerRecord, now_s: float) -> tuple[int | None, int | None]:
     """
-    Return when a callback was due, in UNIX milliseconds, and its lateness; None and None for a record that is none.
+    Return the due time of a callback in UNIX milliseconds, and its lateness; None and None for any other record.
 
-    Lateness counts to the record's own time, or to *now_s* if the record carries none. A callback of an earlier
-    version does not tell its millisecond: its lateness counts from its second.
+    Lateness counts to the record's timestamp, or to *now_s* if the record has none. Callbacks of earlier versions do
+    not carry the millisecond, so their lateness counts from their second.
 
     Args:
         record: read from a callback topic.
         now_s: UNIX time at which the record arrived.
     """
-    # Of one name the first: callbacks of earlier versions may have the requester's behind it.
+    # The first header of a name counts: in callbacks of earlier versions the requester's may follow.
     headers = dict(reversed(record.headers))
     expiry, millis = headers.get(EXPIRY_HEADER) or b"", headers.get(MILLIS_HEADER) or b"0"
     if not re.fullmatch(b"[0-9]{1,11}", expiry) or not re.fullmatch(b"[0-9]{1,3}", millis):
