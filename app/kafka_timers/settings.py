@@ -1,12 +1,12 @@
 """
-What can be set, one frozen dataclass per process.
+Settings, one frozen dataclass per process.
 
-Each field is at the same time a command line option (`session_timeout_s` is `--session-timeout-s`) and an environment
-variable (`KAFKA_TIMERS_SESSION_TIMEOUT_S`). `from_env` is for those who start a process from Python; the command line
-builds its options from the same fields.
+Each field is also a command line option (`session_timeout_s` is `--session-timeout-s`) and an environment variable
+(`KAFKA_TIMERS_SESSION_TIMEOUT_S`). Use `from_env` to start a process from Python; the command line builds its options
+from the same fields.
 
-A field declares its bounds (`setting`), and `objection` judges a value by them, wherever the value comes from. A
-`validate` checks no more than how fields fit each other.
+A field declares its bounds with `setting`, and `objection` checks a value against them, wherever the value comes from.
+`validate` only checks fields against each other.
 """
 
 import dataclasses
@@ -40,9 +40,9 @@ __all__ = [
 
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 _PORT_MAX = 65_535
-# For longer no broker lets a transaction be open or a member be silent, unless its own settings have been raised.
+# Brokers refuse a longer transaction or session, unless their own settings have been raised.
 _TRANSACTION_MAX_S, _SESSION_MAX_S = 900, 1_800
-# As an empty address Python would take all of the host's.
+# Python would take an empty address for all addresses of the host.
 _HOST_MISSING = "give an address of this host, or 0.0.0.0 for all of them"
 
 _KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
@@ -66,20 +66,20 @@ def setting(
     Args:
         default: the default; its type is the type of the field.
         help: one line of help, for the command line.
-        least: the smallest number that is taken.
-        above: a number that is too small by itself; every larger one is taken.
-        most: the largest number that is taken.
-        choices: the only texts that are taken; without any, all are.
-        is_list: the text is a comma separated list, of which the command line takes one item at a time.
-        if_empty: what to give instead of an empty text; an empty text is taken where this is empty.
-        why: the reason for the bounds, put behind the sentence that names them.
+        least: the smallest number that is allowed.
+        above: a bound that is itself too small; every larger number is allowed.
+        most: the largest number that is allowed.
+        choices: the only texts that are allowed; without any, all are.
+        is_list: whether the text is a comma separated list; the command line takes one item at a time.
+        if_empty: advice when the text is empty; without it an empty text is allowed.
+        why: the reason for the bounds, added to the sentence that names them.
     """
     declared = {"least": least, "above": above, "most": most, "choices": choices, "is_list": is_list}
     return dataclasses.field(default=default, metadata={"help": help, "if_empty": if_empty, "why": why, **declared})
 
 
 def bounds_of(field: "dataclasses.Field[Any]") -> str:
-    """Return which numbers *field* takes, such as `1 to 256`, or which texts; empty where it takes all."""
+    """Return the numbers that *field* allows, such as `1 to 256`, or its texts; empty if it allows all."""
     least, above, most, choices = (field.metadata[name] for name in ("least", "above", "most", "choices"))
     if choices:
         return f"{', '.join(choices[:-1])} or {choices[-1]}"
@@ -91,9 +91,9 @@ def bounds_of(field: "dataclasses.Field[Any]") -> str:
 
 
 def objection(field: "dataclasses.Field[Any]", value: object) -> str:
-    """Return what to give instead of *value*, which *field* does not take; empty if it takes it."""
+    """Return advice if *field* does not allow *value*; empty if it does."""
     kind = type(field.default)
-    # A whole number is a number to everybody. True is one to Python alone.
+    # A whole number counts as a number. True does too, but only in Python.
     kinds = (int, float) if kind is float else kind
     if not isinstance(value, kinds) or (isinstance(value, bool) and kind is not bool):
         return f"give {_KINDS[kind]}"
@@ -109,7 +109,7 @@ def _is_within(field: "dataclasses.Field[Any]", value: object) -> bool:
     least, above, most, choices = (field.metadata[name] for name in ("least", "above", "most", "choices"))
     if not isinstance(value, int | float):
         return not choices or value in choices
-    # Neither infinity nor what is not a number is any time or size, whatever the bounds.
+    # Infinity and NaN are no time or size, whatever the bounds.
     if isinstance(value, float) and not math.isfinite(value):
         return False
     is_low = (least is not None and value < least) or (above is not None and value <= above)
@@ -117,7 +117,7 @@ def _is_within(field: "dataclasses.Field[Any]", value: object) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether *host* names this host alone, whatever a resolver says."""
+    """Tell whether *host* names this host alone, without asking a resolver."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -125,7 +125,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_in(address: str) -> str:
-    """Return the host of `host:port`, or of `[host]:port` as one with colons is written."""
+    """Return the host of `host:port`, or of `[host]:port` for an IPv6 address."""
     return address[1:].partition("]")[0] if address.startswith("[") else address.partition(":")[0]
 
 
@@ -139,7 +139,7 @@ def _flag(text: str) -> bool:
 
 
 class _Settings:
-    """What all processes share: reading the environment, and checking fields against each other."""
+    """Common part of all settings: it reads the environment and checks fields against each other."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] = os.environ, **given: object) -> Self:
@@ -173,13 +173,13 @@ class _Settings:
         Check fields against each other.
 
         Raises:
-            SettingsError: names the clash.
+            SettingsError: fields contradict each other; the text names them.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSettings(_Settings):
-    """Settings of whatever talks to an instance of the service."""
+    """Settings of any process that talks to an instance of the service."""
 
     bootstrap: str = setting("127.0.0.1:9092", "Kafka brokers, host:port, comma separated")
     kafka_config: str = setting("", "file that says how to connect: TLS, SASL and client id; empty is plain text")
@@ -188,21 +188,21 @@ class KafkaSettings(_Settings):
     @cached_property
     def kafka(self) -> Kafka:
         """
-        Where Kafka is, and how to log in; read once.
+        Address and login of Kafka, read once.
 
         Raises:
-            SettingsError: the file cannot be read, or it or the environment does not fit.
+            SettingsError: the file cannot be read, or its lines or the environment do not fit.
         """
         return Kafka.of(self.bootstrap, self.kafka_config)
 
     def validate(self) -> None:
         """
-        Check fields against each other.
+        Check that the Kafka configuration can be read.
 
         Raises:
-            SettingsError: names the clash.
+            SettingsError: the file cannot be read, or its lines or the environment do not fit.
         """
-        self.kafka  # noqa: B018  # tells what is wrong with it
+        self.kafka  # noqa: B018  # raises if the configuration is wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +345,7 @@ class WorkerSettings(KafkaSettings):
         Check fields against each other.
 
         Raises:
-            SettingsError: names the clash.
+            SettingsError: fields contradict each other; the text names them.
         """
         super().validate()
         self._validate_ports()
@@ -381,7 +381,7 @@ class WorkerSettings(KafkaSettings):
                 f"query_host {self.query_host} can be reached from other hosts: give query_token_file, or "
                 "query_client_ca with query_certificate, so that not everybody may ask"
             )
-        if self.query_host in ("0.0.0.0", "::") and not self.query_address:  # noqa: S104  # it is looked for
+        if self.query_host in ("0.0.0.0", "::") and not self.query_address:  # noqa: S104  # compared, not bound
             raise SettingsError(
                 f"query_host {self.query_host} is no address to ask at: give query_address, by which others reach it"
             )
@@ -415,7 +415,7 @@ class PlannerSettings(KafkaSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class QuerySettings(KafkaSettings):
-    """Settings of whoever asks workers which timers wait."""
+    """Settings of a program that asks workers about waiting timers."""
 
     query_token_file: str = setting("", "file with the token that the workers want to see")
     query_ca: str = setting("", "PEM file of who has signed the certificates of the workers; empty is the system's")
