@@ -1,7 +1,7 @@
 """
 The rules of the service: the meaning of records. Pure: no Kafka, no store, no clock, no event loop.
 
-    wire           names and bytes on the topics; the only module that touches generated code
+    wire           names and bytes on the topics; has the generated code of all messages but schedules
     routing        the partition of a timer id
     keys           the keys of pending requests, and their order
     backlog        counts pending requests, and tells from which offset the log must be read to know them all

@@ -1,5 +1,5 @@
 """
-The bytes on the topics: names, headers, and the only module that imports generated protobuf code.
+The bytes on the topics: names, headers and messages. Generated protobuf code is imported here and in `schedules` alone.
 
 Everything on a topic is a promise to clients in every language; docs/wire.md describes it in prose.
 """
