@@ -382,7 +382,7 @@ class TimerClient:
         repeat and the offsets in your transaction are committed together or not at all.
 
         The record keeps its key, value, token and own headers. Headers tell how often it came and why; see `Callback`.
-        Its timer id is made by the service, so a cancel by its first id does not find it.
+        Its timer id is a generated one, so a cancel by its first id does not find it.
 
         Args:
             record: the record that you could not handle, a callback or any other; of the kinds that `Callback.of`

@@ -212,7 +212,7 @@ def _ignore(
         )
 
 
-# --- requests that were sent on ---------------------------------------------------------------------------------------
+# --- requests that were sent on --------------------------------------------------------------------------------------
 
 
 def _remember_cancel(record: TimerRecord, known: Known, partition: Partition, out: Decided) -> None:

@@ -106,7 +106,7 @@ class Partition(Judging):
         """
         Set the state from the *seals* of this partition and the head of a *local* store.
 
-        Afterwards the owner reads the log on from `position`, and scans nothing before `must_read_to`.
+        Afterwards the owner reads the log from `position` on, and scans nothing before it has reached `must_read_to`.
 
         Args:
             seals: the last seals, with the latest complete one among them.
@@ -281,11 +281,11 @@ class Partition(Judging):
         read: ReadSums | None = None,
     ) -> Changes:
         """
-        Return the changes when the log is read on.
+        Return the changes after more of the log has been read.
 
         Args:
-            position: offset up to which it is read then.
-            rows: rows that are kept of it.
+            position: offset up to which it has been read.
+            rows: rows to keep of the new records.
             offsets: offsets under which these count as pending, ascending.
             decided: the other decisions about the records.
             has_callbacks: whether any of the rows is a request with a `callBackRecord`.
@@ -328,8 +328,8 @@ class Partition(Judging):
 
     def _lowest(self, tally: Tally, at_ms: int) -> int:
         lowest = tally.lowest(at_ms)
-        # A request below `done_below` is never pending again, though a new request may open its chunk again. Retention
-        # relies on this.
+        # A request that was sealed is never pending again, though a new one may open its chunk again. The result must
+        # not fall then, since retention follows it.
         return self.position if lowest is None else max(lowest, self.head.done_below)
 
     # --- firing ------------------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def document_of(
     Args:
         partition: partition of `timer-request`.
         partitions: number of partitions.
-        records: the request, then the record that withdrew it, if there is one.
+        records: the request, then its copies and the record that withdrew it, if there are any.
         seals: all seals; the other arguments and the records refer to them by number.
         covering: numbers of the complete seal before the first one that covers the request, of that one's slices, and
             of that one, in this order; for a request that no seal covers yet, the number of the last seal.

@@ -155,8 +155,7 @@ def _has_judged_otherwise(last: Sealed, local: Head) -> bool:
     Tell whether a *local* store may have judged records by an earlier format than the *last* seal demands.
 
     A paused owner reads on:
-     1. A pauses, and no seal tells from which offset on conditions are judged; B takes over, and seals: from offset 3
-         on
+     1. A pauses, and no seal tells from where on conditions are judged; B takes over, and seals: from offset 3 on
      2. A goes on, and refuses the condition of offset 4
      3. A takes over with its store; another worker that reads the log anew judges offset 4
     Held by test_what_a_paused_owner_has_refused_is_judged_once_another_one_judges_conditions.
