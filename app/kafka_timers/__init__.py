@@ -1,9 +1,9 @@
 """
 Durable timers for services on Kafka: publish a Future, get a callback in its second.
 
-What a service imports that asks for timers (`TimerClient`) or receives their callbacks (`Callback`, `TokenGuard`).
-Needs aiokafka and protobuf only; the processes of the timer service itself come with extras. Without asyncio take
-`kafka_timers.sync`; for tests `kafka_timers.testing`.
+Import `TimerClient` to ask for timers, and `Callback` and `TokenGuard` to receive their callbacks. The package needs
+aiokafka, protobuf and xxhash only; the processes of the timer service itself come with extras. Programs without asyncio
+take `kafka_timers.sync`, and tests take `kafka_timers.testing`.
 """
 
 from kafka_timers.broker.connection import Kafka

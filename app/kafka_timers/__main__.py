@@ -1,8 +1,8 @@
-"""The program `kafka-timers`, also `python -m kafka_timers`; says what to install when the command line cannot load."""
+"""The program `kafka-timers`, also `python -m kafka_timers`; names the extra to install when it cannot load."""
 
 import sys
 
-# Commands that need more than the command line, each an extra of its own name.
+# Commands that need more than the command line. Each has an extra of its own name.
 _EXTRAS = ("console", "dev", "lake", "oscillator", "worker")
 
 

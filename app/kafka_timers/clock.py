@@ -1,8 +1,8 @@
 """
-Where the time comes from: the only module that asks the host for it.
+The clock that code takes as an argument, so that tests can replace it by `kafka_timers.testing.ManualClock`.
 
-Three kinds of time have three kinds of name: `second` is stream time and comes from ticks, `wall_s` is UNIX time on
-this host, `elapsed_s` is monotonic and only good for differences. `kafka_timers.testing.ManualClock` stands in for it.
+Three kinds of time have three kinds of name. `second` is stream time and comes from ticks. `wall_s` is UNIX time on
+this host. `elapsed_s` is monotonic, so that only differences mean something.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of time that can also be waited for."""
+    """A source of time that a task can also wait for."""
 
     def wall_s(self) -> float:
         """Return UNIX time in seconds."""
@@ -22,7 +22,7 @@ class Clock(Protocol):
         ...
 
     async def sleep_until(self, wall_s: float) -> None:
-        """Return once `wall_s()` has reached *wall_s*; at once when that lies in the past."""
+        """Return once `wall_s()` has reached *wall_s*, at once if that lies in the past."""
         ...
 
 
@@ -38,6 +38,6 @@ class HostClock:
         return time.monotonic()
 
     async def sleep_until(self, wall_s: float) -> None:
-        """Return once the host's clock shows *wall_s*; a step of the clock meanwhile is followed within a second."""
+        """Return once the host's clock shows *wall_s*; it notices within a second that the clock was set."""
         while (left_s := wall_s - time.time()) > 0:  # noqa: ASYNC110  # a clock has no event to await
             await asyncio.sleep(min(left_s, 1.0))

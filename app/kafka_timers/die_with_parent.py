@@ -1,11 +1,12 @@
 """
-Run a command that ends with the process that started it, also when that process is killed.
+Run a command that ends with the process that started it, even if that process is killed.
 
     die_with_parent.py PARENT COMMAND…
 
-Run as a script, by path, and with -IS, so that it is quick: it asks the kernel for a SIGKILL when the parent goes, then
-becomes the command, under the same process id. This is Linux's (prctl); elsewhere the command outlives a killed parent.
-The kernel watches the thread that started this one, so start it from a thread that lives as long as the program.
+This runs as a script, by path and with -IS, so that it starts quickly. It asks the kernel to send SIGKILL when the
+parent ends, then becomes the command under the same process id. Only Linux has this (prctl); elsewhere the command
+outlives a killed parent. The kernel watches the parent's thread that started this process, so start it from a thread
+that lives as long as the program.
 """
 
 import ctypes
@@ -27,7 +28,7 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != int(parent):
-            return  # it was gone before the kernel was asked
+            return  # the parent had ended before the kernel was asked
     os.execvp(command[0], command)  # noqa: S606  # the caller's command, without a shell
 
 

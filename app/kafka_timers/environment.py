@@ -1,4 +1,4 @@
-"""Which environment variable sets what an option, or a line of a file, sets too."""
+"""The names of environment variables for command line options and for lines of the Kafka configuration file."""
 
 __all__ = ["env_name"]
 

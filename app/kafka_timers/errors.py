@@ -1,20 +1,21 @@
 """
-What can go wrong, one class per thing that a caller can do about it.
+The errors of kafka-timers: one class for each thing that a caller can do about it.
 
     KafkaTimersError
-    ├── WhenError        the time asked for is not a point in time that a timer can have
-    ├── RequestError     topic, key, value, id, token or headers are not what a request can carry
-    ├── ScheduleError    a schedule has no times, or asks for what no schedule can have; `field` says where
+    ├── WhenError        the time of a timer is not a point in time that a timer can have
+    ├── RequestError     a request cannot carry this topic, key, value, id, token or these headers
+    ├── ScheduleError    a schedule has no times, or asks for something impossible; see `field`
     ├── WireError        bytes are not a Future or not a seal; carries topic, partition, offset
+    ├── ProofError       a proof of a timer's fate does not hold, or the bytes are no proof
     ├── PublishError     the broker did not take a request; `retriable` says whether to try again
     │   └── ClientStateError  the client is not started, was stopped, or belongs to another event loop
-    ├── AnswerError      a cancel, a move or a create was accepted and its answer did not come; it stands
-    ├── BrokerError      no broker answers, or it refuses what this process needs; `retriable` likewise
+    ├── AnswerError      a cancel, a move or a create was accepted, but its answer did not come; it stands
+    ├── BrokerError      no broker answers, or it refuses this process; `retriable` says whether to try again
     │   └── LoginError   there is nothing to log in with for now
     ├── QueryError       a worker does not take a question, or not from this caller
     ├── TopicsError      topics are missing or do not fit each other
-    ├── SettingsError    a setting is out of its bounds, or settings contradict each other or this machine
-    ├── NewerFormatError seals or stores were written by a later version than this one
+    ├── SettingsError    a setting is out of bounds, or settings contradict each other or this machine
+    ├── NewerFormatError a later version than this one has written seals or stores
     ├── WorkerError      a worker cannot go on, and only a fresh start helps
     ├── LakeError        Spark cannot start, or the lake's tables cannot be read or written
     └── KafkaSetupError  the embedded Kafka of `kafka-timers dev` cannot be started
@@ -24,23 +25,23 @@ from aiokafka.errors import KafkaConnectionError
 
 
 class KafkaTimersError(Exception):
-    """Base of everything that kafka-timers raises on purpose; its text is a sentence to act on."""
+    """Base of all errors that kafka-timers raises on purpose. The text is a sentence to act on."""
 
 
 class WhenError(KafkaTimersError, ValueError):
-    """The time of a timer must be an aware datetime or whole UNIX seconds."""
+    """The time of a timer must be an aware datetime or UNIX seconds."""
 
 
 class RequestError(KafkaTimersError, ValueError):
-    """Topic, key, value, id, token or headers are not what a request can carry."""
+    """A request cannot carry this topic, key, value, id, token or these headers."""
 
 
 class ScheduleError(KafkaTimersError, ValueError):
     """
-    A schedule has no times, or asks for what no schedule can have.
+    A schedule has no times, or asks for something that no schedule can have.
 
     Attributes:
-        field: of the message `Schedule` that is wrong, such as cron.zone.
+        field: field of the message `Schedule` that is wrong, such as cron.zone.
     """
 
     def __init__(self, message: str, *, field: str) -> None:
@@ -58,7 +59,7 @@ class WireError(KafkaTimersError):
 
 
 class ProofError(KafkaTimersError):
-    """A proof of what became of a timer does not hold, or is none."""
+    """A proof of a timer's fate does not hold, or the document is no proof."""
 
 
 class PublishError(KafkaTimersError):
@@ -78,10 +79,10 @@ class ClientStateError(PublishError):
 
 class AnswerError(KafkaTimersError):
     """
-    A cancel, a move or a create was accepted, and its answer did not come; it stands.
+    A cancel, a move or a create was accepted, but its answer did not come. The request stands.
 
     Attributes:
-        asked: its partition:offset on `timer-request`, None when the broker did not tell the offset.
+        asked: partition:offset of the request on `timer-request`; None if the broker did not tell the offset.
     """
 
     def __init__(self, message: str, *, asked: str | None) -> None:
@@ -90,15 +91,15 @@ class AnswerError(KafkaTimersError):
 
 
 class BrokerError(KafkaTimersError):
-    """No broker answers at the bootstrap address, or it refuses what this process needs."""
+    """No broker answers at the bootstrap address, or it refuses this process."""
 
     def __init__(self, message: str, *, retriable: bool = False) -> None:
         super().__init__(message)
         self.retriable = retriable
 
 
-class LoginError(BrokerError, KafkaConnectionError):  # type: ignore[misc]  # aiokafka tells no types
-    """What a broker is to be logged in at with cannot be had now; to Kafka's client, the broker cannot be reached."""
+class LoginError(BrokerError, KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
+    """The credentials for a broker cannot be had now. Kafka's client treats it as a failed connection."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retriable=True)
@@ -108,19 +109,19 @@ class LoginError(BrokerError, KafkaConnectionError):  # type: ignore[misc]  # ai
 
 
 class QueryError(KafkaTimersError):
-    """A worker does not take a question, or not from this caller; the text has its words."""
+    """A worker does not take a question, or not from this caller. The text quotes the worker."""
 
 
 class TopicsError(KafkaTimersError):
-    """The service's topics are missing or do not fit each other; `kafka-timers topics check` says which."""
+    """The service's topics are missing or do not fit each other. Run `kafka-timers topics check` for details."""
 
 
 class SettingsError(KafkaTimersError):
-    """A setting is out of its bounds, settings contradict each other, or this machine cannot do what they ask for."""
+    """A setting is out of its bounds, settings contradict each other, or this machine cannot do as they ask."""
 
 
 class NewerFormatError(KafkaTimersError):
-    """A later version of kafka-timers has written what this one does not understand: upgrade this process."""
+    """A later version of kafka-timers has written data that this one does not understand: upgrade this process."""
 
 
 class WorkerError(KafkaTimersError):
@@ -128,7 +129,7 @@ class WorkerError(KafkaTimersError):
 
 
 class LakeError(KafkaTimersError):
-    """Spark cannot start, or the lake's tables are not there, not these, or cannot be read or written."""
+    """Spark cannot start, or the lake's tables are missing, are others, or cannot be read or written."""
 
 
 class KafkaSetupError(KafkaTimersError):

@@ -1,6 +1,4 @@
-"""
-For agents of Faust that receive callbacks.
-"""
+"""Support for Faust agents that receive callbacks."""
 
 from typing import Any
 
@@ -11,10 +9,10 @@ __all__ = ["read_committed"]
 
 def read_committed(app: Any) -> None:
     """
-    Have all agents of *app* read committed records alone, as receivers of callbacks need.
+    Make all agents of *app* read committed records alone, as receivers of callbacks must.
 
-    Faust reads uncommitted ones unless its own `processing_guarantee` is `exactly_once`, which does more than that.
-    Call this once in the module of the app, after its settings are made.
+    Faust reads uncommitted records unless its own `processing_guarantee` is `exactly_once`, which has further effects.
+    Call this once in the app's module, after the app's settings are made.
 
     Args:
         app: a `faust.App` that is not started.

@@ -1,4 +1,4 @@
-"""Gauges that show nothing while nothing is known."""
+"""Gauges that disappear while their value is not known."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ class KnownGauge(Collector):
     A gauge without labels that a scraper does not see while its value is None.
 
     Attributes:
-        value: what it shows.
+        value: the value to show.
     """
 
     def __init__(self, name: str, help: str, registry: CollectorRegistry) -> None:

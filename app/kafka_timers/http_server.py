@@ -1,4 +1,4 @@
-"""A small HTTP server of one process: its address, its port, its end."""
+"""A small HTTP server that a process starts and stops, on one address and port."""
 
 import errno
 import ssl
@@ -13,17 +13,17 @@ __all__ = ["HttpServer"]
 
 class HttpServer:
     """
-    Serves the routes that are added to `routes` before `start`.
+    Serves the routes that you add to `routes` before `start`.
 
     Args:
         host: address to listen on.
         port: port to listen on; 0 serves nothing.
-        tls: what to serve HTTPS with; None serves HTTP.
-        middlewares: see what is asked first.
+        tls: context to serve HTTPS with; None serves HTTP.
+        middlewares: aiohttp middlewares, which see each request first.
 
     Attributes:
         port: as given.
-        routes: what is served.
+        routes: the router of the server.
     """
 
     def __init__(
@@ -37,11 +37,11 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        """Where it serves, such as `http://127.0.0.1:8080`; empty when it serves nothing."""
+        """URL of the server, such as `http://127.0.0.1:8080`; empty if it serves nothing."""
         return self.url_at(self._host)
 
     def url_at(self, host: str) -> str:
-        """Return the same with *host*, a name or an address by which others reach it."""
+        """Return `url` with *host* in it, a name or an address by which others reach this server."""
         host = f"[{host}]" if ":" in host else host
         return f"http{'s' if self._tls else ''}://{host}:{self.port}" if self.port else ""
 
@@ -54,7 +54,7 @@ class HttpServer:
         """
         if not self.port:
             return
-        # A caller that hangs on to its connection must not hold up the end of the process.
+        # A caller that keeps its connection open must not delay the end of the process.
         runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         try:
@@ -67,7 +67,7 @@ class HttpServer:
         self._runner = runner
 
     async def stop(self) -> None:
-        """Close the port; nothing happens when it is not open."""
+        """Close the port. Nothing happens if it is not open."""
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()

@@ -1,8 +1,8 @@
 """
-What a process tells its operator over HTTP: /metrics, /livez and /readyz, and nothing else.
+The HTTP endpoints for the operator of a process: /metrics, /livez and /readyz, and nothing else.
 
-Each process decides for itself what alive and ready mean; this module only answers. It serves text of the process
-alone: nothing that a caller sends comes back.
+Each process decides for itself when it is alive and ready; this module only answers. Answers hold text of the process
+alone and never repeat anything that a caller has sent.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ class Probes(HttpServer):
     Args:
         host: address to listen on.
         port: port to listen on; 0 serves nothing.
-        registry: what /metrics shows.
-        live: reasons, as sentences, why this process should be restarted; none when it is alive.
-        ready: reasons, as sentences, why this process does not do its work; none when it does.
+        registry: the metrics that /metrics shows.
+        live: returns reasons, as sentences, to restart this process; none when it is alive.
+        ready: returns reasons, as sentences, why this process does not do its work; none when it does.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def served_by_thread(probes: Probes) -> Iterator[None]:
     Serve *probes* while the block runs, for a process whose main thread has no event loop.
 
     Raises:
-        SettingsError: the address cannot be listened on.
+        SettingsError: the server cannot listen on the address.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="probes", daemon=True)

@@ -173,7 +173,7 @@ class _Settings:
         Check fields against each other.
 
         Raises:
-            SettingsError: names the clash.
+            SettingsError: fields contradict each other; the text names them.
         """
 
 
@@ -199,10 +199,10 @@ class KafkaSettings(_Settings):
 
     def validate(self) -> None:
         """
-        Check fields against each other.
+        Check that the Kafka configuration can be read.
 
         Raises:
-            SettingsError: names the clash.
+            SettingsError: the file cannot be read, or its lines or the environment do not fit.
         """
         self.kafka  # noqa: B018  # raises if it is wrong
 
@@ -349,7 +349,7 @@ class WorkerSettings(KafkaSettings):
         Check fields against each other.
 
         Raises:
-            SettingsError: names the clash.
+            SettingsError: fields contradict each other; the text names them.
         """
         super().validate()
         self._validate_ports()
@@ -385,7 +385,7 @@ class WorkerSettings(KafkaSettings):
                 f"query_host {self.query_host} can be reached from other hosts: give query_token_file, or "
                 "query_client_ca with query_certificate, so that not everybody may ask"
             )
-        if self.query_host in ("0.0.0.0", "::") and not self.query_address:  # noqa: S104  # it is looked for
+        if self.query_host in ("0.0.0.0", "::") and not self.query_address:  # noqa: S104  # compared, not bound
             raise SettingsError(
                 f"query_host {self.query_host} is no address to ask at: give query_address, by which others reach it"
             )

@@ -5,7 +5,7 @@
     timers.after(1800, topic="deadlines", key="order-7", timer_id="deadline-7")
     timers.cancel("deadline-7")
 
-Each method is that of `kafka_timers.TimerClient`, waits until it is done, and returns or raises the same.
+Each method does the same as in `kafka_timers.TimerClient`, and blocks until it is done.
 """
 
 import asyncio
@@ -39,25 +39,26 @@ class _Loop:
     """
     An event loop in a thread of its own, with a client that it starts.
 
-    A start that fails ends the loop and its thread, and so does `end`.
+    Both `end` and a start that fails end the loop and its thread.
 
     Args:
-        client: to be started.
+        client: the client to start.
 
     Attributes:
-        started: done when the client is started or has failed to. Many threads wait for it, so none may cancel it.
+        started: done when the client is started or has failed to start. Many threads wait for it, so none may cancel
+            it.
     """
 
     def __init__(self, client: _AsyncClient) -> None:
         self.client = client
         self.started: Future[None] = Future()
         self._ending = asyncio.Event()
-        # Between a look at `_ending` and what relies on it.
+        # Held from a look at `_ending` to the end of the code that relies on it.
         self._lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
-        # Made before the thread, so that it has begun when `_begin_end` comes to cancel it.
+        # Created before the thread, so that `_begin_end` cannot cancel it before it has begun.
         self._life = self._loop.create_task(self._live())
-        # A daemon: whoever forgets to close the client can still end the program.
+        # A daemon thread, so that the program can end even if you forget to close the client.
         self._thread = threading.Thread(target=self._serve, name="kafka-timers", daemon=True)
         self._thread.start()
 
@@ -68,7 +69,7 @@ class _Loop:
 
     def run(self, work: Coroutine[Any, Any, _R]) -> _R:
         """
-        Return what *work* returns; when the caller is interrupted, *work* is cancelled.
+        Return the result of *work*. An exception in the waiting thread, such as an interrupt, cancels *work*.
 
         Raises:
             ClientStateError: the client was closed before *work* was done.
@@ -90,11 +91,12 @@ class _Loop:
 
     def end(self) -> None:
         """
-        Have the client stopped, or its start given up, and the thread ended; `join` waits for that.
+        Stop the client, or give up its start, and end the thread; `join` waits for that.
 
-        It takes no lock and waits for nothing: the garbage collector calls it in any thread, be it this loop's own.
+        This takes no lock and waits for nothing, since the garbage collector calls it in any thread, even in this
+        loop's own.
         """
-        # Raised by a loop that has ended, as after a start that failed.
+        # A loop that has ended, as after a failed start, raises it.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._begin_end)
 
@@ -127,8 +129,8 @@ class _Loop:
             await self._ending.wait()
             await self.client.stop()
         finally:
-            # What `stop` does not wait for, such as a request that is being read. Whatever `run` has let in is a task
-            # by now: it was handed to the loop before `_ending` was set.
+            # `stop` does not wait for everything, for example for a request that is being read. All work that `run` has
+            # let in is a task by now: it was handed to the loop before `_ending` was set.
             left = asyncio.all_tasks() - {self._life}
             for task in left:
                 task.cancel()
@@ -138,7 +140,7 @@ class _Loop:
 def _waiting(
     method: Callable[Concatenate[_AsyncClient, _P], Coroutine[Any, Any, _R]],
 ) -> Callable[Concatenate["TimerClient", _P], _R]:
-    """Return *method* as one that returns when it is done."""
+    """Return a method that calls *method* and blocks until it is done."""
 
     @functools.wraps(method)
     def call(self: "TimerClient", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -150,18 +152,18 @@ def _waiting(
 
 class TimerClient:
     """
-    Publishes timers, cancels and moves them, and waits for each to be done.
+    Publishes, cancels and moves timers, and blocks until each call is done.
 
-    One for the whole process. Threads may share it, and calls of many threads at once travel in few batches. It
-    connects with the first call, and anew in a process that was forked, so a module may make it when it is imported.
-    It is closed at the end of the program, or by `close`, or by `with`, or when nothing refers to it any more.
+    Create one for the whole process. Threads may share it, and simultaneous calls of many threads travel in few
+    batches. It connects with the first call, and again in a forked process, so a module may create it at import. It is
+    closed by `close`, by `with`, at the end of the program, or when nothing refers to it any more.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated, or a `Kafka` that says how to log in.
-        topic_prefix: put before the names of the service's own topics, as its workers have it.
-        reply_topic: where `cancel`, `move` and `create` are answered; by default the service's own `timer-reply`.
+        bootstrap: Kafka brokers, host:port, comma separated, or a `Kafka` that holds the login too.
+        topic_prefix: prefix of the service's own topics; give the same as to its workers.
+        reply_topic: topic for answers to `cancel`, `move` and `create`; by default the service's own `timer-reply`.
         timeout_s: longest wait for the broker to accept a request.
-        clock: what `after` counts from; this host's by default.
+        clock: clock that `after` counts from; this host's by default.
     """
 
     def __init__(
@@ -182,7 +184,7 @@ class TimerClient:
             clock=clock,
         )
         self._loop: _Loop | None = None
-        # Ends the loop when this client is collected. Its thread would keep it otherwise.
+        # Ends the loop when this client is collected. The loop's thread would keep running otherwise.
         self._end: weakref.finalize[[], TimerClient] | None = None
         self._lock = threading.Lock()
         self._is_closed = False
@@ -190,7 +192,7 @@ class TimerClient:
 
     @classmethod
     def over(cls, client: _AsyncClient) -> Self:
-        """Return a client that does what *client* does, which is not started yet, and waits for it."""
+        """Return a client that blocks on the calls of *client*, which must not be started yet."""
         waiting = cls()
         waiting._make = lambda: client
         return waiting
@@ -206,7 +208,7 @@ class TimerClient:
 
     def start(self) -> None:
         """
-        Connect, which the first call does otherwise.
+        Connect now, instead of with the first call.
 
         Raises:
             BrokerError: no broker answers at the address, or it refuses this client.
@@ -217,9 +219,9 @@ class TimerClient:
 
     def close(self) -> None:
         """
-        Wait until what is under way is accepted or has failed, and disconnect; twice does no harm.
+        Wait until all calls under way are accepted or have failed, and disconnect. You may call it twice.
 
-        Calls of other threads that still wait then, for a connection or for what they read, end in `ClientStateError`.
+        Calls of other threads that still wait for a connection or for data end in `ClientStateError`.
         """
         with self._lock:
             self._is_closed = True
@@ -244,36 +246,36 @@ class TimerClient:
             if self._loop is None:
                 self._loop = _Loop(self._make())
                 self._end = weakref.finalize(self, self._loop.end)
-                # `_at_exit` does it, and waits.
+                # `_at_exit` does that instead, and waits.
                 self._end.atexit = False
             loop = self._loop
-        # Without the lock: all threads that come meanwhile wait for the same attempt, and `close` can end it.
+        # Without the lock, so that all other threads wait for the same attempt and `close` can end it.
         try:
             loop.started.result()
         except BaseException:
-            # An attempt goes on where only the wait for it was interrupted.
+            # If only the wait was interrupted, the attempt goes on.
             if loop.has_failed:
                 self._forget(loop)
             raise
         return loop
 
     def _forget(self, loop: _Loop) -> None:
-        """Have the next call try anew, unless another thread that waited for *loop* has done so."""
+        """Make the next call try again, unless another thread that waited for *loop* has done so."""
         with self._lock:
             if self._loop is loop:
                 self._detached()
 
     def _detached(self) -> _Loop | None:
-        """Return the loop, which is this client's no more."""
+        """Return the loop, and forget it."""
         if self._end is not None:
             self._end.detach()
         loop, self._loop, self._end = self._loop, None, None
         return loop
 
     def _forked(self) -> None:
-        """Forget what the parent has: its thread is not here, and its lock may be held by one that is not either."""
+        """Forget the parent's loop: its thread does not exist here, and a missing thread may hold its lock."""
         if (loop := self._detached()) is not None:
-            # Kept, since whatever it did on its way out it would do to the parent's sockets.
+            # Kept alive: its clean-up would act on the parent's sockets.
             _of_parents.append(loop)
         self._lock = threading.Lock()
 

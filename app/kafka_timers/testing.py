@@ -1,5 +1,5 @@
 """
-Test timers without waiting: a clock that stands still until it is moved, and an in-memory broker that follows it.
+Test timers without waiting: a clock that stands still until you move it, and an in-memory broker that follows it.
 
     clock = ManualClock()
     timers = InMemoryTimers(clock)
@@ -7,9 +7,9 @@ Test timers without waiting: a clock that stands still until it is moved, and an
     await clock.advance(30)
     [record] = timers.take("reminders")
 
-No Kafka, no threads, and the same result on every run. Of the service it has what a receiver sees, records, headers and
-their order, what `cancel`, `move` and `create` are answered, and failures when a test asks for them. It keeps nothing
-after the process.
+It needs no Kafka and no threads, and gives the same result on every run. It shows the service as a receiver sees it:
+records, headers and their order, the answers to `cancel`, `move` and `create`, and failures when a test asks for them.
+It keeps nothing after the process.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ __all__ = ["InMemoryTimers", "ManualClock"]
 _TOPICS = Topics()
 _ALL_RECORDS = 1_000_000
 
-# Turns of the event loop that a woken task gets to reach its next sleep: a fixed number, so that every run is the same.
+# Turns of the event loop that a woken task gets to reach its next sleep. The number is fixed, so every run is the same.
 _TURNS = 20
 
 
@@ -78,26 +78,26 @@ class ManualClock:
         return self._elapsed_s
 
     async def sleep_until(self, wall_s: float) -> None:
-        """Return once the clock has reached *wall_s*; at once when it has."""
+        """Return once the clock has reached *wall_s*, at once if it has already."""
         while self._wall_s < wall_s:
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             heapq.heappush(self._sleepers, (wall_s, next(self._numbers), woken))
             await woken
 
     def set(self, wall_s: float) -> None:
-        """Step to *wall_s*, also backwards, as a host's clock may; sleepers that are due run when the caller awaits."""
+        """Step to *wall_s*, also backwards, as a host's clock may. Sleepers that are due run when the caller awaits."""
         self._wall_s = wall_s
         while self._sleepers and self._sleepers[0][0] <= wall_s:
             _, _, woken = heapq.heappop(self._sleepers)
-            if not woken.done():  # it is, when the sleeper was cancelled
+            if not woken.done():  # a sleeper that was cancelled is done
                 woken.set_result(None)
 
     async def advance(self, seconds: float) -> None:
         """
-        Move on by *seconds*, stopping wherever a sleeper is due, in order of time and then of falling asleep.
+        Move on by *seconds* and stop wherever a sleeper is due, in order of time, then in order of falling asleep.
 
-        Each woken task runs at its own moment until it waits again, so one that sleeps a second at a time wakes once
-        for each second. What a task does after waiting for something other than this clock may come later.
+        Each woken task runs at its own moment until it waits again, so a task that sleeps a second at a time wakes once
+        each second. If a task waits for something other than this clock, its next steps may come later.
         """
         if seconds < 0:
             raise ValueError(f"advance({seconds!r}): time does not go back; set() steps the clock")
@@ -131,16 +131,16 @@ class InMemoryTimers:
     """
     The timer service and its broker in memory, with one partition.
 
-    It decides by the rules of the real service, whose code it runs. A cancel or a move is too late once its timer is
-    due by the clock. Conditions are judged from the first request on.
+    It runs the code of the real service, so it decides by the same rules. A cancel or a move is too late once its timer
+    is due by the clock. Conditions are judged from the first request on.
 
     Attributes:
-        client: a `TimerClient` whose requests stay in here; same checks, same results, no network.
-        topics: callback topics that exist; a callback for another one lies on `timer-rejected`, as `topic-unknown`.
-            None lets each pass.
+        client: a `TimerClient` whose requests stay in memory; same checks, same results, no network.
+        topics: callback topics that exist. A callback for any other topic goes to `timer-rejected`, as `topic-unknown`.
+            None allows every topic.
 
     Args:
-        clock: tells what is due, to the millisecond. What has come is not taken back when the clock is.
+        clock: decides to the millisecond which timers are due. Setting it back does not take back any callback.
         topics: as above.
     """
 
@@ -151,12 +151,12 @@ class InMemoryTimers:
         self.client: TimerClient = _InMemoryClient(_InMemoryChannel(self, self._answers), clock)
         self._clock = clock
         self._partition = Partition(0)
-        # In the service the first seal of a partition says so.
+        # In the service the first seal of a partition tells these offsets.
         self._partition.judge_from(0, 0, 0)
         self._store = MemoryStore()
         self._topics: defaultdict[str, list[ConsumerRecord[bytes, bytes]]] = defaultdict(list)
         self._taken: defaultdict[str, int] = defaultdict(int)
-        # Made with the first schedule: who has none needs no extra.
+        # Created with the first schedule, since planning needs an extra that other tests do without.
         self._schedules: dict[bytes, bytes] = {}
         self._plans: Plans | None = None
         self._schedules_read = 0
@@ -166,11 +166,11 @@ class InMemoryTimers:
 
     @cached_property
     def sync_client(self) -> sync.TimerClient:
-        """The same for code without asyncio; close it at the end of the test."""
+        """The same client for code without asyncio. Close it at the end of the test."""
         return sync.TimerClient.over(self.client)
 
     def pending(self) -> list[Pending]:
-        """Return the timers that wait, in the order in which they fire."""
+        """Return the waiting timers, in the order in which they fire."""
         self._tick()
         partition, waiting = self._partition, []
         start, end = first_key(partition.sealed_ms), first_key(SECOND_LIMIT * 1000)
@@ -183,17 +183,17 @@ class InMemoryTimers:
     def put(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: RawHeaders = ()
     ) -> ConsumerRecord[bytes, bytes]:
-        """Write a record on *topic* that is no callback, and return it; `take` returns it among the others."""
+        """Write a record on *topic* that is no callback, and return it. `take` returns it among the callbacks."""
         self._tick()
         return self._append(topic, key, value, pairs_of(headers), self._now_ms)
 
     def fail_next(self, *errors: PublishError | AnswerError) -> None:
         """
-        Have the next calls of the client fail, each with one of *errors*.
+        Make the next calls of the client fail, each with one of *errors*.
 
-        With a `PublishError` nothing was accepted. With an `AnswerError` a cancel, a move or a create was accepted, and
-        stands; one is left over by calls that wait for no answer. `get`, and a move without a topic, first ask what is
-        pending: that question fails, and nothing has changed.
+        After a `PublishError` nothing was accepted. After an `AnswerError` a cancel, a move or a create was accepted
+        and stands; calls that wait for no answer do not use one up. `get`, and a move without a topic, first ask for
+        the pending timer: that question fails, and nothing has changed.
         """
         self._failures.extend(errors)
 
@@ -225,7 +225,7 @@ class InMemoryTimers:
 
     def _take(self, key: bytes, value: bytes, now_ms: int) -> int:
         partition, offset = self._partition, self._partition.position
-        # What comes after a moment was appended after it, also when the clock was set back.
+        # A record that comes after a moment counts as appended after it, even if the clock was set back.
         appended_ms = max(now_ms, partition.sealed_ms - 1)
         accepted = accept([_Record(key, value, offset, appended_ms)], partition, 1, self._store.versions)
         if accepted.refused or not accepted.count:
@@ -251,7 +251,7 @@ class InMemoryTimers:
         self._plan(self._plans, self._now_ms)
 
     def _plan(self, plans: "Plans", now_ms: int) -> None:
-        """Ask for the runs of schedules, as a planner does with each second."""
+        """Request the runs of schedules, as a planner does each second."""
         while step := plans.step(now_ms):
             plans.fill(step, _ALL_RECORDS)
             for write in step.requests:
@@ -264,7 +264,7 @@ class InMemoryTimers:
         return Future.FromString(self._requests[offset][1])
 
     def _tick(self) -> None:
-        # Nobody can tell a callback that appears when it is due from one that appears when it is looked for.
+        # A test cannot tell whether a callback appeared when it was due or only now, so callbacks are made on demand.
         now_ms = self._now_ms
         while self._plans and (wakes_ms := self._plans.wakes_ms) is not None and wakes_ms <= now_ms:
             self._fire_up_to(wakes_ms + 1)
@@ -292,7 +292,7 @@ class InMemoryTimers:
         contents.named |= bool(request.timerId)
         contents.late += is_late(key)
         contents.through = key
-        # Late ones fire in the moment after they were accepted.
+        # Late requests fire in the moment after they were accepted.
         fired_ms = max(due_ms, self._partition.sealed_ms)
         outgoing = Outgoing.of(request)
         topic = outgoing.topic.decode()
@@ -339,7 +339,7 @@ class InMemoryTimers:
 
 
 class _InMemoryAnswers(AnswerReader):
-    """The answers of the service, which are there as soon as the record that asks."""
+    """The answers of the service, which exist as soon as the record that asks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,11 +350,11 @@ class _InMemoryAnswers(AnswerReader):
         self._answers.update({answer.offset: Answer.of(answer.reply(0)) for answer in answers})
 
     def lose(self, error: PublishError | AnswerError) -> None:
-        """Have the last answer not come, and *error* in its place."""
+        """Replace the last answer by *error*."""
         self._lost[max(self._answers)] = error
 
     async def answer(self, future: Future, publishing: Awaitable[tuple[int, int]], timeout_s: float) -> Answer:
-        """Return the answer to what *publishing* publishes."""
+        """Return the answer to the record that *publishing* publishes."""
         _, offset = await publishing
         answer = self._answers.pop(offset)
         if (error := self._lost.pop(offset, None)) is not None:
@@ -363,7 +363,7 @@ class _InMemoryAnswers(AnswerReader):
 
 
 class _InMemoryChannel:
-    """The way of a client's records into the service in memory."""
+    """Takes a client's records into the service in memory."""
 
     partitions = 1
 
@@ -372,10 +372,10 @@ class _InMemoryChannel:
         self._answers = answers
 
     async def start(self) -> None:
-        """Nothing to connect to."""
+        """Do nothing: there is no connection."""
 
     async def stop(self) -> None:
-        """Nothing to disconnect from."""
+        """Do nothing: there is no connection."""
 
     async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
         """Return partition and offset of the record."""
@@ -386,7 +386,7 @@ class _InMemoryChannel:
         return self._answers
 
     async def read(self, request: str) -> Future | None:
-        """Return what the request at partition:offset asks for."""
+        """Return the Future of the request at partition:offset."""
         return self._timers._request(*map(int, request.split(":")))
 
     async def write_schedule(self, name: bytes, value: bytes | None) -> None:
@@ -394,7 +394,7 @@ class _InMemoryChannel:
         self._timers._put_schedule(name, value)
 
     async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
-        """Return what lies on `timer-schedule` by id."""
+        """Return all values on `timer-schedule`, by id."""
         return dict(self._timers._schedules)
 
 

@@ -1,15 +1,16 @@
 """
-What a service uses: to ask for timers, and to tell which callback it waits for.
+The client side of the service: ask for timers, and recognise their callbacks.
 
-    timer_client   the public class: publishes timers, cancels and moves
+    timer_client   the public class: publishes, cancels and moves timers
+    schedules      recurring timers
     request        checks arguments and makes the messages (pure)
-    channel        the way of records to `timer-request`, and of answers back
-    producer       sends them in batches, an accumulator per partition
+    channel        carries records to `timer-request`, and answers back
+    producer       sends records in batches, with an accumulator per partition
     answers        brings the answers to cancels, moves and creates to their calls
-    received       a record that was read, whichever Kafka client gave it (pure)
-    callback       what a receiver reads of a callback (pure)
-    retry          asks for a record again, later and later (pure)
-    token_guard    which callback a receiver waits for (pure)
+    received       a record as any Kafka client returns it (pure)
+    callback       a callback as a receiver reads it (pure)
+    retry          asks for a record again, after longer and longer delays (pure)
+    token_guard    tells a receiver which callback it waits for (pure)
 
-Import these from `kafka_timers` itself.
+Import these names from `kafka_timers` itself.
 """

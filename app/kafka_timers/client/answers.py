@@ -1,14 +1,14 @@
 """
 Bring the answers to cancels, moves and creates from the reply topic to the calls that asked.
 
-Each client reads the whole topic, from where it ended before the client's first question on. An answer is told by the
-place of its question, which the caller may learn later than the answer arrives:
+Each client reads the whole topic, from its end before the client's first question. An answer names the partition and
+offset of its question, and the caller may learn those later than the answer arrives:
 
     1. the broker appends the cancel at 3:17      2. the worker reads it, and answers to "3:17"
     3. the answer is here, and waits              4. the broker's acknowledgement is here: the cancel is 3:17
 
-So answers to an id are kept while a call for that id does not know its place yet; all others are passed over unparsed.
-Held by test_answer_may_come_before_the_place_of_its_question.
+So the reader keeps answers to an id while a call for that id does not know its offset yet, and skips all others
+unparsed. Held by test_answer_may_come_before_the_place_of_its_question.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from kafka_timers.errors import AnswerError
 
 __all__ = ["AnswerReader"]
 
-# It returns with the first record; this is how long it may find nothing.
+# A poll returns with the first record; this is how long it may find nothing.
 _POLL_MS = 60_000
 
-# Answers to one id that wait for their question: only others who ask for the same id can make it so many.
+# Answers to one id that wait for their question. Only other clients that ask for the same id can produce so many.
 _EARLY_MAX = 1_000
 
 
 @dataclass(slots=True)
 class _Calls:
-    """The calls under way for one timer id, and the answers to it, by partition:offset of their question."""
+    """The calls under way for one timer id, and early answers to it, by partition:offset of their question."""
 
     count: int = 0
     waiting: dict[str, asyncio.Future[Answer]] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class AnswerReader:
     Reads a reply topic, and hands each answer to the call that waits for it, until it is closed or fails.
 
     Attributes:
-        failed: why no answer will come any more, empty while one may.
+        failed: reason why no answer will come any more; empty while one may come.
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class AnswerReader:
 
         Args:
             topic: name of the reply topic.
-            partitions: how many partitions the topic has.
-            kafka: where the topic is.
+            partitions: number of partitions of the topic.
+            kafka: brokers of the topic.
             options: options of the consumer, which override those of *kafka*.
             timeout_s: longest wait for the broker.
 
@@ -91,7 +91,7 @@ class AnswerReader:
         return reader
 
     async def close(self) -> None:
-        """Disconnect; every call that still waits for an answer raises `AnswerError`."""
+        """Disconnect. Every call that still waits for an answer raises `AnswerError`."""
         self._fail("the client was stopped before the answer came", None)
         await self._stack.aclose()
 
@@ -105,7 +105,7 @@ class AnswerReader:
             timeout_s: longest wait for the answer, once the message is published.
 
         Raises:
-            AnswerError: the answer did not come in time.
+            AnswerError: the answer did not come in time, or cannot come.
         """
         key = future.timerId.encode()
         calls = self._calls.setdefault(key, _Calls())
@@ -145,7 +145,7 @@ class AnswerReader:
                 for records in (await consumer.getmany(timeout_ms=_POLL_MS)).values():
                     for record in records:
                         self._take(record.key, record.value)
-        except Exception as error:  # every caller hears of it, whatever it is
+        except Exception as error:  # every caller gets the error, of any kind
             self._fail(f"the reply topic cannot be read any more ({error!r})", error)
 
     def _take(self, key: bytes | None, value: bytes | None) -> None:
@@ -180,7 +180,7 @@ async def _ended(task: "asyncio.Task[None]") -> None:
 
 
 def _answer_in(value: bytes) -> Answer | None:
-    """Return the answer that *value* carries, None for what somebody else has put on the topic."""
+    """Return the answer in *value*, None if it holds none: others may write to the topic too."""
     try:
         return Answer.of(Reply.FromString(value))
     except (DecodeError, ValueError):

@@ -1,6 +1,4 @@
-"""
-What a receiver reads of a callback.
-"""
+"""A callback as a receiver reads it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,23 +24,23 @@ __all__ = ["Callback", "request_from", "token_from"]
 @dataclass(frozen=True, slots=True)
 class Callback:
     """
-    A callback that was read, with what its sender gave and what the service has added.
+    A callback that was read: the sender's data, and the data that the service has added.
 
     Attributes:
-        topic: that it was read from.
-        partition: of the topic.
-        offset: in the partition.
+        topic: topic that it was read from.
+        partition: partition of the topic.
+        offset: offset in the partition.
         key: None for a callback without a key.
         value: None for a tombstone.
-        headers: the sender's own, in their order, without those of the service.
-        due_ms: UNIX millisecond that was asked for.
+        headers: the sender's own headers, in their order, without those of the service.
+        due_ms: UNIX millisecond for which the sender asked.
         request: partition:offset of the request, equal to `Timer.request`; the same on every copy of the callback.
-        timer_id: the sender's own name for the timer; None without one. What `TimerClient.retry` asks for again keeps
-            the name of its first callback.
-        token: of the request; see `TokenGuard`.
+        timer_id: the sender's own name for the timer; None without one. A record that `TimerClient.retry` sends again
+            keeps the name of its first callback.
+        token: token of the request; see `TokenGuard`.
         attempt: how often `TimerClient.retry` has asked for it again; 0 for the first time.
-        sent_ms: UNIX millisecond of the record: when the worker built it or, where the topic has log append time, when
-            the broker took it. None if it has no time.
+        sent_ms: UNIX millisecond of the record: when the worker built it or, if the topic has log append time, when the
+            broker appended it. None if it has no time.
     """
 
     topic: str
@@ -61,14 +59,14 @@ class Callback:
     @classmethod
     def of(cls, record: Any) -> Self | None:
         """
-        Return the callback that *record* is, None for a record that is none.
+        Return *record* as a callback, None if it is no callback.
 
         Args:
             record: as a consumer of aiokafka, kafka-python or confluent-kafka returned it, an event or a message of
                 Faust, or a message of FastStream; keys and values are bytes.
 
         Raises:
-            RequestError: it is none of these, or holds no record but an error.
+            RequestError: it is none of these, or holds an error instead of a record.
         """
         received = Received.of(record)
         named = received.named
@@ -93,15 +91,15 @@ class Callback:
 
     @property
     def second(self) -> int:
-        """UNIX second that was asked for."""
+        """UNIX second for which the sender asked."""
         return self.due_ms // 1000
 
     @property
     def late_ms(self) -> int | None:
         """
-        Milliseconds from the moment that was asked for until `sent_ms`; None without that.
+        Milliseconds from `due_ms` until `sent_ms`; None if `sent_ms` is None.
 
-        Less than 0 where workers fire all callbacks of a second at its tick.
+        It is less than 0 where workers fire all callbacks of a second at its tick.
         """
         return None if self.sent_ms is None else self.sent_ms - self.due_ms
 
@@ -112,24 +110,24 @@ def own_headers(headers: Iterable[tuple[str, bytes | None]]) -> tuple[tuple[str,
 
 
 def token_from(headers: RawHeaders) -> str | None:
-    """Return the token that a callback carries, None when it carries none; *headers* as any client returns them."""
+    """Return the token of a callback, None if it has none; *headers* as any client returns them."""
     return _text(_first(headers, TOKEN_HEADER))
 
 
 def request_from(headers: RawHeaders) -> str | None:
     """
-    Return partition:offset of the request that a callback answers, None when the record is no callback.
+    Return partition:offset of a callback's request, None if the record is no callback.
 
     It is the same on every copy of a callback, and equal to `Timer.request`.
 
     Args:
-        headers: of the record, as any client returns them.
+        headers: headers of the record, as any client returns them.
     """
     return _text(_first(headers, REQUEST_HEADER))
 
 
 def _first(headers: RawHeaders, name: str) -> bytes | None:
-    # The first: the service's own headers stand before those of the request.
+    # Take the first: the service's own headers come before those of the request.
     return next((value for header, value in pairs_of(headers) if header == name), None)
 
 

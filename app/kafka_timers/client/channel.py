@@ -1,6 +1,4 @@
-"""
-The way of a client's records to `timer-request`, and of the answers back.
-"""
+"""Carry a client's records to `timer-request`, and the answers back."""
 
 import asyncio
 import itertools
@@ -26,48 +24,50 @@ __all__ = ["Channel", "KafkaChannel"]
 
 
 class Channel(Protocol):
-    """Where a client publishes requests, and is answered."""
+    """The connection of a client to the service: it publishes requests and reads answers."""
 
     async def start(self) -> None:
         """Connect."""
 
     async def stop(self) -> None:
-        """Wait until what is under way is accepted or has failed, and disconnect; nothing is raised."""
+        """Wait until all calls under way are accepted or have failed, and disconnect. Nothing is raised."""
 
     @property
     def partitions(self) -> int:
         """
-        How many partitions the service runs with.
+        Number of partitions that the service runs with.
 
         Raises:
-            ClientStateError: nothing can be published here and now.
+            ClientStateError: the client cannot publish here and now.
         """
 
     async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
-        """Return partition and offset of the record; *name* chooses the partition, an empty one takes them by turns."""
+        """
+        Publish a record and return its partition and offset; *name* chooses the partition, an empty one takes turns.
+        """
 
     async def answers(self) -> AnswerReader:
-        """Return the reader of answers, which sees all answers that come from now on."""
+        """Return a reader of answers that sees all answers from now on."""
 
     async def read(self, request: str) -> Future | None:
-        """Return what the request at partition:offset asks for; None if it does not lie there any more."""
+        """Return the Future of the request at partition:offset; None if it does not lie there any more."""
 
     async def write_schedule(self, name: bytes, value: bytes | None) -> None:
-        """Write a record on `timer-schedule`; None deletes the schedule."""
+        """Write a record on `timer-schedule`. A value of None deletes the schedule."""
 
     async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
-        """Return what lies on `timer-schedule` by id, at least that of *name*."""
+        """Return the values on `timer-schedule` by id. With a *name*, other ids may be missing."""
 
 
 class KafkaChannel:
     """
-    The way over Kafka.
+    The connection over Kafka.
 
     Args:
-        kafka: brokers; not used when *producer* is given.
-        prefix: put before the names of the service's own topics.
+        kafka: brokers; not used if *producer* is given.
+        prefix: prefix of the service's own topics.
         producer: see `TimerClient`.
-        reply_topic: where answers are read.
+        reply_topic: topic to read answers from.
         timeout_s: longest wait for the broker to accept a batch.
     """
 
@@ -81,7 +81,7 @@ class KafkaChannel:
         self._timeout_s = timeout_s
         self._accumulators: list[PartitionAccumulator] = []
         self._turns = itertools.count()
-        # Of timer-schedule, made when the first schedule is written.
+        # For timer-schedule; created when the first schedule is written.
         self._to_schedules: list[PartitionAccumulator] = []
         self._answers: AnswerReader | None = None
         self._opening = asyncio.Lock()
@@ -89,7 +89,7 @@ class KafkaChannel:
 
     async def start(self) -> None:
         """
-        Connect and look up how many partitions the service runs with, which is fixed for its life.
+        Connect, and look up once with how many partitions the service runs.
 
         Raises:
             BrokerError: no broker answers at the address, or it refuses this client.
@@ -108,7 +108,7 @@ class KafkaChannel:
         ]
 
     async def stop(self) -> None:
-        """Wait until what is under way is accepted or has failed, and disconnect; nothing is raised."""
+        """Wait until all calls under way are accepted or have failed, and disconnect. Nothing is raised."""
         accumulators, self._accumulators = [*self._accumulators, *self._to_schedules], []
         self._to_schedules = []
         await asyncio.gather(*(accumulator.flush() for accumulator in accumulators))
@@ -121,7 +121,7 @@ class KafkaChannel:
     @property
     def partitions(self) -> int:
         """
-        How many partitions the service runs with.
+        Number of partitions that the service runs with.
 
         Raises:
             ClientStateError: the client is not started, or was started on another event loop.
@@ -137,7 +137,7 @@ class KafkaChannel:
 
     async def publish(self, key: bytes, value: bytes, name: bytes, headers: RecordHeaders = ()) -> tuple[int, int]:
         """
-        Return partition and offset of the record; *name* chooses the partition, an empty one takes them by turns.
+        Publish a record and return its partition and offset; *name* chooses the partition, an empty one takes turns.
 
         Raises:
             PublishError: the broker did not accept it; after a time limit it still may.
@@ -148,14 +148,14 @@ class KafkaChannel:
 
     async def write_schedule(self, name: bytes, value: bytes | None) -> None:
         """
-        Write a record on `timer-schedule`; None deletes the schedule.
+        Write a record on `timer-schedule`. A value of None deletes the schedule.
 
         Raises:
             ClientStateError: see `partitions`.
             PublishError: the broker did not accept it; after a time limit it still may.
             TopicsError: the topic does not exist, or this client may not see it.
         """
-        # Raises where the client is not started.
+        # Raises if the client is not started.
         _ = self.partitions
         if not self._to_schedules:
             topic = self._topics.schedules
@@ -167,12 +167,12 @@ class KafkaChannel:
 
     async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
         """
-        Return what lies on `timer-schedule` by id, at least that of *name*.
+        Return the values on `timer-schedule` by id. With a *name*, other ids may be missing.
 
         Raises:
             ClientStateError: see `partitions`.
-            BrokerError: it cannot be read.
-            TopicsError: it does not exist, or this client may not see it.
+            BrokerError: the topic cannot be read.
+            TopicsError: the topic does not exist, or this client may not see it.
         """
         _ = self.partitions
         topic = self._topics.schedules
@@ -183,16 +183,16 @@ class KafkaChannel:
 
     async def answers(self) -> AnswerReader:
         """
-        Return the reader of answers, which sees all answers that come from now on.
+        Return a reader of answers that sees all answers from now on.
 
         Raises:
             ClientStateError: see `partitions`.
-            RequestError: the producer is transactional, so that nothing it sends is answered before its commit.
+            RequestError: the producer is transactional, so no answer can come before its commit.
             BrokerError: the reply topic cannot be read.
-            TopicsError: it does not exist.
+            TopicsError: the reply topic does not exist.
         """
         async with self._opening:
-            # Raises where the client is not started.
+            # Raises if the client is not started.
             _ = self.partitions
             if self._answers is None or self._answers.failed:
                 kafka, options = self._producer.connection
@@ -205,10 +205,10 @@ class KafkaChannel:
 
     async def read(self, request: str) -> Future | None:
         """
-        Return what the request at partition:offset asks for; None if it does not lie there any more.
+        Return the Future of the request at partition:offset; None if it does not lie there any more.
 
         Raises:
-            BrokerError: it cannot be read.
+            BrokerError: the request cannot be read.
         """
         kafka, options = self._producer.connecting
         return await request_at(kafka, self._prefix, request, **options)

@@ -1,9 +1,9 @@
 """
-Send requests to Kafka in batches, one accumulator per partition, and replace the producer when it is of no more use.
+Send requests to Kafka in batches, one accumulator per partition, and replace a producer that no longer works.
 
-Requests that come while a batch is in flight make up the next one, so a thousand calls at once cost few round trips and
-a single call costs one. The batches are built here instead of with the producer's `send()`, which wakes every caller
-that waits for room once per batch: 100,000 calls at once then take minutes.
+Requests that come while a batch is in flight make up the next batch, so a thousand calls at once cost few round trips
+and a single call costs one. The batches are built here, not with the producer's `send()`. `send()` wakes every caller
+that waits for room once per batch, so 100,000 calls at once take minutes.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ __all__ = ["PartitionAccumulator", "RecordHeaders", "RenewableProducer", "partit
 
 log = logging.getLogger(__name__)
 
-# At 150 bytes a request some 400 of them. Larger batches gain little, and a topic may take less than Kafka's 1 MiB.
+# Some 400 requests of 150 bytes. Larger batches gain little, and a topic may allow less than Kafka's 1 MiB.
 _BATCH_BYTES = 64 << 10
 
 _TOPIC_WAIT_S = 5.0
@@ -50,20 +50,21 @@ RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 async def partition_count(producer: "RenewableProducer", topic: str) -> int:
     """
-    Return how many partitions *topic* has.
+    Return the number of partitions of *topic*.
 
     Args:
         producer: started. If it is renewed meanwhile, the new one is asked.
-        topic: looked up again for some seconds, since a new topic is not known to every broker at once.
+        topic: name of the topic. It is looked up again for some seconds, since not every broker knows a new topic at
+            once.
 
     Raises:
         TopicsError: the topic does not exist, or this client may not see it.
         BrokerError: no broker answers through *producer*.
     """
     told_s: float | None = None
-    # All topics: a question for one that is missing makes it, on brokers that allow that.
+    # Ask for all topics: some brokers create a missing topic when a client asks for it by name.
     while (ids := (await producer.metadata()).partitions_for_topic(topic)) is None:
-        # A broker that is silent says nothing about the topic: the time begins with the first answer.
+        # A silent broker says nothing about the topic, so the time limit begins with the first answer.
         now_s = time.monotonic()
         told_s = told_s or now_s
         if now_s - told_s > _TOPIC_WAIT_S:
@@ -75,10 +76,10 @@ async def partition_count(producer: "RenewableProducer", topic: str) -> int:
 
 async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s: float) -> int:
     """
-    Return how many partitions of `timer-request` the service runs with.
+    Return the number of partitions of `timer-request` that the service runs with.
 
-    Any last seal tells it, since partitions that were added later are not served. Where this client may not read
-    `timer-sealed`, or nothing is sealed yet, it is as many as the topic has.
+    Any last seal tells it, since partitions that were added later are not served. If this client may not read
+    `timer-sealed`, or nothing is sealed yet, the number of partitions of the topic is returned.
 
     Args:
         producer: started.
@@ -87,10 +88,10 @@ async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s:
 
     Raises:
         TopicsError: `timer-request` does not exist, or this client may not see it.
-        BrokerError: no broker answers through *producer*, or those that lead `timer-sealed` do not tell.
+        BrokerError: no broker answers through *producer*, or the leaders of `timer-sealed` do not answer.
     """
     count = await partition_count(producer, topics.requests)
-    # Of all topics: a question for one that is missing makes it, on brokers that allow that.
+    # Ask for all topics: some brokers create a missing topic when a client asks for it by name.
     if (await producer.metadata()).partitions_for_topic(topics.sealed) is None:
         return count
     kafka, options = producer.connecting
@@ -106,9 +107,9 @@ async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s:
 
 
 async def _told_by_seals(cluster: Cluster, topic: str, limit_s: float) -> int:
-    """Return what the seals tell that one of the brokers has which answer; 0 if none is there, or may be read."""
+    """Return the number in the seals of those brokers that answer; 0 if there is no seal or none may be read."""
     seal_log = SealLog(cluster, topic, limit_s)
-    # One that is silent hides those that it leads, and no others.
+    # A silent broker hides the partitions that it leads, and no others.
     asked = [seal_log.seals(numbers[0]) for numbers in cluster.led(topic, cluster.partitions(topic)).values()]
     found = await asyncio.gather(*asked, return_exceptions=True)
     told = [partitions_in(seals) for seals in found if not isinstance(seals, BaseException)]
@@ -122,12 +123,12 @@ class RenewableProducer:
     """
     An idempotent producer, replaced by a new one when a batch has failed.
 
-    After the broker has refused a batch, for example as too large, a producer of aiokafka is of no more use: the batch
-    has used up sequence numbers, and the broker refuses all batches after it as out of order.
+    After the broker has refused a batch, for example as too large, a producer of aiokafka no longer works. The batch
+    has used up sequence numbers, so the broker refuses all later batches as out of order.
 
     Args:
-        kafka: where to produce.
-        given: the caller's own producer, to be used in place of one made here. It is never replaced nor stopped.
+        kafka: brokers to produce to.
+        given: the caller's own producer, to use in place of one made here. It is never replaced nor stopped.
         timeout_s: longest wait for the broker.
     """
 
@@ -146,10 +147,10 @@ class RenewableProducer:
     @property
     def connection(self) -> tuple[Kafka, dict[str, Any]]:
         """
-        What a consumer needs to connect as the producer does: the Kafka, and options that override those of the Kafka.
+        The Kafka, and options that override its own, with which a consumer connects as the producer does.
 
         Raises:
-            RequestError: the producer is transactional, so that nothing it sends is answered before its commit.
+            RequestError: the producer is transactional, so no answer can come before its commit.
         """
         if self._given is not None and transactional_id_of(self._given) is not None:
             raise RequestError(
@@ -160,7 +161,7 @@ class RenewableProducer:
 
     @property
     def connecting(self) -> tuple[Kafka, dict[str, Any]]:
-        """The Kafka of the producer, and the options that override those of it."""
+        """The Kafka of the producer, and options that override its own."""
         if self._given is None:
             return self._kafka, {}
         where, options = connection_of(self._given)
@@ -168,17 +169,17 @@ class RenewableProducer:
 
     async def metadata(self) -> ClusterMetadata:
         """
-        Return what the brokers tell of all topics.
+        Return the brokers' metadata of all topics.
 
         Raises:
-            BrokerError: none answers.
+            BrokerError: no broker answers.
         """
         while True:
             asked = self.current
             try:
                 return await asked.client.fetch_all_metadata()
             except KafkaError as error:
-                # One that is renewed is stopped while it asks.
+                # A producer that is renewed while it asks is stopped, so ask the new one.
                 if asked is not self.current:
                     continue
                 through = "this client's connections" if self._given is None else "the given producer; was it started?"
@@ -195,7 +196,7 @@ class RenewableProducer:
             self._own = await self._started()
 
     async def renew(self, spent: AIOKafkaProducer) -> None:
-        """Replace *spent*; while no broker answers it stays, and the next failure tries again."""
+        """Replace *spent*. If no broker answers, it stays, and the next failure tries again."""
         async with self._renewing:
             if spent is not self._own:
                 return
@@ -234,7 +235,7 @@ class PartitionAccumulator:
 
     Args:
         producer: sends the batches.
-        topic: name of `timer-request`.
+        topic: topic to send to, such as `timer-request`.
         partition: number of the partition.
         timeout_s: longest wait for the broker to accept a batch.
     """
@@ -248,7 +249,7 @@ class PartitionAccumulator:
         self._sending: asyncio.Task[None] | None = None
 
     def append(self, key: bytes, value: bytes | None, headers: RecordHeaders = ()) -> asyncio.Future[int]:
-        """Return a future of the record's offset; if it is cancelled before its batch is built, nothing is sent."""
+        """Return a future of the record's offset. Cancelled before its batch is built, it sends nothing."""
         offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting.append((key, value, headers, offset))
         if self._sending is None or self._sending.done():
@@ -269,10 +270,10 @@ class PartitionAccumulator:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     sent = await (await producer.send_batch(batch, self._topic, partition=self._partition))
-            except Exception as error:  # every caller gets it, whatever it is
+            except Exception as error:  # every caller gets the error, of any kind
                 is_away = isinstance(error, TimeoutError | KafkaTimeoutError)
                 if is_away:
-                    # The broker is away: requests behind this batch would only wait as long again.
+                    # The broker is away, and requests behind this batch would only wait as long again.
                     offsets += [offset for _, _, _, offset in self._waiting]
                     self._waiting.clear()
                 for offset in offsets:
@@ -290,7 +291,7 @@ class PartitionAccumulator:
         waiting, batch, offsets = self._waiting, producer.create_batch(), []
         while waiting:
             key, value, headers, offset = waiting[0]
-            # The first record is taken whatever its size, so one that is too large fails alone.
+            # The first record is taken at any size, so a record that is too large fails alone.
             fits = (
                 offset.done() or batch.append(key=key, value=value, timestamp=None, headers=list(headers)) is not None
             )

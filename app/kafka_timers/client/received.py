@@ -1,8 +1,8 @@
 """
-One record that a receiver has read, whichever Kafka client gave it.
+One record that a receiver has read, with any Kafka client.
 
-Pure. Clients disagree on the shape: aiokafka and kafka-python have attributes, confluent-kafka has methods, Faust and
-FastStream wrap the record; headers are pairs, a dict or None, and times are milliseconds or seconds.
+Pure. Clients differ in the shape of records: aiokafka and kafka-python have attributes, confluent-kafka has methods,
+Faust and FastStream wrap the record. Headers are pairs, a dict or None, and times are milliseconds or seconds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,16 +19,16 @@ RawHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str 
 @dataclass(frozen=True, slots=True)
 class Received:
     """
-    A record, as it lies on its topic.
+    A record as it lies on its topic.
 
     Attributes:
-        topic: that it was read from.
-        partition: of the topic.
-        offset: in the partition.
+        topic: topic that it was read from.
+        partition: partition of the topic.
+        offset: offset in the partition.
         timestamp_ms: UNIX milliseconds; None if the record has no time.
-        key: None for none.
+        key: None if it has no key.
         value: None for a tombstone.
-        headers: in their order.
+        headers: headers in their order.
     """
 
     topic: str
@@ -41,22 +41,22 @@ class Received:
 
     @property
     def named(self) -> dict[str, bytes | None]:
-        """The first header of each name: the service's own stand before those of the request."""
+        """The first header of each name, since the service's own come before those of the request."""
         return dict(reversed(self.headers))
 
     @classmethod
     def of(cls, record: Any) -> Self:
         """
-        Return what *record* holds.
+        Return the content of *record*.
 
         Args:
-            record: of aiokafka, kafka-python or confluent-kafka, an event or a message of Faust, or a message of
+            record: record of aiokafka, kafka-python or confluent-kafka, an event or a message of Faust, or a message of
                 FastStream.
 
         Raises:
-            RequestError: it is none of these, or holds no record but an error.
+            RequestError: it is none of these, or holds an error instead of a record.
         """
-        # FastStream keeps the client's own record inside of its message, Faust inside of its event.
+        # FastStream keeps the client's own record inside its message, Faust inside its event.
         for wrapped in ("raw_message", "message"):
             inside = getattr(record, wrapped, None)
             if inside is not None and not callable(inside):
@@ -88,7 +88,7 @@ class Received:
             message.topic(),
             message.partition(),
             message.offset(),
-            # 0 says that there is none.
+            # Kind 0 says that there is no time.
             timestamp_ms if kind else None,
             _bytes("key", message.key()),
             _bytes("value", message.value()),
@@ -97,7 +97,7 @@ class Received:
 
 
 def pairs_of(headers: RawHeaders) -> tuple[tuple[str, bytes | None], ...]:
-    """Return *headers* as pairs, whatever shape a client gives them."""
+    """Return *headers* of any client as pairs."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     return tuple([(name, value.encode() if isinstance(value, str) else value) for name, value in pairs])
 

@@ -1,8 +1,8 @@
 """
-What a request is made of: the checks on what a caller gives, and the bytes and the partition that follow from it.
+Check a caller's arguments, and make the bytes and the partition of a request from them.
 
-Pure functions, shared by `TimerClient` and by the in-memory broker of `kafka_timers.testing`. docs/wire.md tells the
-same to clients in other languages.
+These functions are pure. `TimerClient` and the in-memory broker of `kafka_timers.testing` share them. docs/wire.md
+describes the same for clients in other languages.
 """
 
 import re
@@ -40,29 +40,30 @@ __all__ = [
 Headers = Iterable[tuple[str, bytes | None]] | Mapping[str, bytes | None]
 
 _PARTITION_MAX = (1 << 31) - 1
-# No log gets so long.
+# No log grows that long.
 _NO_OFFSET = (1 << 63) - 1
 
 _request_matches = re.compile(r"(0|[1-9][0-9]{0,9}):[0-9]{1,19}", re.ASCII).fullmatch
 
-# What Kafka takes as the name of a topic. A request for any other would only end on `timer-rejected`.
+# The names that Kafka allows for a topic. A request for any other would only end on `timer-rejected`.
 _topic_matches = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
 class CallbackSpec:
     """
-    What a caller wants to get, in its own types and not checked yet; `TimerClient.at` explains the fields.
+    A callback as a caller describes it, in the caller's types and not checked yet; `TimerClient.at` explains the
+    fields.
 
     Attributes:
         topic: name of the topic that gets the callback.
-        key: key of the callback; None for none.
+        key: key of the callback; None for no key.
         value: value of the callback; None for a tombstone.
-        timer_id: the caller's own name for the timer; None for none.
-        token: cancellation token, which the callback carries; None for none.
+        timer_id: the caller's own name for the timer; None for no name.
+        token: cancellation token, which the callback carries; None for no token.
         headers: headers of the callback, after the service's own.
-        partition: of the topic; None for the one that Kafka's default gives to the key.
-        partition_key: gives the partition in place of the key; None for none.
+        partition: partition of the topic; None lets Kafka's default partitioner choose by the key.
+        partition_key: chooses the partition in place of the key; None for no such key.
     """
 
     topic: str
@@ -83,9 +84,9 @@ class Timer:
     Attributes:
         due_ms: UNIX millisecond at which it fires.
         partition: partition of `timer-request` that holds the request.
-        offset: offset in that partition; -1 when the broker did not tell it (after a retry that it knew already).
-        timer_id: the sender's own name for it.
-        token: what the callback carries in the header `timer-token`.
+        offset: offset in that partition; -1 if the broker did not tell it (after a retry of a known batch).
+        timer_id: the sender's own name for the timer.
+        token: token that the callback carries in the header `timer-token`.
     """
 
     due_ms: int
@@ -107,17 +108,17 @@ class Timer:
 
 class Outcome(StrEnum):
     """
-    What became of the timer that a cancel, a move or a create was about.
+    The result of a cancel, a move or a create for the timer that it was about.
 
     Attributes:
-        CANCELLED: it does not fire; also for one that was cancelled before.
-        MOVED: it does not fire; the request that asked has taken its place.
-        TOO_LATE: it fires or has fired, since it was due. A move that is answered so fires as well.
-        UNKNOWN: no timer of this id is held: there was none, or an hour has passed since its second; for a move, it was
-            cancelled. A move that is answered so is a new timer.
+        CANCELLED: the timer does not fire. A timer that was cancelled before gets the same outcome.
+        MOVED: the timer does not fire; the request that asked has taken its place.
+        TOO_LATE: the timer fires or has fired, since it was due. A move with this outcome fires as well.
+        UNKNOWN: the service holds no timer of this id: there was none, or an hour has passed since its second; for a
+            move, also if it was cancelled. A move with this outcome is a new timer.
         ACCEPTED: no timer of this id was known; the one that `create` asked for will fire.
-        IGNORED: the condition did not hold, so the call has changed nothing. Of `create`: the id is known already. Of
-            a cancel or a move with `if_pending`: no timer is pending under this id, or another one than was named.
+        IGNORED: the condition did not hold, so the call has changed nothing. For `create`, the id is known already. For
+            a cancel or a move with `if_pending`, no timer is pending under this id, or another one than you named.
     """
 
     CANCELLED = "CANCELLED"
@@ -131,18 +132,18 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Answer:
     """
-    What the service says to a cancel, a move or a create.
+    The service's answer to a cancel, a move or a create.
 
     Attributes:
-        outcome: what became of the timer that it was about.
-        due_ms: UNIX millisecond for which the earlier timer of this id was made; None when none is known. A worker of
-            an earlier version tells its second alone.
-        request: partition:offset of that timer's request, as its callback has it in the header `timer-request`; None
-            when none is known.
-        asked: partition:offset of the call's own record. Where a move or a create stands, this is the request of the
-            new timer.
-        waits: with `IGNORED`: whether that earlier timer waits, so that it could still be moved or taken back; None
-            if a worker of an earlier version has answered, which does not tell.
+        outcome: the result for the timer that the call was about.
+        due_ms: UNIX millisecond of the earlier timer of this id; None if none is known. A worker of an earlier version
+            tells only its second.
+        request: partition:offset of that timer's request, as in the header `timer-request` of its callback; None if
+            none is known.
+        asked: partition:offset of the call's own record. If a move or a create stands, this is the request of the new
+            timer.
+        waits: with `IGNORED`: whether that earlier timer waits, so that you could still move or cancel it; None if a
+            worker of an earlier version has answered, which does not tell.
     """
 
     outcome: Outcome
@@ -153,16 +154,16 @@ class Answer:
 
     @property
     def second(self) -> int | None:
-        """UNIX second for which the earlier timer of this id was made; None when none is known."""
+        """UNIX second of the earlier timer of this id; None if none is known."""
         return None if self.due_ms is None else self.due_ms // 1000
 
     @classmethod
     def of(cls, reply: Reply) -> Self:
         """
-        Return what *reply* says.
+        Return *reply* as an answer.
 
         Raises:
-            ValueError: its outcome is none that this version knows.
+            ValueError: this version does not know its outcome.
         """
         outcome = Outcome(Reply.Outcome.Name(reply.outcome))
         due_ms = reply.second * 1000 + reply.millis if reply.second else None
@@ -176,14 +177,14 @@ class Pending:
     A timer that waits.
 
     Attributes:
-        timer_id: the sender's own name for it.
+        timer_id: the sender's own name for the timer.
         due_ms: UNIX millisecond at which it fires.
-        request: partition:offset of its request, as its callback has it in the header `timer-request`.
-        topic: gets the callback.
-        key: of the callback; None for none.
-        value: of the callback; None for a tombstone.
-        token: which the callback carries; None for none.
-        headers: of the callback, after the service's own.
+        request: partition:offset of its request, as in the header `timer-request` of its callback.
+        topic: topic that gets the callback.
+        key: key of the callback; None for no key.
+        value: value of the callback; None for a tombstone.
+        token: token that the callback carries; None for no token.
+        headers: headers of the callback, after the service's own.
     """
 
     timer_id: str | None
@@ -210,14 +211,14 @@ class Pending:
 
 def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
     """
-    Return the message that asks for *callback*; its millisecond comes with the key of its record.
+    Return the message that asks for *callback*. `timed` adds its time.
 
     Args:
         callback: the caller's arguments.
         reserved: names of the service's own topics, which get no callbacks.
 
     Raises:
-        RequestError: an argument is not what a request can carry; the text names it.
+        RequestError: a request cannot carry an argument; the text names it.
     """
     topic, value = callback.topic, callback.value
     if not isinstance(topic, str) or not _topic_matches(topic):
@@ -248,26 +249,26 @@ def future_of(callback: CallbackSpec, reserved: Collection[str]) -> Future:
 
 def question_of(timer_id: str, partition: int) -> Future:
     """
-    Return the message that changes nothing, and whose answer tells of the timer *timer_id*.
+    Return a message that changes nothing, and whose answer describes the timer *timer_id*.
 
-    It is a cancel of a request that there is not, *partition* being the one of the id; see `is_question`.
+    It is a cancel of a request that does not exist, in *partition*, the partition of the id; see `is_question`.
 
     Raises:
-        RequestError: *timer_id* is empty or no text.
+        RequestError: *timer_id* is empty or not text.
     """
     return only_if_pending(cancel_of(timer_id), True, f"{partition}:{_NO_OFFSET}")
 
 
 def is_question(future: Future) -> bool:
-    """Tell whether *future* is one of `question_of`."""
+    """Tell whether `question_of` has made *future*."""
     return future.cancel and future.ifRequest.endswith(f":{_NO_OFFSET}")
 
 
 def set_callback(future: Future, topic: str, key: bytes | None, value: bytes | None) -> None:
     """
-    Have *future* ask for a callback with this *topic*, *key* and *value*; a partition that it names stays.
+    Make *future* ask for a callback with this *topic*, *key* and *value*; a partition that it names stays.
 
-    What fields 1 to 3 can carry is put there, which workers of all versions know.
+    Fields 1 to 3, which workers of all versions know, are used whenever they can carry the callback.
     """
     asked, has_callback = future.callBackRecord, future.HasField("callBackRecord")
     names_partition = has_callback and (asked.HasField("partition") or asked.HasField("partitionKey"))
@@ -286,28 +287,28 @@ def set_callback(future: Future, topic: str, key: bytes | None, value: bytes | N
 
 
 def timed(future: Future, due_ms: int) -> bytes:
-    """Have *future* ask for the UNIX millisecond *due_ms*, and return the key of its record."""
+    """Make *future* ask for the UNIX millisecond *due_ms*, and return the key of its record."""
     future.millis = due_ms % 1000
     return b"%d" % (due_ms // 1000)
 
 
 def cancel_of(timer_id: str) -> Future:
     """
-    Return the message that takes the pending timer *timer_id* back.
+    Return the message that cancels the pending timer *timer_id*.
 
     Raises:
-        RequestError: *timer_id* is empty or no text.
+        RequestError: *timer_id* is empty or not text.
     """
     return Future(cancel=True, timerId=checked_id(timer_id))
 
 
 def only_if_absent(future: Future, request: str | None = None) -> Future:
     """
-    Return *future*, a request with a timer id, as one that means nothing if that id is known.
+    Return *future*, a request with a timer id, changed so that it is ignored if that id is known.
 
     Args:
         future: has a timer id.
-        request: partition:offset of a request whose timer does not count once it is due; None for none.
+        request: partition:offset of a request whose timer does not count once it is due; None for no such request.
 
     Raises:
         RequestError: *request* does not name a request.
@@ -320,15 +321,15 @@ def only_if_absent(future: Future, request: str | None = None) -> Future:
 
 def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future:
     """
-    Return *future*, a cancel or a request, as one that means nothing unless it finds a pending timer.
+    Return *future*, a cancel or a request, changed so that it is ignored unless it finds a pending timer.
 
     Args:
         future: has a timer id.
-        wanted: without it, *future* is returned as it is.
-        request: partition:offset of the only request that the pending timer may be of; None for any.
+        wanted: False returns *future* as it is.
+        request: partition:offset of the request that the pending timer must come from; None for any request.
 
     Raises:
-        RequestError: *request* does not name a request, or is given and not *wanted*.
+        RequestError: *request* does not name a request, or is given and *wanted* is False.
     """
     if request is not None:
         if not wanted:
@@ -341,10 +342,10 @@ def only_if_pending(future: Future, wanted: bool, request: str | None) -> Future
 
 def check_home(future: Future, partitions: int) -> None:
     """
-    Check that the request which *future* names, if it names one, can be one of its timer id.
+    Check that the request in *future.ifRequest*, if there is one, can belong to its timer id.
 
     Raises:
-        RequestError: it lies in another partition than all requests of this id; the workers would refuse *future*.
+        RequestError: it lies in another partition than the id's requests, so the workers would refuse *future*.
     """
     home = partition_of(future.timerId, partitions)
     if future.ifRequest and future.ifRequest.partition(":")[0] != str(home):
@@ -356,17 +357,17 @@ def check_home(future: Future, partitions: int) -> None:
 
 def checked_id(timer_id: str | bytes) -> str:
     """
-    Return *timer_id*, as text.
+    Return *timer_id* as text.
 
     Raises:
-        RequestError: it is empty or no text.
+        RequestError: it is empty or not text.
     """
     return _checked_text("timer_id", timer_id)
 
 
 def checked_request(request: str) -> str:
     """
-    Return *request*, which is partition:offset.
+    Return *request*, which must be partition:offset.
 
     Raises:
         RequestError: it is not.
@@ -392,7 +393,7 @@ def _checked_bytes(what: str, given: str | bytes | None) -> bytes | None:
 
 def _checked_text(what: str, given: str | bytes) -> str:
     try:
-        # Both ways: a lone surrogate is a str that is no text.
+        # Encode a str too: a lone surrogate is a str that is not text.
         text = given.decode() if isinstance(given, bytes) else given.encode().decode()
     except UnicodeError as error:
         raise RequestError(

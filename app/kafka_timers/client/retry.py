@@ -1,8 +1,8 @@
 """
-Ask for a record again, later and later, and give it up in the end.
+Ask for a record again, after longer and longer delays, and give it up in the end.
 
-Pure. What is asked for is an ordinary timer, so thousands of records that wait cost no topic per delay. Its id follows
-from the record, and it is asked for only if that id is not known: a receiver that reads a record twice repeats it once.
+Pure. The retry is an ordinary timer, so thousands of waiting records need no topic per delay. Its id follows from the
+record, and the timer is created only if that id is not known: a receiver that reads a record twice repeats it once.
 """
 
 import hashlib
@@ -29,28 +29,28 @@ from kafka_timers.errors import RequestError
 
 __all__ = ["Retry", "RetryPolicy", "repeated"]
 
-# What a header tells of an error: enough for its sentence, and no page of a stack.
+# Characters of an error in a header: enough for its sentence, but no page of a stack.
 _ERROR_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """
-    When a record that could not be handled comes again, and where it goes in the end.
+    When a failed record comes again, and which topic gets it in the end.
 
-    The first time after `first`, then each time `factor` times as long, and never longer than `longest`.
+    It comes again after `first`, then after `factor` times the delay before, but never after more than `longest`.
 
     Attributes:
-        dead_letter_topic: gets what has come again `retries` times in vain. It must exist, and the operator must allow
-            it, as every callback topic.
+        dead_letter_topic: gets a record that has failed after `retries` repeats. It must exist, and the operator must
+            allow it, as for every callback topic.
         retries: how often a record comes again; 0 gives it up at once.
-        first: delay before the first time, a timedelta or seconds.
-        factor: 1 or more.
+        first: delay before the first repeat, a timedelta or seconds.
+        factor: factor from one delay to the next, 1 or more.
         longest: the longest delay, a timedelta or seconds.
-        jitter: 0 to 1: by up to this share a delay is shortened, so that what failed together does not come back
-            together. It follows from the record alone.
-        topic: gets the record when it comes again. None is the topic that it was read from, where each of its consumer
-            groups reads it again; if there are several, give a topic that only yours reads.
+        jitter: 0 to 1: the largest share by which a delay is shortened, so that records that failed together do not
+            come back together. The actual share follows from the record alone.
+        topic: gets the record when it comes again. None is the topic that it was read from, and all consumer groups of
+            that topic read it again; if there are several, give a topic that only yours reads.
 
     Raises:
         RequestError: a value is out of its bounds.
@@ -80,11 +80,11 @@ class RetryPolicy:
 
     def delay_s(self, attempt: int, name: str = "") -> float:
         """
-        Return the seconds to wait before the record comes for the *attempt*-th time again.
+        Return the seconds to wait before the record comes again for the *attempt*-th time.
 
         Args:
-            attempt: from 1 on.
-            name: of the record; the jitter follows from it.
+            attempt: number of the repeat, from 1 on.
+            name: name of the record; the jitter follows from it.
         """
         longest_s = _seconds(self.longest)
         try:
@@ -98,12 +98,12 @@ class RetryPolicy:
 @dataclass(frozen=True, slots=True)
 class Retry:
     """
-    What `TimerClient.retry` has asked for.
+    The timer that `TimerClient.retry` has asked for.
 
     Attributes:
-        timer: that brings the record again, or brings it to the dead-letter topic.
-        attempt: how often the record comes again with this one; for one that was given up how often it came.
-        gave_up: whether it goes to the dead-letter topic.
+        timer: timer that brings the record again, or to the dead-letter topic.
+        attempt: number of this repeat; for a record that was given up, the number of repeats that it had.
+        gave_up: whether the record goes to the dead-letter topic.
     """
 
     timer: Timer
@@ -112,7 +112,7 @@ class Retry:
 
 
 class Repeated(NamedTuple):
-    """A record as it is asked for again: what, how many seconds from now, and the rest as `Retry` has it."""
+    """A repeat of a record: its callback, the seconds from now, and the other fields of `Retry`."""
 
     callback: CallbackSpec
     delay_s: float
@@ -122,15 +122,15 @@ class Repeated(NamedTuple):
 
 def repeated(received: Received, policy: RetryPolicy, error: BaseException | str | None) -> Repeated:
     """
-    Return *received* as it is asked for again.
+    Return the repeat of *received* under *policy*.
 
-    Its own headers are kept. Behind them are, in place of those of the time before: how often it came again, where it
-    lay at first, the timer id that it had at first, and the *error*.
+    It keeps the record's own headers. Behind them it has new ones in place of those of the last repeat: the number of
+    the repeat, the place and the timer id of the record at first, and the *error*.
 
     Args:
         received: a callback, or any other record.
-        policy: tells when, and whether at all.
-        error: why it could not be handled.
+        policy: decides the delay, or to give up.
+        error: reason why the record could not be handled.
     """
     named = received.named
     came = number_in(named.get(RETRY_ATTEMPT_HEADER)) or 0
@@ -163,12 +163,12 @@ def repeated(received: Received, policy: RetryPolicy, error: BaseException | str
 
 def _name_of(received: Received, request: bytes | None, policy: RetryPolicy) -> str:
     """Return the timer id by which the service knows that *received* was repeated already."""
-    # Consumer groups that read one topic have policies of their own, and each gets its record.
+    # Consumer groups that read one topic have policies of their own, and each must get its record.
     to = f"retry/{policy.topic or received.topic}/{policy.dead_letter_topic}"
     if request is None:
         return f"{to}/{received.topic}/{received.partition}:{received.offset}"
-    # All copies of a callback tell one request. So do records that a receiver has made of it, if it has passed on the
-    # headers; they differ in what they say.
+    # All copies of a callback name one request. So do records that a receiver has made from it, if it has passed on the
+    # headers; they differ in content.
     content = hashlib.blake2b(digest_size=8)
     for part in (received.topic.encode(), received.key or b"", received.value or b""):
         content.update(b"%d:" % len(part) + part)

@@ -21,7 +21,7 @@ from kafka_timers.errors import RequestError, ScheduleError
 
 __all__ = ["CATCH_UPS", "GAPS", "OVERLAPS", "Recurring", "Schedules", "schedule_of"]
 
-# `list` is a method of `Schedules`.
+# `list` is a method of `Schedules`, so the type is named outside of the class.
 _Moments = list[datetime]
 
 CATCH_UPS = {"last": CatchUp.CATCH_UP_LAST, "all": CatchUp.CATCH_UP_ALL, "none": CatchUp.CATCH_UP_NONE}
@@ -35,15 +35,15 @@ class Recurring:
     A schedule.
 
     Attributes:
-        schedule_id: your name for it.
-        times: when it runs, in words.
-        topic: gets the callbacks.
-        key: of the callbacks; None for none.
-        value: of the callbacks; None for tombstones.
-        headers: of the callbacks, after the service's own.
+        schedule_id: your name for the schedule.
+        times: its times, in words.
+        topic: topic that gets the callbacks.
+        key: key of the callbacks; None for no key.
+        value: value of the callbacks; None for tombstones.
+        headers: headers of the callbacks, after the service's own.
         paused: whether it has no runs for now.
-        note: for people.
-        message: all of it, as it lies on `timer-schedule`.
+        note: a note for people.
+        message: the whole schedule, as it lies on `timer-schedule`.
     """
 
     schedule_id: str
@@ -58,21 +58,21 @@ class Recurring:
 
     @classmethod
     def of(cls, schedule_id: str, message: Schedule) -> Self:
-        """Return the schedule that *message* is."""
+        """Return the schedule that *message* describes."""
         topic, key, value = Shown.of(message.callback)
         headers = tuple(pairs_of(message.callback.headers))
         return cls(schedule_id, times_text(message), topic, key, value, headers, message.paused, message.note, message)
 
     def next(self, count: int = 5, after: datetime | float | None = None) -> list[datetime]:
         """
-        Return the next runs, in the schedule's own time zone, whether it is paused or not.
+        Return the next runs, in the schedule's own time zone. It does not matter whether it is paused.
 
         Args:
-            count: how many at most.
+            count: largest number of runs to return.
             after: an aware datetime or UNIX seconds; None is now, by this host's clock.
 
         Raises:
-            ScheduleError: the schedule is none.
+            ScheduleError: the message is not a valid schedule.
         """
         since = datetime.now(UTC) if after is None else after
         zone = zone_in(self.message)
@@ -105,9 +105,9 @@ def schedule_of(
     Return the message of a schedule; `Schedules.put` explains the arguments.
 
     Raises:
-        ScheduleError: it has no times, or asks for what no schedule can have.
-        RequestError: the callback is not what a request can carry.
-        WhenError: a moment is none.
+        ScheduleError: the schedule has no times, or asks for something that no schedule can have.
+        RequestError: a request cannot carry the callback.
+        WhenError: a moment is not a point in time that a timer can have.
     """
     if sum(given is not None for given in (cron, every, at)) != 1:
         raise ScheduleError("give one of cron, every and at", field="when")
@@ -130,7 +130,7 @@ def schedule_of(
     schedule.jitter_ms = _milliseconds(jitter)
     schedule.catch_up = _chosen(catch_up, CATCH_UPS, "catch_up")  # type: ignore[assignment]
     schedule.catch_up_window_s = 0 if catch_up_window is None else -(-_milliseconds(catch_up_window) // 1000)
-    # Tells what is wrong with it.
+    # Raises if the schedule is wrong.
     next_runs(schedule, 0, 1)
     return schedule
 
@@ -140,8 +140,8 @@ class Schedules:
     The schedules of a service, at `TimerClient.schedules`.
 
     Args:
-        channel: the way to the service.
-        clock: by which `run_now` is now.
+        channel: connection to the service.
+        clock: clock that `run_now` and `next` use.
         reserved: names of the service's own topics, which get no callbacks.
     """
 
@@ -178,39 +178,40 @@ class Schedules:
         note: str = "",
     ) -> Recurring:
         """
-        Have a callback come again and again, and return once the broker has accepted that.
+        Make a callback come again and again. Returns once the broker has accepted the schedule.
 
-        A schedule with the same id is replaced. That counts for the runs that are more than five seconds ahead.
+        It replaces a schedule with the same id, for all runs that are more than five seconds ahead.
 
         Args:
             schedule_id: your own name for it; a run has the timer id `schedule_id@2030-01-31T12:00:00Z`.
-            topic: gets the callbacks; this and the next arguments are as in `TimerClient.at`.
+            topic: topic that gets the callbacks; this and the next arguments are as in `TimerClient.at`.
             key: see there.
             value: see there.
             token: see there.
             headers: see there.
             partition: see there.
             partition_key: see there.
-            cron: minute, hour, day of month, month and day of week; or six fields, the first of which is the second.
-            zone: IANA name of the time zone that *cron* is read in.
-            every: in place of *cron*, a timedelta or seconds between two runs, one at least.
-            anchor: a moment at which *every* has a run; by default the UNIX epoch, so an hour runs on the hour.
+            cron: minute, hour, day of month, month and day of week; or six fields, the first being the second.
+            zone: IANA name of the time zone of *cron*.
+            every: in place of *cron*, a timedelta or seconds between two runs, at least one second.
+            anchor: a moment at which *every* has a run; by default the UNIX epoch, so that an hour runs on the hour.
             at: in place of *cron*, the moments of all runs.
-            start: no run is before it.
-            end: no run is at it or later.
-            runs: how many there are at most.
-            jitter: each run is due up to so much later, always by the same for the same run.
-            catch_up: "last", "all" or "none" of the runs that were missed while no planner worked are made up for.
-            catch_up_window: how long ago a run may have been missed and still be made up for; a day by default.
+            start: no run is before this moment.
+            end: no run is at this moment or later.
+            runs: largest number of runs.
+            jitter: longest delay that is added to a run; the same run always gets the same delay.
+            catch_up: make up for "last", "all" or "none" of the runs that were missed while no planner worked.
+            catch_up_window: age up to which a missed run is made up for; a day by default.
             gap: "at-jump" or "skip" for a local time that the clocks jump over; docs/recurring.md tells the default.
             overlap: "first" or "both" for a local time that comes twice; likewise.
             paused: whether it has no runs for now.
-            note: for people.
+            note: a note for people.
 
         Raises:
-            ScheduleError: it has no times, or asks for what no schedule can have; the text says which argument.
-            RequestError: the callback is not what a request can carry.
-            WhenError: a moment is none.
+            ScheduleError: the schedule has no times, or asks for something that no schedule can have; the text names
+                the argument.
+            RequestError: a request cannot carry the callback.
+            WhenError: a moment is not a point in time that a timer can have.
             PublishError: the broker did not accept it; after a time limit it still may.
             TopicsError: `timer-schedule` does not exist.
         """
@@ -240,7 +241,7 @@ class Schedules:
         Write *schedule* as it is.
 
         Raises:
-            ScheduleError: it is none.
+            ScheduleError: it is not a valid schedule.
             PublishError: the broker did not accept it; after a time limit it still may.
             TopicsError: `timer-schedule` does not exist.
         """
@@ -252,11 +253,11 @@ class Schedules:
         """
         Return a schedule; None if there is none of this id.
 
-        Its partition of `timer-schedule` is read for it.
+        This reads the id's partition of `timer-schedule`.
 
         Raises:
-            BrokerError: `timer-schedule` cannot be read: this client may need the right to.
-            TopicsError: it does not exist.
+            BrokerError: `timer-schedule` cannot be read. This client may lack the permission.
+            TopicsError: `timer-schedule` does not exist.
         """
         name = checked_id(schedule_id).encode()
         value = (await self._channel.schedules(name)).get(name)
@@ -264,9 +265,9 @@ class Schedules:
 
     async def list(self, prefix: str = "") -> list[Recurring]:
         """
-        Return the schedules whose id begins with *prefix*, by id. What is no schedule is left out.
+        Return the schedules whose id begins with *prefix*, sorted by id. Invalid ones are left out.
 
-        All of `timer-schedule` is read for it.
+        This reads all of `timer-schedule`.
 
         Raises:
             BrokerError: as `get`.
@@ -283,26 +284,26 @@ class Schedules:
 
     async def pause(self, schedule_id: str, note: str = "") -> Recurring:
         """
-        Have a schedule run no more, until it is resumed. What is in the pause is never made up for.
+        Stop the runs of a schedule until it is resumed. Runs in the pause are never made up for.
 
         Args:
-            schedule_id: of the schedule.
-            note: for people; empty keeps the one that it has.
+            schedule_id: id of the schedule.
+            note: a note for people; empty keeps the present one.
 
         Raises:
-            ScheduleError: there is none of this id.
+            ScheduleError: there is no schedule of this id.
             PublishError: as `put`.
             BrokerError: as `get`.
         """
         return await self._paused(schedule_id, note, paused=True)
 
     async def resume(self, schedule_id: str, note: str = "") -> Recurring:
-        """Have a schedule run again; otherwise as `pause`."""
+        """Let a schedule run again; otherwise as `pause`."""
         return await self._paused(schedule_id, note, paused=False)
 
     async def delete(self, schedule_id: str) -> None:
         """
-        Delete a schedule. Runs that are more than five seconds ahead do not fire; nothing happens if there is none.
+        Delete a schedule. Runs that are more than five seconds ahead do not fire. Nothing happens if it does not exist.
 
         Raises:
             PublishError: as `put`.
@@ -312,10 +313,10 @@ class Schedules:
 
     async def run_now(self, schedule_id: str) -> Timer:
         """
-        Have a run fire at once, besides those that the schedule has, and whether it is paused or not.
+        Fire a run at once, in addition to the runs of the schedule, even if it is paused.
 
         Raises:
-            ScheduleError: there is none of this id.
+            ScheduleError: there is no schedule of this id.
             PublishError: as `put`.
             BrokerError: as `get`.
         """
@@ -328,10 +329,10 @@ class Schedules:
 
     async def next(self, schedule_id: str, count: int = 5) -> _Moments:
         """
-        Return the next runs of a schedule, in its own time zone, whether it is paused or not.
+        Return the next runs of a schedule, in its own time zone. It does not matter whether it is paused.
 
         Raises:
-            ScheduleError: there is none of this id.
+            ScheduleError: there is no schedule of this id.
             BrokerError: as `get`.
         """
         return (await self._known(schedule_id)).next(count, self._clock.wall_s())

@@ -1,7 +1,7 @@
 """
-The client that services publish timers with.
+The client with which services publish timers.
 
-`request` checks the arguments and makes the messages, `channel` publishes them and brings the answers to cancels, moves
+`request` checks the arguments and makes the messages. `channel` publishes them and brings the answers to cancels, moves
 and creates.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Outcome", "Timer", "TimerClient"]
 
 
-# Of a timer that others move again and again meanwhile.
+# Limits the attempts if others move the timer again and again meanwhile.
 _MOVES_MAX = 5
 
 
@@ -55,23 +55,23 @@ class TimerClient:
     """
     Publishes timers to the service whose workers run on the same Kafka.
 
-    Use it as an async context manager, one for the whole process; calls may run at the same time, and many at once
-    (`asyncio.gather`) travel in few batches. Requests with the same timer id, or without one the same key, are
-    accepted in the order of the calls.
+    Use it as an async context manager, one for the whole process. Calls may run at the same time, and many at once
+    (`asyncio.gather`) travel in few batches. Requests with the same timer id, or without one the same key, are accepted
+    in the order of the calls.
 
     Args:
-        bootstrap: Kafka brokers, host:port, comma separated, or a `Kafka` that says how to log in; not used when
+        bootstrap: Kafka brokers, host:port, comma separated, or a `Kafka` that holds the login too; not used if
             *producer* is given.
-        topic_prefix: put before the names of the service's own topics, as its workers have it.
+        topic_prefix: prefix of the service's own topics; give the same as to its workers.
         producer: a started producer without serializers to publish through: one with TLS or SASL, or a transactional
-            one, to schedule inside your own transaction. It stays yours to stop. By default the client has its own,
+            one, to schedule inside your own transaction. You stop it yourself. By default the client has its own,
             idempotent and with acks=all, and renews it when the broker has refused a batch. Answers are read over a
             connection with the same address, TLS and SASL.
-        reply_topic: where `cancel`, `move` and `create` are answered; by default the service's own `timer-reply`. Every
-            client reads the whole topic from its first such call on, so one that is busy may be given its own, which
-            has to exist and to be allowed by the service's operator.
+        reply_topic: topic for answers to `cancel`, `move` and `create`; by default the service's own `timer-reply`.
+            Every client reads the whole topic from its first such call on, so you may give a busy client its own. That
+            topic must exist, and the service's operator must allow it.
         timeout_s: longest wait for the broker to accept a batch.
-        clock: what `after` counts from; this host's by default.
+        clock: clock that `after` counts from; this host's by default.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TimerClient:
         Recurring timers. They need the extra `kafka-timers[schedules]`.
 
         Raises:
-            ImportError: it is not installed.
+            ImportError: the extra is not installed.
         """
         try:
             from kafka_timers.client.schedules import Schedules
@@ -107,7 +107,7 @@ class TimerClient:
 
     async def start(self) -> None:
         """
-        Connect and look up how many partitions the service runs with, which is fixed for its life.
+        Connect, and look up once with how many partitions the service runs.
 
         Raises:
             BrokerError: no broker answers at the address, or it refuses this client.
@@ -117,9 +117,9 @@ class TimerClient:
 
     async def stop(self) -> None:
         """
-        Wait until what is under way is accepted or has failed, and disconnect; nothing is raised.
+        Wait until all calls under way are accepted or have failed, and disconnect. Nothing is raised.
 
-        Answers are not waited for: a `cancel`, `move` or `create` without one ends in `AnswerError`.
+        This does not wait for answers: a `cancel`, `move` or `create` without one ends in `AnswerError`.
         """
         await self._channel.stop()
 
@@ -146,28 +146,28 @@ class TimerClient:
         partition_key: str | bytes | None = None,
     ) -> Timer:
         """
-        Ask for a callback at *when*, and return once the broker has accepted that.
+        Ask for a callback at *when*. Returns once the broker has accepted the request.
 
         Args:
-            when: an aware datetime or UNIX seconds; it fires at that millisecond. What is left of a fraction is rounded
-                up: never early. A moment in the past fires at once.
-            topic: gets the callback; it must exist and be allowed by the service's operator.
+            when: an aware datetime or UNIX seconds. The timer fires at that millisecond; a finer fraction is rounded
+                up, so it is never early. A moment in the past fires at once.
+            topic: topic that gets the callback; it must exist, and the service's operator must allow it.
             key: key of the callback, text or bytes; None for a callback without a key.
             value: value of the callback; None for a tombstone, a record without a value.
-            timer_id: your own name for the timer. It takes the place of the one that is pending under this name. If
+            timer_id: your own name for the timer. This timer replaces the one that is pending under the same name. If
                 that one is due when the broker takes this request, both fire; `move` with `if_pending` and `create`
                 rule that out.
             token: handed back in the header `timer-token`; see `TokenGuard`.
             headers: headers of the callback, after the service's own.
-            partition: of *topic*; by default the one that Kafka's default partitioner gives to *key*.
-            partition_key: gives the partition in place of *key*.
+            partition: partition of *topic*; by default Kafka's default partitioner chooses it by *key*.
+            partition_key: chooses the partition in place of *key*.
 
         A key that is not UTF-8, a tombstone, a partition and a partition key need workers of this version, as
-        docs/wire.md tells: others refuse the request.
+        docs/wire.md explains. Earlier ones refuse the request.
 
         Raises:
             WhenError: *when* is not a point in time that a timer can have.
-            RequestError: another argument is not what a request can carry.
+            RequestError: a request cannot carry another argument.
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
         due_ms = moment_at(when)
@@ -194,7 +194,7 @@ class TimerClient:
             delay: a timedelta or seconds; 0 is at once.
 
         Raises:
-            WhenError: *delay* is negative, or no time at all.
+            WhenError: *delay* is negative, or is no delay.
         """
         due_ms = moment_after(delay, self._clock.wall_s())
         callback = CallbackSpec(topic, key, value, timer_id, token, headers, partition, partition_key)
@@ -202,7 +202,7 @@ class TimerClient:
 
     async def send_later(self, key: bytes | None, value: bytes, topic: str, when: datetime | float) -> Timer:
         """
-        Send *key* and *value* to *topic* at *when*; `at` with the arguments of other schedulers.
+        Send *key* and *value* to *topic* at *when*. It is `at` with the arguments of other schedulers.
 
         Source: kafka-scheduler, `MessageScheduler.sendLater`.
         """
@@ -224,28 +224,28 @@ class TimerClient:
         timeout_s: float = 10.0,
     ) -> Answer:
         """
-        Ask for a callback at *when* unless *timer_id* is known already, and return what the service says to that.
+        Ask for a callback at *when* unless *timer_id* is known already, and return the service's answer.
 
-        An id is known while its timer is pending, and until an hour after the second of its last timer, whether that
-        one has fired or was cancelled. So you can repeat a `create` whose answer you did not get: one timer stands.
+        An id is known while its timer is pending, and for an hour after the second of its last timer, whether that one
+        has fired or was cancelled. So you can repeat a `create` whose answer you did not get: one timer stands.
 
         Args:
             timer_id: your own name for the timer.
             when: as in `at`, and so are the others.
-            request: a request of this id (partition:offset) whose timer does not count once it is due: the
-                one whose callback you have read, to ask for the next one once.
+            request: partition:offset of a request of this id whose timer does not count once it is due. Give the
+                request of the callback that you have read, to ask for the next timer only once.
             timeout_s: longest wait for the answer, once the broker has accepted the request.
 
         Returns:
             `ACCEPTED`: the timer stands, and `Answer.asked` is its request. `IGNORED`: nothing has changed;
-            `Answer.second` and `Answer.request` tell the timer by which the id is known.
+                `Answer.second` and `Answer.request` describe the timer by which the id is known.
 
         Raises:
             WhenError: *when* is not a point in time that a timer can have.
-            RequestError: another argument is not what a request can carry; or as in `cancel`.
+            RequestError: a request cannot carry another argument; or as in `cancel`.
             PublishError: the broker did not accept the request; after a time limit it still may.
-            AnswerError: the request was accepted, and no answer came. Repeat it to learn more. If that goes on, a
-                worker of an earlier version may be left in the group: then `timer-rejected` has the request, with the
+            AnswerError: the request was accepted, but no answer came. Repeat the call to get one. If it fails again,
+                the group may still have a worker of an earlier version: then `timer-rejected` has the request, with the
                 reason `condition-unsupported`.
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
@@ -259,12 +259,12 @@ class TimerClient:
         self, timer_id: str, *, if_pending: bool = False, request: str | None = None, timeout_s: float = 10.0
     ) -> Answer:
         """
-        Take back the timer that is pending under *timer_id*, and return what the service says to that.
+        Cancel the timer that is pending under *timer_id*, and return the service's answer.
 
-        Too late is a cancel that the broker appends when the timer is due; the outcome says so.
+        The cancel is too late if the timer is due when the broker appends it; the outcome says so.
 
         Args:
-            timer_id: as it was given to `at`, `after`, `move` or `create`.
+            timer_id: as you gave it to `at`, `after`, `move` or `create`.
             if_pending: do nothing unless a timer is pending under this id. The answer is `CANCELLED` for a timer that
                 this very cancel took back, and `IGNORED` in all other cases.
             request: with *if_pending*: cancel only the timer of this request (partition:offset, as in `Timer.request`),
@@ -272,10 +272,10 @@ class TimerClient:
             timeout_s: longest wait for the answer, once the broker has accepted the cancel.
 
         Raises:
-            RequestError: *timer_id* is empty or no text; *request* is none of this id; or the client publishes in
-                transactions, where no answer can come before the commit. Use another client for it.
+            RequestError: *timer_id* is empty or not text; *request* is not of this id; or the client publishes in
+                transactions, so that no answer can come before the commit. Then use another client to cancel.
             PublishError: the broker did not accept the cancel; after a time limit it still may.
-            AnswerError: the cancel was accepted, and no answer came. It stands, and asking again does no harm.
+            AnswerError: the cancel was accepted, but no answer came. It stands, and you may ask again.
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
@@ -300,37 +300,38 @@ class TimerClient:
         timeout_s: float = 10.0,
     ) -> Answer:
         """
-        Move the timer that is pending under *timer_id* to another moment, and return what the service says to that.
+        Move the timer that is pending under *timer_id* to another moment, and return the service's answer.
 
-        Without *topic* it keeps its topic, key, value, token and headers: the pending request is read, and takes its
-        own place with the other moment if it is still pending then. It is answered `MOVED`, or `IGNORED`: nothing has
-        changed, since no timer is pending under the id, or it is due.
+        Without *topic* the timer keeps its topic, key, value, token and headers. The client reads the pending request
+        and publishes it again with the new moment, on condition that it is still pending. The answer is `MOVED`, or
+        `IGNORED`: nothing has changed, since no timer is pending under the id, or it is due.
 
-        With *topic* it is replaced as a whole by what you give. Without *if_pending* the new timer then stands whatever
-        the outcome is: after `TOO_LATE` both timers fire. With it the new timer stands if it has replaced the pending
-        one, which is answered `MOVED`. Otherwise the answer is `IGNORED`, nothing has changed, and a timer that could
-        not be replaced any more fires alone.
+        With *topic* you replace the whole timer by your arguments. Without *if_pending* the new timer then stands at
+        any outcome: after `TOO_LATE` both timers fire. With *if_pending* the new timer stands only if it has replaced
+        the pending one, and the answer is `MOVED`. Otherwise the answer is `IGNORED`, nothing has changed, and a timer
+        that was too late to replace fires alone.
 
         Args:
-            timer_id: as it was given to `at`, `after`, `move` or `create`.
+            timer_id: as you gave it to `at`, `after`, `move` or `create`.
             when: as in `at`.
-            after: in place of *when* the delay from now, as in `after`.
-            topic: as in `at`, and so is what describes the callback, which comes with it.
-            if_pending: do nothing unless a timer is pending under this id; without *topic* it is always so.
-            request: only the timer of this request (partition:offset, as in `Timer.request`), and not one that has
+            after: in place of *when*, the delay from now, as in `after`.
+            topic: as in `at`. The other arguments that describe the callback need it.
+            if_pending: do nothing unless a timer is pending under this id; without *topic* this always applies.
+            request: move only the timer of this request (partition:offset, as in `Timer.request`), and not one that has
                 replaced it since; with *topic* it needs *if_pending*.
             timeout_s: longest wait for the answer, once the broker has accepted the move.
 
         Raises:
-            WhenError: *when* is not a point in time that a timer can have, *after* no delay, or both or none are given.
-            RequestError: another argument is not what a request can carry; without *topic*, the request does not lie on
+            WhenError: *when* is not a point in time that a timer can have, *after* is no delay, or you gave both or
+                none.
+            RequestError: a request cannot carry another argument; without *topic*, the request does not lie on
                 `timer-request` any more; or as in `cancel`.
             PublishError: the broker did not accept the move; after a time limit it still may.
-            AnswerError: the move was accepted, and no answer came. It stands, or where it has a condition it stands if
-                it has found the timer. Without *topic* it may also be that what is pending could not be told, and then
-                nothing has changed; the text says which.
-            BrokerError: the reply topic cannot be read; without *topic*, `timer-request` neither: this client may need
-                the right to.
+            AnswerError: the move was accepted, but no answer came. It stands; a move with a condition stands only if it
+                has found the timer. Without *topic*, the pending timer may have stayed unknown instead, and then
+                nothing has changed. The text says which of these it is.
+            BrokerError: the reply topic cannot be read, or, without *topic*, `timer-request`. This client may lack the
+                permission.
             TopicsError: the reply topic does not exist.
         """
         due_ms = moment_of(when, after, self._clock.wall_s())
@@ -349,20 +350,21 @@ class TimerClient:
 
     async def get(self, timer_id: str, *, timeout_s: float = 10.0) -> Pending | None:
         """
-        Return the timer that is pending under *timer_id*, None when none is.
+        Return the timer that is pending under *timer_id*, None if none is.
 
-        Asking costs one small record on `timer-request`, which the worker answers; then the pending request is read.
-        Where far requests are left to a lake, one of those is found within an hour after it was made, and not later.
+        The question costs one small record on `timer-request`, which the worker answers; then the client reads the
+        pending request. If far requests are left to a lake, one of those is found only within an hour after it was
+        made.
 
         Args:
-            timer_id: as it was given to `at`, `after`, `move` or `create`.
+            timer_id: as you gave it to `at`, `after`, `move` or `create`.
             timeout_s: longest wait for the answer, once the broker has accepted the question.
 
         Raises:
             RequestError: as in `cancel`; or the request does not lie on `timer-request` any more.
             PublishError: the broker did not accept the question.
             AnswerError: no answer came, or it came from a worker of an earlier version, which does not tell.
-            BrokerError: the reply topic or `timer-request` cannot be read: this client may need the right to.
+            BrokerError: the reply topic or `timer-request` cannot be read. This client may lack the permission.
             TopicsError: the reply topic does not exist.
         """
         timer_id = checked_id(timer_id)
@@ -373,22 +375,23 @@ class TimerClient:
 
     async def retry(self, record: Any, policy: RetryPolicy, *, error: BaseException | str | None = None) -> Retry:
         """
-        Have *record* come again after the delay of *policy*, or go to its dead-letter topic if it came often enough.
+        Make *record* come again after the delay of *policy*, or go to its dead-letter topic after the last retry.
 
-        It is asked for once, however often the record is read: call this, then commit the record's offset. (An hour
-        after it came again the service has forgotten that it did.) With a transactional producer of yours as
-        `producer=`, what is asked for and the offsets that you send with the transaction stand together or not at all.
+        The repeat is asked for once, however often you read the record: call this, then commit the record's offset. (An
+        hour after the repeat the service has forgotten it.) If you give a transactional producer as `producer=`, the
+        repeat and the offsets in your transaction are committed together or not at all.
 
-        The record keeps key, value, token and its own headers. Headers tell how often it came and why; see `Callback`.
-        Its timer id is one of the service's, so a cancel by the id that it had at first does not find it.
+        The record keeps its key, value, token and own headers. Headers tell how often it came and why; see `Callback`.
+        Its timer id is a generated one, so a cancel by its first id does not find it.
 
         Args:
-            record: that could not be handled, a callback or any other; of the kinds that `Callback.of` takes.
-            policy: tells when it comes again, how often, and where to.
-            error: why it could not be handled, for the header `timer-retry-error`; cut to 500 characters.
+            record: the record that you could not handle, a callback or any other; of the kinds that `Callback.of`
+                takes.
+            policy: decides the delay, the number of repeats and the topic.
+            error: reason of the failure, for the header `timer-retry-error`; cut to 500 characters.
 
         Raises:
-            RequestError: *record* is none, or not what a request can carry.
+            RequestError: *record* is not a record, or a request cannot carry it.
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
         again = repeated(Received.of(record), policy, error)
@@ -398,18 +401,19 @@ class TimerClient:
 
     async def ask(self, future: Future, due_ms: int | None, timeout_s: float = 10.0, *, asked_by: str = "") -> Answer:
         """
-        Publish *future*, and return what the service says to it: for tools that pass on requests of others.
+        Publish *future*, and return the service's answer. This is for tools that pass on requests of others.
 
         Args:
-            future: has a timer id; its `replyTopic` is set to that of this client, its `millis` to those of *due_ms*.
+            future: has a timer id. Its `replyTopic` is set to that of this client, its `millis` to those of *due_ms*.
             due_ms: UNIX millisecond at which it fires; None for a cancel.
             timeout_s: longest wait for the answer, once the broker has accepted the request.
-            asked_by: who asks, for those who read `timer-request`: the record's header `timer-asked-by`, if any.
+            asked_by: name of the person or program that asks, for the record's header `timer-asked-by`; empty writes
+                none.
 
         Raises:
             RequestError: *future* has no timer id; or as in `cancel`.
             PublishError: the broker did not accept the request; after a time limit it still may.
-            AnswerError: the request was accepted, and no answer came.
+            AnswerError: the request was accepted, but no answer came.
             BrokerError: the reply topic cannot be read.
             TopicsError: the reply topic does not exist.
         """
@@ -419,7 +423,7 @@ class TimerClient:
             check_home(future, self._channel.partitions)
         future.replyTopic = self._reply_topic
         answers = await self._channel.answers()
-        # The key of a cancel is not read by the worker: it is what Kafka's own partitioners find the partition by.
+        # The worker does not read the key of a cancel. Kafka's own partitioners find the partition by it.
         key = future.timerId.encode() if due_ms is None else timed(future, due_ms)
         headers = [(ASKED_BY_HEADER, asked_by.encode())] if asked_by else []
         publishing = self._channel.publish(key, future.SerializeToString(), future.timerId.encode(), headers)
@@ -427,10 +431,10 @@ class TimerClient:
 
     async def _known(self, timer_id: str, timeout_s: float) -> Answer:
         """
-        Return what the service knows of *timer_id*, without a change.
+        Return the service's knowledge of *timer_id*, without a change.
 
         Raises:
-            AnswerError: as in `ask`; or a worker has answered that does not tell what waits.
+            AnswerError: as in `ask`; or the worker that answered does not tell whether the timer waits.
         """
         home = partition_of(timer_id, self._channel.partitions)
         known = await self.ask(question_of(timer_id, home), None, timeout_s)
@@ -443,7 +447,7 @@ class TimerClient:
         return known
 
     async def _move_in_time(self, timer_id: str, due_ms: int, request: str | None, timeout_s: float) -> Answer:
-        """Replace the pending timer, or that of *request* alone, by itself at *due_ms*."""
+        """Replace the pending timer, or only that of *request*, by itself at *due_ms*."""
         meant, moves = request, 0
         while True:
             if meant is None:
@@ -454,14 +458,14 @@ class TimerClient:
             future = await self._future_at(meant, timer_id)
             answer = await self.ask(only_if_pending(future, True, meant), due_ms, timeout_s)
             moves += 1
-            # Others may have moved it meanwhile: then the answer names what is pending now.
+            # If others have moved it meanwhile, the answer names the timer that is pending now.
             if request is not None or not answer.waits or moves == _MOVES_MAX:
                 return answer
             meant = answer.request
 
     async def _future_at(self, request: str, timer_id: str) -> Future:
         """
-        Return what the *request* of *timer_id* asks for.
+        Return the Future of the *request* of *timer_id*, without its condition.
 
         Raises:
             RequestError: it is not of this id, or does not lie there any more.
@@ -481,7 +485,8 @@ class TimerClient:
 
     async def _schedule(self, due_ms: int, future: Future) -> Timer:
         key = timed(future, due_ms)
-        # One partition per timer id: only there has it one order, which a later request for the same id relies on.
+        # One partition per timer id: only there have its records one order, on which a later request for the same id
+        # relies.
         name = future.timerId.encode() or Shown.of(future).key or b""
         partition, offset = await self._channel.publish(key, future.SerializeToString(), name)
         return Timer(due_ms, partition, offset, future.timerId or None, future.token or None)

@@ -1,14 +1,14 @@
 """
-Cron expressions in time zones: at which instants they have runs.
+The times of cron expressions in time zones.
 
-Pure. An expression gives local times; a zone says which instant each of them is. Twice a year that is no plain matter:
+Pure. An expression gives local times, and a zone gives the instant of each. Clock changes, twice a year, need a rule:
 
     local time                      default, minute or hour begins with `*`     default, any other expression
     the clocks jump over it         no run                                      a run when the clocks jump
     it comes twice                  two runs                                    a run the first time
 
 `*/10 * * * *` runs every ten minutes of real time, and `30 2 * * *` once a day, each day. This is the rule of Debian's
-cron; `Gap` and `Overlap` choose otherwise. All instants are UNIX milliseconds, and of whole seconds.
+cron; `Gap` and `Overlap` can replace it. All instants are UNIX milliseconds of whole seconds.
 """
 
 from bisect import bisect_right
@@ -26,19 +26,19 @@ from kafka_timers.errors import ScheduleError
 
 __all__ = ["TZDATA_VERSION", "CronTimes", "Gap", "Overlap", "Zone", "zone_of"]
 
-# Of the data by which zones are judged, such as 2025b.
+# Version of the time zone data, such as 2025b.
 TZDATA_VERSION: str = tzdata.IANA_VERSION
 
-_EPOCH = datetime(1970, 1, 1)  # local times of any zone are counted from it
+_EPOCH = datetime(1970, 1, 1)  # local times of any zone are counted from here
 _EXPRESSION_MAX = 250
 _YEARS = 50
 _YEAR_S = 31_557_600
-# No zone changes its offset twice within so long.
+# No zone changes its offset twice within a day.
 _STEP_S = 86_400
 
 
 class Gap(Enum):
-    """What becomes of a run at a local time that the clocks jump over."""
+    """The rule for a run at a local time that the clocks jump over."""
 
     DEFAULT = auto()
     AT_JUMP = auto()
@@ -46,7 +46,7 @@ class Gap(Enum):
 
 
 class Overlap(Enum):
-    """What becomes of a run at a local time that comes twice."""
+    """The rule for a run at a local time that comes twice."""
 
     DEFAULT = auto()
     FIRST = auto()
@@ -54,7 +54,7 @@ class Overlap(Enum):
 
 
 class Change(NamedTuple):
-    """A change of a zone's offset: the first UNIX second of the new one, and both offsets in seconds."""
+    """A change of a zone's offset: the first UNIX second of the new offset, and both offsets in seconds."""
 
     at: int
     before: int
@@ -66,8 +66,8 @@ class Zone:
     A time zone of the package tzdata.
 
     Attributes:
-        name: as IANA has it.
-        info: for datetimes.
+        name: its IANA name.
+        info: the zone for datetimes.
     """
 
     def __init__(self, name: str, info: ZoneInfo) -> None:
@@ -76,7 +76,7 @@ class Zone:
         self._of_year: dict[int, list[Change]] = {}
 
     def offset(self, second: int) -> int:
-        """Return by how many seconds local time is ahead of UTC at a UNIX second."""
+        """Return the seconds by which local time is ahead of UTC at a UNIX second."""
         told = datetime.fromtimestamp(second, self.info).utcoffset() or timedelta()
         return told.days * 86_400 + told.seconds
 
@@ -86,7 +86,7 @@ class Zone:
         return near[-1] if near else None
 
     def next_change(self, after: int, until: int) -> Change | None:
-        """Return the first change later than *after*, and at *until* or before."""
+        """Return the first change later than *after*, at *until* or before."""
         return next((change for change in self._between(after, until) if after < change.at <= until), None)
 
     def _between(self, first: int, last: int) -> "list[Change]":
@@ -115,13 +115,13 @@ class CronTimes:
     The runs of a cron expression.
 
     Args:
-        expression: five fields, or six of which the first one is the second; as the package cronsim reads them.
-        zone: by whose clocks it is read.
+        expression: five fields, or six with the second as the first, as the package cronsim reads them.
+        zone: time zone of the expression.
         gap: see `Gap`.
         overlap: see `Overlap`.
 
     Raises:
-        ScheduleError: the expression is none, or never has a run.
+        ScheduleError: *expression* is not a cron expression, or never has a run.
     """
 
     def __init__(self, expression: str, zone: Zone, gap: Gap = Gap.DEFAULT, overlap: Overlap = Overlap.DEFAULT) -> None:
@@ -164,7 +164,7 @@ class CronTimes:
                 local = at + before - 1
 
     def _next_local(self, local: int) -> int | None:
-        """Return the first match later than *local*, seconds of local time since 1970."""
+        """Return the first match later than *local*, in seconds of local time since 1970."""
         self._local.dt = _EPOCH + timedelta(seconds=local)
         try:
             told = next(self._local) - _EPOCH
@@ -179,7 +179,7 @@ def zone_of(name: str) -> Zone:
     Return the zone *name*, such as Europe/Paris.
 
     Raises:
-        ScheduleError: the package tzdata has none of this name.
+        ScheduleError: the package tzdata has no zone of this name.
     """
     if name not in _names():
         raise ScheduleError(

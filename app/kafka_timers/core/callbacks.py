@@ -1,7 +1,8 @@
 """
-What a callback is made of, and whether its topic takes it.
+The parts of a callback, and whether its topic takes it.
 
-Pure. What can be told only of the topic is judged in the request's second, not when it is accepted: a topic changes.
+Pure. Checks that need the topic are made in the request's second, not when the request is accepted, since topics
+change.
 """
 
 import re
@@ -12,10 +13,10 @@ from typing import NamedTuple
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, callback_headers
 
-# Of a batch with one record: 61 bytes of batch header, at most 36 of varints and attributes around key and value.
+# Of a batch with one record: 61 bytes of batch header, and at most 36 of varints and attributes around key and value.
 _BATCH_OVERHEAD = 100
 HEADER_OVERHEAD_BYTES = 10
-# What a callback's batch can be larger than its request: the above, and the service's own six headers.
+# How much larger than its request a callback's batch can be: the above, and the service's own six headers.
 OVERHEAD_BYTES = _BATCH_OVERHEAD + 150
 
 
@@ -25,9 +26,9 @@ class Target:
     A topic that may be written to.
 
     Attributes:
-        partitions: how many it has.
+        partitions: number of its partitions.
         batch_bytes_max: the largest batch that it takes.
-        needs_key: whether it takes no record without a key, as a compacted topic does not.
+        needs_key: whether it refuses records without a key, as a compacted topic does.
     """
 
     partitions: int
@@ -40,11 +41,11 @@ class Outgoing(NamedTuple):
     A callback as it is written.
 
     Attributes:
-        topic: in UTF-8.
-        key: None for none.
+        topic: topic in UTF-8.
+        key: None for no key.
         value: None for a tombstone.
-        partition: that was asked for, None for the one that the key gives.
-        hashed: what gives the partition: the partition key, else the key; None if there is none.
+        partition: partition that was asked for; None lets the key choose.
+        hashed: bytes that choose the partition: the partition key, else the key; None if there is neither.
     """
 
     topic: bytes
@@ -68,11 +69,11 @@ class Outgoing(NamedTuple):
 
     def at(self, partitions: int, otherwise: int) -> int | None:
         """
-        Return the partition, None when the topic has none of that number.
+        Return the partition, None if the topic has no partition of that number.
 
         Args:
-            partitions: how many the topic has.
-            otherwise: chooses one where nothing does.
+            partitions: number of partitions of the topic.
+            otherwise: number that chooses the partition if the request does not.
         """
         if self.partition is not None:
             return self.partition if self.partition < partitions else None
@@ -80,7 +81,7 @@ class Outgoing(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """The callback that a Future asks for, as people and the lake are told of it: as in `Outgoing`, topic as text."""
+    """The callback of a Future for people and the lake: the fields are as in `Outgoing`, but the topic is text."""
 
     topic: str
     key: bytes | None
@@ -97,12 +98,12 @@ class Shown(NamedTuple):
 
 
 def topics_in(globs: str) -> "re.Pattern[str]":
-    """Return what matches the names of topics that *globs* mean, which are comma separated."""
+    """Return a pattern that matches the topics of *globs*, which are comma separated."""
     return re.compile("|".join(translate(glob.strip()) for glob in globs.split(",")))
 
 
 def fits(request: Request, size: int, target: Target) -> bool:
-    """Tell whether a callback fits into its topic; *size* is that of the serialised *request*."""
+    """Tell whether a callback fits into its topic; *size* is the size of the serialised *request*."""
     if size + OVERHEAD_BYTES <= target.batch_bytes_max:
         return True
     headers = callback_headers(request, SECOND_LIMIT, b"0123456789:01234567890123456789")

@@ -1,8 +1,8 @@
 """
-The chain of seals, as it is published: for each day of a partition one hash over all of its seals.
+The published chain of seals: for each day of a partition, one hash over all of its seals.
 
-Pure. The hash is the root of a tree as RFC 6962 has it, whose leaves are the seals' values in their order. With some
-twenty hashes it is shown of any of 86,400 seals that it is one of them, and at which place.
+Pure. The hash is the root of a tree as in RFC 6962. Its leaves are the seals' values in their order. Some twenty hashes
+prove that a seal is one of 86,400, and at which place.
 """
 
 import json
@@ -19,11 +19,11 @@ _LEAF, _NODE = b"\0", b"\1"
 
 class Day(NamedTuple):
     """
-    What was published of the seals of a partition that end within one day.
+    The published facts about the seals of a partition that end within one day.
 
     Attributes:
-        seals: how many there are, slices counted.
-        root: of the tree over them.
+        seals: number of seals, slices included.
+        root: root of the tree over them.
     """
 
     seals: int
@@ -32,11 +32,11 @@ class Day(NamedTuple):
 
 class PublishedDay(NamedTuple):
     """
-    A line of what is published.
+    A line of the published file.
 
     Attributes:
-        partition: of `timer-sealed`.
-        date: of the day, as 2030-01-31.
+        partition: partition of `timer-sealed`.
+        date: date of the day, as 2030-01-31.
         day: see `Day`.
     """
 
@@ -45,19 +45,19 @@ class PublishedDay(NamedTuple):
     day: Day
 
     def line(self) -> str:
-        """Return it as JSON."""
+        """Return the line as JSON."""
         told = {"partition": self.partition, "day": self.date, "seals": self.day.seals, "root": self.day.root.hex()}
         return json.dumps(told)
 
 
 class Place(NamedTuple):
     """
-    Where a seal lies in the tree of its day.
+    The place of a seal in the tree of its day.
 
     Attributes:
-        number: of the seal, from 0 on.
-        among: how many seals that day has.
-        path: the hashes that its own is put together with, from the leaf to the root.
+        number: number of the seal, from 0 on.
+        among: number of seals of that day.
+        path: the hashes to combine with the seal's own, from the leaf to the root.
     """
 
     number: int
@@ -67,14 +67,14 @@ class Place(NamedTuple):
 
 def days_in(lines: Iterable[str], source: str) -> dict[tuple[int, str], Day]:
     """
-    Return what was published, by partition and date.
+    Return the published days, by partition and date.
 
     Args:
-        lines: of `PublishedDay.line`; empty ones are passed over. The same may be there more than once.
-        source: where they are from.
+        lines: lines of `PublishedDay.line`. Empty ones are skipped, and a line may be repeated.
+        source: origin of the lines, for error messages.
 
     Raises:
-        ProofError: a line is no such line, or says of a day what another one does not.
+        ProofError: a line has another form, or contradicts another line about the same day.
     """
     found: dict[tuple[int, str], Day] = {}
     for number, line in enumerate(lines, 1):
@@ -96,13 +96,13 @@ def root_of(seals: Sequence[bytes]) -> bytes:
 
 
 def path_to(seals: Sequence[bytes], number: int) -> Place:
-    """Return the place of one of *seals*, the one with this *number*."""
+    """Return the place of the seal with this *number* among *seals*."""
     leaves = [_leaf(seal) for seal in seals]
     return Place(number, len(leaves), _path(leaves, number))
 
 
 def root_from(seal: bytes, place: Place) -> bytes | None:
-    """Return the root that a *seal* at this *place* gives, by its SHA-256; None where no tree has such a place."""
+    """Return the root that a *seal*, given by its SHA-256, has at this *place*; None if no tree has such a place."""
     number, last = place.number, place.among - 1
     if not 0 <= number <= last:
         return None
@@ -129,7 +129,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 
 def _split(count: int) -> int:
-    """Return how many of *count* leaves, two at least, lie on the left: the largest power of two below it."""
+    """Return how many of *count* leaves, two or more, lie on the left: the largest power of two below *count*."""
     return 1 << (count - 1).bit_length() - 1
 
 

@@ -1,5 +1,5 @@
 """
-What a step of a partition changes, as one value: the store writes exactly this, and only then does the state follow.
+The changes of one step of a partition, as one value. The store writes them first, and only then the state follows.
 
 Pure. `Partition` and `reconcile` make these; `worker.store.TimerStore` and `MemoryStore` write them.
 """
@@ -11,19 +11,19 @@ from kafka_timers.core.backlog import Count
 from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.versions import Answer, Version
 
-# Key and value of what is kept: `keys`, and a request as it came, `rows.pack` or `refused.pack_refused`.
+# A key of `keys`, and its value: a request as it came, `rows.pack` or `refused.pack_refused`.
 Row = tuple[bytes, bytes]
 
 
 class Scan(NamedTuple):
     """
-    What is being fired: all that is due before `end_ms` and lies below the offset `snapshot`.
+    A scan: all requests that are due before `end_ms` and lie below the offset `snapshot`.
 
     Attributes:
         end_ms: UNIX milliseconds, excluded.
-        snapshot: the offset up to which the request log had been read when the scan began.
-        through: the highest key of what is done already, empty before the first slice.
-        read: what had been read then; None where nobody has counted, as an earlier version does not.
+        snapshot: offset up to which the request log had been read when the scan began.
+        through: highest key that is done already; empty before the first slice.
+        read: sums of the records read by then; None if they were not counted, as by earlier versions.
     """
 
     end_ms: int
@@ -35,17 +35,17 @@ class Scan(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Head:
     """
-    How far a partition has come, which is also what a store says of itself.
+    The progress of a partition. A store keeps it too.
 
     Attributes:
-        position: the offset up to which the request log has been read into the store.
-        sealed_ms: all that was due before this moment, and lies below `snapshot`, is done.
-        snapshot: the offset up to which the request log had been read when the last seal's scan began.
-        known_from: the offset from which on the log has been read into the store, without a gap up to `position`.
-        scan: what is being fired, if anything.
+        position: offset up to which the request log has been read into the store.
+        sealed_ms: all requests that were due before this moment and lie below `snapshot` are done.
+        snapshot: offset up to which the request log had been read when the last seal's scan began.
+        known_from: offset from which on the log has been read into the store, without a gap up to `position`.
+        scan: the open scan, if there is one.
         done_below: the highest `restore_from` that was sealed; a store does not keep it.
         has_callbacks: whether there was a request with a `callBackRecord`.
-        read: what has been read up to `position`, or is known of it up to a higher offset; None before a takeover.
+        read: sums of the records up to `position`, or up to a higher offset if that is known; None before a takeover.
     """
 
     position: int
@@ -60,15 +60,15 @@ class Head:
     @property
     def must_read_to(self) -> int:
         """
-        The position that the store must have reached before anything is scanned.
+        The position that the store must have reached before a scan may begin.
 
-        A seal with a lower snapshot than one before it would declare requests between the two as not done.
+        A seal with a lower snapshot than an earlier seal would declare the requests between the two as not done.
         """
         return max(self.snapshot, self.scan.snapshot if self.scan else 0)
 
 
 class Mark(NamedTuple):
-    """Says of a request that is held that it does not fire: superseded by a request of its timer id, or cancelled."""
+    """Marks a held request that does not fire: a request of its timer id has superseded it, or it was cancelled."""
 
     timer_id: bytes
     superseded: bool
@@ -77,27 +77,26 @@ class Mark(NamedTuple):
 @dataclass(slots=True)
 class Changes:
     """
-    What one step changes.
+    The changes of one step.
 
     Attributes:
-        head: as it is afterwards.
-        removed: keys of rows that go.
-        rows: rows that come, after those that go.
-        drop_before: all rows and marks below this key go, and nothing else in this step touches these.
-        marks: by the key of the request; None takes a mark away.
-        versions: what is known of each timer id, and of each copy's original; None for nothing.
-        expiring: names, and the offset that the last record of each must have to be forgotten, by the UNIX second
-            from which on an hour is counted.
+        head: the progress afterwards.
+        removed: keys of rows to remove.
+        rows: rows to add, after the removals.
+        drop_before: all rows and marks below this key go; nothing else in this step touches them.
+        marks: marks by the key of the request; None removes a mark.
+        versions: the version of each timer id, and of each copy's original; None removes it.
+        expiring: names, and the offset that the last record of each must have to be forgotten, by the UNIX second from
+            which on an hour is counted.
         last: offset of the last record that `expiring` follows from.
-        answers: to records with timer ids, to be kept until a seal covers them.
+        answers: answers to records with timer ids, to be kept until a seal covers them.
         answered_before: answers to records below this offset have been sent.
-        counts: what the counts of chunks become.
+        counts: new counts of chunks.
         ignored: offsets of requests whose condition does not hold, and their due in UNIX milliseconds.
-        unignored: offsets of such requests that are of no interest any more.
-        conditions_from: the offset from which on conditions are judged, if this step tells it; a store does not keep
-            it.
-        millis_from: the same of milliseconds, see `Partition`.
-        callbacks_from: the same of requests with a `callBackRecord`.
+        unignored: offsets of such requests that no longer matter.
+        conditions_from: offset from which on conditions are judged, if this step tells it; a store does not keep it.
+        millis_from: the same for milliseconds, see `Partition`.
+        callbacks_from: the same for requests with a `callBackRecord`.
     """
 
     head: Head

@@ -1,5 +1,5 @@
 """
-What leaves a partition in one transaction, as its seal tells it.
+The requests that leave a partition in one transaction, as its seal describes them.
 
 Pure.
 """
@@ -11,7 +11,7 @@ from functools import cached_property
 
 from kafka_timers.core.backlog import chunks_of
 
-# A digest is a number below this one.
+# A digest is below this number.
 DIGESTS = 1 << 64
 
 
@@ -23,16 +23,16 @@ def digest_of(offsets: Iterable[int]) -> int:
 @dataclass
 class Contents:
     """
-    Requests of a scan that leave in one transaction: all that are left up to a key.
+    The requests of a scan that leave in one transaction: all that are left up to a key.
 
     Attributes:
-        offsets: of all of them, as they are sent.
-        rejected: those of the offsets that go elsewhere than to their callback topic: to `timer-rejected`.
-        forwarded: those of the rejected that are sent on to the partition of their timer id instead.
+        offsets: offsets of all of them, in the order of sending.
+        rejected: those of the offsets that go to `timer-rejected` instead of their callback topic.
+        forwarded: those of the rejected offsets that are sent on to the partition of their timer id instead.
         named: whether any of them has a timer id.
-        late: how many came late.
-        copies: of each copy among them the offset, and that under which it counts as pending.
-        through: the highest key.
+        late: number of late requests.
+        copies: of each copy among them its offset, and the offset under which it counts as pending.
+        through: highest key.
     """
 
     offsets: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Contents:
 
     @cached_property
     def chunks(self) -> Counter[int]:
-        """How many of them lie in each chunk of offsets; to be asked for when all are there."""
+        """Their number in each chunk of offsets. Ask for it only when all are there, since it is computed once."""
         chunks = chunks_of(self.offsets)
         if self.copies:
             chunks.subtract(chunks_of([offset for offset, _ in self.copies]))

@@ -1,8 +1,8 @@
 """
-What requests and cancels mean for earlier requests of the same timer id, and what is answered.
+How requests and cancels affect earlier requests of the same timer id, and their answers.
 
-All records of an id lie in one partition, so they have one order, and each means something for at most one other: the
-last request of the id before it, its version. `Partition.effect` says whether it withdraws that one.
+All records of an id lie in one partition, so they have one order. Each affects at most one other record: the last
+request of the id before it, its version. `Partition.effect` decides whether it withdraws that one.
 
     the version before              a cancel            a request
     none is known                   UNKNOWN             UNKNOWN, and it stands
@@ -11,9 +11,9 @@ last request of the id before it, its version. `Partition.effect` says whether i
     it fires, or has fired          TOO_LATE            TOO_LATE, and it stands too
     one or the other, long ago      not answered again  not answered again, and it stands
 
-    IF_ABSENT                       none is known, its hour is over, or it is the one that was meant and its second has
+    IF_ABSENT                       none is known, its hour is over, or it is the one named and its second has
                                     begun: ACCEPTED, else IGNORED
-    IF_PENDING                      it waits, and is the one that was meant: as above, else IGNORED
+    IF_PENDING                      it waits, and is the one named: as above, else IGNORED
 """
 
 from collections.abc import Iterable, MutableMapping
@@ -38,7 +38,7 @@ Known = MutableMapping[bytes, Version | None]
 
 
 def true_by_now(answer: Answer, partition: Partition) -> Answer:
-    """Return what is true of an *answer* that was not sent, after others may have owned the *partition*."""
+    """Return the *answer*, not sent yet, as it is true after others may have owned the *partition*."""
     version = answer.version
     if version is not None and version.waits and partition.is_done(version):
         return answer._replace(version=version._replace(waits=False))
@@ -46,23 +46,23 @@ def true_by_now(answer: Answer, partition: Partition) -> Answer:
     if version is None or not says_withdrawn or not partition.is_done(version):
         return answer
     if version.cancelled:
-        # Asked for the second time. Whether the first time was in time for the others is not known here.
+        # This was the second cancel. This owner cannot know whether the first one was in time for the others.
         return answer._replace(outcome=Reply.UNKNOWN, version=None)
-    # No seal covers the record that asks, so the scan that covers what it asks for was made without it.
+    # No seal covers the record that asks, so the scan that covers the earlier request was made without it.
     return answer._replace(outcome=Reply.TOO_LATE)
 
 
 def decide(records: Iterable[TimerRecord], known: Known, partition: Partition) -> Decided:
     """
-    Return what *records* mean.
+    Decide on *records*.
 
     Args:
-        records: offsets ascending; requests that are refused left out.
-        known: the last request of each name before these; is changed to that after them.
-        partition: knows what has fired.
+        records: offsets ascending, without refused requests.
+        known: the last request of each name before these records; changed to the last one after them.
+        partition: knows which requests have fired.
 
     Raises:
-        KnownFromError: what a copy means depends on earlier records than have been read.
+        KnownFromError: the decision on a copy needs earlier records than have been read.
     """
     out = Decided()
     for record in records:
@@ -75,7 +75,7 @@ def decide(records: Iterable[TimerRecord], known: Known, partition: Partition) -
 
 
 def _decide(record: TimerRecord, known: Known, partition: Partition, out: Decided) -> bool:
-    """Decide on a request or a cancel; False when nothing can be said of it yet."""
+    """Decide on a request or a cancel; False if it cannot be decided yet."""
     before = known.get(record.timer_id)
     effect = None
     if before is not None and not before.cancelled:
@@ -129,8 +129,8 @@ def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: D
         raise AssertionError(f"offset {record.offset} withdraws offset {before.offset}, which is done")
     is_cancel = record.due_ms is None
     out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, not is_cancel))
-    # After a cancel the id is known until an hour after the second of what was cancelled, so that has to be read again.
-    # Held by test_an_id_that_was_cancelled_long_ago_is_known_to_whoever_reads_the_log_again.
+    # After a cancel the id is known until an hour after the second of the cancelled request, so that must be read
+    # again. Held by test_an_id_that_was_cancelled_long_ago_is_known_to_whoever_reads_the_log_again.
     since_ms = before.second_ms if is_cancel and partition.format > 1 else record.appended_ms // 1000 * 1000
     out.remember.append((before.counted, since_ms))
 
@@ -143,9 +143,9 @@ def _keep(
     partition: Partition,
     out: Decided,
 ) -> None:
-    """Keep what is known of the id after *record*; *kept* is what is known of the request *before* it."""
+    """Keep the state of the id after *record*; *kept* is the state of the request *before* it."""
     appended_s, horizon_s = record.appended_ms // 1000, partition.horizon_s
-    # From this UNIX second on an hour is counted; 0 where it is counted already.
+    # From this UNIX second on an hour is counted; 0 if it is counted already.
     from_s = 0
     if record.due_ms is not None:
         kept = Version(record.due_ms, record.offset, far=record.far)
@@ -161,7 +161,7 @@ def _keep(
         if horizon_s:
             from_s = max(from_s, appended_s)
     elif horizon_s:
-        # It may be about a request that the lake has, and lie behind what the lake knew when it made a copy.
+        # The cancel may be about a request in the lake, and the lake may not know it when it makes a copy.
         kept = (kept or Version(0, 0, cancelled=True))._replace(by=record.offset)
         from_s = appended_s if kept.far else max(kept.second, appended_s)
     if from_s and kept:
@@ -174,9 +174,9 @@ def _keep(
 
 
 def _now_ms(record: TimerRecord, partition: Partition) -> int:
-    """Return the moment by which it is judged whether an hour is over."""
+    """Return the moment that decides whether an hour is over."""
     sealed_ms = partition.sealed_ms - 1000
-    # A copy that follows may have been decided without this record, however long ago that is when the log is read anew.
+    # A later copy may have been decided without this record, however long ago that is when the log is read anew.
     return min(sealed_ms, record.appended_ms // 1000 * 1000) if partition.horizon_s else sealed_ms
 
 
@@ -188,7 +188,7 @@ def _holds(record: TimerRecord, before: Version | None, effect: Effect | None, p
     if record.offset in partition.ignored:
         return False
     if record.condition == Condition.IF_ABSENT:
-        # By the append time, not by what is remembered: whoever reads the log again comes to the same end.
+        # Judge by the append time, not by memory, so that a worker that reads the log again decides the same.
         if before is None or not before.due_ms:
             return True
         if before.offset == record.expected:
@@ -212,14 +212,15 @@ def _ignore(
         )
 
 
-# --- what was sent on ------------------------------------------------------------------------------------------------
+# --- requests that were sent on --------------------------------------------------------------------------------------
 
 
 def _remember_cancel(record: TimerRecord, known: Known, partition: Partition, out: Decided) -> None:
     """
-    Remember a cancel for an hour: what it is about may be on its way here from another partition.
+    Remember a cancel for an hour, since its request may be on its way here from another partition.
 
-    Also if it has withdrawn something, since a worker that reads the log again cannot always tell whether it has.
+    This includes cancels that have withdrawn a request: a worker that reads the log again cannot always tell whether
+    they have.
     """
     appended_ms = record.appended_ms // 1000 * 1000
     is_of_use = partition.takes_callbacks or partition.callbacks_from is not None
@@ -233,13 +234,13 @@ def _remember_cancel(record: TimerRecord, known: Known, partition: Partition, ou
 
 
 def _is_taken_back(record: TimerRecord, known: Known, partition: Partition) -> bool:
-    """Tell whether a cancel that came here before the request *record*, within an hour, was appended after it."""
+    """Tell whether a cancel that came here up to an hour before the request *record* was appended after it."""
     if record.due_ms is None:
         return False
     if record.offset in partition.ignored:
         return True
     cancel = known.get(cancel_name(record.timer_id))
-    # Below that offset some owner did not remember cancels.
+    # Below `callbacks_from` some owner did not remember cancels.
     if cancel is None or cancel.offset < (partition.callbacks_from or 0):
         return False
     return record.first_ms < cancel.due_ms and record.appended_ms < cancel.due_ms + ID_MEMORY_MS
@@ -267,11 +268,12 @@ def _decide_copy(record: TimerRecord, original: Original, known: Known, partitio
     if why:
         out.dropped[record.offset] = why
         return
-    # Another copy of the same original may follow for as long as it is not stale, and is known by its name for an hour.
+    # Another copy of the same original may follow until it is stale. The original's name, kept for an hour, recognises
+    # it.
     version = Version(record.due_ms, original.offset, copied=Copied(record.offset, original.decided))
     known[original.name] = version
     out.keep(original.name, version, appended_s)
-    # A later record of the id, made when this one's second had begun already, stays the last.
+    # A later record of the id stays the last one if it was made after this request's second had begun.
     stays = before is not None and before.offset != original.offset < before.latest
     if record.timer_id and not stays:
         known[record.timer_id] = version

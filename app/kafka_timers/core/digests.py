@@ -1,14 +1,15 @@
 """
-What a callback is, as one number: landed with its request, and computed anew of the record that came.
+A callback as one number: stored with its request, and computed anew from the record that came.
 
-Pure. The number is Spark's `xxhash64(head, key, value)`, so that Spark computes it of received records by itself. Each
-part is hashed by XXH64 with the hash of the parts before it as its seed, the first one with 42; a part that is null is
-passed over. The head says which parts there are, and has the headers in their order, with their sizes:
+Pure. The number is Spark's `xxhash64(head, key, value)`, so that Spark can compute it from received records. XXH64
+hashes each part with the hash of the parts before it as its seed. The seed of the first part is 42, and a part that is
+null is skipped. The head lists the parts, and has the headers in their order, with their sizes:
 
     kv;12:2:timer-expiry1713:0:timer-request4:-:more
 
-So no key is not an empty key, and no header begins within another. The value of `timer-request` counts as empty where
-it names the request that the number is kept with: all else of a callback follows from the request's record alone.
+So no key differs from an empty key, and no header can begin inside another. The value of `timer-request` counts as
+empty if it names the request that the number is kept with. All else of a callback follows from the request's record
+alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +29,7 @@ _TOKEN_SIZE, _ID_SIZE = len(_TOKEN), len(_ID)
 
 
 def callback_hash(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> int:
-    """Return what a record counts as, a signed number of 64 bits; where *headers* name the request, see above."""
+    """Return the number of a record, signed, with 64 bits. For *headers* that name the request, see above."""
     head = _present(key, value) + b"".join(starmap(_header, headers))
     hashed = xxh64_intdigest(head, SEED)
     for part in (key, value):
@@ -38,16 +39,16 @@ def callback_hash(key: bytes | None, value: bytes | None, headers: Iterable[tupl
 
 
 def callback_hash_of(future: Future, second: int) -> int:
-    """Return what the callback counts as that *future*, which is due in UNIX *second*, asks for."""
+    """Return the number of the callback of *future*, which is due in the UNIX *second*."""
     shown = Shown.of(future)
-    # Ids and tokens are text in a Future, and bytes on the way of the workers.
+    # Ids and tokens are text in a Future, but workers handle them as bytes.
     headers: Iterable[tuple[str, bytes | str | None]] = callback_headers(future, second, _UNNAMED)  # type: ignore[arg-type]
     as_bytes = ((name, value.encode() if isinstance(value, str) else value) for name, value in headers)
     return callback_hash(shown.key, shown.value, as_bytes)
 
 
 def tombstone_hash(key: bytes) -> int:
-    """Return what the tombstone with this *key* counts as."""
+    """Return the number of the tombstone with this *key*."""
     return callback_hash(key, None, [(REQUEST_HEADER, _UNNAMED)])
 
 
@@ -55,14 +56,14 @@ def plain_hashes(
     futures: Sequence[Future], seconds: Iterable[int], ids: Sequence[bytes], *, have_tokens: bool
 ) -> Iterable[int]:
     """
-    Return what `callback_hash_of` does for *futures* that have no more than topic, key, value, timer id and token.
+    Return the numbers of `callback_hash_of` for *futures* that only have topic, key, value, timer id and token.
 
-    The numbers are those of 64 bits without a sign. Ten times faster: nearly all of it runs in C.
+    The numbers have 64 bits and no sign. This is ten times faster, since nearly all of it runs in C.
 
     Args:
-        futures: of requests.
-        seconds: in which they are due.
-        ids: their timer ids; empty when none has one.
+        futures: the Futures of requests.
+        seconds: the seconds in which they are due.
+        ids: their timer ids; empty if none has one.
         have_tokens: whether any of them has a token.
     """
     keys = [future.callBackKey.encode() for future in futures]
@@ -91,12 +92,12 @@ def plain_hashes(
 
 
 def signed(digest: int) -> int:
-    """Return *digest*, of 64 bits, as Spark has it, which knows no unsigned numbers."""
+    """Return *digest*, a number of 64 bits, with a sign, since Spark has no unsigned numbers."""
     return digest - ((digest >> 63) << 64)
 
 
 class _Ends(dict[int, bytes]):
-    """The headers that every callback of a second has at the end of the service's own."""
+    """The last of the service's own headers, the same for every callback of a second."""
 
     def __missing__(self, second: int) -> bytes:
         self[second] = end = _header(EXPIRY_HEADER, b"%d" % second) + _header(REQUEST_HEADER, _UNNAMED)
@@ -104,7 +105,7 @@ class _Ends(dict[int, bytes]):
 
 
 class _Heads(dict[int, int]):
-    """What a head counts as of each second, where there is a key and no other header."""
+    """The hash of the head for each second, for callbacks with a key and no other headers."""
 
     def __missing__(self, second: int) -> int:
         self[second] = head = xxh64_intdigest(b"kv;" + _Ends()[second], SEED)

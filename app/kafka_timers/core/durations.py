@@ -1,5 +1,5 @@
 """
-Durations and moments as people and other programs write them.
+Durations as people and other programs write them.
 
 Pure.
 """
@@ -18,8 +18,8 @@ _units_match = re.compile(r"(?=.)" + "".join(rf"(?:({_NUMBER}){unit})?" for unit
 
 def delay_ms_of(text: str) -> int:
     """
-    Return the milliseconds that *text* stands for: weeks, days, hours, minutes, seconds and milliseconds in this order,
-    as 250ms, 3s, 1h30m or 1.5h; a number alone counts seconds. What is less than a millisecond is rounded up.
+    Return the milliseconds of *text*, which lists weeks, days, hours, minutes, seconds and milliseconds in this order,
+    as 250ms, 3s, 1h30m or 1.5h. A number alone counts seconds. A fraction of a millisecond is rounded up.
 
     Raises:
         ValueError: *text* is not of this form.

@@ -1,6 +1,4 @@
-"""
-Requests whose condition did not hold: until when seals name them, so that whoever reads the log again knows.
-"""
+"""How long seals name requests whose condition did not hold, so that a worker that reads the log again knows them."""
 
 from collections.abc import Mapping
 
@@ -9,8 +7,8 @@ from kafka_timers.core.wire import ID_MEMORY_MS
 
 __all__ = ["named_of", "unnamed_of"]
 
-# Each seal names the requests that wait in vain; of more than these the oldest are forgotten, and would fire if the log
-# were read again without a store.
+# Each seal names the ignored requests that still wait. Above this number the oldest are forgotten, and would fire if a
+# worker without a store read the log again.
 IGNORED_MAX = 10_000
 
 
@@ -21,20 +19,20 @@ def named_of(ignored: Mapping[int, int]) -> list[int]:
 
 def unnamed_of(ignored: Mapping[int, int], head: Head, restore_from: int) -> list[int]:
     """
-    Return the offsets of *ignored* requests that no seal has to name any more.
+    Return the offsets of *ignored* requests that seals need not name any more.
 
-    One that came late is done with a later scan than its due tells:
+    A late request is done with a later scan than its due shows:
      1. 14 is sealed; offset 13 asks for 13 if its id is pending, and is ignored    2. slices of the next scan are
-     sealed    3. a next owner without a store reads offset 13 again, and must find it among the ignored ones
-    Held by test_what_came_late_and_was_ignored_is_named_until_it_is_done. For an hour after its second it would make
-    its id known to an owner who believes that it stood.
-    Held by test_what_was_ignored_makes_no_id_known_after_its_second. One whose due is not known is named for as long as
+         sealed    3. a next owner without a store reads offset 13 again, and must find it among the ignored ones
+    Held by test_what_came_late_and_was_ignored_is_named_until_it_is_done. For an hour after its second, an ignored
+    request would make its id known to an owner who believes that it stood. Held by
+    test_what_was_ignored_makes_no_id_known_after_its_second. If the due is not known, the request is named as long as
     it may be read again.
 
     Args:
         ignored: as in `Partition`.
-        head: once the seal is durable.
-        restore_from: of the seal.
+        head: the progress once the seal is durable.
+        restore_from: `restore_from` of the seal.
     """
     gone = [
         at

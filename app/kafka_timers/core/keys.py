@@ -1,14 +1,14 @@
 """
 The keys under which a partition's pending requests are kept, and their order.
 
-A key begins with a moment and the request's offset, so keys sort by moment, then in order of acceptance. Inside the
-core a moment is one number, UNIX milliseconds. On disk and in `Sealed.through` it is a second (8 bytes) and its
-milliseconds (2 bytes), which sort alike.
+A key begins with a moment and the request's offset, so keys sort by moment, then in order of acceptance. In the core a
+moment is one number, UNIX milliseconds. On disk and in `Sealed.through` it is a second (8 bytes) and its milliseconds
+(2 bytes), which sort alike.
 
     in time        due, offset
     late           the moment from which it may fire, offset, and behind these its own due
-    batch          due, the last of several offsets, and how many requests lie under the key
-    copy           either of the first two, and behind it the copy's own offset and that of its decision
+    batch          due, the last of several offsets, and the number of requests under the key
+    copy           either of the first two, and behind it the offsets of the copy and of its decision
 
 A late request keeps its own due, because that tells whether it is done.
 """
@@ -19,26 +19,26 @@ from typing import NamedTuple
 _ROW = struct.Struct(">QHQ")
 _BATCH = struct.Struct(">QHQH")
 _LATE = struct.Struct(">QHQQH")
-# What the key of a copy has behind that of a request, late or not.
+# The part of a copy's key that follows the key of its request, late or not.
 _COPIED = struct.Struct(">QQ")
 _LATE_BYTES = (_LATE.size, _LATE.size + _COPIED.size)
 _COPY_BYTES = (_ROW.size + _COPIED.size, _LATE.size + _COPIED.size)
 
-# The due of a request that is refused: it sorts as late, so the next tick takes it to `timer-rejected`.
+# The due of a refused request. It sorts as late, so the next tick takes it to `timer-rejected`.
 REFUSED_MS = 0
-# No request is due before second 1, so a partition in which nothing was fired yet counts as sealed up to here.
+# No request is due before second 1, so a partition that has not fired yet counts as sealed up to here.
 FIRST_MS = 1000
 
 
 class Copied(NamedTuple):
-    """Where a copy itself lies on `timer-request`, and below which offset all was known when it was decided."""
+    """The offset of a copy on `timer-request`, and the offset below which all was known when it was decided."""
 
     at: int
     decided: int
 
 
 def first_key(at_ms: int) -> bytes:
-    """Return the lowest key of the moment *at_ms*: an exclusive upper bound for all that is due before it."""
+    """Return the lowest key of the moment *at_ms*, an exclusive upper bound for all requests that are due before it."""
     return _ROW.pack(at_ms // 1000, at_ms % 1000, 0)
 
 
@@ -55,7 +55,7 @@ def late_key(from_ms: int, offset: int, due_ms: int, copied: Copied | None = Non
 
 
 def batch_key(due_ms: int, last: int, count: int) -> bytes:
-    """Return the key of *count* requests, of which the last one has the offset *last*."""
+    """Return the key of *count* requests; the last one has the offset *last*."""
     return _BATCH.pack(due_ms // 1000, due_ms % 1000, last, count)
 
 
@@ -65,12 +65,12 @@ def is_batch(key: bytes) -> bool:
 
 
 def is_late(key: bytes) -> bool:
-    """Tell whether the request was read after the moment at which it is due had been scanned."""
+    """Tell whether the request was read after its due moment had been scanned."""
     return len(key) in _LATE_BYTES
 
 
 def count_of(key: bytes) -> int:
-    """Return how many requests lie under *key*."""
+    """Return the number of requests under *key*."""
     return int.from_bytes(key[_ROW.size :], "big") if is_batch(key) else 1
 
 
@@ -81,12 +81,12 @@ def moment_of(key: bytes) -> int:
 
 
 def row_of(key: bytes) -> int:
-    """Return the offset that orders the rows of one moment: that of the request, of a batch that of its last one."""
+    """Return the offset that orders the rows of one moment: the request's, or the last one of a batch."""
     return int(_ROW.unpack_from(key)[2])
 
 
 def parts_of(key: bytes) -> tuple[int, int]:
-    """Return the due in UNIX milliseconds that a request asked for, and its offset; a batch's is its last."""
+    """Return the due in UNIX milliseconds that a request asked for, and its offset; for a batch its last offset."""
     if is_late(key):
         _, _, offset, second, millis = _LATE.unpack_from(key)
     else:
@@ -95,11 +95,11 @@ def parts_of(key: bytes) -> tuple[int, int]:
 
 
 def copied_in(key: bytes) -> Copied | None:
-    """Return where the copy under *key* lies; None when *key* is not that of a copy."""
+    """Return the offsets of the copy under *key*; None if it is not a copy."""
     return Copied(*_COPIED.unpack(key[-_COPIED.size :])) if len(key) in _COPY_BYTES else None
 
 
 def counted_under(key: bytes) -> int:
-    """Return the offset under which the request counts as pending: that of its decision if it is a copy."""
+    """Return the offset under which the request counts as pending: for a copy, that of its decision."""
     copied = copied_in(key)
     return copied.decided if copied else parts_of(key)[1]

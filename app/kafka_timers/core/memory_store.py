@@ -1,7 +1,7 @@
 """
-A partition's rows in memory: what `kafka_timers.testing`, `find` and the walk through the rules keep them in.
+A partition's rows in memory, for `kafka_timers.testing`, `find` and the walk through the rules.
 
-It is written as the store on disk is, by the `Changes` of each step.
+It is written by the `Changes` of each step, as the store on disk is.
 """
 
 from bisect import bisect_left, insort
@@ -20,15 +20,15 @@ _V = TypeVar("_V")
 
 class MemoryStore:
     """
-    What is kept of one partition.
+    The stored state of one partition.
 
     Attributes:
-        head: how far it has come; None before the first step.
-        data: row by key.
-        marks: of requests that do not fire, by key.
-        known: what is known of each timer id.
-        answers: that no seal covers yet, by the offset of what they answer.
-        counts: of all chunks that have some.
+        head: the progress of the partition; None before the first step.
+        data: rows by key.
+        marks: marks of requests that do not fire, by key.
+        known: the version of each timer id.
+        answers: answers that no seal covers yet, by the offset of the record that they answer.
+        counts: counts of all chunks that have any.
         ignored: offsets of requests whose condition did not hold, and their due.
     """
 
@@ -44,7 +44,7 @@ class MemoryStore:
         self._expiring: list[tuple[int, int, list[bytes], list[int]]] = []
 
     def write(self, changes: Changes) -> None:
-        """Keep *changes*."""
+        """Apply *changes*."""
         self.head = changes.head
         if changes.drop_before is not None:
             gone = self._keys[: bisect_left(self._keys, changes.drop_before)]
@@ -74,7 +74,7 @@ class MemoryStore:
         return batches.without(rows, iter(marked)) if marked else iter(rows)
 
     def raw_rows(self, start: bytes, before: bytes) -> list[Row]:
-        """Return what `rows` yields, and the requests that were withdrawn too."""
+        """Return the rows of `rows`, with the requests that were withdrawn."""
         return [(key, self.data[key]) for key in self._between(start, before)]
 
     def count_withdrawn(self, start: bytes, before: bytes) -> tuple[int, int]:
@@ -83,16 +83,16 @@ class MemoryStore:
         return marks.count(False), marks.count(True)
 
     def versions(self, names: Sequence[bytes]) -> list[Version | None]:
-        """Return what is known of each of *names*."""
+        """Return the version of each of *names*."""
         return [self.known.get(name) for name in names]
 
     def forget(self, second: int) -> None:
-        """Forget the names that are worth nothing more from the UNIX *second* on."""
+        """Forget the names that expire at the UNIX *second* or earlier."""
         while self._expiring and self._expiring[0][0] <= second - ID_MEMORY_S:
             _, _, names, offsets = self._expiring.pop(0)
             for name, offset in zip(names, offsets, strict=True):
                 version = self.known.get(name)
-                # Of an id with a later request that one is kept.
+                # If the id has a later request, that one is kept.
                 if version and version.latest == offset:
                     del self.known[name]
 

@@ -1,5 +1,5 @@
 """
-Points in time as callers give them, into UNIX milliseconds.
+Convert points in time, as callers give them, to UNIX milliseconds.
 
 Pure.
 """
@@ -20,21 +20,21 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def moment_at(when: datetime | float) -> int:
     """
-    Return *when* in UNIX milliseconds: the first one that is not before it, so that a timer never fires too early.
+    Return *when* in UNIX milliseconds, rounded up, so that a timer never fires too early.
 
-    A float is taken to the microsecond; what it has behind that comes from how floats are rounded.
+    A float is taken to the microsecond; finer digits are rounding errors of floats.
 
     Args:
         when: an aware datetime, or UNIX seconds. A moment in the past is allowed: its timer fires at once.
 
     Raises:
         WhenError: *when* is neither, has no timezone, is not a finite number, or lies outside the years 1970 to 5138;
-            the text says what to give instead.
+            the text says how to correct it.
     """
     if isinstance(when, datetime):
         if when.utcoffset() is None:
             raise WhenError(f"{when!r} has no timezone: give an aware datetime, such as datetime.now(UTC) + delay")
-        # In whole microseconds: a float would lose them.
+        # Count whole microseconds, which a float would lose.
         moment_ms = -((_EPOCH - when) // _MILLISECOND)
     elif isinstance(when, bool) or not isinstance(when, int | float):
         raise WhenError(f"{when!r} is of type {type(when).__name__}: give an aware datetime or UNIX seconds")
@@ -51,7 +51,7 @@ def moment_at(when: datetime | float) -> int:
 
 def moment_after(delay: timedelta | float, now_s: float) -> int:
     """
-    Return *now_s* + *delay* in UNIX milliseconds, the first one that is not before it.
+    Return *now_s* + *delay* in UNIX milliseconds, rounded up.
 
     Args:
         delay: a timedelta or seconds; 0 is now.
@@ -66,7 +66,7 @@ def moment_after(delay: timedelta | float, now_s: float) -> int:
         raise WhenError(f"{delay!r} is of type {type(delay).__name__}: give a timedelta or seconds from now")
     else:
         delay_s = delay
-    # One comparison refuses NaN too.
+    # This comparison refuses NaN too.
     if not 0 <= delay_s < SECOND_LIMIT:
         raise WhenError(f"a delay of {delay!r} is not possible: give 0 or more seconds, or a moment to at()")
     return moment_at(now_s + delay_s)
@@ -94,13 +94,13 @@ def when_of(text: str) -> datetime | float:
 
 
 def second_of(when: datetime | float) -> int:
-    """Return *when*, as `when_of` returns it, in UNIX seconds, a fraction cut off."""
+    """Return *when*, a result of `when_of`, in UNIX seconds. A fraction is cut off."""
     return int(when.timestamp() if isinstance(when, datetime) else when)
 
 
 def moment_of(when: datetime | float | None, after: timedelta | float | None, now_s: float) -> int:
     """
-    Return the UNIX milliseconds of *when*, or of *after* from *now_s* on; one of them is given.
+    Return the UNIX milliseconds of *when*, or of *after* counted from *now_s*. Give one of them.
 
     Raises:
         WhenError: none or both are given; or as `moment_at` and `moment_after`.

@@ -1,8 +1,8 @@
 """
-What became of each record of a timer id, told by the request log and the seals.
+The outcome of each record of a timer id, computed from the request log and the seals.
 
-Pure. The records are read again as an owner of the partition reads them, by the same code, and the seals are put in
-where they belong: what a seal's snapshot covers was read before its scan, all else behind it.
+Pure. The records are read again by the code of a partition's owner, and each seal is put where it belongs: records
+below a seal's snapshot were read before its scan, all others after it.
 
     offset  appended  asks for       about                                    sealed: up to second 20, snapshot 14
     11      9 s       second 15                                               cancelled
@@ -34,16 +34,16 @@ __all__ = ["Outcome", "State", "outcomes_of", "records_of", "uncertain", "with_r
 
 class State(StrEnum):
     """
-    What became of a record.
+    The state of a record.
 
     Attributes:
         PENDING: a request that will fire, unless it is withdrawn in time.
-        PARKED: a request that lies in the lake, which has it fire in its second.
+        PARKED: a request in the lake, which publishes it again so that it fires in its second.
         FIRED: a request whose callback was sent.
         CANCELLED: a request that was withdrawn, or a cancel that found one.
         MOVED: a request that was replaced by a later one.
         TOO_LATE: a cancel whose timer fires or has fired.
-        UNKNOWN: a cancel that found no timer in what was read.
+        UNKNOWN: a cancel that found no timer in the records that were read.
         IGNORED: a record whose condition did not hold.
         REFUSED: a request that lies on `timer-rejected`, with the reason.
     """
@@ -62,16 +62,16 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """
-    One record, and what became of it.
+    One record and its state.
 
     Attributes:
-        offset: on `timer-request`; of a timer that came back from the lake that of its original.
+        offset: offset on `timer-request`; for a timer that came back from the lake, the offset of its original.
         appended_ms: UNIX milliseconds at which the broker appended it.
         due_ms: UNIX milliseconds of the timer; None for a cancel, and for a request that no worker accepts.
         cancel: whether it is a cancel.
-        topic: of the callback.
-        key: of the callback.
-        state: what became of it.
+        topic: topic of the callback.
+        key: key of the callback.
+        state: state of the record.
         reason: why it was refused; empty otherwise.
     """
 
@@ -95,7 +95,7 @@ _WITHDRAWN: dict[int, State] = {Reply.CANCELLED: State.CANCELLED, Reply.MOVED: S
 
 
 class _Kept(NamedTuple):
-    """A record that asks for an answer, so that what it means is told."""
+    """A record that asks for an answer, so that the decision about it can be seen."""
 
     key: bytes | None
     value: bytes | None
@@ -107,7 +107,7 @@ def records_of(records: Iterable[Record], timer_id: str) -> list[Record]:
     """Return those of *records* that have *timer_id*, in their order."""
     name, found = timer_id.encode(), []
     for record in records:
-        # Parsing costs many times as much as looking for the bytes.
+        # Parsing costs many times as much as a search for the bytes.
         if name not in (record.value or b""):
             continue
         try:
@@ -124,9 +124,9 @@ def uncertain(records: Sequence[Record], partition: int, partitions: int) -> lis
     Return the dues, in UNIX milliseconds, whose covering seal tells whether a withdrawal was read in time.
 
     Args:
-        records: of one timer id, offsets ascending.
-        partition: that they lie in.
-        partitions: how many there are.
+        records: records of one timer id, offsets ascending.
+        partition: their partition.
+        partitions: number of partitions.
     """
     dues: list[int] = []
     before_ms = 0
@@ -149,26 +149,26 @@ def outcomes_of(
     whole: bool = False,
 ) -> list[Outcome]:
     """
-    Return what became of each of *records*, in their order.
+    Return the outcome of each of *records*, in their order.
 
     Args:
-        records: all that one timer id has from some offset on, offsets ascending; copies belong to their originals.
-        seals: of the partition, in the order of the log: the last ones, and those that cover what is `uncertain`. A
-            missing one in between changes nothing else.
-        partition: that all of it lies in.
-        partitions: how many there are.
-        whole: *records* are all that the id has ever had. Else a request that replaces one which lies before them
-            stands, unless it came within an hour of the last seal, or that says otherwise: what was replaced within
-            an hour is not below `restore_from`.
+        records: all records of one timer id from some offset on, offsets ascending. Copies belong to their originals.
+        seals: seals of the partition, in the order of the log: the last ones, and those that cover the dues of
+            `uncertain`. A missing one in between changes nothing else.
+        partition: partition of the records and seals.
+        partitions: number of partitions.
+        whole: whether *records* are all records that the id has ever had. If not, a conditional request may replace one
+            that lies before them. Such a request stands, unless it came within an hour of the last seal or that seal
+            says otherwise: no request that was replaced within an hour is below `restore_from`.
 
     Returns:
-        As if every callback had been taken, see `with_rejected`.
+        Outcomes as if every topic had taken its callback, see `with_rejected`.
     """
     return _History(partition, partitions, list(seals), whole=whole).live(records)
 
 
 def with_rejected(outcomes: Iterable[Outcome], rejected: Mapping[int, str]) -> list[Outcome]:
-    """Return *outcomes*, where those whose callback went to `timer-rejected`, by offset and why, are refused."""
+    """Return *outcomes* with callbacks on `timer-rejected` as refused; *rejected* has their reasons by offset."""
     return [
         replace(each, state=State.REFUSED, reason=rejected[each.offset])
         if each.state is State.FIRED and each.offset in rejected
@@ -178,7 +178,7 @@ def with_rejected(outcomes: Iterable[Outcome], rejected: Mapping[int, str]) -> l
 
 
 class _HistoricPartition(Partition):
-    """A partition as it was; nothing that is read was answered before."""
+    """A partition in the past, for which no record was answered before."""
 
     def __init__(self, number: int, last: Sealed) -> None:
         super().__init__(number, last.horizon_s)
@@ -189,7 +189,7 @@ class _HistoricPartition(Partition):
 
     @property
     def newest_ms(self) -> int:
-        # Of the last seal, from whose `restore_from` on there are records; not of the one that is lived through.
+        # Of the last seal, from whose `restore_from` on there are records, not of the seal that is replayed.
         return self._newest_ms
 
 
@@ -225,7 +225,7 @@ class _History:
 
     def _read(self, record: Record) -> None:
         value = record.value or b""
-        # A schema registry's framing stays: it may be why the request is refused.
+        # Keep a schema registry's framing, since it may be the reason for a refusal.
         framing = value[: len(value) - len(unframed(value))]
         future = future_from(value)
         future.replyTopic = future.replyTopic or "-"
@@ -245,7 +245,7 @@ class _History:
             self._outcomes[record.offset] = outcome
             for answer in accepted.decided.answers:
                 self._withdraw(answer)
-        # A slice may end between requests that another owner has kept together.
+        # A slice may end between requests that another owner has kept in one batch.
         rows = [single for row in accepted.rows for single in batches.singles(*row)]
         self._write(self._partition.read(record.offset + 1, rows, accepted.offsets, accepted.decided))
 
@@ -260,7 +260,7 @@ class _History:
         return State.PARKED if accepted.far else State.PENDING
 
     def _came_back(self, outcome: Outcome, future: Future, accepted: Accepted) -> None:
-        """Have the copy of a request be that request."""
+        """Treat the copy of a request as that request."""
         if not accepted.copies.keys() & {IN_TIME, LATE}:
             return
         original = self._outcomes.get(future.copy.offset)

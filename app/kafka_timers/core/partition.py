@@ -1,31 +1,31 @@
 """
-The rules of one partition: which requests are done, where a new one is kept, and what a tick may fire.
+The rules of one partition: which requests are done, the key of a new request, and the requests that a tick may fire.
 
-Pure: moments, offsets and bytes, no Kafka, no store, no clock. A step returns its `Changes`; the state moves when they
-are applied, which is after they were written.
+Pure: moments, offsets and bytes, no Kafka, no store, no clock. A step returns its `Changes`. The state moves when they
+are applied, after they were written.
 
-What is done is told by seals alone (`timer-sealed`), so that every next owner of the partition knows it. A seal ends
-at a moment and names a snapshot, the offset up to which the log had been read when its scan began:
+Only seals (`timer-sealed`) tell which requests are done, so that every later owner of the partition knows it. A seal
+ends at a moment and names a snapshot, the offset up to which the log had been read when its scan began:
 
     complete seal (end, snapshot)             done: due < end and offset < snapshot
     slice of a scan (end, snapshot, through)  done: key <= through and offset < snapshot
 
-Every pending request has one key, and it follows from the log and the last complete seal alone, so that two workers
-order the same rows alike and `through` means the same to both:
+Every pending request has one key. It follows from the log and the last complete seal alone, so two workers order the
+same rows alike, and `through` means the same to both:
 
     due at or after the seal's end      row_key(due, offset)
     else it came late                   late_key(seal's end, offset, due)
     read during a scan that covers it   late_key(scan's end, offset, due)
 
-Requests that are read in one go and are due at one moment that no scan has looked at may be kept under one key, that of
-the last of them with their number behind it. They fire together, so nothing has to tell them apart.
+Requests of one read that are due at one moment may share one key, if no scan has looked at that moment. The key is that
+of the last of them, with their number behind it. They fire together, so nothing needs to tell them apart.
 
-A scan is everything with a key before its end. What is read during a scan lies behind the snapshot and is kept outside
-of the scan's range: it fires with the next tick.
+A scan covers everything with a key before its end. A request that is read during a scan lies behind the snapshot. Its
+key lies outside of the scan's range, so it fires with the next tick.
 
-A request that is far ahead is left to the lake, which has it copied back in good time. A copy keeps the name of its
-original, so its key has the original's offset where others have their own. Whether it is done is told by where it lies
-itself, and which chunk of offsets it counts under by its decision: who reads on from there knows all that it needs.
+A request that is far ahead is left to the lake, which copies it back in good time. A copy keeps the name of its
+original, so its key has the original's offset. The copy's own offset tells whether it is done. The offset of its
+decision tells the chunk that it counts under: a worker that reads on from there knows all that it needs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,17 +48,17 @@ class Partition(Judging):
     The state of one partition.
 
     Args:
-        number: of the partition.
+        number: number of the partition.
         horizon_s: requests due more seconds than this after their append are left to the lake; 0 leaves none.
         format: see `Judging`.
         takes_callbacks: see `Judging`; by default it follows from *format*.
 
     Attributes:
-        head: how far it has come.
-        backlog: how many requests wait.
-        horizon_from: the offset from which on all owners have judged by this horizon.
-        ignored: offsets of requests whose condition did not hold, and what they are due at in UNIX milliseconds, 0
-            where that has not been read.
+        head: the progress of the partition.
+        backlog: the counts of pending requests.
+        horizon_from: offset from which on all owners have used this horizon.
+        ignored: offsets of requests whose condition did not hold, and their due in UNIX milliseconds; 0 if the request
+            has not been read.
         replaced_below: a request below this offset whose condition did not hold is `ignored`, or done.
     """
 
@@ -81,7 +81,7 @@ class Partition(Judging):
 
     @property
     def scan(self) -> Scan | None:
-        """What is being fired, if anything."""
+        """The open scan, if there is one."""
         return self.head.scan
 
     @property
@@ -90,7 +90,7 @@ class Partition(Judging):
         return self.head.sealed_ms
 
     def apply(self, changes: Changes) -> None:
-        """Take note that *changes* have been written."""
+        """Take over *changes* that have been written."""
         self.backlog.apply(changes.counts)
         self.head = changes.head
         self.ignored.update(changes.ignored)
@@ -104,20 +104,20 @@ class Partition(Judging):
         self, seals: Iterable[Sealed], local: Head | None, *, log_start: int = 0, read_from: int | None = None
     ) -> bool:
         """
-        Set the state from the *seals* of this partition and from what a *local* store says.
+        Set the state from the *seals* of this partition and the head of a *local* store.
 
-        The log is read on from `position` then, and nothing may be scanned before `must_read_to`.
+        Afterwards the owner reads the log from `position` on, and scans nothing before it has reached `must_read_to`.
 
         Args:
-            seals: the last ones, with the latest complete one among them.
-            local: None when there is no store, or one that was kept by another horizon.
-            log_start: the first offset that the request log still has.
-            read_from: the offset to read the log from, if without a local store that is to be earlier than the seals
+            seals: the last seals, with the latest complete one among them.
+            local: head of the store; None if there is no store, or if it was kept with another horizon.
+            log_start: first offset that the request log still has.
+            read_from: offset to read the log from if there is no local store, when it must be earlier than the seals
                 say.
 
         Returns:
-            Whether the local store is worth keeping. If so, `reconcile` brings it in line; else drop it, and read the
-            log from `position`.
+            Whether the local store is worth keeping. If so, `reconcile` brings it in line. If not, drop it, and read
+            the log from `position`.
 
         Raises:
             NewerFormatError: a later version has written one of the seals.
@@ -140,7 +140,7 @@ class Partition(Judging):
         return start.keeps_store
 
     def restore(self, counts: Mapping[int, Count], ignored: Mapping[int, int]) -> None:
-        """Take the counts of a store that is worth keeping, and the requests that wait there in vain."""
+        """Take over the counts and the ignored requests of a store that is worth keeping."""
         now_ms = _last_ms(self.sealed_ms)
         self.backlog.apply({chunk: (count, until if until > now_ms else 0) for chunk, (count, until) in counts.items()})
         self.ignored.update(ignored)
@@ -154,17 +154,17 @@ class Partition(Judging):
 
     @property
     def scanned_ms(self) -> int:
-        """The moment before which a scan has begun to look: from it on nothing is done, and nothing late."""
+        """The moment up to which scans have begun to look; from it on no request is done, and none is late."""
         return max(self.sealed_ms, self.scan.end_ms if self.scan else 0)
 
     def place(self, due_ms: int, offset: int, copied: Copied | None = None) -> bytes | None:
         """
-        Return the key to keep a request under, or None when it is done.
+        Return the key to keep a request under, or None if it is done.
 
         Args:
-            due_ms: that it asks for; `REFUSED_MS` of a refused one.
-            offset: of the request; of a copy that of its original.
-            copied: of a copy, where it lies.
+            due_ms: due of the request; `REFUSED_MS` for a refused one.
+            offset: offset of the request; for a copy that of its original.
+            copied: the copy's own offsets, if it is a copy.
         """
         head = self.head
         at, scan = copied.at if copied else offset, head.scan
@@ -186,7 +186,7 @@ class Partition(Judging):
         return key
 
     def key_of(self, version: Version) -> bytes | None:
-        """Return the key under which the request is kept, None when it is done."""
+        """Return the key under which the request is kept, None if it is done."""
         return self.place(version.due_ms, version.offset, version.copied)
 
     def is_done(self, version: Version) -> bool:
@@ -195,14 +195,14 @@ class Partition(Judging):
 
     def effect(self, before: Version, by: int, appended_ms: int) -> Effect:
         """
-        Return what a record means for the request *before* it of its timer id, which no record has withdrawn yet.
+        Return the effect of a record on the request *before* it of its timer id, which no record has withdrawn yet.
 
-        The due rule: it withdraws that request if it was appended before that one is due, and lies below the snapshot
-        of the scan that covers it. Seals and requests alone tell so.
+        The due rule: the record withdraws that request if it was appended before the request's due, and lies below the
+        snapshot of the scan that covers the request. Seals and requests alone decide this.
 
         Args:
-            before: the earlier one.
-            by: offset of the record, which is a cancel or a request.
+            before: the earlier request.
+            by: offset of the record, a cancel or a request.
             appended_ms: UNIX milliseconds at which the broker appended the record.
         """
         if appended_ms >= self.closes_ms(before, by):
@@ -210,12 +210,12 @@ class Partition(Judging):
         if before.far:
             return Effect.WITHDRAWS
         if self.is_done(before):
-            # The snapshot that covers it is not above the last one, and is not known.
+            # The snapshot that covers it is unknown, and not above the last one.
             return Effect.FORGOTTEN if self.is_answered(by) else Effect.TOO_LATE
         scan = self.scan
         if scan is not None and before.due_ms < scan.end_ms and before.at < scan.snapshot <= by:
-            # Once a slice is sealed, whoever goes on with this scan has the same snapshot. Before, the next owner may
-            # have read the record when it begins one of its own.
+            # Once a slice is sealed, every owner that goes on with this scan has the same snapshot. Before that, the
+            # next owner may have read the record when it begins a scan of its own.
             return Effect.TOO_LATE if scan.through else Effect.UNDECIDED
         return Effect.WITHDRAWS
 
@@ -226,35 +226,36 @@ class Partition(Judging):
 
     def unsure(self, version: Version) -> Version | None:
         """
-        Return what is kept of a request that is done, and of which nobody can tell whether it was withdrawn.
+        Return the version to keep for a request that is done, when nobody can tell whether it was withdrawn.
 
-        Whoever asks for a timer unless there is one must hear that there was. An owner of format 1 is not asked that,
-        and an earlier version would take it for cancelled.
-        Held by test_an_id_of_which_nobody_can_tell_what_became_of_it_is_not_absent.
+        A request on condition that there is none must hear that there was one. An owner of format 1 never gets that
+        condition, and an earlier version would take the request for cancelled. Held by
+        test_an_id_of_which_nobody_can_tell_what_became_of_it_is_not_absent.
         """
         return version._replace(cancelled=True, unsure=True) if self.format > 1 else None
 
     def holds_original(self, due_ms: int, offset: int, appended_s: int) -> bool:
         """
-        Tell whether this partition's owners keep, or have kept, the request that a copy is made of.
+        Tell whether this partition's owners keep, or have kept, the original of a copy.
 
-        So it is where the lake's horizon is shorter than the workers'.
+        That happens if the lake's horizon is shorter than the workers'.
 
         Args:
-            due_ms: that the request asks for.
-            offset: of the request.
+            due_ms: due of the original.
+            offset: offset of the original.
             appended_s: UNIX second of its append.
         """
         return offset >= self.horizon_from and not is_far(due_ms // 1000, appended_s, self.horizon_s)
 
     def has_replaced(self, offset: int, appended_ms: int) -> bool:
         """
-        Tell whether a request that stands by replacing another one has done so, although that one was not read.
+        Tell whether a conditional request stands because it has replaced another one that was not read.
 
-        What was replaced less than an hour ago is read again, see `Backlog`. So where nothing is found, nothing was.
+        A request that was replaced less than an hour ago is read again, see `Backlog`. So if none is found then, none
+        was replaced.
 
         Args:
-            offset: of the request, which is not among the `ignored` ones.
+            offset: offset of the request, which is not among the `ignored` ones.
             appended_ms: UNIX milliseconds of its append.
         """
         hour_is_over = appended_ms // 1000 * 1000 + ID_MEMORY_MS <= self.newest_ms
@@ -262,11 +263,11 @@ class Partition(Judging):
 
     @property
     def newest_ms(self) -> int:
-        """When the last second begins that a scan has begun to look at; `has_replaced` counts its hour up to there."""
+        """The begin of the last second that a scan has begun to look at; `has_replaced` counts its hour up to there."""
         return _last_ms(self.scanned_ms)
 
     def is_answered(self, offset: int) -> bool:
-        """Tell whether the record at *offset* was answered before: no seal covers what was not."""
+        """Tell whether the record at *offset* was answered before; no seal covers a record that was not."""
         return offset < self.must_read_to
 
     def read(
@@ -280,15 +281,15 @@ class Partition(Judging):
         read: ReadSums | None = None,
     ) -> Changes:
         """
-        Return what changes when the log is read on.
+        Return the changes after more of the log has been read.
 
         Args:
-            position: up to where it is read then.
-            rows: that are kept of it.
-            offsets: under which these count as pending, ascending.
-            decided: what else follows.
+            position: offset up to which it has been read.
+            rows: rows to keep of the new records.
+            offsets: offsets under which these count as pending, ascending.
+            decided: the other decisions about the records.
             has_callbacks: whether any of the rows is a request with a `callBackRecord`.
-            read: what has been read then, if somebody has counted.
+            read: sums of the records read by then, if they were counted.
         """
         tally = self.tally()
         tally.add(chunks_of(offsets, ascending=True))
@@ -311,12 +312,12 @@ class Partition(Judging):
 
     @property
     def pending(self) -> int:
-        """How many requests wait."""
+        """The number of pending requests."""
         return self.backlog.total
 
     @property
     def restore_from(self) -> int:
-        """An offset on `timer-request` below which nothing waits or is remembered; one chunk below the best at most."""
+        """An offset on `timer-request` below which nothing waits or is remembered; at most one chunk below the best."""
         return self._lowest(self.tally(), _last_ms(self.sealed_ms))
 
     @property
@@ -327,21 +328,23 @@ class Partition(Judging):
 
     def _lowest(self, tally: Tally, at_ms: int) -> int:
         lowest = tally.lowest(at_ms)
-        # What was sealed once is never pending again, though a new request may open its chunk again: retention
-        # follows it.
+        # A request that was sealed is never pending again, though a new one may open its chunk again. The result must
+        # not fall then, since retention follows it.
         return self.position if lowest is None else max(lowest, self.head.done_below)
 
     # --- firing ------------------------------------------------------------------------------------------------------
 
     def begin(self, end_ms: int) -> None:
         """
-        Open a scan of all that is due before *end_ms*; one that was left open comes first and keeps its snapshot.
+        Open a scan of all requests that are due before *end_ms*. A scan that was left open comes first, with its own
+        snapshot.
 
-        It need not be in the store before its callbacks leave. Whoever goes on with a scan takes it from the seals; and
-        what is read meanwhile, which is kept as the scan demands, is written with the head that tells of it.
+        The scan need not be in the store before its callbacks leave. An owner that goes on with a scan takes it from
+        the seals. Requests that are read meanwhile have keys that fit the scan, and are written together with the head
+        that has it.
         """
         head = self.head
-        # Whoever only asks what would fire has not counted.
+        # A caller that only asks which requests would fire has not counted.
         read = head.read if head.read and head.read.to == head.position else None
         self.head = replace(head, scan=self.scan or Scan(end_ms, head.position, read=read))
 
@@ -362,10 +365,10 @@ class Partition(Judging):
         Return the seal for the next rows of the open scan, without the fields that only the sender knows.
 
         Args:
-            contents: the rows, from the scan's `through` on, nothing left out but what was withdrawn.
-            complete: no further rows of this scan follow.
-            cancelled: rows between that were withdrawn by a cancel.
-            superseded: rows between that were withdrawn by another request.
+            contents: the rows from the scan's `through` on, complete but for those that were withdrawn.
+            complete: whether this is the last seal of the scan.
+            cancelled: number of rows in between that a cancel has withdrawn.
+            superseded: number of rows in between that another request has withdrawn.
         """
         scan, offsets, rejected = self._open(), contents.offsets, contents.rejected
         after = self._tally_without(contents)
@@ -388,10 +391,10 @@ class Partition(Judging):
             horizon_s=self.horizon_s,
             horizon_from=self.horizon_from,
         )
-        # An owner of whole seconds may go on from within one.
+        # An owner that counts whole seconds may go on from within one.
         form = max(min(self.format, 3), 3 if self.sealed_ms % 1000 or scan.end_ms % 1000 else 1)
         if self.head.has_callbacks:
-            # Who does not know them must not own the partition any more.
+            # A worker that does not know them must not own the partition any more.
             form = CALLBACKS_FORMAT
         if form > 1:
             seal.format, seal.first_ms, seal.end_ms = form, self.sealed_ms, scan.end_ms
@@ -408,12 +411,12 @@ class Partition(Judging):
 
     def sealed(self, seal: Sealed, contents: Contents, drop_before: bytes | None = None) -> Changes:
         """
-        Return what changes once *seal* is durable, and with it the rows in *contents* are done.
+        Return the changes once *seal* is durable, so that the rows in *contents* are done.
 
         Args:
-            seal: of `seal`.
-            contents: that it was made for.
-            drop_before: the key before which all rows go; None when there were none.
+            seal: a seal from `seal`.
+            contents: contents of that seal.
+            drop_before: key before which all rows go; None if there were none.
         """
         scan, after = self._open(), self._tally_without(contents)
         if is_complete(seal):
@@ -440,7 +443,7 @@ class Partition(Judging):
         return tally
 
     def tally(self) -> Tally:
-        """Return what a step adds to and takes from how many requests wait."""
+        """Return an empty change of the counts of pending requests."""
         return Tally(self.backlog, _last_ms(self.sealed_ms))
 
     def _open(self) -> Scan:
@@ -451,8 +454,8 @@ class Partition(Judging):
 
 def _last_ms(end_ms: int) -> int:
     """
-    Return the latest moment in which a second can have begun that ends before *end_ms*, or with it.
+    Return the latest begin of a second that ends at *end_ms* or before.
 
-    Ids are forgotten an hour after their second began, once all of the second in which that hour ends is sealed.
+    Ids are forgotten an hour after their second began, once the whole second in which that hour ends is sealed.
     """
     return end_ms - 1000

@@ -1,8 +1,8 @@
 """
-What is told of timers that wait: which are asked for, in which order they come, and where to go on.
+Lists of waiting timers: selection, order, and the place to go on from.
 
 Timers come in the order in which they fire; at one moment by partition, then in the order of the log. A place in this
-order is told as text, `<milliseconds>.<partition>.<row>.<offset>`, so whoever goes on from it needs no state anywhere.
+order is text, `<milliseconds>.<partition>.<row>.<offset>`, so going on from it needs no state anywhere.
 
 Pure.
 """
@@ -24,21 +24,21 @@ __all__ = ["END_MS", "PLACE_PATTERN", "UNITS_S", "Pending", "Place", "Wanted", "
 
 # No timer is due later.
 END_MS = SECOND_LIMIT * 1000
-# What timers are counted by.
+# Units by which timers are counted, in seconds.
 UNITS_S = {"second": 1, "minute": 60, "hour": 3_600}
-# What the text of a `Place` is like.
+# Pattern of the text of a `Place`.
 PLACE_PATTERN = r"^[0-9]{1,14}(\.[0-9]{1,19}){3}$"
 
 
 class Place(NamedTuple):
     """
-    Where a timer stands among all that wait.
+    The place of a timer among all that wait.
 
     Attributes:
         moment_ms: UNIX milliseconds from which on it may fire.
-        partition: of `timer-request`.
-        row: the offset in the key of its row; of a batch that of its last request.
-        offset: of the request.
+        partition: partition of `timer-request`.
+        row: offset in the key of its row; for a batch that of its last request.
+        offset: offset of the request.
     """
 
     moment_ms: int
@@ -49,10 +49,10 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Self:
         """
-        Return the place that *text* tells.
+        Return the place in *text*.
 
         Raises:
-            ValueError: it tells none.
+            ValueError: *text* is not a place.
         """
         if not re.fullmatch(PLACE_PATTERN, text):
             raise ValueError(f"{text!r} is no place among timers: give the `next` of an answer")
@@ -63,14 +63,14 @@ class Place(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A timer that waits, due in UNIX millisecond `due_ms`; `place.moment_ms` is later than that if it came late."""
+    """A waiting timer, due at UNIX millisecond `due_ms`. If it came late, `place.moment_ms` is later than that."""
 
     place: Place
     due_ms: int
     request: Request
 
     def document(self, *, with_values: bool) -> dict[str, Any]:
-        """Return it as JSON, with value and headers only if asked for."""
+        """Return the timer as JSON, with value and headers only if asked for."""
         request, place, outgoing = self.request, self.place, Outgoing.of(self.request)
         told: dict[str, Any] = {
             "place": str(place),
@@ -91,16 +91,16 @@ class Pending(NamedTuple):
 @dataclass(frozen=True)
 class Wanted:
     """
-    Which of the waiting timers are asked for: those for which all of this holds.
+    A selection of waiting timers. A timer belongs to it if all of these hold.
 
     Attributes:
-        from_ms: they fire at this UNIX millisecond or later.
-        to_ms: they fire before this one.
-        topic: of the callback; empty is any.
-        key: of the callback; None is any.
-        timer_id: empty is any, and none.
-        id_prefix: what the timer id begins with; empty is any, and none.
-        after: they come behind this place; None is from the first one on.
+        from_ms: the timer fires at this UNIX millisecond or later.
+        to_ms: the timer fires before this UNIX millisecond.
+        topic: topic of the callback; empty is any.
+        key: key of the callback; None is any.
+        timer_id: its timer id; empty is any, also none.
+        id_prefix: prefix of its timer id; empty is any, also none.
+        after: the timer comes behind this place; None begins with the first one.
     """
 
     from_ms: int = FIRST_MS
@@ -112,18 +112,18 @@ class Wanted:
     after: Place | None = None
 
     def bounds(self, partition: int) -> tuple[bytes, bytes]:
-        """Return the keys, the second one excluded, between which those of *partition* lie."""
+        """Return the range of keys, the second one excluded, that holds the selected timers of *partition*."""
         start, after = first_key(max(self.from_ms, FIRST_MS)), self.after
         if after is not None:
             if after.partition == partition:
-                # The row itself may have more of them.
+                # The same row may hold more of them.
                 start = max(start, row_key(after.moment_ms, after.row))
             else:
                 start = max(start, first_key(after.moment_ms + (partition < after.partition)))
         return start, first_key(self.to_ms)
 
     def takes(self, waiting: Pending) -> bool:
-        """Tell whether *waiting* is one of them."""
+        """Tell whether *waiting* is selected."""
         request, place = waiting.request, waiting.place
         return (
             self.from_ms <= place.moment_ms < self.to_ms
@@ -135,7 +135,7 @@ class Wanted:
 
     def _takes_callback(self, request: Request) -> bool:
         if not self.topic and self.key is None:
-            # A scan sees millions of rows: nothing is made of one for whoever does not ask for it.
+            # A scan sees millions of rows, so skip the callback's parts if they are not needed.
             return True
         outgoing = Outgoing.of(request)
         return (not self.topic or outgoing.topic == self.topic) and (
@@ -144,7 +144,7 @@ class Wanted:
 
     @cached_property
     def words(self) -> tuple[bytes, ...]:
-        """Bytes that every row with such a timer has."""
+        """Bytes that every row with a selected timer contains."""
         return tuple(filter(None, (self.topic, self.key, self.timer_id, self.id_prefix)))
 
 
@@ -157,7 +157,7 @@ def waiting_in(partition: int, row: Row, wanted: Wanted) -> Iterator[Pending]:
     """Yield the timers in *row* of *partition* that are *wanted*, in their order."""
     key, value = row
     due_ms, last = parts_of(key)
-    # What is refused waits for the next tick, and for no callback.
+    # A refused request waits for the next tick, and has no callback.
     if due_ms == REFUSED_MS or not all(word in value for word in wanted.words):
         return
     moment_ms, number = moment_of(key), row_of(key)

@@ -1,21 +1,21 @@
 """
-Planning: which runs of the schedules of a partition are asked for, and which are taken back.
+Planning: decides which runs of a partition's schedules to request, and which to cancel.
 
-Pure. The planner hands over the records of `timer-planned` and `timer-schedule`, then asks each second what is to be
-written, writes that in one transaction, and says so. All instants are UNIX milliseconds; "now" is the newest tick.
+Pure. The planner passes in the records of `timer-planned` and `timer-schedule`. Each second it asks for a step, writes
+the step in one transaction, and reports that. All instants are UNIX milliseconds; "now" is the newest tick.
 
-    a run is asked for          a minute or more ahead, so it fires in time while no planner works
-    a run is missed             when the planner comes to it later than 5 s; `catch_up` says what becomes of it
-    a change counts             for the runs that are more than 5 s ahead when the planner has it
+    a run is requested          a minute or more ahead, so it fires in time while no planner works
+    a run is missed             when the planner comes to it later than 5 s; `catch_up` decides about it
+    a change counts             for the runs that are more than 5 s ahead when the planner reads it
 
-What is on its way when a schedule changes, is paused or deleted:
+Runs that are already requested when a schedule changes, is paused or deleted:
 
-    the run is in the new one too       asked for anew, on the condition that it waits: it takes the earlier one's place
-    it is not                           dropped, and cancelled 5 s before it is due, on the condition that it waits
-    it was dropped, and is in it again  as the first
+    the new schedule has the run        requested anew, on condition that it is pending, so it replaces the earlier one
+    the new schedule does not have it   dropped, and cancelled 5 s before it is due, on condition that it is pending
+    it was dropped, and has returned    as in the first line
 
-A run that was cancelled is known to its worker for an hour, and could not be asked for again on the condition that its
-id is not known. So nothing is cancelled that may still come back: a change leaves alone what is 5 s ahead.
+A worker knows a cancelled run for an hour, so in that time no request succeeds on condition that its id is not known.
+Runs are therefore cancelled only when no change can bring them back: a change does not touch the next 5 s.
 """
 
 import heapq
@@ -45,18 +45,18 @@ from kafka_timers.errors import ScheduleError
 
 __all__ = ["AHEAD_MS", "EDGE_MS", "OWN_KEYS", "Plans", "Refused", "Step", "Write"]
 
-# What the planner's own keys on `timer-planned` begin with.
+# Prefix of the planner's own keys on `timer-planned`.
 OWN_KEYS = b"\0"
 
-# A run is asked for at least so long ahead.
+# A run is requested at least this far ahead.
 AHEAD_MS = 60_000
-# And with it those of so many more seconds; each schedule has another number, so that not all come at once.
+# The runs of this many more seconds are requested with it. The number differs by schedule, to spread the load.
 _STRIDE_LEAST_S, _STRIDE_SPREAD_S = 10, 10
-# Runs that are no more than this ahead stay as they are.
+# A change does not touch runs that are this close or closer.
 EDGE_MS = 5_000
-# One that is asked for no later than this was not missed.
+# A run that is requested no later than this was not missed.
 _MISSED_MS = 5_000
-# Runs of one schedule in one step.
+# Most runs of one schedule in one step.
 _RUNS_MAX = 1_000
 
 _WAKE = struct.Struct(">qI")
@@ -72,7 +72,7 @@ class Write(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A record on `timer-schedule` that is no schedule, and why."""
+    """A record on `timer-schedule` that is not a valid schedule, and the reason."""
 
     offset: int
     key: bytes
@@ -83,16 +83,16 @@ class Refused(NamedTuple):
 @dataclass(slots=True)
 class Step:
     """
-    What is to be written in one transaction.
+    The records to write in one transaction.
 
     Attributes:
-        now_ms: the tick by which it is planned.
-        changed: ids of schedules that have changed, and are still to be planned anew.
-        due: ids of schedules of which the next runs are still to be asked for.
-        requests: runs that are asked for, or taken back.
+        now_ms: the tick on which the step is based.
+        changed: ids of changed schedules that are still to be planned anew.
+        due: ids of schedules whose next runs are still to be requested.
+        requests: requests and cancels of runs.
         planned: value of `timer-planned` by schedule id; None is a tombstone.
-        refused: what is no schedule.
-        counts: of runs: asked, replaced, cancelled.
+        refused: records that are not valid schedules.
+        counts: number of runs that were asked, replaced and cancelled.
     """
 
     now_ms: int
@@ -107,7 +107,7 @@ class Step:
 
     @property
     def records(self) -> int:
-        """How many records these are."""
+        """The number of these records."""
         return len(self.requests) + len(self.planned) + len(self.refused)
 
 
@@ -121,15 +121,15 @@ class Plans:
     """
     The schedules of a partition, and how far each is planned.
 
-    First hand over all records of `timer-planned`, then those of `timer-schedule`, then call `loaded`. A schedule takes
+    First pass in all records of `timer-planned`, then those of `timer-schedule`, then call `loaded`. A schedule takes
     some 200 bytes and its own size.
     """
 
     def __init__(self) -> None:
-        # Of each schedule when it is looked at next, what is planned of it, and its record.
+        # For each schedule: when to look at it next, its plan, and its record.
         self._entries: dict[bytes, bytes] = {}
         self._changed: dict[bytes, _Record] = {}
-        # Ids by the second in which they are looked at next. What has another time by then is passed over.
+        # Ids by the second in which to look at them next. An id whose time has changed since is skipped.
         self._wakes: dict[int, list[bytes]] = {}
         self._order: list[int] = []
         self._due: list[bytes] = []
@@ -139,7 +139,7 @@ class Plans:
 
     @property
     def wakes_ms(self) -> int | None:
-        """The second, in UNIX milliseconds, in which there is something to do next by itself; None if there is none."""
+        """The next second, in UNIX milliseconds, with work that no record triggers; None if there is none."""
         return self._order[0] * 1000 if self._order else None
 
     def planned(self, name: bytes, value: bytes | None) -> None:
@@ -150,26 +150,26 @@ class Plans:
             self._entries[name] = _packed(0, value, None)
 
     def schedule(self, name: bytes, offset: int, appended_ms: int, value: bytes | None) -> None:
-        """Take a record of `timer-schedule`; it counts from the next step on."""
+        """Take a record of `timer-schedule`. It takes effect with the next step."""
         entry = self._entries.get(name)
         if entry is None and value is None:
             self._changed.pop(name, None)
             return
         if entry is not None and (planned := _planned_in(entry)).schedule == offset:
-            # Earlier records may lie before it.
+            # Drop earlier records of this schedule, which may still wait here.
             self._changed.pop(name, None)
             self._set(name, planned, value)
             return
         self._changed[name] = _Record(offset, appended_ms, value)
 
     def loaded(self) -> None:
-        """Take for deleted what was planned, and has no schedule any more."""
+        """Treat schedules as deleted that have a plan but no record any more."""
         for name, entry in self._entries.items():
             if _schedule_in(entry) is None and name not in self._changed:
                 self._changed[name] = _Record(_planned_in(entry).schedule, 0, None)
 
     def zones_changed(self) -> int:
-        """Have all cron expressions planned anew by the zones of today, and return how many there are."""
+        """Plan all cron expressions anew, with the current time zones, and return their number."""
         count = 0
         for name, entry in self._entries.items():
             value = _schedule_in(entry)
@@ -180,11 +180,11 @@ class Plans:
 
     def step(self, now_ms: int, schedules_max: int = 5_000) -> Step | None:
         """
-        Return an empty step of what is to be done next, for `fill`; None if there is nothing.
+        Return an empty step for the next work, for `fill`; None if there is no work.
 
         Args:
             now_ms: the newest tick.
-            schedules_max: so many schedules at most.
+            schedules_max: largest number of schedules in the step.
         """
         self._wake(now_ms)
         changed = list(islice(self._changed, schedules_max))[::-1]
@@ -196,8 +196,8 @@ class Plans:
         Do more of *step*, and return whether there is more to do.
 
         Args:
-            step: no record was handed over since it was made.
-            records_max: with about so many records it is left for now; those of a schedule are in one step.
+            step: a step since which no record was passed in.
+            records_max: stop after about this many records. All records of a schedule are in one step.
         """
         while step.changed and step.records < records_max:
             self._replan(step, step.changed.pop())
@@ -209,7 +209,7 @@ class Plans:
         return bool(step.changed or step.due)
 
     def written(self, step: Step) -> None:
-        """Take what *step* has for done. Call it once the transaction has been committed, before any other record."""
+        """Mark *step* as done. Call this once its transaction has been committed, before you pass in other records."""
         for name, entry in step.entries.items():
             self._changed.pop(name, None)
             if entry is None:
@@ -218,7 +218,7 @@ class Plans:
                 self._set(name, _planned_in(entry), _schedule_in(entry))
         self._due[: len(step.due) + step.done] = step.due[::-1]
 
-    # --- when a schedule is looked at --------------------------------------------------------------------------------
+    # --- the next look at a schedule ----------------------------------------------------------------------------------
 
     def _set(self, name: bytes, planned: Planned, schedule: bytes | None) -> None:
         wake_ms = _wake_ms(planned, is_deleted=schedule is None)
@@ -239,10 +239,10 @@ class Plans:
                 if entry is not None and _WAKE.unpack_from(entry)[0] // 1000 == second:
                     self._due.append(name)
 
-    # --- what is asked for -------------------------------------------------------------------------------------------
+    # --- requests of runs ---------------------------------------------------------------------------------------------
 
     def _plan(self, step: Step, name: bytes) -> None:
-        """Go on with a schedule that has not changed."""
+        """Plan the next runs of a schedule that has not changed."""
         entry = self._entries.get(name)
         if entry is None:
             return
@@ -254,7 +254,7 @@ class Plans:
         self._put(step, name, planned, value)
 
     def _replan(self, step: Step, name: bytes) -> None:
-        """Have a schedule go on as its newest record says."""
+        """Plan a schedule anew by its newest record."""
         record, entry, now_ms = self._changed[name], self._entries.get(name), step.now_ms
         planned = _planned_in(entry) if entry is not None else None
         schedule, timetable = None, None
@@ -283,7 +283,7 @@ class Plans:
         left, now_ms = [], step.now_ms
         for run_ms in _runs(planned.dropped_ms):
             if run_ms <= now_ms:
-                # Nobody was there to cancel it, so it has fired.
+                # No planner was there to cancel it, so it has fired.
                 planned.runs += run_ms > planned.cancelled_ms
                 continue
             left.append(run_ms)
@@ -304,7 +304,7 @@ class Plans:
 
 
 def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, planned: Planned) -> None:
-    """Ask for the runs behind those that are planned, as far as they are to be known by now."""
+    """Request the runs behind the planned ones, as far as they must be known by now."""
     schedule_id, now_ms = name.decode(), step.now_ms
     through_ms = now_ms + AHEAD_MS + _stride_ms(name)
     asked, dropped = list(_runs(planned.asked_ms)), set(_runs(planned.dropped_ms))
@@ -314,7 +314,7 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
         planned.runs += 1
         due = due_ms(name, schedule, run_ms)
         if due < now_ms - _MISSED_MS:
-            # As of now: an id is known to its worker for an hour after its second.
+            # Make it due now, since a worker knows an id for an hour after its second.
             due = now_ms
         future = future_of_run(schedule_id, schedule, run_ms, planned.runs)
         future.condition = Condition.IF_PENDING if run_ms in dropped else Condition.IF_ABSENT
@@ -367,7 +367,7 @@ def _stride_ms(name: bytes) -> int:
 
 
 def _wake_ms(planned: Planned, *, is_deleted: bool) -> int:
-    """Return when there is something to do next."""
+    """Return the moment of the next work."""
     waits = [planned.next_ms - AHEAD_MS] if planned.next_ms else []
     if is_deleted:
         waits += [run_ms + 1000 for run_ms in _runs(planned.asked_ms)][-1:]
@@ -397,7 +397,7 @@ def _set_runs(field: MutableSequence[int], runs: Iterable[int]) -> None:
 
 
 def _packed(wake_ms: int, planned: bytes, schedule: bytes | None) -> bytes:
-    # A schedule has fields, so that none at all says that there is none.
+    # A schedule always has fields, so empty bytes mean that there is none.
     return _WAKE.pack(wake_ms, len(planned)) + planned + (schedule or b"")
 
 

@@ -1,18 +1,18 @@
 """
-What became of one request, as a document that can be checked without Kafka and without the lake.
+The fate of one request, as a document that anyone can check without Kafka and without the lake.
 
-Pure. A proof has the request, the record that took it back if one did, and the seals that tell of them. It rests on two
-sums that seals tell. That of all records read between two fences fixes what lies at each offset; that of all that fired
-by a seal tells whether the request is among them. Other records are in it by their hashes, and what else fired by its
-offsets, so who holds a proof learns nothing of them.
+Pure. A proof has the request, the record that withdrew it if one did, and the seals that cover them. It relies on two
+sums in seals. The sum of all records read between two fences fixes the record at each offset. The sum of all requests
+that a seal fired tells whether the request is among them. Other records appear only as hashes, and other fired requests
+only as offsets, so a proof reveals nothing about them.
 
-    seal A   read up to 40         ┐ what was read between has these hashes, and that of the request
+    seal A   read up to 40         ┐ the records read between them have these hashes, and that of the request
     seal B   read up to 90         ┘
     seal C   up to 12.000          ┐ the request is due at 12.300, so D, which follows C, is the first that covers it
-    seal D   up to 13.000          ┘ what fired by it has the offsets 12, 61, …
+    seal D   up to 13.000          ┘ D fired the offsets 12, 61, …
 
-Each seal is a leaf of the tree of its day, see `chain`. So what a proof shows of a seal is what was there when the root
-of that tree was published.
+Each seal is a leaf of the tree of its day, see `chain`. So a proof about a seal shows its state when the root of that
+tree was published.
 """
 
 import base64
@@ -34,7 +34,7 @@ from kafka_timers.errors import ProofError, WireError
 __all__ = ["Link", "ProvenRecord", "Verdict", "document_of", "verified"]
 
 _VERSION = 1
-# What a proof unpacks to at most, which somebody else may have written.
+# Largest size of an unpacked proof, since a stranger may have written it.
 _BYTES_MAX = 256 << 20
 
 
@@ -43,9 +43,9 @@ class Link(NamedTuple):
     A seal.
 
     Attributes:
-        value: of its record.
-        day: in which its last second lies, as 2030-01-31.
-        place: in the tree of that day; None where it does not matter, since nothing is published.
+        value: value of its record.
+        day: day of its last second, as 2030-01-31.
+        place: place in the tree of that day; None if nothing is published, so that it does not matter.
     """
 
     value: bytes
@@ -56,17 +56,18 @@ class Link(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class ProvenRecord:
     """
-    A record of the request log, and by what is shown that it lies there.
+    A record of the request log, and the evidence that it lies there.
 
     Attributes:
-        offset: on `timer-request`.
+        offset: offset on `timer-request`.
         timestamp: UNIX milliseconds of its append.
-        key: as it came.
-        value: as it came.
-        headers: as they came.
-        after: number of the seal up to whose fence all below was read; None where the next one counts from there on.
-        by: number of the seal below whose fence it lies.
-        others: what all other records count by that were read between the two.
+        key: key as it came.
+        value: value as it came.
+        headers: headers as they came.
+        after: number of the seal at whose fence the span of read records begins; None if it begins where seal `by`
+            begins to count.
+        by: number of the seal at whose fence the span ends.
+        others: hashes of all other records in the span.
     """
 
     offset: int
@@ -82,13 +83,13 @@ class ProvenRecord:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    What a proof shows.
+    The result of a proof.
 
     Attributes:
         state: `fired`, `taken back`, `did not fire` (it was rejected, or its condition did not hold), `waits`, or
             `parked` in the lake.
-        lines: what it shows, a sentence each.
-        is_published: whether all of its seals are in what was published.
+        lines: the facts that it shows, a sentence each.
+        is_published: whether all of its seals were found among the published ones.
     """
 
     state: str
@@ -106,16 +107,16 @@ def document_of(
     fired: Sequence[int],
 ) -> dict[str, Any]:
     """
-    Return a proof as it is written to a file, in JSON.
+    Return a proof as JSON for a file.
 
     Args:
-        partition: of `timer-request`.
-        partitions: how many there are.
-        records: the request, and the record that has taken it back if one has.
-        seals: that the others are numbers of.
-        covering: numbers of the seal before the first one that covers the request, and of that one, with its slices
-            before it; of a request that is not covered yet, that of the last seal.
-        fired: offsets of what fired by those but the first.
+        partition: partition of `timer-request`.
+        partitions: number of partitions.
+        records: the request, then its copies and the record that withdrew it, if there are any.
+        seals: all seals; the other arguments and the records refer to them by number.
+        covering: numbers of the complete seal before the first one that covers the request, of that one's slices, and
+            of that one, in this order; for a request that no seal covers yet, the number of the last seal.
+        fired: offsets of the requests that fired with these seals, the first seal excepted.
     """
     return {
         "proof": _VERSION,
@@ -149,14 +150,14 @@ def document_of(
 
 def verified(document: Mapping[str, Any], published: Mapping[tuple[int, str], Day] | None = None) -> Verdict:
     """
-    Return what a proof shows.
+    Return the result of a proof.
 
     Args:
-        document: as `document_of` has made it.
-        published: by partition and day; None trusts the seals in the proof.
+        document: document from `document_of`.
+        published: published days by partition and day; None trusts the seals in the proof.
 
     Raises:
-        ProofError: it shows nothing; says why.
+        ProofError: the proof shows nothing; the text says why.
     """
     try:
         proof = _Proof(document)
@@ -164,7 +165,7 @@ def verified(document: Mapping[str, Any], published: Mapping[tuple[int, str], Da
             proof.check_published(published)
         return proof.verdict(is_published=published is not None)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, struct.error, zlib.error) as error:
-        # Numbers that are too large for what they name are met late.
+        # Numbers that are out of range only fail when they are used.
         raise ProofError(f"this is no proof of version {_VERSION}: {error!r}") from error
 
 
@@ -196,7 +197,7 @@ class _Proof:
         return int(number)
 
     def check_published(self, published: Mapping[tuple[int, str], Day]) -> None:
-        """Check that each seal is one of those whose root was published."""
+        """Check that each seal belongs to a published root."""
         for link in self._links:
             day = published.get((self._number, link.day))
             if day is None:
@@ -219,7 +220,7 @@ class _Proof:
         if is_left and request.offset >= last.horizon_from and not copies:
             lines.append("It was left to the lake, and no copy of it is shown: it had not come back.")
             return Verdict("parked", lines, is_published)
-        # What was left to the lake fires when its copy has been read.
+        # A request that was left to the lake fires when its copy has been read.
         at = copies[0].offset if copies else request.offset
         if len(covering) == 1:
             if due_ms < end_ms_of(last) and at < last.fence:
@@ -239,7 +240,7 @@ class _Proof:
         return Verdict("taken back", lines, is_published)
 
     def _shown(self, record: ProvenRecord) -> str:
-        """Check that *record* lies where the proof says, and say so."""
+        """Check that *record* lies at the place in the proof, and return a sentence that says so."""
         by, after = self._seals[self._index(record.by)], None
         read = ReadSums.of(by)
         if read is None:
@@ -263,7 +264,7 @@ class _Proof:
     def _sorted(
         self, request: ProvenRecord, more: Sequence[ProvenRecord]
     ) -> tuple[Sequence[ProvenRecord], Sequence[ProvenRecord]]:
-        """Return which of the other records are copies of *request*, and which are not."""
+        """Return the other records in two lists: copies of *request*, and the rest."""
         copies = []
         for each in more:
             _, future = judged(each, self._number, self._partitions)
@@ -272,7 +273,9 @@ class _Proof:
         return copies, [each for each in more if each not in copies]
 
     def _check_covering(self, at: int, due_ms: int, covering: Sequence[Sealed]) -> None:
-        """Check that *covering* ends with the first seal to cover what lies at offset *at*, and what fired by it."""
+        """
+        Check that *covering* ends with the first seal that covers offset *at*, and check the requests that it fired.
+        """
         before, *scan = covering
         links = [self._links[each] for each in self._covering]
         for earlier, later in zip(links, scan, strict=False):
@@ -332,7 +335,7 @@ def _bytes_in(text: str | None) -> bytes | None:
 
 
 def _numbers_text(numbers: Sequence[int]) -> str:
-    """Return *numbers* as text: packed in 8 bytes each, the lowest first, and compressed."""
+    """Return *numbers* as text: packed in 8 bytes each, lowest byte first, and compressed."""
     return base64.b64encode(zlib.compress(struct.pack(f"<{len(numbers)}Q", *numbers))).decode()
 
 

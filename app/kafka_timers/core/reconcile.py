@@ -1,7 +1,8 @@
 """
-Brings what a store has kept in line with the seals, which others may have written since.
+Brings an old store in line with the seals, which other owners may have written since.
 
-Pure. Every row must come to have the key that reading the log again would give it now, or go, if its request is done.
+Pure. Afterwards every row has the key that it would get if the log were read again now. Rows whose request is done are
+gone.
 """
 
 from bisect import bisect
@@ -17,14 +18,14 @@ from kafka_timers.core.wire import ID_MEMORY_MS
 
 
 def unreconciled(partition: Partition, local: Head) -> bytes:
-    """Return the key from which on the rows of a *local* store are certain to have the key that they must have."""
+    """Return the key from which on the rows of a *local* store already have the right key."""
     ends_ms = [partition.sealed_ms, local.sealed_ms]
     ends_ms += [scan.end_ms for scan in (partition.scan, local.scan) if scan]
     return first_key(max(ends_ms) + 1)
 
 
 def key_by_now(partition: Partition, key: bytes) -> bytes | None:
-    """Return the key that the row under *key* must have by now, or None when its request is done."""
+    """Return the key that the row under *key* must have now, or None if its request is done."""
     return partition.place(*parts_of(key), copied_in(key))
 
 
@@ -32,14 +33,14 @@ def reconcile(
     partition: Partition, rows: Iterable[Row], marks: Mapping[bytes, Mark], lookup: Lookup, *, has_ids: bool
 ) -> Changes:
     """
-    Return what has to change in a store that `Partition.acquire` found worth keeping.
+    Return the changes for a store that `Partition.acquire` found worth keeping.
 
     Args:
-        partition: acquired, its backlog as the store tells it.
-        rows: those of the store below `unreconciled`, keys ascending.
-        marks: of those rows.
-        lookup: tells what the store knows of timer ids.
-        has_ids: whether it knows any.
+        partition: acquired, with the backlog of the store.
+        rows: rows of the store below `unreconciled`, keys ascending.
+        marks: marks of those rows.
+        lookup: returns the store's versions of timer ids.
+        has_ids: whether the store knows any timer id.
     """
     removed: list[bytes] = []
     moved: list[Row] = []
@@ -60,9 +61,9 @@ def reconcile(
                 done.append(was)
             else:
                 moved.append((new, value))
-    # A slice tells by its last key alone what is done, so nothing may come to lie within a batch:
+    # The last key of a slice alone tells which requests are done, so no row may come to lie within a batch:
     #  1. A batch of offsets 6 and 9 for 14 lies under 9; offset 7 for 13 comes late, and lies under 14, 7 now
-    #  2. a slice ends with offset 7: whoever takes over believes offset 6 done
+    #  2. a slice ends with offset 7: the next owner believes offset 6 done
     # Held by test_what_comes_late_does_not_lie_within_a_batch.
     news = sorted(key for key, _ in moved)
     for first, (key, row) in kept_batches:
@@ -91,7 +92,7 @@ def _reconcile_marks(partition: Partition, marks: Mapping[bytes, Mark], lookup: 
             done.setdefault(mark.timer_id, set()).add(parts_of(key)[1])
         else:
             changes.marks[by_now] = mark
-    # It was cancelled here, and done by another owner, who may have fired it before the cancel could be read.
+    # It was cancelled here, but another owner has done it, and may have fired it before it could read the cancel.
     for timer_id, version in zip(done, lookup(list(done)), strict=True) if done else ():
         if version and version.cancelled and version.offset in done[timer_id]:
             changes.versions[timer_id] = partition.unsure(version)

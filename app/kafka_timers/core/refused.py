@@ -1,7 +1,7 @@
 """
-Why a request is refused, and how one is kept until it leaves for `timer-rejected`: the reason and the whole record.
+Why a request is refused, and the row in which it waits for `timer-rejected`: the reason and the whole record.
 
-What is to be sent on to another partition is kept alike.
+A record that waits to be sent on to another partition is kept in the same way.
 """
 
 import struct
@@ -13,7 +13,7 @@ _LENGTHS = struct.Struct(">ii")
 
 
 class Reason(StrEnum):
-    """Why a request is refused; the value of the header `timer-rejected-reason`."""
+    """The reasons for refusals; each is a value of the header `timer-rejected-reason`."""
 
     KEY_MISSING = "key-missing"
     KEY_NOT_A_SECOND = "key-not-a-second"
@@ -47,9 +47,9 @@ def pack_refused(reason: Reason, record: Record) -> bytes:
 
 
 def pack_forwarded(number: int, record: Record) -> bytes:
-    """Return the row of a record of partition *number* that is to be sent on, with where it comes from."""
+    """Return the row of a record of partition *number* that waits to be sent on, with its origin."""
     first = Forwarded(fromPartition=number, fromOffset=record.offset, appendedMs=max(record.timestamp, 0))
-    # A message may be written in parts.
+    # Protobuf merges messages that are written one behind the other.
     return _packed("", record.key, (record.value or b"") + Future(forwarded=first).SerializeToString())
 
 
@@ -59,7 +59,7 @@ def _packed(why: str, key: bytes | None, value: bytes | None) -> bytes:
 
 
 def unpack_refused(row: bytes) -> tuple[Reason | None, bytes | None, bytes | None]:
-    """Return reason, key and value of a refused record; the reason is None of one that is to be sent on."""
+    """Return reason, key and value of a refused record. The reason is None for a record that is to be sent on."""
     reason_bytes, key_bytes = _LENGTHS.unpack_from(row)
     key_at = _LENGTHS.size + reason_bytes
     value_at = key_at + max(key_bytes, 0)

@@ -1,8 +1,8 @@
 """
-What a record on `timer-rejected` tells of a refused request, and how it is asked for once more.
+The description of a refused request on `timer-rejected`, and a new request in its place.
 
-A request that a door has made lies there as the record that it was made of, so that whoever wrote that knows it again.
-What is told of it names the request, which is read from `timer-request` where it is to be sent again.
+A request that a door has made lies there as the original record, so that its writer recognises it. The headers name the
+request, which must be read from `timer-request` to send it again.
 
 Pure.
 """
@@ -44,7 +44,7 @@ _CONTENTS = (
 
 
 class _Written(NamedTuple):
-    """A record of another system: what is told of its refusal, key, value and headers."""
+    """A record of another system: the headers about its refusal, and its key, value and headers."""
 
     told: list[tuple[str, bytes | None]]
     key: bytes | None
@@ -54,15 +54,15 @@ class _Written(NamedTuple):
 
 def as_written(reason: str, request: str, key: bytes | None, value: bytes | None) -> _Written | None:
     """
-    Return what is rejected for a refused request that a door has made; None if none has.
+    Return the record to reject for a refused request that a door has made; None if no door has made it.
 
-    Value and headers are those of the callback, which every door but countdown takes from its record as they are.
+    Value and headers are those of the callback. Every door but countdown takes these from its record unchanged.
 
     Args:
-        reason: for which it is refused.
+        reason: reason of the refusal.
         request: partition:offset on `timer-request`.
-        key: of the request there.
-        value: of the request there.
+        key: key of the request there.
+        value: value of the request there.
     """
     if not value or SOURCE_TAG not in value:
         return None
@@ -83,7 +83,7 @@ def as_written(reason: str, request: str, key: bytes | None, value: bytes | None
 
 
 class _Record(Protocol):
-    """What is used of a record that was read from `timer-rejected`."""
+    """The parts that are used of a record from `timer-rejected`."""
 
     partition: int
     offset: int
@@ -94,7 +94,7 @@ class _Record(Protocol):
 
 
 class Again(NamedTuple):
-    """A request that asks once more for what was refused: under a timer id, and on the condition IF_ABSENT."""
+    """A new request in place of a refused one, with a timer id and the condition IF_ABSENT."""
 
     due_ms: int
     future: Future
@@ -103,13 +103,13 @@ class Again(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Made:
     """
-    The request that a door made of a record, and whose callback failed.
+    A request that a door made of a record, and whose callback failed.
 
     Attributes:
         request: partition:offset on `timer-request`.
         due_ms: UNIX millisecond; None if it has none.
-        topic: of the callback.
-        timer_id: empty if it has none.
+        topic: topic of the callback.
+        timer_id: timer id; empty if it has none.
     """
 
     request: str
@@ -126,16 +126,16 @@ class Rejected:
     Attributes:
         place: partition:offset on `timer-rejected`.
         at_ms: UNIX milliseconds at which it was put there.
-        reason: why; see docs/wire.md, and docs/migrate.md for what came through a door.
-        words: what the broker has said; empty if nothing.
-        door: through which it came; empty for a request on `timer-request`.
-        topic: that it was read from.
-        request: partition:offset there.
-        cut: how many bytes of key and value were left out.
-        key: of the record.
-        value: of the record.
-        future: what it asks for; None where its value is no Future.
-        made: what the door made of it, if that failed; None otherwise.
+        reason: why it was refused; see docs/wire.md, and docs/migrate.md for records that came through a door.
+        words: the broker's own message; empty if there is none.
+        door: name of the door that it came through; empty for a request on `timer-request`.
+        topic: topic that it was read from.
+        request: partition:offset on that topic.
+        cut: number of bytes of key and value that were left out.
+        key: key of the record.
+        value: value of the record.
+        future: the Future; None if the value is no Future.
+        made: the request that the door made of it, if that request failed; else None.
     """
 
     place: str
@@ -153,7 +153,7 @@ class Rejected:
 
     @classmethod
     def of(cls, record: _Record) -> "Rejected":
-        """Return what *record* tells."""
+        """Return the refused request that *record* describes."""
         told = rejection_in(record.headers)
         texts = {name: content.decode(errors="replace") for name, content in told.items()}
         future = made = None
@@ -179,7 +179,7 @@ class Rejected:
 
     @property
     def second(self) -> int | None:
-        """The UNIX second that it asks for; None where its key names none, or a door has refused it."""
+        """The UNIX second of its key; None if the key names none, or a door has refused it."""
         if self.door:
             due_ms = self.due_ms
             return None if due_ms is None else due_ms // 1000
@@ -188,7 +188,7 @@ class Rejected:
 
     @property
     def due_ms(self) -> int | None:
-        """The UNIX millisecond that it asks for; None where its key names no second, or its value is no Future."""
+        """The UNIX millisecond of its timer; None if its key names no second, or its value is no Future."""
         if self.door:
             return self.made.due_ms if self.made else None
         second, future = self.second, self.future
@@ -196,32 +196,32 @@ class Rejected:
 
     @property
     def callback_topic(self) -> str:
-        """The topic of the callback that it asks for; empty where that cannot be told."""
+        """The topic of its callback; empty if it is not known."""
         if self.made:
             return self.made.topic
         return Shown.of(self.future).topic if self.future else ""
 
     @property
     def timer_id(self) -> str:
-        """The timer id that it has; empty without one, and where that cannot be told."""
+        """The timer id; empty if it has none, or if it is not known."""
         if self.made:
             return self.made.timer_id
         return self.future.timerId if self.future else ""
 
     def with_request(self, value: bytes) -> "Rejected":
         """
-        Return it with what the request asks for that a door made of it.
+        Return it with the Future of the request that a door made of it.
 
         Args:
-            value: of that request.
+            value: value of that request.
 
         Raises:
-            WireError: it is no Future.
+            WireError: *value* is no Future.
         """
         return replace(self, future=future_from(value))
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON: what it asks for, and key and value of the record where that cannot be told."""
+        """Return it as JSON: the fields of its Future or, without one or for a door, key and value of the record."""
         told: dict[str, Any] = {
             "place": self.place,
             "at_ms": self.at_ms,
@@ -254,25 +254,25 @@ class Rejected:
 
     def again(self, requests: str, partitions: int, now_ms: int, due_ms: int | None = None) -> Again:
         """
-        Return the request that asks for it once more.
+        Return a new request in its place.
 
-        It stands once: a request without a timer id gets one that is made of its place. One that has an id stands
-        unless a later one is known under it.
+        The new request stands only once. A request without a timer id gets one from its place. One that has an id
+        stands unless the service knows a later one with it.
 
         Args:
             requests: name of `timer-request`.
-            partitions: how many of it are served.
-            now_ms: UNIX millisecond; what was due before is asked for at this one.
-            due_ms: UNIX millisecond to ask for instead of its own.
+            partitions: number of its partitions that are served.
+            now_ms: UNIX millisecond at which an overdue request is to fire.
+            due_ms: UNIX millisecond to use instead of its own.
 
         Raises:
-            RequestError: it cannot be; the text says why.
+            RequestError: it cannot be sent again; the text says why.
         """
         if why := self._why_not(requests, due_ms):
             raise RequestError(f"{self.place} cannot be sent again: {why}")
         future = Future()
         future.CopyFrom(self.future or Future())
-        # A copy is made by the lake alone; what was to come back from there is asked for by its name.
+        # Only the lake makes copies; a refused copy is asked for again as an ordinary request.
         future.ClearField("copy")
         future.ClearField("forwarded")
         future.ClearField("ifRequest")
@@ -281,7 +281,7 @@ class Rejected:
         if not future.timerId:
             future.timerId = f"rejected-{self.place}"
         elif request.partition(":")[0] == str(partition_of(future.timerId, partitions)):
-            # It is known by its id for an hour itself, if it was refused in its second.
+            # If it was refused in its second, the service knows the request itself by its id for an hour.
             future.ifRequest = request
         return Again(due_ms or max(self.due_ms or 0, now_ms), future)
 

@@ -1,5 +1,5 @@
 """
-Find the partition of a timer id or a key, with the hash that every Kafka client's default partitioner uses.
+Find the partition of a timer id or a key, with the hash of every Kafka client's default partitioner.
 
 The compiled murmurhash2 comes with the extras of the worker and the lake. A client may go without it; aiokafka's hash
 in pure Python then gives the same numbers, and takes twenty times as long.
@@ -23,7 +23,7 @@ POSITIVE = 0x7FFF_FFFF
 
 
 def hash_of(name: bytes) -> int:
-    """Return what Kafka's default partitioner takes modulo the number of partitions."""
+    """Return the number that Kafka's default partitioner takes modulo the number of partitions."""
     return int(murmurhash2(name, SEED)) & POSITIVE
 
 
@@ -33,6 +33,6 @@ def partition_of(name: str | bytes, partitions: int) -> int:
 
     Args:
         name: a timer id or a callback key, as text or as its UTF-8 bytes.
-        partitions: how many the topic has.
+        partitions: number of partitions of the topic.
     """
     return hash_of(name.encode() if isinstance(name, str) else name) % partitions

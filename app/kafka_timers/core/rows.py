@@ -1,9 +1,8 @@
 """
-Requests that were read in one go and are due at one moment, kept as one row: a batch.
+Batches: requests that were read together and are due at one moment, kept as one row.
 
-Callers mostly ask for the same delay, so what lies together on the log is due together. One row for a whole batch
-spares the store, and lets the protobuf runtime parse all of its requests in one call, many times faster than one by
-one.
+Callers mostly ask for the same delay, so requests that lie together on the log are due together. One row for a batch
+spares the store. It also lets the protobuf runtime parse all requests in one call, many times faster than one by one.
 """
 
 import struct
@@ -20,7 +19,7 @@ _REQUESTS, _OFFSETS, _PLAIN, _NAMED = b"\x0a", b"\x12", b"\x18\x01", b"\x20\x01"
 
 
 def futures_in(requests: bytes) -> Sequence[Future] | None:
-    """Return the Futures that were `framed`, None when one of them is none."""
+    """Return the Futures of *requests*, which `framed` has made; None if one of them is no Future."""
     try:
         return Futures.FromString(requests).requests
     except DecodeError:
@@ -28,7 +27,7 @@ def futures_in(requests: bytes) -> Sequence[Future] | None:
 
 
 def extras_in(values: Iterable[bytes]) -> Extras:
-    """Return what any Future in *values* has beside topic, key and value."""
+    """Return the fields beside topic, key and value that any Future in *values* has."""
     return Extras.FromString(b"".join(values))
 
 
@@ -37,22 +36,22 @@ def pack(requests: bytes, offsets: Sequence[int], *, plain: bool = False, named:
     Return the value of a batch.
 
     Args:
-        requests: `framed`.
-        offsets: theirs, ascending.
-        plain: none of them has more than topic, key and value.
-        named: some of them have a timer id.
+        requests: the requests, as `framed` returns them.
+        offsets: their offsets, ascending.
+        plain: whether none of them has more than topic, key and value.
+        named: whether some of them have a timer id.
     """
     end = _OFFSETS + _varint(8 * len(offsets)) + struct.pack(f"<{len(offsets)}Q", *offsets)
     return requests + end + (_PLAIN if plain else b"") + (_NAMED if named else b"")
 
 
 def unpack(row: bytes) -> Run:
-    """Return what `pack` was given."""
+    """Return the arguments of `pack` from its *row*."""
     return Run.FromString(row)
 
 
 def may_be_named(key: bytes, row: bytes) -> bool:
-    """Tell whether a request that lies under *key* has a timer id; True where that cannot be told."""
+    """Tell whether a request under *key* has a timer id; True if that is not known."""
     if is_batch(key):
         return row.endswith(_NAMED)
     if parts_of(key)[0] == REFUSED_MS:
@@ -79,13 +78,13 @@ def raw_requests(row: bytes) -> Sequence[bytes]:
 
 
 def ids_in(row: bytes) -> Iterable[tuple[bytes, int]]:
-    """Return the timer ids of which a row tells that was packed like a batch, with their offsets."""
+    """Return the timer ids in a row that was packed like a batch, with their offsets."""
     past = RawRun.FromString(row)
     return zip(past.requests, past.offsets, strict=True)
 
 
 def singles(key: bytes, row: bytes) -> list[Row]:
-    """Return what lies under *key* as a row for each request."""
+    """Return the requests under *key*, as a row for each."""
     if not is_batch(key):
         return [(key, row)]
     due_ms, batch = parts_of(key)[0], RawRun.FromString(row)
@@ -94,7 +93,7 @@ def singles(key: bytes, row: bytes) -> list[Row]:
 
 def holds_any(key: bytes, row: bytes, offsets: Container[int]) -> bool:
     """
-    Tell whether any of *offsets* is that of a request that lies under *key*.
+    Tell whether a request under *key* has one of *offsets*.
 
     A batch keeps its key when its last request is withdrawn, so the key alone does not tell.
     """
@@ -109,12 +108,12 @@ def without(rows: Iterable[Row], withdrawn: Iterator[bytes]) -> Iterator[Row]:
 
     Args:
         rows: keys ascending.
-        withdrawn: keys that those requests have, or would have if they were not in a batch; ascending.
+        withdrawn: keys of those requests, or the keys that they would have outside of a batch; ascending.
     """
     next_key = next(withdrawn, None)
     for key, row in rows:
-        # Of two batches at one moment the later one has the higher offsets, so what lies below its key and has not been
-        # met yet is its own.
+        # Of two batches at one moment the later one has the higher offsets, so a withdrawn key below its key that has
+        # not been met yet is its own.
         gone = []
         while next_key is not None and next_key <= key:
             gone.append(next_key)
@@ -133,7 +132,7 @@ def without(rows: Iterable[Row], withdrawn: Iterator[bytes]) -> Iterator[Row]:
 
 
 def framed(values: Sequence[bytes]) -> bytes:
-    """Return *values*, a serialised Future each, as the parser of many takes them."""
+    """Return *values*, a serialised Future each, framed for the parser of many Futures."""
     parts = [b""] * (2 * len(values))
     parts[::2] = map(_FRAMES.__getitem__, map(len, values))
     parts[1::2] = values
@@ -141,7 +140,7 @@ def framed(values: Sequence[bytes]) -> bytes:
 
 
 class _Frames(dict[int, bytes]):
-    """What stands before a request of each size."""
+    """The bytes before a request of each size."""
 
     def __missing__(self, size: int) -> bytes:
         frame = _REQUESTS + _varint(size)

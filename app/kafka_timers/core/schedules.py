@@ -1,5 +1,5 @@
 """
-Schedules: the times of their runs, and the request that each run is.
+Schedules: the times of their runs, and the request for each run.
 
 Pure. All instants are UNIX milliseconds.
 """
@@ -84,7 +84,7 @@ class Timetable:
     The runs of a schedule.
 
     Attributes:
-        window_ms: how long ago a run may have been missed and still be made up for.
+        window_ms: age in milliseconds up to which a missed run is made up for.
     """
 
     def __init__(self, schedule: Schedule, times: _Times) -> None:
@@ -99,7 +99,7 @@ class Timetable:
         return None if found is None or found >= self._until_ms else found
 
     def last_between(self, after_ms: int, to_ms: int) -> int | None:
-        """Return the last run later than *after_ms* and at *to_ms* or before; None if there is none."""
+        """Return the last run later than *after_ms*, at *to_ms* or before; None if there is none."""
         span_ms = 60_000
         while True:
             since_ms = max(after_ms, to_ms - span_ms)
@@ -108,7 +108,7 @@ class Timetable:
                 last, run_ms = run_ms, self.next_after(run_ms)
             if last is not None or since_ms == after_ms:
                 return last
-            # So what is looked through is never much more than what lies between two runs.
+            # Widen the span step by step, so that the search covers little more than the time between two runs.
             span_ms *= 8
 
 
@@ -132,10 +132,10 @@ class _Instants:
 
 def schedule_from(value: bytes) -> Schedule:
     """
-    Return the schedule that a record on `timer-schedule` holds.
+    Return the schedule in the *value* of a record on `timer-schedule`.
 
     Raises:
-        ScheduleError: *value* is none.
+        ScheduleError: *value* is not a schedule.
     """
     try:
         return Schedule.FromString(value)
@@ -148,7 +148,7 @@ def timetable_of(schedule: Schedule) -> Timetable:
     Return the times of *schedule*.
 
     Raises:
-        ScheduleError: it asks for what no schedule can have; the text says which field, and what to give.
+        ScheduleError: it asks for something impossible; the text names the field and how to correct it.
     """
     _check(schedule)
     kind = schedule.WhichOneof("when")
@@ -199,14 +199,14 @@ def _check(schedule: Schedule) -> None:
             raise ScheduleError(f"{header.key} is set by the service: use another name", field="callback.headers")
 
 
-# Many schedules share theirs, and each has read its expression.
+# Many schedules have the same expression, and parsing one is slow.
 @lru_cache(maxsize=1_000)
 def _cron(expression: str, zone: str, gap: int, overlap: int) -> CronTimes:
     return CronTimes(expression, zone_of(zone), _GAPS[gap], _OVERLAPS[overlap])
 
 
 def instant_text(run_ms: int) -> str:
-    """Return *run_ms* as ISO 8601 in UTC, with milliseconds where it has some."""
+    """Return *run_ms* as ISO 8601 in UTC, with milliseconds if they are not 0."""
     told = datetime.fromtimestamp(run_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{told}.{run_ms % 1000:03}Z" if run_ms % 1000 else f"{told}Z"
 
@@ -217,7 +217,7 @@ def run_id(schedule_id: str, run_ms: int) -> str:
 
 
 def due_ms(schedule_id: bytes, schedule: Schedule, run_ms: int) -> int:
-    """Return when the run at *run_ms* is due; its jitter is the same each time that it is asked for."""
+    """Return the moment at which the run at *run_ms* is due. Its jitter is the same on every request."""
     if not schedule.jitter_ms:
         return run_ms
     return run_ms + xxhash.xxh64_intdigest(b"%s@%d" % (schedule_id, run_ms)) % (schedule.jitter_ms + 1)
@@ -225,13 +225,13 @@ def due_ms(schedule_id: bytes, schedule: Schedule, run_ms: int) -> int:
 
 def future_of_run(schedule_id: str, schedule: Schedule, run_ms: int, number: int | None) -> Future:
     """
-    Return the message that asks for the run at *run_ms*; its time is not set yet.
+    Return the message that requests the run at *run_ms*. Its time is not set yet.
 
     Args:
-        schedule_id: the schedule's.
-        schedule: which has the callback.
+        schedule_id: id of the schedule.
+        schedule: the schedule with the callback.
         run_ms: see `run_id`.
-        number: of the run, counted from 1; None for one that is asked for by hand.
+        number: number of the run, counted from 1; None for a run that is requested by hand.
     """
     future = Future(timerId=run_id(schedule_id, run_ms))
     headers = {SCHEDULE_HEADER: schedule_id, SCHEDULE_INSTANT_HEADER: instant_text(run_ms)}
@@ -248,7 +248,7 @@ def next_runs(schedule: Schedule, after_ms: int, count: int) -> list[int]:
     Return the first *count* runs of *schedule* later than *after_ms*, or all if there are fewer.
 
     Raises:
-        ScheduleError: it is none, or has no run at all.
+        ScheduleError: *schedule* is not valid or, checked if *after_ms* is 0, has no run at all.
     """
     timetable, found = timetable_of(schedule), list[int]()
     run_ms = timetable.next_after(after_ms)
@@ -262,7 +262,7 @@ def next_runs(schedule: Schedule, after_ms: int, count: int) -> list[int]:
 
 def zone_in(schedule: Schedule) -> ZoneInfo:
     """
-    Return the time zone in which *schedule* is read; UTC if it has no cron expression.
+    Return the time zone of *schedule*; UTC if it has no cron expression.
 
     Raises:
         ScheduleError: there is no such zone.
@@ -271,7 +271,7 @@ def zone_in(schedule: Schedule) -> ZoneInfo:
 
 
 def times_text(schedule: Schedule) -> str:
-    """Return when *schedule* runs, in words."""
+    """Return the times of *schedule* in words."""
     match schedule.WhichOneof("when"):
         case "cron":
             return f"{schedule.cron.expression} in {schedule.cron.zone or 'UTC'}"

@@ -1,17 +1,17 @@
 """
-Sums over records, which Python and Spark compute alike: so a seal tells what was read, and what has fired.
+Sums over records that Python and Spark compute alike, so that a seal can show which records were read and have fired.
 
-Pure. Each record counts by its XXH64, and a sum is that of all of them, modulo 2^64: whatever their order, and however
-they are divided. A hash goes over parts, each with the hash of the parts before it as its seed and the first one with
-42, which is what Spark's `xxhash64` does with its arguments. Numbers are 8 bytes, the lowest first:
+Pure. Each record counts by its XXH64, and a sum adds all of these, modulo 2^64, in any order and any division. A hash
+goes over parts, each with the hash of the parts before it as its seed. The first seed is 42. Spark's `xxhash64` does
+the same with its arguments. Numbers are 8 bytes, the lowest byte first:
 
-    what has fired   partition, offset
-    what was read    partition, offset, append time in milliseconds, key, value, and of each header name, value and
-                     0, or 1 (both of 4 bytes) where it has none
+    fired requests   partition, offset
+    read records     partition, offset, append time in milliseconds, key, value, and of each header name, value and
+                     0, or 1 (both of 4 bytes) if it has none
 
-To the partition of what was read 2^32 is added where there is no key, and 2^33 where there is no value; what is not
-there is passed over, and of a header an empty value stands for it. The name of a header that is not UTF-8, or has the
-character U+FFFD, counts as empty: others than Python read such a name otherwise.
+For read records, 2^32 is added to the partition if there is no key, and 2^33 if there is no value. Missing parts are
+skipped, but a missing header value counts as empty. A header name that is not UTF-8, or has the character U+FFFD,
+counts as empty, since other languages read such a name differently.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -28,7 +28,7 @@ from kafka_timers.core.wire import ReadRecord, Sealed
 
 __all__ = ["SEED", "VERSION", "ReadSums", "Sum", "fired_digest_of", "hash_of_record", "hash_of_seal", "sum_of"]
 
-# Of the digests, as a seal names it.
+# Version of the digests, as a seal names it.
 VERSION = 1
 SEED = 42
 _NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
@@ -39,7 +39,7 @@ _number = Struct("<q").pack
 
 
 class Sum(NamedTuple):
-    """How many records there are, and their digest."""
+    """A number of records, and their digest."""
 
     records: int = 0
     digest: int = 0
@@ -49,7 +49,7 @@ class Sum(NamedTuple):
         return Sum(self.records + other.records, (self.digest + other.digest) % DIGESTS)
 
     def minus(self, other: "Sum") -> "Sum":
-        """Return the sum of the records that the *other* one, which is a part, has not."""
+        """Return the sum without the records of *other*, which must be a part of it."""
         return Sum(self.records - other.records, (self.digest - other.digest) % DIGESTS)
 
 
@@ -59,13 +59,13 @@ NOTHING = Sum()
 @dataclass(frozen=True, slots=True)
 class ReadSums:
     """
-    The committed records of a partition's log from one offset on and below another one.
+    Sums of the committed records of a partition's log between two offsets.
 
     Attributes:
-        since: the first offset.
-        to: the offset behind the last one.
-        near: those that are held, were refused, or are copies.
-        far: those that are left to the lake.
+        since: first offset.
+        to: offset behind the last one.
+        near: records that are held, were refused, or are copies.
+        far: records that are left to the lake.
         cancels: see `Sealed`.
     """
 
@@ -77,14 +77,14 @@ class ReadSums:
 
     @classmethod
     def of(cls, seal: Sealed) -> "ReadSums | None":
-        """Return what *seal* tells; None where that is nothing, or is told by digests of another version."""
+        """Return the sums in *seal*; None if it has none, or has digests of another version."""
         if seal.digests != VERSION or not seal.HasField("read_from"):
             return None
         told = (Sum(each.count, each.digest) for each in (seal.near, seal.far, seal.cancels))
         return cls(seal.read_from, seal.fence, *told)
 
     def tell(self, seal: Sealed) -> None:
-        """Have *seal* tell this, whose fence is where it ends."""
+        """Write these sums into *seal*, whose fence must be their end."""
         seal.read_from = self.since
         for field, own in ((seal.near, self.near), (seal.far, self.far), (seal.cancels, self.cancels)):
             field.count, field.digest = own
@@ -93,13 +93,13 @@ class ReadSums:
         self, number: int, records: Sequence[ReadRecord], to: int, far: Collection[int], cancels: Collection[int]
     ) -> "ReadSums":
         """
-        Return this and *records*, those of them that it does not have.
+        Return these sums with those *records* added that they do not include yet.
 
         Args:
-            number: of the partition.
-            records: all committed ones up to the offset *to*, from a lower one than this ends at.
+            number: number of the partition.
+            records: all committed records up to the offset *to*, beginning at or below the end of these sums.
             to: see *records*.
-            far: offsets of those that are left to the lake.
+            far: offsets of records that are left to the lake.
             cancels: offsets of the cancels.
         """
         if to <= self.to:
@@ -116,7 +116,7 @@ class ReadSums:
 
 
 def fired_digest_of(number: int, offsets: Iterable[int]) -> int:
-    """Return the digest of what has fired: requests of partition *number* at *offsets*."""
+    """Return the digest of fired requests of partition *number* at *offsets*."""
     return sum(map(xxh64_intdigest, map(_number, offsets), repeat(_seed_of(number)))) % DIGESTS
 
 
@@ -128,14 +128,14 @@ def sum_of(number: int, records: Sequence[ReadRecord]) -> Sum:
     values = [value for record in records if (value := record.value) is not None]
     if len(keys) + len(values) < 2 * len(records) or any(record.headers for record in records):
         return Sum(len(records), sum([hash_of_record(number, record) for record in records]) % DIGESTS)
-    # All of them run in C: a third of the time that a loop takes.
+    # All of them run in C, in a third of the time of a loop.
     hashes = map(xxh64_intdigest, map(_number, [record.offset for record in records]), repeat(_seed_of(number)))
     hashes = map(xxh64_intdigest, map(_number, [record.timestamp for record in records]), hashes)
     return Sum(len(records), sum(map(xxh64_intdigest, values, map(xxh64_intdigest, keys, hashes))) % DIGESTS)
 
 
 def hash_of_record(number: int, record: ReadRecord) -> int:
-    """Return what a *record* of partition *number* counts by, at least 0 and below `DIGESTS`."""
+    """Return the hash of a *record* of partition *number*, at least 0 and below `DIGESTS`."""
     key, value = record.key, record.value
     lacks = (_NO_KEY if key is None else 0) + (_NO_VALUE if value is None else 0)
     parts = [_number(record.offset), _number(record.timestamp), *(part for part in (key, value) if part is not None)]
@@ -148,7 +148,7 @@ def hash_of_record(number: int, record: ReadRecord) -> int:
 
 
 def hash_of_seal(value: bytes) -> bytes:
-    """Return what the seal behind the one with this *value* tells of it: its SHA-256."""
+    """Return the SHA-256 of a seal's *value*, which the next seal names."""
     return sha256(value).digest()
 
 

@@ -1,4 +1,4 @@
-"""Where an owner starts: what the seals of a partition, and a store that was kept, say of it."""
+"""The start of a new owner, from the seals of a partition and a store that was kept."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -22,10 +22,10 @@ __all__ = ["Start", "start_of"]
 
 class Start(NamedTuple):
     """
-    Where an owner starts.
+    The state with which an owner starts.
 
     Attributes:
-        head: how far the partition has come.
+        head: the progress of the partition.
         keeps_store: whether the local store is worth keeping.
         horizon_from: see `Partition`.
         conditions_from: see `Partition`.
@@ -53,7 +53,9 @@ def start_of(
     log_start: int = 0,
     read_from: int | None = None,
 ) -> Start:
-    """Return where an owner of this horizon and format starts; all else is as `Partition.acquire` tells."""
+    """
+    Return the start of an owner with this horizon and format; the other arguments are those of `Partition.acquire`.
+    """
     seals = list(seals)
     for seal in seals:
         check_format(seal)
@@ -65,7 +67,7 @@ def start_of(
         scan = Scan(end_ms_of(last_slice), last_slice.fence, last_slice.through, ReadSums.of(last_slice))
     restore_from = max((seal.restore_from for seal in (last_slice, complete) if seal), default=0)
     if local is not None and local.position < restore_from:
-        # A store that ends below restore_from holds nothing that is pending: all its rows have fired since.
+        # A store that ends below restore_from holds no pending request: all its rows have fired since.
         local = None
     last = last_slice or complete or Sealed()
     if (
@@ -76,17 +78,17 @@ def start_of(
         local = None
     is_first = format > 1 and not seals and (local is None or local.sealed_ms <= FIRST_MS)
     if is_first:
-        # Nobody has fired anything, so all may be judged from the beginning; a store may have judged otherwise.
+        # Nobody has fired anything, so all may be judged from the beginning. A store may have judged otherwise.
         local = None
     if local is None:
         position = known_from = restore_from if read_from is None else min(restore_from, read_from)
     else:
         position, known_from = local.position, local.known_from
         if local.sealed_ms > sealed_ms:
-            # The seals are gone, this store is not.
+            # The seals are gone, but this store is not.
             sealed_ms, snapshot, scan = local.sealed_ms, local.snapshot, None
     has_callbacks = last.format >= CALLBACKS_FORMAT or (local is not None and local.has_callbacks)
-    # Where the log starts above it, nothing that is left to be known lies below.
+    # If the log starts above the position, nothing that must be known lies below.
     known_from_start = 0 if position <= log_start else known_from
     return Start(
         Head(
@@ -100,7 +102,7 @@ def start_of(
             _read_before(last, local, position),
         ),
         keeps_store=local is not None,
-        # What owners with another horizon have kept is below, and reconciled: the log is read anew from here.
+        # Rows of owners with another horizon lie below and are reconciled. The log is read anew from here.
         horizon_from=last.horizon_from if horizon_s == last.horizon_s else known_from,
         conditions_from=last.conditions_from if is_first or last.HasField("conditions_from") else None,
         millis_from=last.millis_from if (is_first and format > 2) or last.HasField("millis_from") else None,
@@ -113,10 +115,10 @@ def start_of(
 
 def _read_before(last: Sealed, local: Head | None, position: int) -> ReadSums:
     """
-    Return what is known to have been read by whoever reads on from *position*.
+    Return the sums of the records that are known to have been read, for an owner that reads on from *position*.
 
-    That is what the *last* seal tells, up to its fence, or what a *local* store has counted, which may have been read
-    further. Where neither tells what lies below *position*, it is counted from here on.
+    These come from the *last* seal, up to its fence, or from a *local* store, which may have read further. If neither
+    knows the records below *position*, the count begins there.
     """
     sealed, kept = ReadSums.of(last), local.read if local else None
     if kept and (sealed is None or (kept.since == sealed.since and kept.to > sealed.to)):
@@ -126,19 +128,19 @@ def _read_before(last: Sealed, local: Head | None, position: int) -> ReadSums:
 
 def _last_slice(seals: Iterable[Sealed], sealed_ms: int) -> Sealed | None:
     """Return the last slice of the scan that is open behind the complete seal that ends at *sealed_ms*."""
-    # `through` is a key under the complete seal that the slice stands on. Under an older one, as a paused owner adds
-    # with at-least-once, the same key would declare requests as done that are not.
+    # `through` is a key relative to the complete seal before the slice. A paused owner with at-least-once may add a
+    # slice to an older seal. Its key would declare requests as done that are not.
     slices = [seal for seal in seals if not is_complete(seal) and first_ms_of(seal) == sealed_ms]
     return max(slices, key=lambda seal: (*age_of(seal), seal.through), default=None)
 
 
 def _has_read_beyond(scan: Scan | None, local: Head) -> bool:
     """
-    Tell whether a *local* store may have withdrawn what the open *scan*, of which others have sealed a part, fires.
+    Tell whether a *local* store may have withdrawn a request that the open *scan* of other owners fires.
 
     A paused owner reads on:
      1. A pauses at offset 11; B takes over, scans second 19 with snapshot 11, seals its first slice, and dies
-     2. A goes on, and reads offset 11: a cancel of what is due in 19
+     2. A goes on, and reads offset 11: a cancel of a request that is due in 19
      3. A takes over, and goes on with the scan, which knows nothing of offset 11
     Held by test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so.
     """
@@ -150,12 +152,12 @@ def _has_read_beyond(scan: Scan | None, local: Head) -> bool:
 
 def _has_judged_otherwise(last: Sealed, local: Head) -> bool:
     """
-    Tell whether a *local* store may have judged by an earlier format what is judged by a later one, as *last* says.
+    Tell whether a *local* store may have judged records by an earlier format than the *last* seal demands.
 
     A paused owner reads on:
-     1. A pauses, and nothing tells from where on conditions are judged; B takes over, and seals: from offset 3 on
+     1. A pauses, and no seal tells from where on conditions are judged; B takes over, and seals: from offset 3 on
      2. A goes on, and refuses the condition of offset 4
-     3. A takes over with its store; whoever reads the log anew judges offset 4
+     3. A takes over with its store; another worker that reads the log anew judges offset 4
     Held by test_what_a_paused_owner_has_refused_is_judged_once_another_one_judges_conditions.
     """
     told = (last.conditions_from, last.millis_from, last.callbacks_from)
@@ -164,8 +166,8 @@ def _has_judged_otherwise(last: Sealed, local: Head) -> bool:
 
 def _has_passed(judged_from: int, local: Head) -> bool:
     own = local.scan
-    # It knows where it has sealed or met a later seal, or has begun itself the scan from whose snapshot on all are
-    # judged: behind that it has held back what depends on it.
+    # The owner knows the rule if it has sealed or met a later seal. It also knows it if it has begun the scan whose
+    # snapshot the rule starts from: behind that it has held back records that depend on the rule.
     knows = local.snapshot > judged_from or (own is not None and own.snapshot == judged_from)
-    # From 0 on they are judged where nobody had sealed anything, so there was hardly anybody to judge otherwise.
+    # Rules that start at 0 began when nobody had sealed anything, so hardly anybody can have judged otherwise.
     return 0 < judged_from < local.position and not knows

@@ -1,5 +1,5 @@
 """
-Bytes of users in JSON, which has text alone, and milliseconds behind a second.
+Users' bytes as JSON, which holds only text, and the milliseconds of a moment as text.
 
 Pure.
 """
@@ -20,17 +20,17 @@ def json_of(name: str, data: bytes | bytearray | None) -> dict[str, str | None]:
 
 
 def headers_of(headers: Iterable[Any]) -> list[dict[str, str | None]]:
-    """Return *headers* of a request's message, each with its name and its value; null where there is none."""
+    """Return *headers* of a request's message as JSON objects with name and value; a missing value is null."""
     return [{"name": name, **json_of("value", value)} for name, value in pairs_of(headers)]
 
 
 def pairs_of(headers: Iterable[Any]) -> list[tuple[str, bytes | None]]:
-    """Return name and value of each of the *headers* of a request's message; None where there is no value."""
+    """Return name and value of each of the *headers* of a request's message; a missing value is None."""
     return [(each.key, each.value if each.HasField("value") else None) for each in headers]
 
 
 def bytes_in(document: Mapping[str, Any], name: str) -> bytes | None:
-    """Return the bytes of *name*, which `json_of` has told in *document*."""
+    """Return the bytes that `json_of` has put under *name* in *document*."""
     if encoded := document.get(f"{name}_base64"):
         return base64.b64decode(encoded)
     text = document.get(name)
@@ -39,7 +39,7 @@ def bytes_in(document: Mapping[str, Any], name: str) -> bytes | None:
 
 def is_text(data: bytes) -> bool:
     """Tell whether *data* is UTF-8."""
-    # Most is ASCII.
+    # Most text is ASCII.
     if data.isascii():
         return True
     try:
@@ -50,6 +50,6 @@ def is_text(data: bytes) -> bool:
 
 
 def fraction_of(moment_ms: int) -> str:
-    """Return what is written behind the second of *moment_ms*, as .250; nothing where it is a whole one."""
+    """Return the fraction of a second in *moment_ms* as text, such as .250; empty for a whole second."""
     millis = moment_ms % 1000
     return f".{millis:03}" if millis else ""

@@ -1,13 +1,13 @@
 """
-What a record on `timer-request` asks for, or why it is refused.
+Judge records on `timer-request`: the timers that they ask for, or the reasons to refuse them.
 
 Pure. A refused request is kept like any other until the next tick takes it to `timer-rejected`, in the same transaction
-as that second's callbacks: it gets there exactly once, whatever crashes. What has a timer id of another partition is
-kept alike, and sent on to that.
-What only the callback topic can tell is judged in the request's second, with `callbacks`.
+as that second's callbacks. So it gets there exactly once, despite any crash. A record with a timer id of another
+partition is kept in the same way, and sent on to that partition. Checks that need the callback topic are made in the
+request's second, with `callbacks`.
 
-Whatever bytes a record has, something is said of it, so that its neighbours are judged: a record on which this code
-itself fails is refused as unreadable.
+Every record gets a verdict, so that its neighbours can be judged: a record on which this code itself fails is refused
+as unreadable.
 """
 
 from collections import Counter
@@ -38,14 +38,14 @@ from kafka_timers.core.wire import (
     unframed,
 )
 
-# What becomes of a copy of a far request that is not dropped.
+# Dispositions of a copy of a far request that is not dropped.
 IN_TIME, LATE = "in time", "late"
 
 _LARGEST_OFFSET = (1 << 63) - 1
 
 
 def second_of(key: bytes | None) -> int | Reason:
-    """Return the expiry second that a record's key names, or why it names none."""
+    """Return the expiry second of a record's key, or the reason why it has none."""
     return second_in(
         key,
         missing=Reason.KEY_MISSING,
@@ -59,12 +59,12 @@ def second_of(key: bytes | None) -> int | Reason:
 
 def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Future | Reason]:
     """
-    Return due and Future of a request, None and Future of a cancel, or None and why *record* is refused.
+    Return due and Future of a request, None and Future of a cancel, or None and the reason to refuse *record*.
 
     Args:
-        record: of `timer-request`.
-        number: of its partition.
-        partitions: how many there are.
+        record: record of `timer-request`.
+        number: number of its partition.
+        partitions: number of partitions.
     """
     second = second_of(record.key)
     try:
@@ -79,7 +79,7 @@ def judged(record: Record, number: int, partitions: int) -> tuple[int | None, Fu
 def _judged_in(
     number: int, record: Record, second: int | Reason, future: Future, partitions: int
 ) -> tuple[int | None, Future | Reason]:
-    """Judge a *record* as one of partition *number*, where it belongs; its key says *second*, its value *future*."""
+    """Judge a *record* as one of partition *number*, where it belongs; *second* is from its key, *future* its value."""
     if future.HasField("forwarded") and not _may_be_forwarded(future, partitions):
         return None, Reason.FORWARDED_INVALID
     if (future.condition or future.ifRequest) and (reason := _condition_fault(future, number)):
@@ -102,7 +102,7 @@ def _judged_in(
 
 
 def _may_be_forwarded(future: Future, partitions: int) -> bool:
-    """Tell whether what *future* says of where it was written at first can be true."""
+    """Tell whether the first place in *future*, from where it was sent on, can be true."""
     first = future.forwarded
     is_place = 0 <= first.fromPartition < partitions and first.fromOffset >= 0
     return is_place and first.appendedMs >= 0 and bool(future.timerId)
@@ -132,7 +132,7 @@ def _condition_fault(future: Future, number: int) -> Reason | None:
 
 
 def expected_in(future: Future, number: int) -> int | None:
-    """Return the offset that `ifRequest` names in partition *number*; None when it names none."""
+    """Return the offset that `ifRequest` names in partition *number*; None if it names none."""
     partition, _, offset = future.ifRequest.partition(":")
     if partition != str(number) or not (offset.isascii() and offset.isdecimal() and len(offset) <= 19):
         return None
@@ -140,7 +140,7 @@ def expected_in(future: Future, number: int) -> int | None:
 
 
 def timer_record(future: Future, due_ms: int | None, record: Record, number: int, *, far: bool = False) -> TimerRecord:
-    """Return what a *record* that was judged says of its timer id."""
+    """Return the timer record of a *record* that was judged."""
     original = None
     if future.HasField("copy"):
         copy = future.copy
@@ -168,14 +168,14 @@ def timer_record(future: Future, due_ms: int | None, record: Record, number: int
 
 class Screened(NamedTuple):
     """
-    Many Futures that `judged` would accept, whatever their dues.
+    Many Futures that `judged` would accept, with any due.
 
     Attributes:
-        futures: in their order.
-        framed: their bytes, as `rows` keeps many.
-        extras: what any of them has beside topic, key and value.
-        topics: callback topics that the requests among them name.
-        ids: their timer ids in UTF-8; empty when none has one.
+        futures: the Futures in their order.
+        framed: their bytes, in the form in which `rows` keeps many.
+        extras: the fields beside topic, key and value that any of them has.
+        topics: callback topics of the requests among them.
+        ids: their timer ids in UTF-8; empty if none has one.
     """
 
     futures: Sequence[Future]
@@ -187,10 +187,10 @@ class Screened(NamedTuple):
 
 def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened | None:
     """
-    Return what is in *values* when nothing is unusual in them, many times faster than `judged` one by one.
+    Return the Futures in *values* if none of them is unusual, many times faster than `judged` one by one.
 
     Returns:
-        None when one of them might be refused or sent on, is a copy, asks for millis, or has a condition.
+        None if one of them might be refused or sent on, is a copy, asks for millis, or has a condition.
     """
     framed = batches.framed(values)
     futures = batches.futures_in(framed)
@@ -219,7 +219,7 @@ def screened(values: Sequence[bytes], number: int, partitions: int) -> Screened 
 
 
 def dues_of(keys: Iterable[bytes | None]) -> dict[bytes | None, int] | None:
-    """Return the due in UNIX milliseconds that each of *keys* names; None when one of them names none."""
+    """Return the due in UNIX milliseconds of each of *keys*; None if one of them has none."""
     dues: dict[bytes | None, int] = {}
     for key in keys:
         second = second_of(key)
@@ -231,30 +231,30 @@ def dues_of(keys: Iterable[bytes | None]) -> dict[bytes | None, int] | None:
 
 # --- a whole fetch ---------------------------------------------------------------------------------------------------
 
-# Tells of timer ids, and of names of copies, what is known of each.
+# Returns the version of each timer id, and of each name of a copy.
 Lookup = Callable[[Sequence[bytes]], Iterable[Version | None]]
 
 
 @dataclass(slots=True)
 class Accepted:
     """
-    What follows from some records.
+    The result of judging some records.
 
     Attributes:
-        count: of the records that it follows from; nothing can be said yet of the first one behind them.
-        rows: what is kept, a row for each record or each batch of them.
-        offsets: under which all records that are kept count as pending, ascending.
-        refused: how many of them are refused requests, by reason.
+        count: number of records that were judged; the next one cannot be judged yet.
+        rows: rows to keep, one for each record or each batch of them.
+        offsets: offsets under which all kept records count as pending, ascending.
+        refused: number of refused requests, by reason.
         far: offsets of the requests that are left to the lake.
         cancels: offsets of the cancels.
-        copies: how many copies of far requests there were, by disposition: `IN_TIME`, `LATE` or `Dropped`.
-        copies_lead_s: seconds from the append of the copies that are kept to their due, all together.
-        topics: callback topics that the others name.
-        decided: what follows for timer ids, and of copies.
-        faults: records on which this code has failed, and how.
-        has_callbacks: whether any of them has a `callBackRecord`, the framing of a schema registry, or is or was sent
-            on to the partition of its timer id, and was not refused.
-        undecided_at: offset of the first record of which nothing can be said yet, for another reason than its id.
+        copies: number of copies of far requests, by disposition: `IN_TIME`, `LATE` or `Dropped`.
+        copies_lead_s: seconds from append to due, summed over the copies that are kept.
+        topics: callback topics of the other records.
+        decided: decisions about timer ids and copies.
+        faults: records on which this code has failed, and the exceptions.
+        has_callbacks: whether any accepted record has a `callBackRecord`, the framing of a schema registry, or is or
+            was sent on to the partition of its timer id.
+        undecided_at: offset of the first record that cannot be judged yet, for another reason than its id.
     """
 
     count: int
@@ -274,20 +274,20 @@ class Accepted:
 
 def accept(records: Sequence[Record], partition: Partition, partitions: int, lookup: Lookup) -> Accepted:
     """
-    Return what is kept of those of *records* that are not done yet, and what they mean for earlier ones.
+    Judge *records*: return the rows to keep of those that are not done, and the effect on earlier records.
 
-    Only what the record itself shows is judged here, so that whoever reads it again, much later and on an empty disk,
-    comes to the same end. What may change, such as whether its callback topic exists, is judged in its second.
+    This judges only by the record itself, so that a worker that reads it again, much later and on an empty disk, gets
+    the same result. Facts that may change, such as whether its callback topic exists, are checked in its second.
 
     Args:
-        records: of this partition, offsets ascending.
-        partition: decides where each row is kept.
-        partitions: how many there are.
+        records: records of this partition, offsets ascending.
+        partition: decides the key of each row.
+        partitions: number of partitions.
         lookup: knows the records before these.
 
     Raises:
-        KnownFromError: what these records mean depends on earlier ones than have been read.
-        Exception: that *lookup* has raised.
+        KnownFromError: the decisions need earlier records than have been read.
+        Exception: any exception of *lookup*.
     """
     faults: dict[int, Exception] = {}
     while True:
@@ -304,7 +304,7 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
         except KnownFromError:
             raise
         except Exception:
-            # It may pass when it is judged for itself; then its neighbours are to blame, and one of those fails.
+            # A record may pass when judged alone. Then its neighbours are to blame, and one of those fails.
             faults |= _faults_among(kept.named, known, partition)
     out = kept.out
     undecided_at = min([at for at in (out.undecided_at, out.decided.undecided_at) if at is not None], default=None)
@@ -316,8 +316,8 @@ def accept(records: Sequence[Record], partition: Partition, partitions: int, loo
     return out
 
 
-# Of requests that may come to nothing, by the offset of each: its row, the offset under which it counts as pending, and
-# of copies the seconds from append to due.
+# Requests that may be dropped, by offset: the row, the offset under which it counts as pending, and for copies the
+# seconds from append to due.
 _Doubtful = dict[int, tuple[Row, int, int | None]]
 
 
@@ -328,7 +328,7 @@ class _Kept(NamedTuple):
 
 
 def _add_doubtful(out: Accepted, doubtful: _Doubtful) -> None:
-    """Add to *out* what is left of *doubtful* requests once it is decided what they mean."""
+    """Add those of the *doubtful* requests to *out* that the decisions have left."""
     if not doubtful:
         return
     decided = out.decided
@@ -344,7 +344,7 @@ def _add_doubtful(out: Accepted, doubtful: _Doubtful) -> None:
 def _faults_among(
     named: Iterable[TimerRecord], known: Mapping[bytes, Version | None], partition: Partition
 ) -> dict[int, Exception]:
-    """Return the first of *named* on which deciding fails, and how."""
+    """Return the first of *named* on which deciding fails, with its exception."""
     now = dict(known)
     for each in named:
         try:
@@ -380,7 +380,7 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
         due_ms, future = _judged_at_home(record, partitions)
     elif not isinstance(future, Reason) and future.condition and partition.refuses_condition(offset):
         future = Reason.CONDITION_UNSUPPORTED
-    # All of these came with the same version.
+    # Support for all of these came with the same version.
     if not isinstance(future, Reason) and (
         is_foreign or is_framed(record.value) or any(map(future.HasField, ("callBackRecord", "forwarded")))
     ):
@@ -419,7 +419,7 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
     else:
         key, counted, lead_s = partition.place(due_ms, offset), offset, None
     if future.timerId or lead_s is not None:
-        # One that is done may be followed by another one of the same original.
+        # A copy that is done may be followed by another copy of the same original.
         kept.named.append(timer_record(future, due_ms, record, number))
     if key is not None:
         out.topics.add(Shown.of(future).topic)
@@ -432,7 +432,7 @@ def _take(record: Record, partition: Partition, partitions: int, kept: _Kept) ->
 
 
 def _judged_at_home(record: Record, partitions: int) -> tuple[int | None, Future | Reason]:
-    """Judge a *record* that lies in a foreign partition as where it is to be sent on to."""
+    """Judge a *record* in a foreign partition by the rules of the partition to which it is to be sent on."""
     future = Future.FromString(unframed(record.value or b""))
     if future.HasField("copy") or future.HasField("forwarded"):
         return None, Reason.ID_IN_FOREIGN_PARTITION
@@ -457,11 +457,11 @@ def _refuse(reason: Reason, record: Record, partition: Partition, out: Accepted)
 
 
 def _usual(records: Sequence[Record], partition: Partition, partitions: int) -> _Kept | None:
-    """Return what `_one_by_one` does when nothing is unusual in *records*, else None: many times faster."""
+    """Return the result of `_one_by_one` if nothing in *records* is unusual, else None: many times faster."""
     try:
         return _at_once(records, partition, partitions)
     except Exception:
-        # One of them is to blame, and `_one_by_one` tells which.
+        # One of them is to blame, and `_one_by_one` finds it.
         return None
 
 
@@ -480,7 +480,7 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
         cancels = {record.offset for record, future in zip(records, futures, strict=True) if future.cancel}
     # Many requests of a fetch are due in the same seconds.
     due = dues_of({record.key for record in requests})
-    # What is due before a moment that was looked at may be done or late.
+    # A request that is due before a scanned moment may be done or late.
     if due is None or min(due.values(), default=partition.scanned_ms) < partition.scanned_ms:
         return None
     far = _far_among(requests, due, partition.horizon_s)
@@ -517,7 +517,7 @@ def _at_once(records: Sequence[Record], partition: Partition, partitions: int) -
 def _by_due(
     requests: Sequence[Record], values: Sequence[bytes], due: Mapping[bytes | None, int], *, plain: bool, named: bool
 ) -> list[Row]:
-    """Return a row for all of *requests* that are due at one moment."""
+    """Return rows for *requests*, one row for all that are due at one moment."""
     parts: dict[int, tuple[list[bytes], list[int]]] = {due_ms: ([], []) for due_ms in due.values()}
     for record, value in zip(requests, values, strict=True):
         part = parts[due[record.key]]
@@ -538,7 +538,7 @@ def _far_among(requests: Sequence[Record], due: Mapping[bytes | None, int], hori
     if not horizon_s or not requests:
         return set()
     times_ms = [record.timestamp for record in requests]
-    # Most are near, and all that lie together were appended together.
+    # Most are near, and records that lie together were appended together.
     if not is_far(max(due.values()) // 1000, min(times_ms) // 1000, horizon_s):
         return set()
     return {each.offset for each in requests if is_far(due[each.key] // 1000, each.timestamp // 1000, horizon_s)}

@@ -1,6 +1,4 @@
-"""
-What is known of a timer id, and what its records may come to; `decisions` has the rules.
-"""
+"""The version of a timer id, and the possible results of its records; `decisions` has the rules."""
 
 import struct
 from collections.abc import Iterable
@@ -16,15 +14,17 @@ _COPIED = struct.Struct(">QQ")
 _ANSWER = struct.Struct(">BBI")
 _OFFSET = struct.Struct(">Q")
 
-# A later version may have left an answer that this one does not know.
+# A later program version may have left an answer with an outcome that this one does not know.
 _OUTCOMES = {number: name for name, number in Reply.Outcome.items()}
 
-# Requests that are read together are due in many seconds, and in few minutes.
+# Requests that are read together are due in many different seconds, but in few different minutes.
 _MINUTE_S = 60
 
 
 class KnownFromError(Exception):
-    """A copy was decided on what lies below `offset`, which the store has not read: it has to be read from there."""
+    """
+    A copy's decision needs the records from `offset` on, but the store has not read them. Read the log from there.
+    """
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"a copy was decided at offset {offset}: the log is read again from there")
@@ -33,17 +33,18 @@ class KnownFromError(Exception):
 
 class Version(NamedTuple):
     """
-    What is known of a timer id: its last request, and what came of that.
+    The last request of a timer id, and its state.
 
     Attributes:
-        due_ms: UNIX milliseconds that it asks for; 0 when a cancel is all that is known.
-        offset: of the request; of a copy that of its original.
+        due_ms: due of the request in UNIX milliseconds; 0 if only a cancel is known.
+        offset: offset of the request; for a copy that of its original.
         cancelled: whether a cancel has withdrawn it.
-        by: offset of the last cancel behind it; kept where there is a horizon, else 0.
+        by: offset of the last cancel behind it; kept if there is a horizon, else 0.
         far: whether it is left to the lake.
-        copied: where its copy lies, if it is one.
-        unsure: it is done, and nobody can tell any more whether a cancel was in time; it counts as cancelled then.
-        waits: of an answer alone: it could have been taken back when that was decided.
+        copied: the copy's own offsets, if it is a copy.
+        unsure: whether it is done, but nobody can tell any more whether a cancel was in time; then it counts as
+            cancelled.
+        waits: only in an answer: whether it could still be withdrawn when that was decided.
     """
 
     due_ms: int
@@ -57,22 +58,22 @@ class Version(NamedTuple):
 
     @property
     def second(self) -> int:
-        """UNIX second that it asks for."""
+        """UNIX second of the due."""
         return self.due_ms // 1000
 
     @property
     def second_ms(self) -> int:
-        """When its second begins: for an hour from then on its id is known."""
+        """UNIX milliseconds of the begin of its second; its id is known for an hour from then on."""
         return self.due_ms - self.due_ms % 1000
 
     @property
     def latest(self) -> int:
-        """Offset of the last record that this follows from."""
+        """Offset of the last record that this state follows from."""
         return self.by or self.offset
 
     @property
     def at(self) -> int:
-        """Offset at which it lies itself."""
+        """Offset of its own record: of the copy, if it is one."""
         return self.copied.at if self.copied else self.offset
 
     @property
@@ -89,7 +90,7 @@ class Version(NamedTuple):
 
     @classmethod
     def unpack(cls, row: bytes) -> "Version":
-        """Return what `pack` was called on."""
+        """Return the version in a *row* from `pack`."""
         second, millis, offset, by, flags = _VERSION.unpack_from(row)
         copied = Copied(*_COPIED.unpack_from(row, _VERSION.size)) if len(row) > _VERSION.size else None
         cancelled, far, unsure, waits = (bool(flags & bit) for bit in (1, 2, 4, 8))
@@ -98,13 +99,13 @@ class Version(NamedTuple):
 
 class Effect(Enum):
     """
-    What a cancel, or a request with the same timer id, means for an earlier request.
+    The effect of a cancel, or of a request with the same timer id, on an earlier request.
 
     Attributes:
-        WITHDRAWS: the earlier one does not fire.
+        WITHDRAWS: the earlier request does not fire.
         TOO_LATE: it fires, or has fired.
-        FORGOTTEN: one or the other: a worker that reads the log again cannot tell, and nobody asks any more.
-        UNDECIDED: whether it fires will be known when the open scan is sealed.
+        FORGOTTEN: one of these two: a worker that reads the log again cannot tell, and nobody asks any more.
+        UNDECIDED: only the seal of the open scan will decide whether it fires.
     """
 
     WITHDRAWS = auto()
@@ -115,12 +116,12 @@ class Effect(Enum):
 
 class Original(NamedTuple):
     """
-    What a copy is a copy of.
+    The original of a copy.
 
     Attributes:
-        offset: of the original.
+        offset: offset of the original.
         appended_s: UNIX second of its append.
-        decided: all below this offset was known when it was decided that the original is to fire.
+        decided: all records below this offset were known when the lake decided to publish the copy.
         decided_s: UNIX second of that decision.
     """
 
@@ -131,12 +132,12 @@ class Original(NamedTuple):
 
     @property
     def name(self) -> bytes:
-        """What stands for it among timer ids, which are UTF-8 and never begin so."""
+        """A name for it among timer ids. It cannot clash, since they are UTF-8 and never begin with this byte."""
         return b"\xff" + _OFFSET.pack(self.offset)
 
 
 def cancel_name(timer_id: bytes) -> bytes:
-    """Return what stands among timer ids, which are UTF-8 and never begin so, for the last cancel of *timer_id*."""
+    """Return a name for the last cancel of *timer_id*. No timer id begins with this byte, since they are UTF-8."""
     return b"\xfe" + timer_id
 
 
@@ -145,17 +146,17 @@ class TimerRecord(NamedTuple):
     A record that has a timer id, or is a copy.
 
     Attributes:
-        timer_id: empty without one.
-        due_ms: None for a cancel.
-        offset: of the record.
+        timer_id: timer id; empty if it has none.
+        due_ms: due in UNIX milliseconds; None for a cancel.
+        offset: offset of the record.
         appended_ms: UNIX milliseconds of its append.
-        reply_topic: empty when no answer is wanted.
+        reply_topic: topic for the answer; empty if no answer is wanted.
         far: whether the request is left to the lake.
-        original: set for a copy.
-        condition: under which it means anything.
-        expected: offset of the request that the condition names: the only one that `IF_PENDING` means, or the one that
-            `IF_ABSENT` does not count once its second has begun.
-        first: partition:offset at which it was written, if it was sent on from there; else empty.
+        original: original of a copy; else None.
+        condition: condition under which it has an effect.
+        expected: offset of the request that the condition names: the only one that `IF_PENDING` accepts, or the one
+            that `IF_ABSENT` does not count once its second has begun.
+        first: partition:offset at which it was first written, if it was sent on; else empty.
         first_ms: UNIX milliseconds of that append; 0 without one.
     """
 
@@ -173,7 +174,7 @@ class TimerRecord(NamedTuple):
 
     @property
     def names(self) -> Iterable[bytes]:
-        """What has to be known of to decide."""
+        """Names whose versions are needed to decide."""
         if self.original is None and not self.first:
             return (self.timer_id,)
         last_cancel = cancel_name(self.timer_id) if self.first and self.due_ms is not None else b""
@@ -182,10 +183,10 @@ class TimerRecord(NamedTuple):
 
 class Answer(NamedTuple):
     """
-    What the record at `offset` is answered, on `topic`: a `Reply.Outcome` and the request that it is about.
+    The answer to the record at `offset`, for `topic`: a `Reply.Outcome` and the request that it is about.
 
     Attributes:
-        first: partition:offset at which the record was written, if it was sent on from there; else empty.
+        first: partition:offset at which the record was first written, if it was sent on; else empty.
     """
 
     offset: int
@@ -198,13 +199,13 @@ class Answer(NamedTuple):
     def pack(self) -> bytes:
         """Return it as a row of the store, without its offset."""
         version = self.version.pack() if self.version else b""
-        # No topic has a zero in its name.
+        # No topic has a zero byte in its name.
         topic = self.topic + b"\0" + self.first.encode() if self.first else self.topic
         return _ANSWER.pack(self.outcome, len(version), len(topic)) + version + topic + self.timer_id
 
     @classmethod
     def unpack(cls, offset: int, row: bytes) -> "Answer":
-        """Return what `pack` was called on."""
+        """Return the answer in a *row* from `pack`."""
         outcome, version_bytes, topic_bytes = _ANSWER.unpack_from(row)
         version_end = _ANSWER.size + version_bytes
         topic_end = version_end + topic_bytes
@@ -213,7 +214,7 @@ class Answer(NamedTuple):
         return cls(offset, topic, row[topic_end:], outcome, version, first.decode())
 
     def reply(self, partition: int) -> Reply:
-        """Return the message that says so; *partition* is the one of `timer-request` that all of it lies in."""
+        """Return the answer as a message; *partition* is the partition of `timer-request` that holds the records."""
         reply = Reply(
             timerId=self.timer_id.decode(),
             outcome=Reply.Outcome.Name(self.outcome),
@@ -228,7 +229,7 @@ class Answer(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """An answer as a record that is to be sent to `topic`."""
+    """An answer as a record for `topic`."""
 
     topic: str
     key: bytes
@@ -236,16 +237,16 @@ class Letter(NamedTuple):
 
     @classmethod
     def of(cls, answer: Answer, partition: int) -> "Letter":
-        """Return what says *answer*, which is to a record of *partition* of `timer-request`."""
+        """Return the letter with *answer*, which is about a record of *partition* of `timer-request`."""
         return cls(answer.topic.decode(), answer.timer_id, answer.reply(partition).SerializeToString())
 
     @classmethod
     def unsent(cls, seal: Sealed) -> list["Letter"]:
-        """Return what was not sent when *seal* was made."""
+        """Return the letters that had not been sent when *seal* was made."""
         return [cls(each.topic, each.key, each.reply) for each in seal.unsent]
 
     def headers(self) -> list[tuple[str, bytes | None]]:
-        """Return what its record tells in headers, for whoever has no protobuf: the same as its value."""
+        """Return the content of the value as headers, for clients without protobuf."""
         reply = Reply.FromString(self.value)
         told: list[tuple[str, bytes | None]] = [
             (ANSWER_HEADER, _OUTCOMES.get(reply.outcome, str(reply.outcome)).encode()),
@@ -261,18 +262,18 @@ class Letter(NamedTuple):
         return told
 
     def size(self) -> int:
-        """Return how many bytes it takes in a seal, roughly."""
+        """Return its approximate size in a seal, in bytes."""
         return len(self.topic) + len(self.key) + len(self.value) + 12
 
 
 class Withdrawn(NamedTuple):
     """
-    A request that is held and does not fire.
+    A held request that does not fire.
 
     Attributes:
-        key: of its row.
-        counted: the offset under which it counts as pending.
-        timer_id: the timer id of the request.
+        key: key of its row.
+        counted: offset under which it counts as pending.
+        timer_id: timer id of the request.
         superseded: whether another request has taken its place; else a cancel has withdrawn it.
     """
 
@@ -284,14 +285,14 @@ class Withdrawn(NamedTuple):
 
 class Dropped(StrEnum):
     """
-    Why a copy means nothing.
+    Reasons to drop a copy.
 
     Attributes:
         HELD: its original is, or was, held by the workers: their horizon is longer than the lake's.
-        STALE: it was appended too long after it was decided: what came in between may be forgotten here.
-        REPEATED: there is one of its original already.
+        STALE: it was appended too long after it was decided: records in between may be forgotten here.
+        REPEATED: there is a copy of its original already.
         OVERTAKEN: there is a record of its timer id that was not known when it was decided.
-        REFUSED: its original was refused, by workers who did not know what it asks for.
+        REFUSED: workers that did not know its kind of request have refused its original.
     """
 
     HELD = "held"
@@ -304,19 +305,19 @@ class Dropped(StrEnum):
 @dataclass(slots=True)
 class Decided:
     """
-    What follows from some records with timer ids, and from copies.
+    The decisions on some records with timer ids, and on copies.
 
     Attributes:
-        versions: what is to be kept of each id, None for nothing.
-        withdrawn: requests that are held and do not fire.
-        answers: in the order of the records.
+        versions: version to keep of each id; None for none.
+        withdrawn: held requests that do not fire.
+        answers: answers in the order of the records.
         expiring: ids, and offsets that the last record of each must have to be forgotten, by the UNIX second that ends
             the minute from which on an hour is counted.
         last: offset of the last record.
         remember: offsets of requests that do not wait, and the UNIX milliseconds at which that was decided.
-        dropped: offsets of copies that mean nothing, and why.
+        dropped: offsets of dropped copies, with the reasons.
         ignored: offsets of requests whose condition does not hold, and their due.
-        undecided_at: offset of the first record that nothing can be said of yet; it and all behind it are left out.
+        undecided_at: offset of the first record that cannot be decided yet; it and all behind it are left out.
     """
 
     versions: dict[bytes, Version | None] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """
-The bytes on the topics: names, headers, and the only module that touches generated protobuf code.
+The bytes on the topics: names, headers and messages. Generated protobuf code is imported here and in `schedules` alone.
 
-Everything on a topic is a promise to every client in every language; docs/wire.md tells it in prose.
+Everything on a topic is a promise to clients in every language; docs/wire.md describes it in prose.
 """
 
 import dataclasses
@@ -93,16 +93,17 @@ _Fault = TypeVar("_Fault")
 
 _FRAME, _INDEXES_AT = b"\0", 5
 
-# Of the field `Future.source`: without these bytes there is none.
+# Tag of the field `Future.source`. A message without these bytes has no source.
 SOURCE_TAG = b"\x92\x01"
 
-# Of `Sealed`: 1 counts in seconds alone, 2 knows conditions, 3 may begin or end within a second, 4 knows requests with
-# a `callBackRecord`, and such as are sent on to the partition of their id; it is written once there was one.
+# Formats of `Sealed`: 1 counts whole seconds only, 2 knows conditions, 3 may begin or end within a second. 4 knows
+# requests with a `callBackRecord`, and requests that are sent on to the partition of their id; it is written once there
+# was one.
 FORMAT = CALLBACKS_FORMAT = 4
 
 
 class Record(Protocol):
-    """What is used of a record that was read from `timer-request`."""
+    """The parts that are used of a record from `timer-request`."""
 
     @property
     def key(self) -> bytes | None:
@@ -114,7 +115,7 @@ class Record(Protocol):
 
     @property
     def offset(self) -> int:
-        """On `timer-request`."""
+        """Offset on `timer-request`."""
 
     @property
     def timestamp(self) -> int:
@@ -126,12 +127,12 @@ class ReadRecord(Record, Protocol):
 
     @property
     def headers(self) -> Sequence[tuple[str, bytes | None]]:
-        """As they came; none of them changes what is asked for."""
+        """Headers as they came; none of them changes the meaning of the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Names of the service's own topics; those of one instance share a prefix, which is empty by default."""
+    """Names of the service's own topics. Those of one instance share a prefix, which is empty by default."""
 
     requests: str = "timer-request"
     oscillator: str = "oscillator"
@@ -148,7 +149,7 @@ class Topics:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Those without which no timer fires; the others are for recurring ones."""
+        """The topics without which no timer fires. The others are for recurring timers."""
         return tuple(name for name in dataclasses.astuple(self) if name not in (self.schedules, self.planned))
 
     def __contains__(self, topic: object) -> bool:
@@ -161,50 +162,50 @@ OSCILLATOR_HEADER = "oscillator"
 TOKEN_HEADER = "timer-token"  # noqa: S105  # a header's name, no secret
 ID_HEADER = "timer-id"
 EXPIRY_HEADER = "timer-expiry"
-# Of that second, 1 to 999; absent where it is 0.
+# Milliseconds of that second, 1 to 999; absent if 0.
 MILLIS_HEADER = "timer-millis"
 REQUEST_HEADER = "timer-request"
-# partition:offset at which the request was written at first, where a worker has sent it on.
+# partition:offset at which the request was first written, if a worker has sent it on.
 FORWARDED_HEADER = "timer-forwarded"
-# On `timer-request`: who has asked, where somebody asks for others.
+# On `timer-request`: the person or program that asks on behalf of others.
 ASKED_BY_HEADER = "timer-asked-by"
 # The headers that the service itself sets on every callback.
 SERVICE_HEADERS = frozenset((TOKEN_HEADER, ID_HEADER, EXPIRY_HEADER, MILLIS_HEADER, REQUEST_HEADER, FORWARDED_HEADER))
-# On an answer: its outcome; what else it tells is in headers whose names begin so.
+# On an answer: its outcome. The names of its other headers begin with this one.
 ANSWER_HEADER = "timer-answer"
 # How often a record has gone through a door and come back as a callback.
 HOPS_HEADER = "timer-hops"
-# What `TimerClient.retry` tells of a record that comes again: how often, where it lay at first, which timer id it had
-# then, and why it could not be handled.
+# `TimerClient.retry` sets these on a record that comes again: the number of the repeat, the first place of the record,
+# its timer id at that time, and the reason of the failure.
 RETRY_ATTEMPT_HEADER = "timer-retry-attempt"
 RETRY_FIRST_HEADER = "timer-retry-first"
 RETRY_ID_HEADER = "timer-retry-id"
 RETRY_ERROR_HEADER = "timer-retry-error"
 RETRY_HEADERS = frozenset((RETRY_ATTEMPT_HEADER, RETRY_FIRST_HEADER, RETRY_ID_HEADER, RETRY_ERROR_HEADER))
-# On the callback of a schedule's run: its id, the instant of the run, and the number of the run.
+# On the callback of a schedule's run: id of the schedule, instant of the run, and number of the run.
 SCHEDULE_HEADER = "timer-schedule"
 SCHEDULE_INSTANT_HEADER = "timer-schedule-instant"
 SCHEDULE_RUN_HEADER = "timer-schedule-run"
 SCHEDULE_HEADERS = frozenset((SCHEDULE_HEADER, SCHEDULE_INSTANT_HEADER, SCHEDULE_RUN_HEADER))
-# What the names of the headers on `timer-rejected` begin with that tell of the refusal.
+# Prefix of the headers on `timer-rejected` that describe the refusal.
 REJECT_PREFIX = "timer-rejected-"
 REASON_HEADER = REJECT_PREFIX + "reason"
 
-# The year 5138. Today's time in milliseconds is above it, so a key in milliseconds is told from one in seconds.
+# The year 5138. Today's time in milliseconds is above it, so a key in milliseconds differs from one in seconds.
 SECOND_LIMIT = 100_000_000_000
 
 
-# How long the service knows an id whose timer has fired or was cancelled.
+# How long the service knows the id of a timer that has fired or was cancelled.
 ID_MEMORY_S = 3600
 ID_MEMORY_MS = ID_MEMORY_S * 1000
-# How long after its decision a copy of a far request may be appended. Half of the memory: a worker that reads half an
-# hour behind the log still knows all records that the decision could not know.
+# How long after its decision a copy of a far request may be appended. It is half of the memory: a worker that reads
+# half an hour behind the log still knows all records that the decision could not know.
 COPY_STALE_S = ID_MEMORY_S // 2
 
 
 def number_in(text: bytes | None) -> int | None:
-    """Return the whole number that *text* names in ASCII digits, None when it names none that could be a time."""
-    # 14 digits are milliseconds up to the year 5138; a longer number is no time, and may be a megabyte of digits.
+    """Return the whole number that *text* names in ASCII digits, None if it cannot be a time."""
+    # 14 digits are milliseconds up to the year 5138. A longer number is no time, and may be a megabyte of digits.
     return int(text) if text and text.isdigit() and len(text) <= 14 else None
 
 
@@ -214,9 +215,9 @@ def second_in(text: bytes | None, *, missing: _Fault, malformed: _Fault, in_mill
 
     Args:
         text: the key of a request, or a header that another system uses for it.
-        missing: returned when there is no text.
-        malformed: returned when the text is no whole number above 0.
-        in_milliseconds: returned when the number is too large to count seconds.
+        missing: returned if there is no text.
+        malformed: returned if the text is no whole number above 0.
+        in_milliseconds: returned if the number is too large to count seconds.
     """
     if not text:
         return missing
@@ -247,9 +248,9 @@ def unframed(value: bytes) -> bytes:
     """
     Return *value* without the framing of Confluent's Schema Registry, if it has one.
 
-    That is a zero, the four bytes of the schema's number, and which message of the schema it is: how many indexes
-    follow, and these, as zigzag varints, of one byte each here. None stands for the first message. What is framed in
-    another way is returned as it is, and is no Future.
+    The framing is a zero, the four bytes of the schema's number, and the place of the message in the schema: the number
+    of indexes, then the indexes, as zigzag varints of one byte each. No indexes stand for the first message. A value
+    with another framing is returned as it is, and is no Future.
     """
     if not is_framed(value) or len(value) <= _INDEXES_AT:
         return value
@@ -260,7 +261,7 @@ def unframed(value: bytes) -> bytes:
 
 def future_from(value: bytes, *, topic: str = "", partition: int = -1, offset: int = -1) -> Future:
     """
-    Return the Future that *value* carries.
+    Return the Future in *value*.
 
     Raises:
         WireError: the bytes are not a Future; it names *topic*, *partition* and *offset*.
@@ -273,10 +274,10 @@ def future_from(value: bytes, *, topic: str = "", partition: int = -1, offset: i
 
 def sealed_from(value: bytes, *, topic: str = "", partition: int = -1, offset: int = -1) -> Sealed:
     """
-    Return the seal that *value* carries.
+    Return the seal in *value*.
 
     Raises:
-        WireError: the bytes are not a Sealed; it names *partition* and *offset*.
+        WireError: the bytes are not a Sealed; it names *topic*, *partition* and *offset*.
     """
     try:
         return Sealed.FromString(value)
@@ -288,15 +289,15 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
     """
     Return the headers of the callback that *request* asks for: the service's own, then the request's.
 
-    Those of the request are passed on untouched, in their order, without any that bears a name of the service's own:
-    a receiver may take the last one of a name, and would believe the requester in place of the service.
+    The request's headers are passed on untouched, in their order, without those that have a name of the service's own.
+    A receiver may take the last header of a name, and would then believe the requester instead of the service.
 
     Args:
-        request: what was asked for.
-        second: UNIX second that it was made for, also when it fires later.
+        request: the request.
+        second: UNIX second that it was made for, even if it fires later.
         name: b"partition:offset" of the request on `timer-request`.
     """
-    # Once per callback: each field is read once, since reading one is a call into the protobuf runtime.
+    # This runs once per callback. Each field is read only once, since reading one is a call into the protobuf runtime.
     headers: list[tuple[str, bytes | None]] = [(EXPIRY_HEADER, b"%d" % second), (REQUEST_HEADER, name)]
     if millis := request.millis:
         headers.insert(1, (MILLIS_HEADER, b"%d" % millis))
@@ -307,7 +308,7 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
     if request.HasField("forwarded"):
         headers.append((FORWARDED_HEADER, first_place(request.forwarded).encode()))
     if own := request.headers:
-        # Of most headers the value says that it is there.
+        # Most headers have a value, so the truth of the value saves a call to HasField.
         headers += [
             (key, each.value or (b"" if each.HasField("value") else None))
             for each in own
@@ -317,15 +318,15 @@ def callback_headers(request: Request, second: int, name: bytes) -> list[tuple[s
 
 
 def first_place(forwarded: Forwarded) -> str:
-    """Return partition:offset at which a record was written that was sent on."""
+    """Return partition:offset at which a record was first written that was sent on."""
     return f"{forwarded.fromPartition}:{forwarded.fromOffset}"
 
 
 def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes]:
     """
-    Return what a record on `timer-rejected` tells of its refusal: its headers of that, without their prefix.
+    Return the headers about the refusal of a record on `timer-rejected`, without their prefix.
 
-    Of one name the first: the service's come before any that the record had.
+    Of one name the first header counts: the service's own come before any that the record had.
     """
     told = {name: content or b"" for name, content in reversed(headers)}
     return {name.removeprefix(REJECT_PREFIX): text for name, text in told.items() if name.startswith(REJECT_PREFIX)}
@@ -333,10 +334,10 @@ def rejection_in(headers: Sequence[tuple[str, bytes | None]]) -> dict[str, bytes
 
 def refused_request(told: Mapping[str, bytes], requests: str) -> bytes | None:
     """
-    Return which request was refused, as partition:offset on `timer-request`; None if none was, but another record.
+    Return partition:offset on `timer-request` of the refused request; None if the refused record was no request.
 
     Args:
-        told: of its refusal, as `rejection_in` has it.
+        told: the refusal, as `rejection_in` returns it.
         requests: name of `timer-request`.
     """
     if told.get("topic") == requests.encode():
@@ -347,7 +348,7 @@ def refused_request(told: Mapping[str, bytes], requests: str) -> bytes | None:
 def reject_headers(
     reason: str, topic: str, partition: int, offsets: Iterable[int]
 ) -> Iterator[list[tuple[str, bytes | None]]]:
-    """Return what `timer-rejected` tells of the record at each of *offsets*: why it is refused, and where it lies."""
+    """Yield the headers on `timer-rejected` for the record at each of *offsets*: the reason, and its place."""
     alike: list[tuple[str, bytes | None]] = [
         (REASON_HEADER, reason.encode()),
         (REJECT_PREFIX + "topic", topic.encode()),
@@ -357,13 +358,13 @@ def reject_headers(
 
 
 def is_complete(seal: Sealed) -> bool:
-    """Tell whether *seal* closes its second; one that does not is a slice of a second that goes on."""
+    """Tell whether *seal* closes its scan; one that does not is a slice of a scan that goes on."""
     return not seal.HasField("through")
 
 
 def check_format(seal: Sealed) -> None:
     """
-    Check that this version knows what *seal* says.
+    Check that this version understands *seal*.
 
     Raises:
         NewerFormatError: a later version has written it.
@@ -386,16 +387,16 @@ def end_ms_of(seal: Sealed) -> int:
 
 
 def age_of(seal: Sealed) -> tuple[int, int]:
-    """Return what the seals of one partition are ordered by: (end in milliseconds, fence), the latest highest."""
+    """Return the sort key of the seals of one partition: (end in milliseconds, fence), highest for the latest."""
     return end_ms_of(seal), seal.fence
 
 
 def latest(seals: Iterable[Sealed]) -> Sealed | None:
-    """Return the latest of the complete seals, None when no seal is complete."""
+    """Return the latest of the complete seals, None if no seal is complete."""
     return max(filter(is_complete, seals), key=age_of, default=None)
 
 
 def partitions_in(seals: Iterable[Sealed]) -> int:
-    """Return the number of partitions that the service runs with, as the latest of *seals* tells; 0 if none does."""
+    """Return the number of partitions that the service runs with, from the latest of *seals*; 0 if there is none."""
     last = max(seals, key=age_of, default=None)
     return last.partitions if last else 0
