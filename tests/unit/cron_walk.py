@@ -29,11 +29,13 @@ Seconds = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 HOUR_S, DAY_S = 3_600, 86_400
+# No zone changes its offset and takes the old one again within so long.
+STEP_S = 6 * HOUR_S
 EPOCH = date(1970, 1, 1)
 # Days whose dates are known to `Cron`.
 FIRST_DAY, LAST_DAY = ((date(year, 1, 1) - EPOCH).days for year in (1990, 2112))
-MONTHS = "JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split()
-WEEKDAYS = "SUN MON TUE WED THU FRI SAT".split()
+MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+WEEKDAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
 
 
 # --- expressions ------------------------------------------------------------------------------------------------------
@@ -211,12 +213,12 @@ class Walk:
     def __init__(self, name: str, first: date, last: date) -> None:
         self.zone = zone_of_tzdata(name)
         self.first, self.last = (first - EPOCH).days, (last - EPOCH).days
-        hours = range(self.first * DAY_S, self.last * DAY_S + 1, HOUR_S)
-        sampled = np.fromiter((offset_of(self.zone, second) for second in hours), np.int64, len(hours))
+        steps = range(self.first * DAY_S, self.last * DAY_S + 1, STEP_S)
+        sampled = np.fromiter((offset_of(self.zone, second) for second in steps), np.int64, len(steps))
         other = np.flatnonzero(np.diff(sampled))
-        self.changes = [self._search(hours[at], hours[at + 1]) for at in other.tolist()]
+        self.changes = [self._search(steps[at], steps[at + 1]) for at in other.tolist()]
         # Of each day, at its beginning.
-        self._offsets = sampled[::24]
+        self._offsets = sampled[:: DAY_S // STEP_S]
         self._offset_since = np.concatenate([sampled[:1], sampled[other + 1]])
         near: set[int] = set()
         for change, by in zip(self.changes, np.abs(np.diff(sampled)[other]).tolist(), strict=True):
