@@ -212,6 +212,17 @@ def test_what_never_runs_is_refused_or_has_no_next_run() -> None:
     assert CronTimes("0 0 */31 * MON#2", zone_of(PARIS)).next_after(ms_of("2026-01-01T00:00+01:00")) is None
 
 
+def test_fifty_years_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker waits for the answer: it is no matter of seconds that the clocks change a hundred times until then."""
+    days: list[date] = []
+    match_day = CronSim.match_day
+    monkeypatch.setattr(CronSim, "match_day", lambda self, day: days.append(day) or match_day(self, day))
+    for text in ("0 0 */31 * MON#2", "30 2 */28 2 SUN#5"):
+        days.clear()
+        CronTimes(text, zone_of(PARIS)).next_after(ms_of("2040-03-01T00:00+01:00"))
+        assert len(days) < 2 * 50 * 366, text
+
+
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../../etc/passwd", "europe"])
 def test_an_unknown_zone_is_refused(zone: str) -> None:
     with pytest.raises(ScheduleError):
@@ -220,8 +231,11 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "*/0 * * * *", "5-1 * * * *"]
-    + ["* * * * 1#6", "* * L-1 * *", "a * * * *", "0 0 9 * * MON 2026", "-1 * * * *", "* * * * FRI-MON"],
+    [
+        *("", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8", "*/0 * * * *"),
+        *("5-1 * * * *", "* * * * FRI-MON", "* * * * 1#6", "* * L-1 * *", "a * * * *", "-1 * * * *"),
+        "0 0 9 * * MON 2026",
+    ],
 )
 def test_what_is_no_expression_is_refused(expression: str) -> None:
     with pytest.raises(ScheduleError):

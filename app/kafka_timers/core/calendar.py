@@ -31,8 +31,8 @@ TZDATA_VERSION: str = tzdata.IANA_VERSION
 
 _EPOCH = datetime(1970, 1, 1)  # local times of any zone are counted from it
 _EXPRESSION_MAX = 250
-_YEARS = 50
-_YEAR_S = 31_557_600
+# Whatever local times a change of the clocks leaves out or repeats are nearer to it than this.
+_NEAR_S = 2 * 86_400
 # No zone changes its offset twice within so long.
 _STEP_S = 86_400
 
@@ -148,19 +148,25 @@ class CronTimes:
         local = at + offset
         if self._first_only and (last := zone.last_change(at)) and last.before > last.after:
             local = max(local, last.at + last.before - 1)
-        end = at + _YEARS * _YEAR_S
         while True:
             found = self._next_local(local)
-            change = zone.next_change(at, end if found is None else found - offset)
+            due, near = None if found is None else found - offset, at + _NEAR_S
+            change = zone.next_change(at, near if due is None else min(due, near))
             if change is None:
-                return None if found is None else (found - offset) * 1000
+                if due is None:
+                    return None
+                if due <= near:
+                    return due * 1000
+                # No local time before is named, so the clocks may change as they like until it is near.
+                at = max(near, due - _NEAR_S)
+                offset = zone.offset(at)
+                local = at + offset
+                continue
             at, before, offset = change
             local = at + offset - 1
-            if offset > before and self._jumps:
-                jumped = self._next_local(at + before - 1)
-                if jumped is not None and jumped < at + offset:
-                    return at * 1000
-            elif offset < before and self._first_only:
+            if offset > before and self._jumps and found is not None and found < at + offset:
+                return at * 1000
+            if offset < before and self._first_only:
                 local = at + before - 1
 
     def _next_local(self, local: int) -> int | None:
