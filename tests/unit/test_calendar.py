@@ -201,7 +201,7 @@ def test_after_the_jump_no_run_of_the_gap_is_left() -> None:
     assert runs("30 2 * * *", PARIS, "2026-03-29T03:00+02:00", 1) == ["2026-03-30T02:30+02:00"]
 
 
-def test_the_29th_of_february_is_found_beyond_1900s_like_years() -> None:
+def test_the_29th_of_february_is_found_beyond_2100_which_has_none() -> None:
     assert runs("30 2 29 2 *", PARIS, "2096-03-01T00:00+01:00", 1) == ["2104-02-29T02:30+01:00"]
 
 
