@@ -12,7 +12,7 @@ cron; `Gap` and `Overlap` choose otherwise. All instants are UNIX milliseconds, 
 """
 
 from bisect import bisect_right
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum, auto
 from functools import lru_cache
 from importlib import resources
@@ -29,8 +29,10 @@ __all__ = ["TZDATA_VERSION", "CronTimes", "Gap", "Overlap", "Zone", "zone_of"]
 # Of the data by which zones are judged, such as 2025b.
 TZDATA_VERSION: str = tzdata.IANA_VERSION
 
-_EPOCH = datetime(1970, 1, 1)  # local times of any zone are counted from it
+_EPOCH = date(1970, 1, 1)  # local times of any zone are counted from it
+_DAY = timedelta(days=1)
 _EXPRESSION_MAX = 250
+_YEARS = 50
 # Whatever local times a change of the clocks leaves out or repeats are nearer to it than this.
 _NEAR_S = 2 * 86_400
 # No zone changes its offset twice within so long.
@@ -129,13 +131,18 @@ class CronTimes:
         try:
             if len(expression) > _EXPRESSION_MAX:
                 raise CronSimError(f"more than {_EXPRESSION_MAX} characters")
-            self._local = CronSim(expression, _EPOCH)
+            self._cron = CronSim(expression, datetime(1970, 1, 1))
         except CronSimError as error:
             raise ScheduleError(
                 f"{expression[:_EXPRESSION_MAX]!r} is no cron expression ({error}): give minute, hour, day of month, "
                 "month and day of week, and before them a second if you want one, such as '0 9 * * MON-FRI'",
                 field="cron.expression",
             ) from error
+        # cronsim reads expressions and knows days. It goes through hours and minutes one by one, so that is done here.
+        self._seconds, self._minutes, self._hours = (
+            tuple(sorted(each)) for each in (self._cron.seconds, self._cron.minutes, self._cron.hours)
+        )
+        self._first_of_day = self._hours[0] * 3_600 + self._minutes[0] * 60 + self._seconds[0]
         self._zone = zone
         keeps_to_real_time = any(each.startswith("*") for each in fields[-5:-3])
         self._jumps = gap is Gap.AT_JUMP or (gap is Gap.DEFAULT and not keeps_to_real_time)
@@ -171,12 +178,42 @@ class CronTimes:
 
     def _next_local(self, local: int) -> int | None:
         """Return the first match later than *local*, seconds of local time since 1970."""
-        self._local.dt = _EPOCH + timedelta(seconds=local)
-        try:
-            told = next(self._local) - _EPOCH
-        except (StopIteration, OverflowError):
-            return None
-        return told.days * 86_400 + told.seconds
+        days, second = divmod(local, 86_400)
+        day = _EPOCH + days * _DAY
+        if day.month in self._cron.months and self._cron.match_day(day):
+            later = self._later_that_day(second)
+            if later is not None:
+                return days * 86_400 + later
+        next_day = self._next_day(day)
+        return None if next_day is None else (next_day - _EPOCH).days * 86_400 + self._first_of_day
+
+    def _next_day(self, day: date) -> date | None:
+        """Return the first day later than *day* that matches; None if there is none for as long as cronsim looks."""
+        last_year = day.year + _YEARS
+        while day.year <= last_year:
+            day += _DAY
+            if day.month not in self._cron.months:
+                # The last day of the month.
+                day = (day.replace(day=28) + 4 * _DAY).replace(day=1) - _DAY
+            elif self._cron.match_day(day):
+                return day
+        return None
+
+    def _later_that_day(self, second: int) -> int | None:
+        """Return the first match later than *second* on a day that matches, both in seconds since midnight."""
+        minute, second = divmod(second, 60)
+        hour, minute = divmod(minute, 60)
+        if hour in self._cron.hours:
+            if minute in self._cron.minutes and second < self._seconds[-1]:
+                second = self._seconds[bisect_right(self._seconds, second)]
+                return hour * 3_600 + minute * 60 + second
+            if minute < self._minutes[-1]:
+                minute = self._minutes[bisect_right(self._minutes, minute)]
+                return hour * 3_600 + minute * 60 + self._seconds[0]
+        if hour < self._hours[-1]:
+            hour = self._hours[bisect_right(self._hours, hour)]
+            return hour * 3_600 + self._minutes[0] * 60 + self._seconds[0]
+        return None
 
 
 @lru_cache(maxsize=1_000)
