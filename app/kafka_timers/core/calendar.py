@@ -1,18 +1,18 @@
 """
-The times of cron expressions in time zones.
+Cron expressions in time zones: at which instants they have runs.
 
-Pure. An expression gives local times, and a zone gives the instant of each. Clock changes, twice a year, need a rule:
+Pure. An expression gives local times; a zone says which instant each of them is. Twice a year that is no plain matter:
 
     local time                      default, minute or hour begins with `*`     default, any other expression
     the clocks jump over it         no run                                      a run when the clocks jump
     it comes twice                  two runs                                    a run the first time
 
 `*/10 * * * *` runs every ten minutes of real time, and `30 2 * * *` once a day, each day. This is the rule of Debian's
-cron; `Gap` and `Overlap` can replace it. All instants are UNIX milliseconds of whole seconds.
+cron; `Gap` and `Overlap` choose otherwise. All instants are UNIX milliseconds, and of whole seconds.
 """
 
 from bisect import bisect_right
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from enum import Enum, auto
 from functools import lru_cache
 from importlib import resources
@@ -26,19 +26,21 @@ from kafka_timers.errors import ScheduleError
 
 __all__ = ["TZDATA_VERSION", "CronTimes", "Gap", "Overlap", "Zone", "zone_of"]
 
-# Version of the time zone data, such as 2025b.
+# Of the data by which zones are judged, such as 2025b.
 TZDATA_VERSION: str = tzdata.IANA_VERSION
 
-_EPOCH = datetime(1970, 1, 1)  # local times of any zone are counted from here
+_EPOCH = date(1970, 1, 1)  # local times of any zone are counted from it
+_DAY = timedelta(days=1)
 _EXPRESSION_MAX = 250
 _YEARS = 50
-_YEAR_S = 31_557_600
-# No zone changes its offset twice within a day.
+# Whatever local times a change of the clocks leaves out or repeats are nearer to it than this.
+_NEAR_S = 2 * 86_400
+# No zone changes its offset twice within so long.
 _STEP_S = 86_400
 
 
 class Gap(Enum):
-    """The rule for a run at a local time that the clocks jump over."""
+    """What becomes of a run at a local time that the clocks jump over."""
 
     DEFAULT = auto()
     AT_JUMP = auto()
@@ -46,7 +48,7 @@ class Gap(Enum):
 
 
 class Overlap(Enum):
-    """The rule for a run at a local time that comes twice."""
+    """What becomes of a run at a local time that comes twice."""
 
     DEFAULT = auto()
     FIRST = auto()
@@ -54,7 +56,7 @@ class Overlap(Enum):
 
 
 class Change(NamedTuple):
-    """A change of a zone's offset: the first UNIX second of the new offset, and both offsets in seconds."""
+    """A change of a zone's offset: the first UNIX second of the new one, and both offsets in seconds."""
 
     at: int
     before: int
@@ -66,8 +68,8 @@ class Zone:
     A time zone of the package tzdata.
 
     Attributes:
-        name: its IANA name.
-        info: the zone for datetimes.
+        name: as IANA has it.
+        info: for datetimes.
     """
 
     def __init__(self, name: str, info: ZoneInfo) -> None:
@@ -76,7 +78,7 @@ class Zone:
         self._of_year: dict[int, list[Change]] = {}
 
     def offset(self, second: int) -> int:
-        """Return the seconds by which local time is ahead of UTC at a UNIX second."""
+        """Return by how many seconds local time is ahead of UTC at a UNIX second."""
         told = datetime.fromtimestamp(second, self.info).utcoffset() or timedelta()
         return told.days * 86_400 + told.seconds
 
@@ -86,7 +88,7 @@ class Zone:
         return near[-1] if near else None
 
     def next_change(self, after: int, until: int) -> Change | None:
-        """Return the first change later than *after*, at *until* or before."""
+        """Return the first change later than *after*, and at *until* or before."""
         return next((change for change in self._between(after, until) if after < change.at <= until), None)
 
     def _between(self, first: int, last: int) -> "list[Change]":
@@ -115,13 +117,13 @@ class CronTimes:
     The runs of a cron expression.
 
     Args:
-        expression: five fields, or six with the second as the first, as the package cronsim reads them.
-        zone: time zone of the expression.
+        expression: five fields, or six of which the first one is the second; as the package cronsim reads them.
+        zone: by whose clocks it is read.
         gap: see `Gap`.
         overlap: see `Overlap`.
 
     Raises:
-        ScheduleError: *expression* is not a cron expression, or never has a run.
+        ScheduleError: the expression is none, or never has a run.
     """
 
     def __init__(self, expression: str, zone: Zone, gap: Gap = Gap.DEFAULT, overlap: Overlap = Overlap.DEFAULT) -> None:
@@ -129,13 +131,18 @@ class CronTimes:
         try:
             if len(expression) > _EXPRESSION_MAX:
                 raise CronSimError(f"more than {_EXPRESSION_MAX} characters")
-            self._local = CronSim(expression, _EPOCH)
+            self._cron = CronSim(expression, datetime(1970, 1, 1))
         except CronSimError as error:
             raise ScheduleError(
                 f"{expression[:_EXPRESSION_MAX]!r} is no cron expression ({error}): give minute, hour, day of month, "
                 "month and day of week, and before them a second if you want one, such as '0 9 * * MON-FRI'",
                 field="cron.expression",
             ) from error
+        # cronsim reads expressions and knows days. It goes through hours and minutes one by one, so that is done here.
+        self._seconds, self._minutes, self._hours = (
+            tuple(sorted(each)) for each in (self._cron.seconds, self._cron.minutes, self._cron.hours)
+        )
+        self._first_of_day = self._hours[0] * 3_600 + self._minutes[0] * 60 + self._seconds[0]
         self._zone = zone
         keeps_to_real_time = any(each.startswith("*") for each in fields[-5:-3])
         self._jumps = gap is Gap.AT_JUMP or (gap is Gap.DEFAULT and not keeps_to_real_time)
@@ -148,29 +155,65 @@ class CronTimes:
         local = at + offset
         if self._first_only and (last := zone.last_change(at)) and last.before > last.after:
             local = max(local, last.at + last.before - 1)
-        end = at + _YEARS * _YEAR_S
         while True:
             found = self._next_local(local)
-            change = zone.next_change(at, end if found is None else found - offset)
+            due, near = None if found is None else found - offset, at + _NEAR_S
+            change = zone.next_change(at, near if due is None else min(due, near))
             if change is None:
-                return None if found is None else (found - offset) * 1000
+                if due is None:
+                    return None
+                if due <= near:
+                    return due * 1000
+                # No local time before is named, so the clocks may change as they like until it is near.
+                at = max(near, due - _NEAR_S)
+                offset = zone.offset(at)
+                local = at + offset
+                continue
             at, before, offset = change
             local = at + offset - 1
-            if offset > before and self._jumps:
-                jumped = self._next_local(at + before - 1)
-                if jumped is not None and jumped < at + offset:
-                    return at * 1000
-            elif offset < before and self._first_only:
+            if offset > before and self._jumps and found is not None and found < at + offset:
+                return at * 1000
+            if offset < before and self._first_only:
                 local = at + before - 1
 
     def _next_local(self, local: int) -> int | None:
-        """Return the first match later than *local*, in seconds of local time since 1970."""
-        self._local.dt = _EPOCH + timedelta(seconds=local)
-        try:
-            told = next(self._local) - _EPOCH
-        except (StopIteration, OverflowError):
-            return None
-        return told.days * 86_400 + told.seconds
+        """Return the first match later than *local*, seconds of local time since 1970."""
+        days, second = divmod(local, 86_400)
+        day = _EPOCH + days * _DAY
+        if day.month in self._cron.months and self._cron.match_day(day):
+            later = self._later_that_day(second)
+            if later is not None:
+                return days * 86_400 + later
+        next_day = self._next_day(day)
+        return None if next_day is None else (next_day - _EPOCH).days * 86_400 + self._first_of_day
+
+    def _next_day(self, day: date) -> date | None:
+        """Return the first day later than *day* that matches; None if there is none for as long as cronsim looks."""
+        last_year = day.year + _YEARS
+        while day.year <= last_year:
+            day += _DAY
+            if day.month not in self._cron.months:
+                # The last day of the month.
+                day = (day.replace(day=28) + 4 * _DAY).replace(day=1) - _DAY
+            elif self._cron.match_day(day):
+                return day
+        return None
+
+    def _later_that_day(self, second: int) -> int | None:
+        """Return the first match later than *second* on a day that matches, both in seconds since midnight."""
+        minute, second = divmod(second, 60)
+        hour, minute = divmod(minute, 60)
+        if hour in self._cron.hours:
+            if minute in self._cron.minutes and second < self._seconds[-1]:
+                second = self._seconds[bisect_right(self._seconds, second)]
+                return hour * 3_600 + minute * 60 + second
+            if minute < self._minutes[-1]:
+                minute = self._minutes[bisect_right(self._minutes, minute)]
+                return hour * 3_600 + minute * 60 + self._seconds[0]
+        if hour < self._hours[-1]:
+            hour = self._hours[bisect_right(self._hours, hour)]
+            return hour * 3_600 + self._minutes[0] * 60 + self._seconds[0]
+        return None
 
 
 @lru_cache(maxsize=1_000)
@@ -179,7 +222,7 @@ def zone_of(name: str) -> Zone:
     Return the zone *name*, such as Europe/Paris.
 
     Raises:
-        ScheduleError: the package tzdata has no zone of this name.
+        ScheduleError: the package tzdata has none of this name.
     """
     if name not in _names():
         raise ScheduleError(
