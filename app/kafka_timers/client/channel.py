@@ -157,12 +157,13 @@ class KafkaChannel:
         """
         # Raises if the client is not started.
         _ = self.partitions
-        if not self._to_schedules:
-            topic = self._topics.schedules
-            self._to_schedules = [
-                PartitionAccumulator(self._producer, topic, partition, self._timeout_s)
-                for partition in range(await partition_count(self._producer, topic))
-            ]
+        async with self._opening:
+            if not self._to_schedules:
+                topic = self._topics.schedules
+                self._to_schedules = [
+                    PartitionAccumulator(self._producer, topic, partition, self._timeout_s)
+                    for partition in range(await partition_count(self._producer, topic))
+                ]
         await self._to_schedules[hash_of(name) % len(self._to_schedules)].append(name, value)
 
     async def schedules(self, name: bytes | None) -> dict[bytes, bytes]:
