@@ -1,9 +1,9 @@
 """
 How far the lake has promoted. Workers read it from the committed offsets of a consumer group.
 
-        group      the prefix and `kafka-timers-lake`; it has no members
-        offsets    offsets of `timer-request`: all requests below them were landed when the lake wrote this
-        note       stored beside each offset: the closed second, as UNIX time in ASCII digits
+    group      the prefix and `kafka-timers-lake`; it has no members
+    offsets    offsets of `timer-request`: all requests below them were landed when the lake wrote this
+    note       stored beside each offset: the closed second, as UNIX time in ASCII digits
 
 So no topic needs another kind of record, and no reader must know one. Brokers delete offsets that were not committed
 again for `offsets.retention.minutes`, seven days by default.

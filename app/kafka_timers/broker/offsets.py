@@ -6,7 +6,7 @@ A coordinator's answer proves nothing: one that was cut off from the others does
 
 Offsets may outlive their topic, and another topic may get the name. So the topic's id is stored beside each offset:
 
-        id A, offset 900     the topic is recreated, with id B     900 is no offset of B, which is read from 0
+    id A, offset 900     the topic is recreated, with id B     900 is no offset of B, which is read from 0
 
 It is the topic id at the first question or commit of this object, and does not change. So an offset that was read
 before the topic was recreated is committed for the old topic, however late.

@@ -2,7 +2,7 @@
 A producer of batches. Each batch is in the log once and in order, in spite of lost requests. With transactions, all
 batches of a transaction appear or none.
 
-        start    become the producer of the transactional id
+    start    become the producer of the transactional id
     begin    → send, as often as there are batches → send_offsets → commit, or abort; then begin again
 
 Batches are sent in the background: one at a time for each partition, and one request for all partitions of a broker. An

@@ -5,8 +5,8 @@ The last seals of a partition lie near the end of its log, but not at its last o
 transactions and compacted records use up offsets too. So the last 64 offsets are read, then 16 times as many, and so
 on, until a complete seal is among them or the log has no more:
 
-        complete  slice  slice  aborted slice  marker │ end        latest() is the complete one; the slices belong to
-                                                                  the second that is being fired
+    complete  slice  slice  aborted slice  marker │ end        latest() is the complete one; the slices belong to
+                                                               the second that is being fired
 """
 
 import asyncio
