@@ -30,9 +30,9 @@ class Ahead(NamedTuple):
     Result of reading ahead.
 
     Attributes:
-        latest: by timer name: the offset of the last version, for timers of the partition that may be due. It is the
-            end of the backlog if another partition shows that the version is done or replaced.
-        over: by key: the offset of a version from `latest` that a tombstone in another partition has ended.
+        latest: offset of the last version by timer name, for timers of the partition that may be due. It is the end of
+            the backlog if another partition shows that the version is done or replaced.
+        over: offset by key of each version in `latest` that a tombstone in another partition has ended.
         unread: other partitions that cannot be read.
     """
 

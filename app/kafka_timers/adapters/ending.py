@@ -36,7 +36,7 @@ class Ending:
 
     Attributes:
         is_on: whether to write tombstones at all.
-        over: by key: the offset of the last version, for those that a tombstone in another partition has ended.
+        over: offset by key of each last version that a tombstone in another partition has ended.
     """
 
     def __init__(self, reasons: Collection[StrEnum]) -> None:

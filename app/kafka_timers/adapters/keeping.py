@@ -65,8 +65,8 @@ class Keeping:
         name: name of its adapter; timer ids begin with it.
         ended: a schedule that is refused for one of these reasons gets a tombstone.
         superseding: a version that is refused for one of these reasons still replaces the version before.
-        fired_ms: for a record which says that all schedules due by some moment have fired, returns that moment in UNIX
-            milliseconds; None for any other record.
+        fired_ms: takes a record. If the record says that all schedules due by some moment have fired, returns that
+            moment in UNIX milliseconds, otherwise None.
         is_later: tells whether a record of another partition shows that a version is done, or replaces it.
     """
 

@@ -215,7 +215,7 @@ class _Bytes:
         return found
 
 
-# --- what has fired there --------------------------------------------------------------------------------------------
+# --- schedules that have fired there ----------------------------------------------------------------------------------
 
 
 def _fired_ms(record: SourceRecord) -> int | None:

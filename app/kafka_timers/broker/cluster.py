@@ -125,7 +125,7 @@ class Cluster:
         if closing:
             await asyncio.wait(closing, timeout=_CLOSE_S)
 
-    # --- who leads what ----------------------------------------------------------------------------------------------
+    # --- leaders ------------------------------------------------------------------------------------------------------
 
     def name_of(self, node: int) -> str:
         """Return a name of broker *node* for messages, with its address if known."""

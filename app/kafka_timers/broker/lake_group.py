@@ -42,7 +42,7 @@ async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[in
         kafka: the cluster to write to.
         prefix: prefix of the topics' names.
         second: UNIX second.
-        landed: by partition of `timer-request`: the offset below which all requests are landed.
+        landed: the offset below which all requests are landed, by partition of `timer-request`.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.

@@ -153,7 +153,7 @@ def parsed(batch: bytes) -> Iterator[ParsedRecord]:
         raise CorruptRecordException(f"the batch at offset {base_offset} cannot be read: {error!r}") from error
 
 
-# --- what brokers decompress -----------------------------------------------------------------------------------------
+# --- decompression, as brokers do it ----------------------------------------------------------------------------------
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31

@@ -111,7 +111,7 @@ class GroupOffsets:
             transactional_id: transactional id of the producer.
             identity: producer id and epoch.
             topic: name of the topic.
-            offsets: by partition: the offset of the next record to read.
+            offsets: the offset of the next record to read, by partition.
             joins: True if this request adds the group to the transaction; False if the group was added before.
 
         Raises:

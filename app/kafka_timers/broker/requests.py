@@ -272,7 +272,7 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
 
     Args:
         topic: name of the topic.
-        positions: by partition: the expected leader epoch, and the offset to read from.
+        positions: the expected leader epoch and the offset to read from, by partition.
         wait_ms: how long the broker waits for a first record, in milliseconds.
         bytes_max: size limit of the answer in bytes.
         partition_bytes_max: size limit for each partition. The first batch is sent at any size.

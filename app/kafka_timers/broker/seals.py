@@ -162,7 +162,6 @@ async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
     Returns:
         By partition, see `SealLog.seals`, for the partitions that the service uses; an empty list for one without
         seals.
-        is empty.
 
     Raises:
         TopicsError: `timer-sealed` does not exist.

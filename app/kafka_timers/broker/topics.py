@@ -102,7 +102,7 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
         ),
         topics.replies: _Wanted(
             must={"cleanup.policy": ("delete", "compaction would keep an answer for every timer id for ever")},
-            # Clients read their answer at once. The rest of the day is for people who investigate.
+            # Clients read their answer at once. The rest of the day is for investigations.
             also={"message.timestamp.type": append_time[0], _RETENTION: str(_DAY_MS)} | daily,
         ),
         topics.schedules: _Wanted(
