@@ -1,8 +1,8 @@
 """
 Everything that talks to Kafka.
 
-    connection    where Kafka is and how to log in
-    oauth         tokens of OAuth
+    connection    address of Kafka, and login
+    oauth         OAuth tokens
     cluster       connections to all brokers; leaders of partitions
     requests      messages of Kafka's protocol that aiokafka lacks
     transaction_requests    the same for transactions, and for the offsets committed in them

@@ -104,7 +104,7 @@ class Producer:
         Become the producer of the transactional id.
 
         Raises:
-            aiokafka.errors.KafkaError: as `Coordinator.init`.
+            aiokafka.errors.KafkaError: see `Coordinator.init`.
         """
         await self.coordinator.init()
 

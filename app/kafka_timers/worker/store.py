@@ -106,7 +106,7 @@ class TimerStore:
         self._db.set_write_options(unlogged)
         # RocksDB keeps the folder locked while an iterator exists.
         self._iterators: WeakSet[Generator[Any]] = WeakSet()
-        # The lowest key of all rows; None if it must be looked up. It is needed every second for every partition.
+        # A lower bound of all row keys; None if it must be looked up. It is needed every second for every partition.
         self._lowest: bytes | None = None
         # A lower bound of the keys by kind, so that reads do not walk over deleted keys below it.
         self._least = {kind: kind for kind in (_ROWS, _MARKS, _EXPIRING, _ANSWERS)}
