@@ -1,7 +1,7 @@
 """
-Tombstones for schedules that are refused, as their own scheduler would write them: it also removes schedules that it
-would not fire. And tombstones for schedules that a tombstone in another partition has ended: a scheduler that reads its
-topic again, with the partitions in any order, might fire them again.
+Makes tombstones for refused schedules, as their own scheduler does for schedules that it would not fire. Also makes
+them for schedules that a tombstone in another partition has ended: a scheduler that reads its topic again, with the
+partitions in any order, might fire them again.
 
 A tombstone lies after all present records, so on a compacted topic it removes later versions of its key as well:
 

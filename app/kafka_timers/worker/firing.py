@@ -391,7 +391,7 @@ class Firing:
         """
         Prove the end of the log with a record of our own, if there is no recent proof from the brokers' answers.
 
-        This happens if a broker with a replica does not answer: it might be the leader now, and accept requests.
+        Answers prove nothing while a broker with a replica is silent: it might be the leader now, and accept requests.
 
         Raises:
             FencedError: another worker owns the partition.

@@ -264,7 +264,7 @@ class Follower:
             metrics.taken_back.labels("moved" if each.superseded else "cancelled").inc()
 
     def blocked(self, stable: int, end: int) -> None:
-        """Note that an open transaction blocks reading from *stable* to the log's *end*; none if they are equal."""
+        """Note that an open transaction blocks reading between *stable* and *end*; if these are equal, none does."""
         if end <= stable:
             self._blocked_since_s = None
         elif self._blocked_since_s is None or stable != self._stable:

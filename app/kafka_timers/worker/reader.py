@@ -63,7 +63,7 @@ class Feed(Protocol):
         """Take *records*. Afterwards the log has been read up to *position*."""
 
     def blocked(self, stable: int, end: int) -> None:
-        """Note that an open transaction blocks reading from *stable* to the log's *end*; none if they are equal."""
+        """Note that an open transaction blocks reading between *stable* and *end*; if these are equal, none does."""
 
     def fail(self, error: Exception) -> None:
         """Note that the partition cannot be read. Nothing more is fed."""
