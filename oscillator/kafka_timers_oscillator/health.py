@@ -1,4 +1,4 @@
-"""Whether a replica does its work: what /livez and /readyz answer, the gauges, and a log line at each change."""
+"""Health of a replica: the answers of /livez and /readyz, the gauges, and a log line at each change."""
 
 import logging
 
@@ -11,14 +11,14 @@ log = logging.getLogger(__name__)
 
 NOT_READY_AFTER_S = 3.0
 
-# Longer than anything that a replica waits for, each of its waits having a limit.
+# Longer than any wait of a replica. Each of its waits has a limit.
 STUCK_AFTER_S = 60.0
 
 PREFIX = "kafka_timers_oscillator"
 
 
 class Metrics:
-    """The metrics of one replica, in *registry*; a tick is one second in one partition."""
+    """The metrics of one replica, in *registry*. A tick is one second in one partition."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.last_tick = Gauge(
@@ -55,12 +55,12 @@ class Metrics:
 
 class Health:
     """
-    The state of one replica, told by the parts that do the work.
+    The state of one replica, reported by the parts that do the work.
 
     Args:
-        clock: the clock of the host.
-        broker_time: where the broker's time is learnt.
-        max_clock_skew_s: how far the two may differ.
+        clock: clock of the host.
+        broker_time: estimate of the broker's time.
+        max_clock_skew_s: allowed difference between the two clocks in seconds.
     """
 
     def __init__(self, clock: Clock, broker_time: BrokerTime, metrics: Metrics, max_clock_skew_s: float) -> None:
@@ -76,7 +76,7 @@ class Health:
         metrics.ready.set_function(lambda: float(not self.ready()))
 
     def turned(self) -> None:
-        """Note that the replica's loop goes round."""
+        """Note that the replica's loop is running."""
         self._turned_elapsed_s = self._clock.elapsed_s()
 
     def answered(self, partition: int | None = None) -> None:
@@ -89,7 +89,7 @@ class Health:
                 log.info("the broker answers again")
 
     def trouble(self, reason: str, partition: int | None = None) -> None:
-        """Note that the broker does not do what it was asked for, for all or for *partition*, until it does."""
+        """Note that the broker fails, for all partitions or for *partition*, until `answered` is called."""
         if not self._troubles:
             log.error("%s; trying again", reason)
         self._troubles[partition] = reason
@@ -101,7 +101,7 @@ class Health:
         self._last_tick.set(second)
 
     def clock_offset_s(self) -> float | None:
-        """Return by how much the host's clock is ahead of the broker's, in seconds; None while that is not known."""
+        """Return the seconds by which the host's clock is ahead of the broker's; None while unknown."""
         broker_s = self._broker_time.at(self._clock.elapsed_s())
         return None if broker_s is None else self._clock.wall_s() - broker_s
 
@@ -117,12 +117,12 @@ class Health:
         return self._held
 
     def live(self) -> list[str]:
-        """Return why this process should be restarted; nothing when it is alive."""
+        """Return the reasons for restarting this process; empty if it is alive."""
         stuck_s = self._clock.elapsed_s() - self._turned_elapsed_s
         return [f"the loop has been stuck for {stuck_s:.0f} s"] if stuck_s > STUCK_AFTER_S else []
 
     def ready(self) -> list[str]:
-        """Return why ticks are missing, or will be when the other replicas are gone; nothing when all is well."""
+        """Return the reasons why ticks are missing, or would be without the other replicas; empty if all is well."""
         reasons = [reason for reason in (*self._troubles.values(), self._skew()) if reason]
         silent_s = self._clock.elapsed_s() - self._progress_elapsed_s
         if self._last_second is None:

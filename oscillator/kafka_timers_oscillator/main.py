@@ -1,4 +1,4 @@
-"""The process: settings in, exit code out."""
+"""Runs one replica as a process, from settings to exit code."""
 
 import asyncio
 import logging
@@ -17,13 +17,13 @@ def run(settings: OscillatorSettings) -> int:
     """
     Run one oscillator replica until SIGTERM or SIGINT; return the exit code, 0.
 
-    It waits for a broker that is away. Logging is set up by the caller.
+    It waits for a broker that is away. The caller sets up logging.
 
     Raises:
-        SettingsError: the port for metrics and health cannot be listened on.
+        SettingsError: the port for metrics and health is not available.
         TopicsError: the broker does not stamp the topic's records with its own time.
     """
-    # With the broker away aiokafka logs some ten lines a second; what matters of it is in this process's own lines.
+    # With the broker away aiokafka logs some ten lines a second. This process logs the important part itself.
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     asyncio.run(_run(settings))
     return 0

@@ -1,5 +1,5 @@
 """
-One running oscillator: from start to end, through outages of the broker.
+One running oscillator, through outages of the broker.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from kafka_timers_oscillator.schedule import Schedule
 from kafka_timers_oscillator.session import Session
 from kafka_timers_oscillator.tick_log import TickLog
 
-# A later replica learns the broker's time from the ticks of an earlier one, if that lives.
+# In this time a later replica learns the broker's time from the ticks of an earlier one, if that is running.
 LISTEN_S = 1.5
 
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 5.0
@@ -30,9 +30,9 @@ class Replica:
     One oscillator replica.
 
     Args:
-        settings: what to connect to, and this replica's rank.
-        registry: gets the metrics.
-        clock: the clock of the host.
+        settings: connection settings, and this replica's rank.
+        registry: registry for the metrics.
+        clock: clock of the host.
     """
 
     def __init__(self, settings: OscillatorSettings, registry: CollectorRegistry, clock: Clock | None = None) -> None:
@@ -44,7 +44,7 @@ class Replica:
 
     async def run(self) -> NoReturn:
         """
-        Emit ticks until cancelled, through whatever the broker does meanwhile.
+        Emit ticks until cancelled, also through outages of the broker.
 
         Raises:
             TopicsError: the broker does not stamp the topic's records with its own time.
@@ -79,5 +79,5 @@ class Replica:
                 tasks.create_task(session.follow())
                 tasks.create_task(session.emit(tasks, listen_s=LISTEN_S if settings.replica else 0.0))
         except ExceptionGroup as group:
-            # One reason is enough, and one that ends the process comes first.
+            # One reason is enough. An error that ends the process comes first.
             raise min(group.exceptions, key=lambda error: not isinstance(error, TopicsError)) from None

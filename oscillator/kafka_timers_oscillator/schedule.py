@@ -1,17 +1,17 @@
 """
-Which ticks one replica emits, and when: pure, driven by the broker's time that is handed in.
+Decides which ticks one replica emits, and when. Pure: the caller passes the broker's time in.
 
-A tick counts as min(its second, the second of its append time): one that landed 3 ms early counts as the second before,
-so its own second is still to come and is emitted again. One far ahead of its append time does not count at all; the
-workers refuse it too.
+A tick counts as min(its second, the second of its append time). A tick that landed 3 ms early counts as the second
+before, so its own second is still missing and is emitted again. A tick far ahead of its append time does not count at
+all; the workers refuse it too.
 
     replica     emits second 12 at     if by then
     0           12.0005                its partition has not got it yet
-    1           12.2505                the same, which means that replica 0 is gone
-    2           12.5005                the same, which means that both are
+    1           12.2505                the same, so replica 0 is gone
+    2           12.5005                the same, so both are gone
 
-While seconds are caught up the boundary lies in the past for all replicas. Then a replica counts its wait from the last
-tick it saw of another one: the first replica catches up, the others keep silent until there is no progress any more.
+During a catch-up all these times lie in the past. So a replica counts its wait from the last tick of another replica:
+the first replica catches up, and the others keep silent until there is no more progress.
 """
 
 import math
@@ -19,26 +19,26 @@ from collections.abc import Iterable, Iterator
 
 REPLICA_WAIT_S = 0.25
 
-# Ticks are sent this long after their second, against the error of what is known of the broker's time.
+# Ticks are sent this long after their second, to allow for errors in the estimate of the broker's time.
 MARGIN_S = 0.0005
 
-# Most seconds of one partition that are sent at once when catching up: a few kilobytes, far below any broker's limit.
+# Limit of seconds that a catch-up sends to one partition at once: a few kilobytes, far below any broker's limit.
 ROUND_SECONDS = 200
 
-# The last tick of a partition without ticks, and the second by which the broker's time is asked for there: a tick of
-# it changes nothing.
+# Stands for the last tick of a partition without ticks. Sent as a tick to such a partition to learn the broker's time,
+# since a tick of this second changes nothing.
 NONE = 0
 
 
 class Schedule:
     """
-    What each partition has and when it gets its next tick; all times are the broker's, in UNIX seconds.
+    Knows the last tick of each partition, and when its next tick is due. All times are the broker's, in UNIX seconds.
 
     Args:
-        partitions: the numbers of all partitions.
+        partitions: numbers of all partitions.
         replica: rank of this replica, from 0.
-        catch_up_s: how far back seconds are emitted; older ones are left out.
-        max_ahead_s: a tick further ahead of its own append time does not count.
+        catch_up_s: how far back missed seconds are emitted; older ones are skipped.
+        max_ahead_s: a tick further ahead of its append time does not count.
     """
 
     def __init__(self, partitions: Iterable[int], *, replica: int, catch_up_s: int, max_ahead_s: float) -> None:
@@ -52,9 +52,9 @@ class Schedule:
         self._max_ahead_s = max_ahead_s
 
     def start(self, now_s: float) -> None:
-        """Begin to have ticks due; to be called once, when `saw` was told of the end of the log."""
-        # A partition without ticks starts with the newest tick of the others: a crash in the very first broadcast left
-        # it out. When no partition has any, time starts now.
+        """Start, so that ticks become due. Call this once, after `saw` was given the ticks up to the end of the log."""
+        # A partition without ticks starts with the newest tick of the others, since a crash in the very first broadcast
+        # left it out. Without any ticks, time starts now.
         newest = max(self._last.values())
         start = math.floor(now_s - MARGIN_S) if newest == NONE else newest
         for partition, last in self._last.items():
@@ -77,11 +77,11 @@ class Schedule:
         return (partition for partition in self._last if partition not in self._in_flight)
 
     def next_s(self) -> float:
-        """Return when this replica is to emit its next tick; infinite while every partition is in flight."""
+        """Return when this replica must emit its next tick; infinite while every partition is in flight."""
         return min((self._next_s(partition) for partition in self.idle()), default=math.inf)
 
     def due(self, now_s: float) -> dict[int, range]:
-        """Return per partition the seconds to emit now, ascending; more may be due right after them."""
+        """Return the seconds to emit now by partition, ascending. More may be due right after them."""
         up_to = math.floor(now_s - self._wait_s)
         return {
             partition: range(first, min(up_to + 1, first + ROUND_SECONDS))
@@ -90,7 +90,7 @@ class Schedule:
         }
 
     def skip(self, now_s: float) -> int:
-        """Leave out what lies further back than the catch-up limit; return how many ticks that are."""
+        """Skip seconds before the catch-up limit; return the number of skipped ticks."""
         oldest = math.floor(now_s) - self._catch_up_s
         skipped = 0
         for partition in self.idle():
@@ -100,7 +100,7 @@ class Schedule:
         return skipped
 
     def take(self, partition: int) -> None:
-        """Note that *partition* is in flight, with nothing due, until `landed`."""
+        """Note that *partition* is in flight: it has nothing due until `landed`."""
         self._in_flight.add(partition)
 
     def sent(self, partition: int, seconds: range) -> None:
@@ -108,15 +108,15 @@ class Schedule:
         self._sent[partition] = seconds[-1]
 
     def landed(self, partition: int) -> None:
-        """Note that nothing is open in *partition* any more; `saw` comes first for what is in the log."""
+        """Note that *partition* is not in flight any more. Call `saw` for its ticks in the log first."""
         self._in_flight.discard(partition)
 
     def saw(self, partition: int, second: int, append_s: float, now_s: float) -> int:
         """
-        Take note of a tick in the log, whoever wrote it.
+        Note a tick in the log, from any replica.
 
         Returns:
-            The seconds by which it advanced its partition; 0 for one that was known, came twice or does not count.
+            The number of seconds by which it advanced its partition; 0 if it was known, repeated, or does not count.
         """
         if second > append_s + self._max_ahead_s:
             return 0

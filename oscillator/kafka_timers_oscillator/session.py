@@ -1,13 +1,13 @@
 """
-The work of a replica between connecting to the broker and losing it: moves ticks between the schedule and the topic.
+The work of a replica from connecting to the broker until losing it: passes ticks between the schedule and the topic.
 
-The broker's time must be known before the first tick, and only an acknowledgement tells it. So a replica first emits
-again a second that is long past: the last one of a partition, or second 0 when it holds none. Every reader knows such a
-tick already and drops it. The same is done while the replica has to keep silent, to notice when that may end.
+A replica must know the broker's time before its first tick, and only an acknowledgement shows it. So it first emits a
+long past second again: the last one of a partition, or second 0 if the partition has none. Every reader knows such a
+tick already and drops it. While the replica has to keep silent, it does the same to notice when that may end.
 
-The host's wall clock takes no part in placing ticks, but it must agree with the broker's. If they differ by more than
-`max_clock_skew_s` one of them is wrong, there is no telling which, and a timer that fired early cannot be taken back:
-the replica keeps silent and alarms. What it kept back is emitted when they agree again.
+The host's wall clock does not decide when ticks are sent, but it must agree with the broker's. If they differ by more
+than `max_clock_skew_s`, one of them is wrong. Nothing shows which one, and a timer that fired early cannot be taken
+back. So the replica keeps silent and raises an alarm. It emits the missed ticks once the clocks agree again.
 """
 
 import asyncio
@@ -26,39 +26,40 @@ from kafka_timers_oscillator.tick_log import TickLog
 
 log = logging.getLogger(__name__)
 
-# The broker's time is learnt anew after this long without any tick.
+# After this long without any tick, the broker's time is learnt again.
 RELEARN_AFTER_S = 5.0
 
-# Ticks sent together are waited for together this long; one still open then does not hold up the other partitions.
+# Ticks sent together are awaited together for this long. A slow one does not delay the other partitions after that.
 ROUND_LIMIT_S = 0.5
 
 READ_LIMIT_S = 5.0
 
-# A replica that begins to stand in for another reads up the log first, for this long at most: where no leader answers
-# there is nothing to read, and the tick is tried all the same.
+# A replica that begins to stand in for another one first reads to the end of the log, for at most this long. If no
+# leader answers, there is nothing to read, and the tick is sent anyway.
 LOOK_LIMIT_S = 1.0
 
-# The session ends after this long without a word from the broker. Until then aiokafka finds it again by itself.
+# The session ends after this long without an answer from the broker. Until then aiokafka finds the broker again by
+# itself.
 SILENCE_LIMIT_S = 15.0
 
 # The longest sleep, so that a change of the clocks is noticed soon.
 NAP_S = 0.5
 
-# More than this between two turns of the loop, by the broker's time, is neither a sleep nor a round.
+# If more time than this passes between two turns of the loop, by the broker's time, the process was stalled.
 STALL_S = 0.8
 
 
 class Session:
     """
-    One session; `follow` and `emit` run side by side until the broker is lost.
+    One session. Run `follow` and `emit` side by side; they end when the broker is lost.
 
     Args:
-        ticks: the topic.
-        schedule: not yet started.
-        broker_time: what is known from earlier sessions, and goes on being learnt.
-        clock: the clock of the host.
-        metrics: what is counted.
-        health: is told how it goes.
+        ticks: the open topic.
+        schedule: a schedule that has not been started.
+        broker_time: the estimate from earlier sessions, which is updated.
+        clock: clock of the host.
+        metrics: metrics to update.
+        health: informed of answers, troubles and progress.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Session:
         self._stands_in = False
 
     async def follow(self) -> NoReturn:
-        """Tell the schedule of every tick in the log, from shortly before its end."""
+        """Pass every tick in the log to the schedule, from shortly before the log's end."""
         while True:
             found = await self._ticks.read()
             others = [tick for tick in found if not self._schedule.is_own(tick.partition, tick.second)]
@@ -91,16 +92,16 @@ class Session:
 
     async def emit(self, tasks: asyncio.TaskGroup, *, listen_s: float) -> NoReturn:
         """
-        Emit the ticks that are due, in *tasks*.
+        Emit the due ticks, with *tasks*.
 
         Args:
-            tasks: ends when this session does.
-            listen_s: how long the broker's time is tried to be learnt from other replicas' ticks.
+            tasks: task group that ends with this session.
+            listen_s: how long to wait for ticks of other replicas that show the broker's time, in seconds.
 
         Raises:
             BrokerError: the broker has not answered for long.
-            KafkaError: it does not tell the end of the log, or did not take what was sent to learn its time.
-            TimeoutError: the same.
+            KafkaError: the broker does not tell the end of the log, or refused the records that were to show its time.
+            TimeoutError: the same, without an answer in time.
         """
         await self._ticks.reach_end_at_open(READ_LIMIT_S)
         self._at_end = True
@@ -117,8 +118,8 @@ class Session:
                 raise BrokerError(f"the broker has not answered for {SILENCE_LIMIT_S:.0f} s")
             await self._learn_time(0.0)
             if self._broker_s() - turned_s > STALL_S:
-                # This process, or its host, was stopped for so long that another replica may have emitted what is due
-                # here. Its ticks may lie unread in the connection, so the end of the log is asked for first.
+                # This process or its host was stopped for so long that another replica may have emitted the ticks that
+                # are due here. They may lie unread in the connection, so read to the end of the log first.
                 await self._ticks.reach_end(self._schedule.idle(), READ_LIMIT_S)
             turned_s = self._broker_s()
             if self._health.must_keep_silent():
@@ -149,13 +150,13 @@ class Session:
 
     async def _send(self, partition: int, seconds: range, now_s: float, *, looks: bool) -> float | None:
         """
-        Return the append time of *seconds*, due at *now_s*, or None when they were not acknowledged.
+        Send *seconds*, due at *now_s*, and return their append time; None if they were not acknowledged.
 
         With *looks* nothing is sent if the log turns out to have ticks of another replica.
         """
         self._schedule.take(partition)
         if looks:
-            # Where this process was slow to read, as on a busy machine, they may be unread.
+            # If this process reads slowly, as on a busy machine, those ticks may be unread.
             await self._read_up(partition, LOOK_LIMIT_S)
             if self._schedule.last_in(partition) >= seconds[0]:
                 self._schedule.landed(partition)
@@ -172,8 +173,9 @@ class Session:
             self._health.trouble(
                 f"partition {partition} does not take ticks: {str(error) or type(error).__name__}", partition
             )
-        # Without an answer it is not known whether they are in the log. With a late one another replica may have
-        # emitted what came due meanwhile: after a stall `emit` reads up the partitions that are idle, this one was not.
+        # Without an answer it is not known whether the ticks are in the log. If the answer came late, another replica
+        # may have emitted later ticks meanwhile. After a stall `emit` reads to the end of idle partitions, and this one
+        # was not idle.
         if append_s is None or self._broker_s() - now_s > STALL_S:
             await self._read_up(partition, READ_LIMIT_S)
         self._schedule.landed(partition)
@@ -188,7 +190,7 @@ class Session:
         return append_s
 
     async def _read_up(self, partition: int, limit_s: float) -> None:
-        """Return once what *partition* holds now was read, or its leader has not told that in time."""
+        """Return once the present contents of *partition* are read, or if its leader does not answer in time."""
         with suppress(KafkaError, TimeoutError):
             await self._ticks.reach_end([partition], limit_s)
 
@@ -203,7 +205,7 @@ class Session:
         return advance
 
     async def _learn_time(self, listen_s: float) -> None:
-        """Return once the broker's time is known, from this replica's own asking if none was heard for *listen_s*."""
+        """Return once the broker's time is known. Listen for *listen_s* seconds first, then ask the broker."""
         asks_elapsed_s = self._clock.elapsed_s() + listen_s
         while self._broker_time.age_s(now_elapsed_s := self._clock.elapsed_s()) > RELEARN_AFTER_S:
             if now_elapsed_s < asks_elapsed_s:
@@ -214,7 +216,7 @@ class Session:
             self._health.answered()
 
     async def _ask_time(self, first: int) -> float:
-        """Return the broker's time, as some partition tells it; one may be without a leader."""
+        """Return the broker's time from any partition, since one may be without a leader."""
         partitions = self._ticks.partitions
         for left in reversed(range(len(partitions))):
             partition = partitions[(first + left) % len(partitions)]

@@ -1,8 +1,8 @@
 """
-The `oscillator` topic as one replica uses it: its end, what is appended to it, and appending.
+The `oscillator` topic as one replica uses it: reads new ticks, finds the end, and appends.
 
-A thin shell around `kafka_timers.broker`. It knows bytes and offsets; which ticks there should be is `schedule.py`'s
-business. A partition whose leader is silent holds up no other.
+A thin layer on `kafka_timers.broker`. It handles bytes and offsets; `schedule.py` decides which ticks there should be.
+A partition whose leader is silent does not delay the others.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.reader import LogReader
 from kafka_timers.worker.tasks import cancel
 
-# A tick that was not acknowledged after this is taken for lost. It bounds how long a late one can be on its way.
+# A tick without an acknowledgement after this time counts as lost. This bounds how long a late tick can be on its way.
 APPEND_LIMIT_S = 4.0
 
-# Records read back from the end of each partition. One is enough unless something else writes to the topic: records
-# that are no ticks, or ticks that do not count.
+# Number of records read back from the end of each partition. One is enough unless something else writes to the topic,
+# such as records that are no ticks, or ticks that do not count.
 TAIL = 20
 
 _START_S, _BATCH_BYTES = 5.0, 64 << 10
@@ -36,7 +36,7 @@ _READ_WAIT_S, _RETRY_S = 0.5, 0.5
 
 
 class Tick(NamedTuple):
-    """A tick in the log: its second and the time the broker stamped it with, in UNIX seconds."""
+    """A tick in the log: its second, and the broker's timestamp, both in UNIX seconds."""
 
     partition: int
     second: int
@@ -44,7 +44,9 @@ class Tick(NamedTuple):
 
 
 class _Feed:
-    """Takes the ticks of one partition; `partition` is this itself, as the reader asks for number and position."""
+    """
+    Takes the ticks of one partition. `partition` returns this object, because the reader needs number and position.
+    """
 
     awaited = 0
 
@@ -71,13 +73,13 @@ class _Feed:
 
 
 class TickLog:
-    """The open topic; `open` makes one."""
+    """The open topic. Use `open` to make one."""
 
     def __init__(self, topic: str, cluster: Cluster, producer: Producer, name: str) -> None:
         self.partitions = cluster.partitions(topic)
         self._topic, self._producer = topic, producer
         self._headers: list[tuple[str, bytes | None]] = [(OSCILLATOR_HEADER, name.encode())]
-        # Ticks are sent outside of transactions, and somebody else's open one must not hide them.
+        # Ticks are sent outside transactions, and an open transaction of another client must not hide them.
         self._bounds = LogBounds(cluster, topic, APPEND_LIMIT_S, is_committed=False)
         self._reader = LogReader(Fetcher(cluster, topic, "ticks", is_committed=False), PriorityGate())
         self._following: dict[int, asyncio.Task[None]] = {}
@@ -85,7 +87,8 @@ class TickLog:
         self._found: list[Tick] = []
         self._failure: Exception | None = None
         self._news = asyncio.Event()
-        # By partition how far was read, how far was handed out, and how far whoever reads has taken what was.
+        # By partition: the offset up to which records were read, were returned by `read`, and were processed by its
+        # caller.
         self._read_to: dict[int, int] = {}
         self._handed_to: dict[int, int] = {}
         self._taken_to: dict[int, int] = {}
@@ -95,10 +98,10 @@ class TickLog:
     @asynccontextmanager
     async def open(cls, kafka: Kafka, topic: str, name: str) -> AsyncIterator[Self]:
         """
-        Connect, and begin to read from just before the end of each partition; ticks that are written bear *name*.
+        Connect, and begin to read from just before the end of each partition. Written ticks carry *name* in a header.
 
         Raises:
-            BrokerError: no broker answers, or it does not know the topic.
+            BrokerError: no broker answers, or the topic does not exist.
             TopicsError: the broker does not stamp the topic's records with its own time.
         """
         async with AsyncExitStack() as opened:
@@ -123,7 +126,7 @@ class TickLog:
         await cancel(self._following.values())
 
     def follow(self, number: int) -> None:
-        """Read partition *number* from just before its end, as soon as somebody tells where that is."""
+        """Read partition *number* from just before its end, as soon as a broker tells the end."""
         self._following[number] = asyncio.create_task(self._follow(number))
 
     async def _follow(self, number: int) -> None:
@@ -132,7 +135,7 @@ class TickLog:
                 end = await self._bounds.end(number)
                 start = max((await self._bounds.starts([number]))[number], end - TAIL)
             except KafkaError:
-                # Whoever appends there tells it.
+                # An append to the partition will report the error.
                 await asyncio.sleep(_RETRY_S)
             else:
                 break
@@ -142,12 +145,12 @@ class TickLog:
         self._reader.add(_Feed(self, number, start))
 
     def failed(self, error: Exception) -> None:
-        """Have whoever calls `read` know that a partition cannot be read."""
+        """Make `read` raise, because a partition cannot be read."""
         self._failure = error
         self._news.set()
 
     def found(self, number: int, records: Iterable[Record], position: int) -> None:
-        """Take note of *records*, after which partition *number* has been read up to *position*."""
+        """Note *records*. Afterwards partition *number* has been read up to *position*."""
         for record in records:
             second = number_in(record.key)
             if second is not None and second < SECOND_LIMIT:
@@ -157,12 +160,12 @@ class TickLog:
 
     async def read(self) -> list[Tick]:
         """
-        Return the ticks appended since the last call, those of a partition in order; waits a while for some.
+        Return the ticks appended since the last call, in order for each partition. Waits a moment if there are none.
 
         Raises:
-            BrokerError: a partition cannot be read, for another reason than a broker that does not answer.
+            BrokerError: a partition cannot be read, for another reason than a silent broker.
         """
-        # Whoever calls again has taken what the last call gave.
+        # The caller has processed the result of its last call.
         self._taken_to |= self._handed_to
         self._taken.set()
         try:
@@ -179,22 +182,22 @@ class TickLog:
 
     async def reach_end_at_open(self, limit_s: float) -> None:
         """
-        Return once what there was when the topic was opened was read, by whoever calls `read`, and taken.
+        Return once everything that the log had at its opening was returned by `read` and processed by its caller.
 
-        Of a partition whose leader has said nothing until then nothing is awaited.
+        Partitions whose leader was silent at the opening are not waited for.
 
         Raises:
-            TimeoutError: that took longer than *limit_s*.
+            TimeoutError: this took longer than *limit_s*.
         """
         async with asyncio.timeout(limit_s):
             await self._reach(self._end)
 
     async def reach_end(self, partitions: Iterable[int], limit_s: float) -> None:
         """
-        Return once what *partitions* hold now was read, by whoever calls `read`, and taken.
+        Return once everything that *partitions* have now was returned by `read` and processed by its caller.
 
         Raises:
-            TimeoutError: that took longer than *limit_s*.
+            TimeoutError: this took longer than *limit_s*.
             KafkaError: the broker does not tell the end.
         """
         async with asyncio.timeout(limit_s):
@@ -210,12 +213,12 @@ class TickLog:
 
     async def append(self, partition: int, seconds: Iterable[int]) -> float:
         """
-        Write one tick for each of *seconds*; return their append time, which they share, in UNIX seconds.
+        Write one tick for each of *seconds*. Return the append time that they share, in UNIX seconds.
 
         Raises:
-            KafkaError: they were not acknowledged; they may be in the log all the same.
-            TimeoutError: the same.
-            TopicsError: the broker did not stamp them with its own time.
+            KafkaError: the ticks were not acknowledged. They may be in the log all the same.
+            TimeoutError: no answer in time. The ticks may be in the log all the same.
+            TopicsError: the broker did not stamp the ticks with its own time.
         """
         batch = self._producer.new_batch()
         for second in seconds:
@@ -235,7 +238,7 @@ async def _check(cluster: Cluster, kafka: Kafka, topic: str) -> None:
     if not cluster.partitions(topic):
         raise BrokerError(f"topic {topic} is not there at {kafka}; create it with `kafka-timers topics create`")
     wanted = settings_of([topic], ["message.timestamp.type"])
-    # Without the right to read settings there are no entries; then the first acknowledgement tells.
+    # Without the right to read settings there are no entries. The first acknowledgement shows the setting then.
     for _, _, _, _, entries in (await cluster.ask_any(wanted)).resources:
         for _, value, *_ in entries:
             if value != "LogAppendTime":

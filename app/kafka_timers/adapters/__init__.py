@@ -1,20 +1,20 @@
 """
-Adapters: read the topics that other schedulers' users write to, as timers. Their producers stay as they are.
+Adapters read topics of other schedulers as timers, so that the producers of those topics need no change.
 
-Users know adapters as doors: the option `--door`, the metrics `kafka_timers_door_…`, the groups `….door.…` and the
-header `timer-rejected-door` have that name, and so have docs/migrate.md and the log.
+Users know adapters as doors. Docs, the log, the option `--door`, the metrics `kafka_timers_door_…`, the groups
+`….door.…` and the header `timer-rejected-door` use that name.
 
-    commands        the values and functions that all adapters share
+    commands        values and functions that all adapters share
     etf1, skyuk, countdown, headers, karafka, timebridge
-                    an adapter each: `parse` turns a record into a command (pure)
-    keeping         schedulers that keep their schedules on a topic, as etf1 and skyuk do
+                    one adapter each: `parse` turns a record into a command (pure)
+    keeping         rules of schedulers that keep their schedules on a topic, like etf1 and skyuk
     reader          reads a topic through an adapter, into `timer-request`
-    passing         what a reader has of each partition, and where it passes that on to
-    ahead           what lies further on in a topic that is taken over
-    ending          tombstones for schedules that are refused, or over
-    source          the records of one partition of such a topic
-    added           rejects what lies in partitions that were added by mistake
-    lag             reads how far each adapter is behind
+    passing         state of an owned partition, and the topics that a reader writes to
+    ahead           reads ahead when a topic is taken over
+    ending          tombstones for schedules that are refused or over
+    source          records of one partition of such a topic
+    added           rejects records of partitions that were added by mistake
+    lag             reads the lag of each adapter
 """
 
 from collections.abc import Callable
@@ -47,35 +47,35 @@ ADAPTERS: dict[str, Callable[[SourceRecord], Parsed]] = {
     "timebridge": timebridge.parse,
 }
 
-# The names that `--door` takes.
+# Names for `--door`.
 DOORS = tuple(ADAPTERS)
 
-# Adapters of which a record may replace or cancel an earlier one.
+# Adapters in which a record may replace or cancel an earlier one.
 WITH_IDS = frozenset(("etf1", "skyuk", "headers", "karafka"))
 
-# How schedulers keep their schedules, of the adapters to whose topics tombstones are written.
+# Rules of the schedulers to whose topics adapters write tombstones.
 KEEPINGS: dict[str, Keeping] = {"etf1": etf1.KEEPING, "skyuk": skyuk.KEEPING}
 
 
 def adapter_group(group: str, name: str) -> str:
-    """Return the consumer group of adapter *name* of the workers in *group*; its transactional ids begin with it."""
+    """Return the consumer group of adapter *name*, for workers in *group*. Its transactional ids begin with it."""
     return f"{group}.door.{name}"
 
 
 def added_group(group: str) -> str:
-    """Return the consumer group in which the workers of *group* reject what lies in added partitions."""
+    """Return the consumer group in which the workers of *group* reject records of added partitions."""
     return f"{group}.added"
 
 
 def door_topics(text: str) -> list[tuple[str, str]]:
     """
-    Return the adapters that a value of `--door` names, each with its topic.
+    Return the adapters in a value of `--door`, each with its topic.
 
     Args:
         text: pairs NAME=TOPIC, comma separated.
 
     Raises:
-        ValueError: there is no such adapter, or no topic; the text says which.
+        ValueError: an adapter is unknown, or its topic is missing; the text names it.
     """
     adapters = []
     for pair in filter(None, map(str.strip, text.split(","))):
@@ -88,15 +88,15 @@ def door_topics(text: str) -> list[tuple[str, str]]:
 
 def check_doors(text: str, header_names: str, topic_prefix: str) -> None:
     """
-    Check what the settings say of adapters.
+    Check the settings for adapters.
 
     Args:
-        text: as `door_topics` takes it.
-        header_names: as `headers.names_of` takes them.
-        topic_prefix: of the service's own topics.
+        text: pairs for `door_topics`.
+        header_names: pairs for `headers.names_of`.
+        topic_prefix: prefix of the service's own topics.
 
     Raises:
-        SettingsError: something is wrong with it, or an adapter is to read one of the service's own topics.
+        SettingsError: a setting is wrong, or an adapter would read one of the service's own topics.
     """
     try:
         headers.names_of(header_names)
@@ -104,23 +104,23 @@ def check_doors(text: str, header_names: str, topic_prefix: str) -> None:
     except ValueError as error:
         raise SettingsError(str(error)) from error
     for name, topic in doors:
-        # What it takes in it would write there again, for ever.
+        # The adapter would write its records to the same topic again, for ever.
         if topic in Topics.of(topic_prefix):
             raise SettingsError(f"door {name}={topic}: {topic} is the service's own: give another system's topic")
 
 
 def check_history(topic: str, doors: str, allowed_topics: str, topic_prefix: str) -> None:
     """
-    Check what the settings say of etf1's history.
+    Check the settings for etf1's history.
 
     Args:
-        topic: of the history; empty for none.
-        doors: as `door_topics` takes them.
-        allowed_topics: globs of the topics that workers may write to.
-        topic_prefix: of the service's own topics.
+        topic: topic of the history; empty for none.
+        doors: pairs for `door_topics`.
+        allowed_topics: globs of topics that workers may write to.
+        topic_prefix: prefix of the service's own topics.
 
     Raises:
-        SettingsError: it cannot be that topic.
+        SettingsError: the history cannot be on that topic.
     """
     if not topic:
         return
@@ -130,7 +130,7 @@ def check_history(topic: str, doors: str, allowed_topics: str, topic_prefix: str
     if topic in Topics.of(topic_prefix):
         raise SettingsError(f"{told}: it is the service's own: give another topic")
     if any(topic == source for _, source in named):
-        # What has fired would be taken for what is to fire.
+        # The door would schedule again the timers that have fired.
         raise SettingsError(f"{told}: a door reads it: give another topic")
     if not topics_in(allowed_topics).fullmatch(topic):
         raise SettingsError(f"{told}: allowed_topics {allowed_topics} do not match it: add it there")

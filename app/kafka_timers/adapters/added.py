@@ -1,9 +1,9 @@
 """
-Reject what lies in partitions that were added to `timer-request` after the service had begun.
+Rejects records of partitions that were added to `timer-request` after the service's start.
 
-Kafka takes no partitions away, and timer ids are routed by the number that there was, so those partitions are never
-served. Clients whose own partitioner counts them write there all the same; what they ask for goes to `timer-rejected`,
-exactly once, by the same means by which a door passes records on.
+Kafka cannot remove partitions, and the original number of partitions decides the partition of a timer id. So added
+partitions are never served. Clients with their own partitioner write there all the same. Their requests go to
+`timer-rejected`, exactly once, in the way in which a door passes records on.
 """
 
 from collections.abc import Callable
@@ -26,16 +26,16 @@ from kafka_timers.worker.rejecting import Headers
 
 class AddedPartitions(AdapterReader):
     """
-    Rejects all that lies in the partitions of *topic* from *served* on.
+    Rejects all records in the partitions of *topic* from number *served* on.
 
     Args:
         settings: settings of the worker.
         topic: name of `timer-request`.
-        served: how many of its partitions are served.
-        outlet: where refused records go.
-        gate: holds reading up while callbacks leave.
+        served: number of partitions that are served.
+        outlet: topics for the refused records.
+        gate: pauses reading while callbacks are sent.
         metrics: metrics of the worker.
-        clock: stamps what is rejected.
+        clock: provides the timestamps of rejected records.
     """
 
     def __init__(
@@ -71,5 +71,5 @@ class AddedPartitions(AdapterReader):
             self._rejected.labels(reason).inc(count)
 
     def _show_lag(self) -> None:
-        # It is no door.
+        # This reader is no door.
         pass

@@ -1,5 +1,5 @@
 """
-What lies further on in a topic that is taken over, so that a schedule which is past due fires only if it is the last.
+Reads ahead in a topic that is taken over, so that an overdue schedule fires only if it is the last version.
 """
 
 import asyncio
@@ -19,21 +19,21 @@ __all__ = ["Ahead", "look_ahead"]
 
 # Some 5 ms of work between two turns of the event loop.
 _STRIDE_RECORDS = 250
-# A partition of which nothing comes for so long has no leader.
+# If a partition sends nothing for so long, it has no leader.
 _SILENT_S = 10.0
-# Clocks of producers, which may have dated the records, differ by less.
+# Upper bound for the difference between the clocks of producers, which may have set the timestamps.
 _CLOCKS_MS = 600_000
 
 
 class Ahead(NamedTuple):
     """
-    What lies further on.
+    Result of reading ahead.
 
     Attributes:
-        latest: offset by name of the last version of each timer of the partition that may be due; the end of the
-            backlog for versions of which another partition says that they are done or replaced.
-        over: offset by key of those among them of which nothing but a tombstone lies last in other partitions.
-        unread: numbers of other partitions that cannot be read.
+        latest: offset of the last version by timer name, for timers of the partition that may be due. It is the end of
+            the backlog if another partition shows that the version is done or replaced.
+        over: offset by key of each version in `latest` that a tombstone in another partition has ended.
+        unread: other partitions that cannot be read.
     """
 
     latest: dict[bytes, int]
@@ -53,20 +53,20 @@ async def look_ahead(
     is_new: bool,
 ) -> Ahead:
     """
-    Return what lies further on in a partition, and in the others.
+    Read ahead in a partition, and in the other partitions of the topic.
 
-    Where *keeping* is given, ids are those of a whole topic, and the scheduler's producer may hash otherwise than those
-    of its users: then its tombstones lie in another partition than their schedules.
+    With *keeping*, ids are unique in the whole topic, and the scheduler's own producer may choose other partitions than
+    its users' producers. Its tombstones then lie in other partitions than their schedules.
 
     Args:
-        cluster: to ask.
-        topic: name.
-        number: of the partition.
-        backlog: the offset with which it begins, and the one behind it.
+        cluster: the cluster to ask.
+        topic: name of the topic.
+        number: partition number.
+        backlog: first offset of the backlog, and the offset after it.
         parse: returns the command of a record.
-        due_s: UNIX seconds: what is due later is left out, unless it replaces what is not.
-        keeping: how the scheduler keeps its schedules; None where nothing but later versions ends one.
-        is_new: whether the door has read nothing of the topic before.
+        due_s: UNIX seconds. Later timers are left out, unless they replace an earlier one.
+        keeping: the scheduler's rules; None if only a later version ends a schedule.
+        is_new: True if the door has never read this topic.
     """
     start, end = backlog
     source = SourceLog(cluster, topic, number, start, f"reading ahead {number}")
@@ -104,7 +104,7 @@ async def _last_versions(
                 version = last.get(ended.name)
                 if version and ended.is_over(version):
                     last[ended.name] = Last(record.offset, None, record.timestamp, None)
-        # Ticks and heartbeats get their turn.
+        # Let ticks and heartbeats have their turn.
         await asyncio.sleep(0)
     return last
 
@@ -112,17 +112,17 @@ async def _last_versions(
 async def _look_elsewhere(
     cluster: Cluster, topic: str, number: int, keeping: Keeping, last: Mapping[bytes, Last], end: int, ahead: Ahead
 ) -> None:
-    """Put into *ahead* what the other partitions say of the *last* versions."""
+    """Add to *ahead* the evidence of the other partitions about the *last* versions."""
     versions = {each.key: (name, each) for name, each in last.items() if each.key is not None}
     if not versions:
         return
     found: set[bytes] = set()
-    # When the last record of a key was written elsewhere, and whether that is a tombstone.
+    # Time of the last record of each key in other partitions, and whether it is a tombstone.
     latest: dict[bytes, tuple[int, bool]] = {}
     from_ms = min(each.timestamp_ms for _, each in versions.values()) - _CLOCKS_MS
 
     def look_at(record: SourceRecord) -> None:
-        # What we wrote of a version that was over tells of no other one.
+        # Our own tombstone for a version that was over says nothing about other versions.
         if record.key not in versions or (record.value is None and OVER_HEADER in headers_by_name(record)):
             return
         if keeping.is_later(record, versions[record.key][1]):
@@ -147,11 +147,11 @@ async def _read(
     cluster: Cluster, topic: str, number: int, from_ms: int, lane: str, look_at: Callable[[SourceRecord], None]
 ) -> None:
     """
-    Look at what a partition has that was written at *from_ms* or later.
+    Call *look_at* with the records of a partition that were written at *from_ms* or later.
 
     Raises:
-        TimeoutError: it has no leader that answers.
-        aiokafka.errors.KafkaError: it cannot be read.
+        TimeoutError: no leader of the partition answers.
+        aiokafka.errors.KafkaError: the partition cannot be read.
     """
     bounds = LogBounds(cluster, topic)
     start, end = await bounds.since(number, max(from_ms, 0)), await bounds.end(number)

@@ -1,5 +1,5 @@
 """
-The command that an adapter parses from a record of another system, and functions that all adapters share (pure).
+The command that an adapter makes of another system's record, and functions that all adapters share (pure).
 """
 
 import re
@@ -45,7 +45,7 @@ __all__ = [
 
 SourceHeaders = Sequence[tuple[str, bytes | None]]
 
-# A loop goes round about once a second.
+# A loop takes about a second for each turn.
 _HOPS_MAX = 100
 _ROUND = SERVICE_HEADERS | {HOPS_HEADER}
 _EPOCH_YEAR = 1970
@@ -57,7 +57,7 @@ _BYTES = [bytes((number,)) for number in range(128)]
 
 
 class Refusal(StrEnum):
-    """Why an adapter refuses a record; the value of the header `timer-rejected-reason`."""
+    """The reason why an adapter refuses a record: the value of the header `timer-rejected-reason`."""
 
     KEY_MISSING = "key-missing"
     VALUE_MISSING = "value-missing"
@@ -85,17 +85,17 @@ class Refusal(StrEnum):
 
 
 class TooManyHopsError(Exception):
-    """A record has gone round so often that it is taken for a loop."""
+    """A record came round so often that it must be in a loop."""
 
 
 class Command(NamedTuple):
     """
-    A record to be written to `timer-request`: a request, or a cancel.
+    A record for `timer-request`: a request or a cancel.
 
     Attributes:
         second: UNIX second in which the timer fires; None for a cancel.
-        name: chooses the partition by its hash: the timer's id if it has one, else the callback's key; None leaves the
-            partition to the sender.
+        name: its hash chooses the partition. It is the timer id if there is one, otherwise the callback's key; with
+            None the sender chooses.
         future: a serialised `Future`.
     """
 
@@ -105,16 +105,16 @@ class Command(NamedTuple):
 
     @property
     def key(self) -> bytes | None:
-        """Key of the record."""
+        """Key of the record on `timer-request`."""
         return self.name if self.second is None else b"%d" % self.second
 
 
-# None stands for a record that asks for nothing.
+# None: the record asks for nothing.
 Parsed = Command | Refusal | None
 
 
 class SourceRecord(Protocol):
-    """The part of a consumed record that adapters use."""
+    """The fields of a consumed record that adapters use."""
 
     @property
     def topic(self) -> str:
@@ -146,20 +146,20 @@ class SourceRecord(Protocol):
 
 
 def headers_by_name(record: SourceRecord) -> dict[str, bytes | None]:
-    """Return the headers of *record* by name; of those that share one, the first."""
+    """Return the headers of *record* by name. If several have the same name, the first counts."""
     return dict(reversed(record.headers))
 
 
 def forwarded_headers(given: SourceHeaders, without: Collection[str] = ()) -> list[tuple[str, bytes | None]]:
     """
-    Return the headers *given* by a record for its callback, but for the service's own and those *without*.
+    Return the headers for the callback: the headers *given* without the service's own and those in *without*.
 
-    A receiver that sends its callback round again sends the service's headers too, and the next callback would carry
-    the old ones beside its own. The same has a schedule whose callback topic is a door's own: how often it has come
-    round is told by the last header.
+    A receiver that forwards its callback as a new timer sends the service's headers too. If they were kept, the next
+    callback would carry the old ones beside its own. The same happens if the callback topic of a schedule is a door's
+    own topic. The last header counts the rounds.
 
     Raises:
-        TooManyHopsError: it has come round too often.
+        TooManyHopsError: the record came round too often.
     """
     own = [header for header in given if header[0] not in _ROUND and header[0] not in without]
     if len(own) < len(given):
@@ -174,16 +174,17 @@ def forwarded_headers(given: SourceHeaders, without: Collection[str] = ()) -> li
 
 def rfc3339_ms(text: bytes) -> int | Refusal:
     """
-    Return the UNIX millisecond that *text* names in RFC 3339, the first one that is not before it.
+    Return the UNIX millisecond of *text*, which is in RFC 3339, rounded up.
 
-    What lies before the epoch is due at once, and what lies behind the last moment that a timer can have is due then.
+    A time before the epoch gives the first possible moment, so the timer is due at once. A time after the last possible
+    moment gives that one.
     """
     if not _rfc3339_matches(text):
         return Refusal.EXPIRY_NOT_RFC3339
     try:
         moment = datetime.fromisoformat(text.decode())
     except ValueError:
-        # Such as the 30th of February.
+        # For example the 30th of February.
         return Refusal.EXPIRY_NOT_RFC3339
     try:
         return moment_at(moment)
@@ -192,7 +193,7 @@ def rfc3339_ms(text: bytes) -> int | Refusal:
 
 
 def expiry_in(text: bytes | None) -> int | Refusal:
-    """Return the UNIX second that *text* names in ASCII digits, or why it names none."""
+    """Return the UNIX second that *text* holds in ASCII digits, or the reason why there is none."""
     return second_in(
         text,
         missing=Refusal.EXPIRY_MISSING,
@@ -202,7 +203,7 @@ def expiry_in(text: bytes | None) -> int | Refusal:
 
 
 def partition_in(text: bytes | None) -> int | Refusal:
-    """Return the partition that *text* names in ASCII digits, or why it names none."""
+    """Return the partition that *text* holds in ASCII digits, or the reason why there is none."""
     number = number_in(text)
     return Refusal.PARTITION_INVALID if number is None or number > _PARTITION_MAX else number
 
@@ -217,18 +218,18 @@ def pack_future(
     **fields: Any,
 ) -> bytes:
     """
-    Return a serialised `Future` of *fields*, in which text may be bytes and None is a field that is not set.
+    Return a serialised `Future` with *fields*. Text may be given as bytes. None leaves a field unset.
 
     Args:
-        headers: of the callback.
-        partition: of the callback; None for the one that its key gives.
-        partition_key: gives the partition in place of the key; None for none.
-        is_tombstone: the callback has no value.
-        keeps_empty_key: an empty `callBackKey` is a key, and not none.
-        fields: of the `Future`. A `callBackKey` that is not text is bytes.
+        headers: headers of the callback.
+        partition: partition of the callback; None: its key decides.
+        partition_key: decides the partition instead of the key; None for none.
+        is_tombstone: True if the callback has no value.
+        keeps_empty_key: True if an empty `callBackKey` is a key; otherwise it means no key.
+        fields: fields of the `Future`. A `callBackKey` that is not text is kept as bytes.
 
     Raises:
-        UnicodeError: text is not UTF-8.
+        UnicodeError: a text field is not UTF-8.
     """
     key = fields.get("callBackKey")
     is_other_key = isinstance(key, bytes) and (not is_text(key) or (keeps_empty_key and not key))
@@ -242,20 +243,23 @@ def pack_future(
             partition=partition,
             partitionKey=partition_key,
         )
-    # Fields may come in any order. As messages of their own, headers cost more than all else that an adapter does.
+    # Fields may come in any order. Headers are built by hand: as messages they would cost more than the rest of an
+    # adapter.
     try:
         framed = [
             b"\x3a%b%b\x12%b%b" % (_BYTES[len(key := _name_of(name)) + len(value) + 2], key, _BYTES[len(value)], value)
             for name, value in cast("Sequence[tuple[str, bytes]]", headers)
         ]
     except (IndexError, TypeError):
-        # One is long or null.
+        # A header is long, or has no value.
         framed = [_framed(_name_of(name), value) for name, value in headers]
     return b"".join([Future(**fields).SerializeToString(), *framed])
 
 
 def source_field(door: str, record: SourceRecord) -> bytes:
-    """Return what makes a serialised `Future` tell that *door* has made it of *record*, if it is put behind it."""
+    """
+    Return bytes that name *door* and *record* as the source of a `Future`. Append them to the serialised `Future`.
+    """
     key = record.key
     own = b"" if key is None else b"\x2a%b%b" % (_varint(len(key)), key)
     content = b"%b\x20%b%b" % (_source_of(door, record.topic, record.partition), _varint(record.offset), own)

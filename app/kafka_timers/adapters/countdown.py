@@ -1,10 +1,10 @@
 """
-The adapter for countdowns: a record that says how long it wants to be held back.
+The adapter for countdowns: records that say how long to hold them back.
 
     value             {"topic": "T", "message": "<body>", "countdown": 120}, seconds from the record's timestamp
     CALLER_SERVICE    header: name of the caller
 
-All headers pass on to the callback, which has no key, as the message itself names none.
+All headers are passed on to the callback. The callback has no key, because the message names none.
 
 Source: "Implementing delayed message support with Apache Kafka" (agrim mittal).
 """
@@ -25,12 +25,13 @@ from kafka_timers.core.moments import moment_after
 from kafka_timers.errors import WhenError
 
 _CALLER = "CALLER_SERVICE"
-# Records of several producers go back and forth by less. One that lies further ahead counts for its own second alone.
+# Timestamps of several producers are out of order by less than this. A record that is further ahead counts only for its
+# own second.
 _DISORDER_S = 60
 
 
 def parse(record: SourceRecord) -> Parsed:
-    """Return the command that *record*, a countdown, stands for, or why it is refused."""
+    """Return the command for *record*, a countdown, or the reason for refusing it."""
     if not record.value:
         return Refusal.VALUE_MISSING
     try:
@@ -57,14 +58,14 @@ def parse(record: SourceRecord) -> Parsed:
 
 class Callers:
     """
-    Counts the requests of each caller, and refuses those that a caller may not make.
+    Counts the requests of each caller, and refuses those above a limit or without a caller.
 
     Args:
-        required: whether a record must name its caller.
-        limit: most requests of one caller in one second of the records' timestamps; 0 for no limit.
+        required: True if a record must name its caller.
+        limit: most requests of one caller in one second of record timestamps; 0 for no limit.
 
     Attributes:
-        counted: accepted requests by caller; the reader clears it when it has passed them on.
+        counted: accepted requests by caller. The reader clears it once it has passed them on.
     """
 
     def __init__(self, *, required: bool, limit: int) -> None:
@@ -75,11 +76,11 @@ class Callers:
         self._in_second: Counter[str] = Counter()
 
     def refuse(self, record: SourceRecord) -> Refusal | None:
-        """Count *record*, the next one of its partition; return why it is refused, None if it is not."""
+        """Count *record*, the next one of its partition. Return the reason for refusing it, or None."""
         caller = (headers_by_name(record).get(_CALLER) or b"").decode("utf-8", "replace")
         if self._required and not caller:
             return Refusal.CALLER_MISSING
-        # By the log's own time, so that a backlog that is read in one go is no burst.
+        # Record timestamps are used, so that a backlog that is read in one go does not count as a burst.
         second = record.timestamp // 1000
         if not self._second - _DISORDER_S <= second <= self._second:
             self._second = second

@@ -1,14 +1,14 @@
 """
-Tombstones for schedules that are refused, as their scheduler writes them: what it would not fire goes. And for those
-that a tombstone in another partition has ended: a scheduler that reads its topic anew, the partitions in any order, may
-fire them again.
+Makes tombstones for refused schedules, as their own scheduler does for schedules that it would not fire. Also makes
+them for schedules that a tombstone in another partition has ended: a scheduler that reads its topic again, with the
+partitions in any order, might fire them again.
 
-A tombstone lies behind all that the topic has by then, so where that is compacted it removes a later version as well:
+A tombstone lies after all present records, so on a compacted topic it removes later versions of its key as well:
 
     offset 5  k, without an epoch: refused     offset 8  k, a schedule     offset 9  k, the tombstone for offset 5
 
-So there is none for a schedule behind which another record of its key is known. One that is written after the door has
-read so far cannot be known, and is in `timer-request` soon, where nothing is compacted.
+So a schedule gets no tombstone if a later record of its key is known. A record that is written after the door's last
+read cannot be known. The door soon passes it on to `timer-request`, where nothing is compacted.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,37 +23,37 @@ from kafka_timers.worker.sender import Filling
 
 __all__ = ["Ending"]
 
-# Less than any topic takes that has schedules; tombstones are few.
+# Smaller than the limit of any topic that has schedules. Tombstones are few.
 _BATCH_BYTES = 16 << 10
 
 
 class Ending:
     """
-    Ends the schedules of one partition that are refused, or over.
+    Ends the refused and finished schedules of one partition.
 
     Args:
-        reasons: the schedules that are refused for one of these are ended.
+        reasons: a schedule that is refused for one of these reasons gets a tombstone.
 
     Attributes:
-        is_on: whether tombstones are written at all.
-        over: offset by key of the last versions that a tombstone in another partition has ended.
+        is_on: whether to write tombstones at all.
+        over: offset by key of each last version that a tombstone in another partition has ended.
     """
 
     def __init__(self, reasons: Collection[StrEnum]) -> None:
         self.is_on = bool(reasons)
         self.over: dict[bytes, int] = {}
         self._reasons = reasons
-        # Where the last record lies of each key that may need a tombstone, as far as was read ahead.
+        # By key that may need a tombstone: the offset of its last record, as far as the reader has read ahead.
         self._last: dict[bytes, int] = {}
 
     def look_ahead(self, record: SourceRecord, parsed: Parsed | StrEnum, past_s: float) -> None:
         """
-        Take note of *record*, which is read ahead.
+        Note *record*, which the reader has read ahead.
 
         Args:
-            record: offsets ascending.
-            parsed: what it stands for.
-            past_s: UNIX seconds: what is due later is not refused as past its grace.
+            record: a record; offsets ascend from call to call.
+            parsed: its command, or the reason for refusing it.
+            past_s: UNIX seconds. Later schedules are not past their grace.
         """
         key = record.key
         if not self.is_on or not key:
@@ -66,19 +66,19 @@ class Ending:
             self._last[key] = record.offset
 
     def forget(self) -> None:
-        """Forget what was read ahead: all of it has been passed on."""
+        """Forget the records that were read ahead, because all of them have been passed on."""
         self._last, self.over = {}, {}
 
     def tombstones(
         self, refused: Sequence[tuple[SourceRecord, StrEnum]], records: Sequence[SourceRecord], now_ms: int
     ) -> list[Ready]:
         """
-        Return the tombstones to be written, as batches.
+        Return the tombstones to write, as batches.
 
         Args:
-            refused: schedules, and why they are refused.
-            records: all that is passed on with them, offsets ascending.
-            now_ms: timestamp of the tombstones.
+            refused: refused schedules with the reasons.
+            records: all records of the same transaction, offsets ascending.
+            now_ms: timestamp of the tombstones, UNIX milliseconds.
         """
         ending = [(each, (REASON_HEADER, reason.encode())) for each, reason in refused if reason in self._reasons]
         if self.over:
@@ -94,5 +94,5 @@ class Ending:
         return filling.all()
 
     def _is_known(self, record: SourceRecord) -> bool:
-        """Tell whether a record behind *record* is known from reading ahead."""
+        """Tell whether a later record of the same key is known from reading ahead."""
         return self._last.get(record.key or b"", -1) > record.offset

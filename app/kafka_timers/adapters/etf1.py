@@ -2,10 +2,11 @@
 The adapter for schedules of etf1/kafka-message-scheduler.
 
     key               schedule id; a newer record replaces the older one, a record without a value cancels it
-    scheduler-epoch, scheduler-target-topic, scheduler-target-key        headers: when, where to, under which key
+    scheduler-epoch, scheduler-target-topic, scheduler-target-key        headers: time, topic and key of the callback
 
-The callback has what that scheduler writes: the value, all headers of the schedule, and three that tell where it comes
-from. When it fires, a tombstone on the schedule topic says that it is done; the adapter passes over those.
+The callback equals the one that etf1 writes: the value, all headers of the schedule, and three headers about its
+origin. After firing, a tombstone on the schedule topic marks the schedule as done. The adapter ignores these
+tombstones.
 
 Source: https://github.com/etf1/kafka-message-scheduler, README.md and runner/kafka/handler.go.
 """
@@ -27,13 +28,13 @@ from kafka_timers.core.wire import REQUEST_HEADER, number_in
 __all__ = ["KEEPING", "parse"]
 
 _NAME = "etf1"
-# On its own tombstones etf1 tells of which schedule they are: the second in which that was written.
+# etf1's own tombstones name their schedule by the second in which it was written.
 _FIRED_HEADER = "scheduler-timestamp"
 _ORIGIN = (_FIRED_HEADER, "scheduler-key", "scheduler-topic")
 
 
 def parse(record: SourceRecord) -> Parsed:
-    """Return the command that *record*, a schedule, stands for, or why it is refused."""
+    """Return the command for *record*, a schedule, or the reason for refusing it."""
     key, headers = record.key, headers_by_name(record)
     if not key or not key.strip():
         return Refusal.KEY_MISSING
@@ -53,7 +54,7 @@ def parse(record: SourceRecord) -> Parsed:
         callBack=record.value,
         timerId=timer_id,
         headers=[
-            # One that comes round, as the callback of a schedule for its own topic, has those of the time before.
+            # A callback that is itself a schedule, on the topic of this door, has these headers from the round before.
             *forwarded_headers(record.headers, _ORIGIN if REQUEST_HEADER in headers else ()),
             *zip(_ORIGIN, (b"%d" % (record.timestamp // 1000), key, topic), strict=True),
         ],
@@ -65,14 +66,14 @@ def parse(record: SourceRecord) -> Parsed:
 
 
 def _fired_ms(_: SourceRecord) -> None:
-    """In their own partition etf1's tombstones are cancels: what lies before them is done."""
+    """Return None: in their own partition etf1's tombstones act as cancels, so earlier versions are done."""
 
 
 def _is_later(record: SourceRecord, last: Last) -> bool:
     """
-    Tell whether *record* says that *last* is done, or replaces it.
+    Tell whether *record* shows that *last* is done, or replaces it.
 
-    A tombstone of etf1 names the second in which the schedule was written; of all else the later record counts.
+    A tombstone of etf1 names the second in which the schedule was written. For all other records the later one counts.
     """
     fired_s = number_in(headers_by_name(record).get(_FIRED_HEADER)) if record.value is None else None
     return record.timestamp > last.timestamp_ms if fired_s is None else fired_s >= last.timestamp_ms // 1000
@@ -80,7 +81,7 @@ def _is_later(record: SourceRecord, last: Last) -> bool:
 
 KEEPING = Keeping(
     _NAME,
-    # What etf1 takes off its topic. What it would have fired stays there.
+    # Schedules that etf1 removes from its topic. Schedules that it would have fired stay there.
     ended=frozenset(
         (
             Refusal.EXPIRY_MISSING,

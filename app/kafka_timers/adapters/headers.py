@@ -1,16 +1,16 @@
 """
-The adapter for any client without protobuf: a timer in the headers of a plain record.
+The adapter for any client without protobuf: a plain record with the timer in its headers.
 
-    key                     the timer's id, as in `Future.timerId`; a later record with it moves or cancels the timer
-    value                   of the callback; a record without one cancels the timer
-    timer-delay             header: how long after the record's timestamp, as 5m, 250ms or seconds alone; or
-    timer-expiry            header: when: UNIX seconds or milliseconds in ASCII, or RFC 3339
-    timer-millis            header: of that second, 0 to 999 in ASCII; 0 if it is not there
+    key                     the timer id, as in `Future.timerId`; a later record with it moves or cancels the timer
+    value                   value of the callback; a record without a value cancels the timer
+    timer-delay             header: delay after the record's timestamp, as 5m, 250ms or plain seconds; or
+    timer-expiry            header: due time, as UNIX seconds or milliseconds in ASCII, or RFC 3339
+    timer-millis            header: millisecond within that second, 0 to 999 in ASCII; 0 if missing
     timer-tombstone         header: 1 for a callback without a value
-    timer-callback-partition, timer-callback-partition-key      headers: where it goes, if not where its key says
-    timer-callback-topic, timer-callback-key, timer-token, timer-reply-topic        headers: as the fields of a Future
+    timer-callback-partition, timer-callback-partition-key      headers: the partition, if the key does not decide it
+    timer-callback-topic, timer-callback-key, timer-token, timer-reply-topic        headers: as in a Future
 
-All other headers pass on to the callback. Each header may have another name, `names_of` has them.
+All other headers are passed on to the callback. You can rename each header, see `names_of`.
 """
 
 import re
@@ -35,7 +35,7 @@ from kafka_timers.errors import WhenError
 
 __all__ = ["NAMES", "names_of", "parse", "parser_of"]
 
-# What is told → the header that tells it.
+# Field → name of its header.
 NAMES: Mapping[str, str] = {
     "expiry": EXPIRY_HEADER,
     "delay": "timer-delay",
@@ -54,13 +54,13 @@ _seconds_match = re.compile(rb"[0-9]{1,14}(?:\.[0-9]{1,9})?").fullmatch
 
 def names_of(text: str) -> dict[str, str]:
     """
-    Return the names of the headers where those in *text* replace the usual ones.
+    Return the name of each header: the usual ones, replaced by those in *text*.
 
     Args:
-        text: pairs WHAT=HEADER, comma separated, as expiry=x-deliver-at.
+        text: pairs WHAT=HEADER, comma separated, for example expiry=x-deliver-at.
 
     Raises:
-        ValueError: there is no such thing to tell, or no name, or two have the same; the text says which.
+        ValueError: a field is unknown, a name is missing, or two fields have the same name; the text says which.
     """
     names = dict(NAMES)
     for pair in filter(None, map(str.strip, text.split(","))):
@@ -75,7 +75,7 @@ def names_of(text: str) -> dict[str, str]:
 
 
 def parser_of(names: Mapping[str, str]) -> Callable[[SourceRecord], Parsed]:
-    """Return the function that returns the command that a record stands for, or why it is refused."""
+    """Return a function that turns a record into its command, or into the reason for refusing it."""
     expiry, delay, millis = names["expiry"], names["delay"], names["millis"]
     topic, key, token, reply = names["topic"], names["key"], names["token"], names["reply-topic"]
     partition, partition_key, tombstone = names["partition"], names["partition-key"], names["tombstone"]
@@ -115,7 +115,7 @@ def parser_of(names: Mapping[str, str]) -> Callable[[SourceRecord], Parsed]:
 
 
 def _due_ms(expiry: bytes | None, delay: bytes | None, millis: bytes | None, timestamp_ms: int) -> int | Refusal:
-    """Return the UNIX millisecond that the headers tell."""
+    """Return the due time in the headers, as UNIX milliseconds, or the reason for refusing it."""
     if delay:
         if expiry:
             return Refusal.EXPIRY_INVALID

@@ -1,12 +1,12 @@
 """
 The adapter for Karafka's Scheduled Messages.
 
-    key                     of the envelope, unique within its partition; a newer record replaces the older one
+    key                     key of the envelope, unique within its partition; a newer record replaces the older one
     schedule_source_type    header: schedule; cancel or tombstone cancel the timer of the key
-    schedule_target_epoch, schedule_target_topic, schedule_target_key       headers: when, where to, under which key
+    schedule_target_epoch, schedule_target_topic, schedule_target_key       headers: time, topic and key of the callback
 
-The callback has what Karafka dispatches: value and headers untouched, and headers that tell where it comes from. It
-writes no tombstones, which without Karafka's own headers Karafka could not read.
+The callback equals the message that Karafka dispatches: value and headers unchanged, plus headers about its origin. The
+adapter writes no tombstones, because Karafka cannot read tombstones without its own headers.
 
 Source: https://karafka.io/docs/Pro-Scheduled-Messages and the API pages of Karafka::Pro::ScheduledMessages.
 """
@@ -25,13 +25,13 @@ from kafka_timers.adapters.commands import (
 )
 from kafka_timers.core.wire import number_in
 
-# Of the schema; Karafka takes what is not newer than its own.
+# Version of the schema. Karafka accepts this version and older ones.
 _VERSION = (1, 0, 0)
 _TRACE = ("schedule_source_topic", "schedule_source_partition", "schedule_source_offset", "schedule_source_key")
 
 
 def parse(record: SourceRecord) -> Parsed:
-    """Return the command that *record*, an envelope, stands for, or why it is refused."""
+    """Return the command for *record*, an envelope, or the reason for refusing it."""
     key, headers = record.key, headers_by_name(record)
     if not key:
         return Refusal.KEY_MISSING
@@ -61,7 +61,7 @@ def parse(record: SourceRecord) -> Parsed:
         callBack=record.value,
         is_tombstone=record.value is None,
         partition=number,
-        # A partition that is named counts.
+        # A given partition wins over the partition key.
         partition_key=None if partition_key == target_key or to is not None else partition_key,
         timerId=timer_id,
         headers=[*forwarded_headers(record.headers, _TRACE), *zip(_TRACE, origin, strict=True)],

@@ -1,8 +1,8 @@
 """
-Schedulers that keep their schedules on the topic on which users write them, under ids that are those of a whole topic.
+Rules of schedulers that keep schedules on the topic where users write them, with ids that are unique in the topic.
 
-A tombstone of theirs, behind the schedule, says that it has fired; so does one of ours. What such a scheduler has fired
-does not fire again, and what it would not have fired does not either (pure).
+A tombstone of theirs after a schedule says that it has fired; so does one of ours. Schedules that such a scheduler has
+fired do not fire again, and those that it would not fire do not fire here either (pure).
 """
 
 import math
@@ -17,17 +17,18 @@ from kafka_timers.core.wire import REASON_HEADER, REQUEST_HEADER, number_in
 
 __all__ = ["OVER_HEADER", "Ended", "Keeping", "Last", "is_own", "timer_id_of"]
 
-# On our tombstone for a schedule that a tombstone in another partition has ended: the offset of its last version.
+# Header of our tombstone for a schedule that a tombstone in another partition has ended: the offset of its last
+# version.
 OVER_HEADER = "timer-over"
-# One of these is on our own tombstones, of what has fired, of what was refused, and of what was over.
+# Each of our own tombstones has one of these: for a schedule that has fired, was refused, or was over.
 _OWN = {REQUEST_HEADER, REASON_HEADER, OVER_HEADER}
 
 
 class Last(NamedTuple):
     """
-    The last version of a timer: its offset, key and UNIX milliseconds of its record, and its second.
+    The last version of a timer: its offset, the key and UNIX milliseconds of its record, and its second.
 
-    Key and second are None for what is cancelled, or has fired.
+    Key and second are None if the timer is cancelled or has fired.
     """
 
     offset: int
@@ -38,12 +39,12 @@ class Last(NamedTuple):
 
 class Ended(NamedTuple):
     """
-    What a record ends that is no command.
+    The end of earlier versions, caused by a record that is no command.
 
     Attributes:
-        name: id of the timer.
-        by_ms: UNIX millisecond by which a version must be due to be over. What is due later was moved on in time.
-        up_to: offset behind which a version is not over.
+        name: timer id.
+        by_ms: UNIX milliseconds. Versions due by then are over. A version that is due later was moved in time.
+        up_to: versions after this offset are not over.
     """
 
     name: bytes
@@ -51,22 +52,22 @@ class Ended(NamedTuple):
     up_to: float = math.inf
 
     def is_over(self, version: Last) -> bool:
-        """Tell whether *version* is over by this."""
+        """Tell whether this ends *version*."""
         return version.second is not None and version.second * 1000 <= self.by_ms and version.offset <= self.up_to
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
     """
-    How a scheduler keeps its schedules.
+    Rules of a scheduler that keeps its schedules on a topic.
 
     Attributes:
-        name: of its adapter; timer ids begin with it.
-        ended: schedules that are refused for one of these reasons get a tombstone.
-        superseding: versions that are refused for one of these reasons take the place of the one before all the same.
-        fired_ms: returns the UNIX millisecond of which a record says that what was due by then has fired there; None of
-            any other record.
-        is_later: tells whether a record of another partition says that a version is done, or replaces it.
+        name: name of its adapter; timer ids begin with it.
+        ended: a schedule that is refused for one of these reasons gets a tombstone.
+        superseding: a version that is refused for one of these reasons still replaces the version before.
+        fired_ms: takes a record. If the record says that all schedules due by some moment have fired, returns that
+            moment in UNIX milliseconds, otherwise None.
+        is_later: tells whether a record of another partition shows that a version is done, or replaces it.
     """
 
     name: str
@@ -76,18 +77,18 @@ class Keeping:
     is_later: Callable[[SourceRecord, Last], bool]
 
     def timer_id(self, record: SourceRecord) -> bytes:
-        """Return the id of the timer that *record* is of."""
+        """Return the timer id of *record*."""
         return timer_id_of(self.name, record)
 
     def ended_by(self, record: SourceRecord, parsed: Parsed | StrEnum, *, is_new: bool) -> Ended | None:
         """
-        Return what *record* ends without being a command, None where it ends nothing.
+        Return the versions that *record* ends although it is no command; None if there are none.
 
         Args:
-            record: of its topic.
-            parsed: what it stands for.
-            is_new: whether the door has read nothing of the topic before. All may have fired here then. Otherwise a
-                version that was written before our own tombstone and not passed on by then has not.
+            record: a record of the schedule topic.
+            parsed: its command, or the reason for refusing it.
+            is_new: True if the door has never read this topic, so that every schedule may have fired here. Otherwise a
+                version that was written before our own tombstone but not passed on by then has not fired.
         """
         if record.key is None:
             return None
@@ -104,17 +105,19 @@ class Keeping:
         return None if by_ms is None else Ended(self.timer_id(record), by_ms)
 
     def withdrawn(self, record: SourceRecord, reason: StrEnum) -> bytes | None:
-        """Return the id of the timer that *record*, which is refused for *reason*, cancels; None where it stays."""
+        """
+        Return the id of the timer that *record* cancels, although it is refused for *reason*; None if it cancels none.
+        """
         if record.key is None or reason not in self.superseding or not is_text(record.key):
             return None
         return self.timer_id(record)
 
 
 def is_own(record: SourceRecord) -> bool:
-    """Tell whether *record*, which has no value, is a tombstone of ours."""
+    """Tell whether *record*, which has no value, is one of our own tombstones."""
     return not _OWN.isdisjoint(headers_by_name(record))
 
 
 def timer_id_of(name: str, record: SourceRecord) -> bytes:
-    """Return the id of the timer that *record* is of, for the adapter *name*."""
+    """Return the timer id of *record* for the adapter *name*."""
     return b"%b:%b:%b" % (name.encode(), record.topic.encode(), record.key or b"")

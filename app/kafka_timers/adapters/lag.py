@@ -1,5 +1,5 @@
 """
-Read how far the adapters are behind from the offsets of their consumer groups alone. `kafka-timers status` shows it.
+Reads the lag of adapters, from nothing but the offsets of their consumer groups, for `kafka-timers status`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _LIMIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AdapterLag:
-    """How many offsets of a topic an adapter has not read yet."""
+    """Number of offsets of a topic that an adapter has not read yet."""
 
     adapter: str
     topic: str
@@ -31,10 +31,10 @@ class AdapterLag:
 
 async def adapter_lags(cluster: Cluster, group: str) -> list[AdapterLag]:
     """
-    Return how far each adapter that has read anything is behind.
+    Return the lag of each adapter that has read anything.
 
     Args:
-        cluster: to ask.
+        cluster: the cluster to ask.
         group: consumer group of the workers.
 
     Raises:
@@ -45,7 +45,7 @@ async def adapter_lags(cluster: Cluster, group: str) -> list[AdapterLag]:
 
 
 async def _lags_of(cluster: Cluster, workers: str, adapter: str) -> list[AdapterLag]:
-    """Return the lag of each topic of which an adapter has committed an offset."""
+    """Return the lag for each topic with a committed offset of the adapter."""
     group = adapter_group(workers, adapter)
     what, link = "tell its offsets", CoordinatorLink(cluster, CoordinationType.GROUP, group, _LIMIT_S, _LANE)
     answer = await link.ask(OffsetFetchRequest(group, None), lambda answer: answer.error_code, to=what)

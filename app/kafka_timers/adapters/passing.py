@@ -1,5 +1,5 @@
 """
-What the reader of an adapter has of each partition, and where it passes that on to.
+State of the partitions that an adapter reads, and the topics that it writes to.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ __all__ = ["Outlet", "OwnedPartition", "Passing", "transactional_id"]
 
 @dataclass(frozen=True, slots=True)
 class Outlet:
-    """Names of the topics that requests and refused records go to, and what the two topics take."""
+    """Names of the topics for requests and for refused records, and the limits of the two topics."""
 
     requests: str
     requests_take: Target
@@ -28,15 +28,17 @@ class Outlet:
 
     @property
     def batch_bytes(self) -> int:
-        """Return the most bytes of a batch; a larger one has a single record."""
+        """Return the size limit of a batch in bytes. A larger batch has a single record."""
         return min(BATCH_BYTES, self.requests_take.batch_bytes_max, self.rejected_takes.batch_bytes_max)
 
 
 @dataclass(slots=True)
 class OwnedPartition:
     """
-    An owned partition: its producer, what it reads and of which topic, the offset up to which that was passed on,
-    up to where the latest version of each timer is known, and what ends schedules that are refused.
+    An owned partition.
+
+    Holds its producer and source, the topic's id, and the offset up to which records were passed on. Up to the offset
+    `ahead` the `latest` version of each timer is known. `ending` ends refused schedules.
     """
 
     producer: Producer
@@ -51,7 +53,7 @@ class OwnedPartition:
 
 @dataclass(slots=True)
 class Passing:
-    """The contents of a transaction."""
+    """Batches of one transaction, with counts of the made and the refused requests."""
 
     batches: list[Ready] = field(default_factory=list)
     tombstones: list[Ready] = field(default_factory=list)
@@ -61,10 +63,10 @@ class Passing:
 
 def transactional_id(group: str, prefix: str, topic: str, partition: int) -> str:
     """
-    Return the transactional id of who reads *partition* of a door's *topic*; it begins with *group* and a dot.
+    Return the transactional id for reading *partition* of a door's *topic*; it begins with *group* and a dot.
 
-    No two of (*group*, *prefix*, *topic*, *partition*) have the same one: where it would not tell them apart, as with
-    prefix `eu.` and topic `orders` from topic `eu.orders`, it ends with both.
+    Different arguments give different ids. Where the plain form would be ambiguous, as for prefix `eu.` with topic
+    `orders` and for topic `eu.orders`, it ends with prefix and topic.
     """
     name = f"{group}.{prefix}{topic}.{partition}"
     return name if not prefix and "." not in topic else f"{name}/{prefix}/{topic}/"

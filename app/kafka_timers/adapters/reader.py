@@ -1,21 +1,21 @@
 """
-Read a topic of another system through an adapter into `timer-request`, whole batches at a time, exactly once.
+Reads a topic of another system through an adapter into `timer-request`, in whole batches, exactly once.
 
 The consumer group shares the topic's partitions among all workers. Each partition has a transactional producer of its
-own, whose start shuts out the one before and ends what that one had begun; only then is the committed offset asked for,
-and proved (`Producer.committed`). A batch, what is refused of it and its offset are one transaction, so each record is
-passed on once, whoever dies when. Transactions are short: readers of `timer-request` wait at one that is open.
+own. Its start fences the producer of the previous owner and ends that one's open transaction. Only then is the
+committed offset read, with a proof (`Producer.committed`). Requests, refused records and the offset are one
+transaction, so each record is passed on once, whichever process crashes. Transactions are short, because readers of
+`timer-request` wait for open ones.
 
-A schedule that is past due fires at once. So where many versions of it lie on the topic, as on a compacted one that is
-taken over, the latest must be known before the first is passed on:
+An overdue schedule fires at once. A topic that is taken over, for example a compacted one, may hold many versions of a
+schedule. So the latest version must be known before the first is passed on:
 
     offset 3  vid1, due yesterday      offset 900,000  vid1, a tombstone: the other scheduler has fired it
 
-A worker that acquires a partition therefore reads ahead to its end, and then passes over versions that are superseded
-there.
+A worker that acquires a partition therefore reads ahead to its end, and then skips versions that are replaced there.
 
-A partition begins anew after a fault, and holds back no other; only what ends the membership of the group has the whole
-door begin anew.
+After a fault, a partition starts again without delaying others. Only the end of the group membership restarts the whole
+door.
 """
 
 import asyncio
@@ -66,14 +66,14 @@ from kafka_timers.worker.shared_topic import SharedTopic
 
 log = logging.getLogger(__name__)
 
-# Of one transaction. Records between two turns of the event loop are some 5 ms of work.
+# Limit of one transaction. A stride is some 5 ms of work between two turns of the event loop.
 _RECORDS_MAX = 5_000
 _STRIDE_RECORDS = 250
-# A transaction costs the same for one record as for a thousand. Where few come, more of them are waited for.
+# A transaction costs the same for one record as for a thousand. If few come, wait for more.
 _MANY, _LINGER_S = 1_000, 0.1
 _RETRY_S = 2.0
 _HAND_OVER_S = 2.0
-# What falls due while a backlog is passed on is read ahead as well.
+# Schedules that fall due while a backlog is passed on are read ahead as well.
 _AHEAD_S = 3_600
 
 
@@ -85,10 +85,10 @@ class AdapterReader:
         settings: settings of the worker.
         name: name of the adapter.
         topic: name of the other system's topic.
-        outlet: where requests and refused records go.
-        gate: holds reading up while callbacks leave.
+        outlet: topics for requests and refused records.
+        gate: pauses reading while callbacks are sent.
         metrics: metrics of the worker.
-        clock: tells which records are past the grace; no timer fires by it.
+        clock: decides which records are past the grace; no timer fires by it.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class AdapterReader:
         self._parse_record = self._parser()
         self._group = self._group_in(settings.group)
         self._keeping = KEEPINGS.get(name)
-        # Into which topics workers may write is the operator's word.
+        # The operator decides which topics workers may write to.
         is_allowed = bool(topics_in(settings.allowed_topics).match(topic))
         self._ended = self._keeping.ended if self._keeping and is_allowed else frozenset()
         self._sharing = SharedTopic(
@@ -121,7 +121,7 @@ class AdapterReader:
         self._lags: dict[TopicPartition, int] = {}
         self._turn = 0
         if self._keeping:
-            # There from the start: an alarm that asks whether it grows does not see the first one otherwise.
+            # Create the metric now: an alarm on its increase would miss the first increase otherwise.
             metrics.door_unread.labels(name)
 
     def _parser(self) -> Callable[[SourceRecord], Parsed | StrEnum]:
@@ -136,7 +136,7 @@ class AdapterReader:
         return True
 
     async def run(self) -> None:
-        """Read until cancelled; after any fault anew from the committed offsets."""
+        """Read until cancelled. After a fault, start again from the committed offsets."""
         while True:
             try:
                 await self._read()
@@ -166,7 +166,9 @@ class AdapterReader:
         raise for_code(code)(f"topic {self._topic} cannot be looked up: {codes.name_of(code)}")
 
     async def _serve(self, cluster: Cluster, at: TopicPartition) -> None:
-        """Pass on what comes in one partition until it is revoked; after any fault anew from its committed offset."""
+        """
+        Pass on the records of one partition until it is revoked. After a fault, start again from its committed offset.
+        """
         try:
             while True:
                 try:
@@ -178,18 +180,18 @@ class AdapterReader:
                         await owned.producer.stop()
                 except Exception as error:
                     self._failed(f"starts anew with partition {at.partition}", error)
-                # Whatever is wrong, the next try tells it.
+                # If this fails, the next try shows the reason.
                 with suppress(Exception):
                     async with asyncio.timeout(_RETRY_S):
                         await self._count_unread(cluster, at)
                 await asyncio.sleep(_RETRY_S)
         finally:
-            # Another worker tells it by now.
+            # Another worker reports the lag now.
             self._lags.pop(at, None)
             self._show_lag()
 
     async def _acquire(self, cluster: Cluster, at: TopicPartition) -> OwnedPartition:
-        """Shut out the previous owner of the partition, and have it read on from its committed offset."""
+        """Fence the previous owner of the partition, and return it ready to read from its committed offset."""
         settings, number = self._settings, at.partition
         timeout_s = settings.transaction_timeout_s
         if not (topic_id := cluster.topic_id(at.topic)):
@@ -205,7 +207,7 @@ class AdapterReader:
             self._check_id(cluster, at, topic_id)
             bounds = LogBounds(cluster, at.topic)
             beginning = (await bounds.starts([number]))[number]
-            # A leader that has not what was read is none any more.
+            # A leader without the records that were read leads no more.
             ahead, latest = await bounds.end(number, above=committed - 1 if committed else None), dict[bytes, int]()
             position = beginning if committed is None else max(committed, beginning)
             if self._name in WITH_IDS and ahead > position:
@@ -225,7 +227,9 @@ class AdapterReader:
     async def _latest(
         self, cluster: Cluster, at: TopicPartition, position: int, end: int, ending: Ending, *, is_new: bool
     ) -> dict[bytes, int]:
-        """Return the last offset from *position* to *end* of each timer that may be due before *end* is passed on."""
+        """
+        Return the last offset from *position* to *end*, by timer, for timers that may be due before *end* is passed on.
+        """
         due_s = self._clock.wall_s() + _AHEAD_S
         past_s = due_s if self._settings.door_grace_s >= 0 else -1
 
@@ -243,10 +247,10 @@ class AdapterReader:
 
     def _go_on_without(self, unread: list[int], at: TopicPartition, *, is_new: bool) -> None:
         """
-        Go on though partitions are *unread* that may tell what of this one is over.
+        Continue although partitions are *unread* that may show which schedules of this one are over.
 
         Raises:
-            KafkaError: what another scheduler has left is taken over, most of which it may have fired.
+            KafkaError: the topic is taken over for the first time, so most of its schedules may have fired already.
         """
         told = f"{self._title}: what lies in partitions {', '.join(map(str, unread))} cannot be read"
         if is_new:
@@ -255,7 +259,7 @@ class AdapterReader:
         log.error("%s: schedules of partition %d that it ends fire all the same", told, at.partition)
 
     async def _count_unread(self, cluster: Cluster, at: TopicPartition) -> None:
-        """Ask for what a partition that is not followed has left to be read."""
+        """Update the lag of a partition that nobody reads at the moment."""
         number, bounds = at.partition, LogBounds(cluster, at.topic)
         offsets = GroupOffsets(cluster, self._group, _RETRY_S, "unread")
         read = await offsets.committed(at.topic, number)
@@ -268,23 +272,23 @@ class AdapterReader:
         self._metrics.door_lag.labels(self._name, self._topic).set(sum(self._lags.values()))
 
     async def _follow(self, cluster: Cluster, at: TopicPartition, owned: OwnedPartition) -> None:
-        """Pass on what comes until the partition is revoked."""
+        """Pass on records until the partition is revoked."""
         source = owned.source
         while True:
             records = await source.take(_STRIDE_RECORDS)
             while source.has_more and len(records) < _RECORDS_MAX:
                 await asyncio.sleep(0)
                 records += await source.take(_STRIDE_RECORDS)
-            # Now, since the topic may have been made anew while they were waited for.
+            # Check now, since the topic may have been recreated during the wait.
             self._check_id(cluster, at, owned.topic_id)
-            # Also markers of transactions are passed, so that nothing seems to be left where nothing is.
+            # Markers of transactions count as read too, so that the lag becomes 0.
             position = source.position
             if position > owned.position:
                 work = asyncio.create_task(self._pass_on(at, owned, records, position))
                 try:
                     await asyncio.shield(work)
                 finally:
-                    # A transaction that is under way when the partition is revoked does not stay open.
+                    # If the partition is revoked during a transaction, let the transaction end.
                     await asyncio.wait([work], timeout=_HAND_OVER_S)
                     work.cancel()
             self._lags[at] = max(source.stable - position, 0)
@@ -295,7 +299,7 @@ class AdapterReader:
     async def _pass_on(
         self, at: TopicPartition, owned: OwnedPartition, records: Sequence[SourceRecord], position: int
     ) -> None:
-        """Pass *records* on, after which the partition has been read up to *position*."""
+        """Pass *records* on. Afterwards the partition has been read up to *position*."""
         batch, producer = await self._built(owned, records), owned.producer
         try:
             await self._commit(at, producer, [*batch.batches, *batch.tombstones], position)
@@ -303,7 +307,7 @@ class AdapterReader:
             refused = [each for each in error.refusals if each.topic == at.topic]
             if not batch.tombstones or not refused:
                 raise
-            # They tidy up. Nothing that anybody waits for is held up by that.
+            # Tombstones only tidy up, so they must not block requests.
             owned.ending.is_on = False
             log.warning(
                 f"{self._title}: {at.topic} partition {at.partition} takes no tombstones ({refused[0]}), so schedules "
@@ -334,7 +338,7 @@ class AdapterReader:
         owned.callers.counted.clear()
 
     async def _built(self, owned: OwnedPartition, records: Sequence[SourceRecord]) -> Passing:
-        """Return the requests that *records* stand for, and the records that are refused, as batches."""
+        """Return batches with the requests for *records*, and with the refused records."""
         out, filling = Passing(), Filling(owned.producer.new_batch)
         outlet, now_ms = self._outlet, int(self._clock.wall_s() * 1000)
         partitions, bytes_max = outlet.requests_take.partitions, outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES
@@ -384,7 +388,7 @@ class AdapterReader:
         except TooManyHopsError:
             return Refusal.TOO_MANY_HOPS
         except Exception:
-            # It would fail again, and nothing behind it would ever be read.
+            # It would fail again, and block everything after it.
             if tell:
                 place = f"{record.topic} partition {record.partition} offset {record.offset}"
                 log.exception("%s fails on the record at %s, which is refused", self._title, place)

@@ -2,19 +2,20 @@
 The adapter for schedules of sky-uk/kafka-message-scheduler.
 
     key       schedule id; a newer record replaces the older one, a record without a value cancels it
-    value     the schedule: when, where to, key, value (null for a tombstone) and headers of the callback; as JSON, in
-              which bytes are base64, or in Avro's binary encoding, bare: no file, and no framing of a schema registry
+    value     the schedule: time, topic, key, value (null for a tombstone) and headers of the callback. As JSON with
+              base64 for bytes, or in Avro's plain binary encoding, without file header or schema registry framing
 
-The callback has what is in the schedule and nothing else of the record. When it fires, a tombstone on the schedule
-topic says that it is done; the adapter passes over those, and over the ones by which that scheduler says the same.
+The callback holds the contents of the schedule and nothing else of the record. After firing, a tombstone on the
+schedule topic marks the schedule as done. The adapter ignores these tombstones, and those that the scheduler itself
+writes.
 
-Avro is read here and not by a library: the schema is five fields that never change, and that scheduler knows no other.
-A library would be one more compiled dependency of each worker, to save the thirty lines of `_Bytes`; and it would leave
-it to us to turn what it raises on damaged bytes, and what it passes over behind a schedule, into refusals.
+We read Avro without a library: the schema has five fields that never change, and that scheduler knows no other. A
+library would add a compiled dependency to each worker to save the thirty lines of `_Bytes`. We would still have to turn
+its errors on damaged bytes, and its silence about extra bytes, into refusals.
 
     record {long time (UNIX milliseconds); string topic; bytes key; union {null, bytes} value; map<bytes> headers}
 
-Before its version 0.20 there were no headers; schedules that end before them are read to this day, there and here.
+Before its version 0.20 there were no headers. Schedules without them are still read, there and here.
 
 Source: https://github.com/sky-uk/kafka-message-scheduler, README.md, and the code there of `AvroSchedule`,
 `JsonSchedule`, `ScheduleQueue` and `Scheduler`; the Avro specification, section on its binary encoding.
@@ -42,9 +43,9 @@ from kafka_timers.core.wire import HOPS_HEADER, REQUEST_HEADER, SECOND_LIMIT
 __all__ = ["KEEPING", "parse"]
 
 _NAME = "skyuk"
-# On its tombstones, since version 1.0; earlier ones look as if a user had deleted the schedule.
+# On its tombstones since version 1.0. Earlier tombstones look as if a user had deleted the schedule.
 _FIRED_HEADER, _FIRED_VALUE = "schedule:expired", b"true"
-# It sleeps by a clock of its own, and so may write its tombstone a little before the schedule's time.
+# That scheduler sleeps by its own clock, and so may write a tombstone a little before the schedule's time.
 _EARLY_MS = 60_000
 _ROUND = (REQUEST_HEADER, HOPS_HEADER)
 
@@ -56,7 +57,7 @@ _begins_json = re.compile(rb"[ \t\r\n]*\{").match
 
 
 class _Schedule(NamedTuple):
-    """A schedule; topic and names of headers may be no UTF-8."""
+    """A schedule. Topic and header names may be invalid UTF-8."""
 
     time_ms: int
     topic: bytes
@@ -66,7 +67,7 @@ class _Schedule(NamedTuple):
 
 
 def parse(record: SourceRecord) -> Parsed:
-    """Return the command that *record*, a schedule, stands for, or why it is refused."""
+    """Return the command for *record*, a schedule, or the reason for refusing it."""
     if record.key is None:
         return Refusal.KEY_MISSING
     timer_id = timer_id_of(_NAME, record)
@@ -77,9 +78,9 @@ def parse(record: SourceRecord) -> Parsed:
         return Refusal.VALUE_NOT_SCHEDULE
     if not schedule.topic:
         return Refusal.TOPIC_MISSING
-    # What is past is due at once there, and what no clock will reach never.
+    # As in that scheduler, a past time is due at once, and a time beyond any clock never.
     due_ms = min(max(schedule.time_ms, FIRST_MS), _LAST_MS)
-    # Headers of the record do not travel on, but how often it has come round counts.
+    # Headers of the record are not passed on, but its number of rounds counts.
     hops = [header for header in record.headers if header[0] in _ROUND]
     future = pack_future(
         callBackTopic=schedule.topic,
@@ -98,8 +99,8 @@ def parse(record: SourceRecord) -> Parsed:
 
 
 def _schedule_in(value: bytes) -> _Schedule | None:
-    """Return the schedule that *value* is, None if it is none."""
-    # Also Avro may begin with a brace: a time of 62 ms before the epoch.
+    """Return the schedule in *value*; None if it is not one."""
+    # Avro may begin with a brace too, for a time of 62 ms before the epoch.
     return (_of_json(value) if _begins_json(value) else None) or _of_avro(value)
 
 
@@ -126,7 +127,7 @@ def _of_json(value: bytes) -> _Schedule | None:
 
 
 def _time_in(value: object) -> int:
-    # As there, a number may stand in quotation marks, and need not look like an integer to be one.
+    # As in that scheduler, a number may stand in quotation marks, and 1.0 is an integer.
     number = json.loads(value) if isinstance(value, str) else value
     if isinstance(number, float) and number.is_integer():
         number = int(number)
@@ -136,14 +137,14 @@ def _time_in(value: object) -> int:
 
 
 def _utf8(text: str) -> bytes:
-    # Half of a surrogate pair becomes what is no UTF-8, and is refused as that.
+    # Half of a surrogate pair gives invalid UTF-8, and is refused for that.
     return text.encode("utf-8", "surrogatepass")
 
 
 def _base64(text: object) -> bytes:
     if not isinstance(text, str):
         raise TypeError("no text")
-    # As there, the padding may be missing.
+    # As in that scheduler, the padding may be missing.
     padded = text if text.endswith("=") else text + "=" * (-len(text) % 4)
     return binascii.a2b_base64(padded, strict_mode=True)
 
@@ -155,7 +156,7 @@ def _of_avro(value: bytes) -> _Schedule | None:
     left = _Bytes(value)
     try:
         time_ms, topic, key = left.long(), left.content(), left.content()
-        # Which type of the union comes.
+        # The branch of the union.
         has_value = left.long()
         if has_value not in (0, 1):
             return None
@@ -167,7 +168,7 @@ def _of_avro(value: bytes) -> _Schedule | None:
 
 
 class _Bytes:
-    """Avro's binary encoding, read from its beginning. Raises ValueError or IndexError where it is none."""
+    """Reads Avro's binary encoding from its beginning. Raises ValueError or IndexError if the bytes are invalid."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -205,7 +206,7 @@ class _Bytes:
         found = {}
         while count := self.long():
             if count < 0:
-                # Then the size of the block follows, for who wants to skip it.
+                # The size of the block follows, for readers that skip it.
                 count = -count
                 self.long()
             for _ in range(count):
@@ -214,11 +215,13 @@ class _Bytes:
         return found
 
 
-# --- what has fired there --------------------------------------------------------------------------------------------
+# --- schedules that have fired there ----------------------------------------------------------------------------------
 
 
 def _fired_ms(record: SourceRecord) -> int | None:
-    """Return the UNIX millisecond by which what has fired was due, if *record* is such a tombstone; else None."""
+    """
+    If *record* is a tombstone of that scheduler, return the UNIX millisecond by which its schedule was due; else None.
+    """
     if record.value is not None:
         return None
     is_fired = any(
@@ -229,9 +232,9 @@ def _fired_ms(record: SourceRecord) -> int | None:
 
 def _is_later(record: SourceRecord, last: Last) -> bool:
     """
-    Tell whether *record* says that *last* is done, or replaces it.
+    Tell whether *record* shows that *last* is done, or replaces it.
 
-    A tombstone does not say which version has fired. One that is due long after it has not:
+    A tombstone does not say which version has fired. A version that is due long after it has not:
 
         version 1, due at 10:00     version 2, due at 11:00, written at 09:59:59.9     tombstone of 10:00:00.1
     """
@@ -243,9 +246,9 @@ def _is_later(record: SourceRecord, last: Last) -> bool:
 
 KEEPING = Keeping(
     _NAME,
-    # It fires all that is past, and leaves what it cannot read on the topic, where that does no harm.
+    # That scheduler fires all past schedules. Schedules that it cannot read stay on the topic, where they do no harm.
     ended=frozenset((Refusal.PAST_GRACE, Refusal.TOO_MANY_HOPS)),
-    # What it cannot read cancels the version before.
+    # A record that it cannot read cancels the version before.
     superseding=frozenset(Refusal),
     fired_ms=_fired_ms,
     is_later=_is_later,

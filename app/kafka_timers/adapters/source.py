@@ -1,8 +1,8 @@
 """
-One partition of another system's topic, read in its order, committed records only.
+Reads one partition of another system's topic in order, committed records only.
 
-A leader that is silent, moves or is cut off costs this partition seconds, and no other anything: each is read by
-fetches of its own, on a connection of its own.
+A leader that is silent, moves or is cut off delays its own partition by seconds and no other, since each partition has
+its own fetches and its own connection.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _DELAYS = (KafkaConnectionError, RequestTimedOutError, StaleMetadata)
 
 
 class _Read(NamedTuple):
-    """A record; the fields are those of `SourceRecord`."""
+    """A record with the fields of `SourceRecord`."""
 
     topic: str
     partition: int
@@ -51,18 +51,19 @@ class _Read(NamedTuple):
 
 class SourceLog:
     """
-    The records of a partition.
+    Reads the records of a partition.
 
     Args:
-        cluster: to ask; has looked the topic up.
-        topic: name.
-        number: of the partition.
-        position: offset of the first record that is wanted.
-        lane: of the fetches, which nothing else has.
+        cluster: the cluster to ask. It must have looked the topic up.
+        topic: name of the topic.
+        number: partition number.
+        position: offset of the first record to read.
+        lane: lane of the fetches; nothing else may use it.
 
     Attributes:
-        position: the offset behind all that was taken, and behind markers and aborted records.
-        stable: the offset up to which records can be read, as the last fetch told; no transaction is open below it.
+        position: the offset after all taken records, and after markers and aborted records.
+        stable: the last stable offset in the last fetch. Committed readers can read up to it; no transaction is open
+            below it.
     """
 
     def __init__(self, cluster: Cluster, topic: str, number: int, position: int, lane: str) -> None:
@@ -73,7 +74,7 @@ class SourceLog:
         self._lane = lane
         self._fetcher = Fetcher(cluster, topic, lane)
         self._bounds = LogBounds(cluster, topic)
-        # What has come and was not taken, and the offset behind it.
+        # Records that were fetched and not taken yet, and the offset after them.
         self._left: Iterator[Any] | None = None
         self._behind = position
         self._coming: asyncio.Task[Fetched] | None = None
@@ -81,24 +82,24 @@ class SourceLog:
 
     @property
     def has_more(self) -> bool:
-        """Whether `take` need not wait for a broker."""
+        """True if `take` need not wait for a broker."""
         return self._left is not None or (self._coming is not None and self._coming.done())
 
     async def take(self, count_max: int) -> list[SourceRecord]:
         """
-        Return the next records, *count_max* at most, offsets ascending; none if none has come within a second or so.
+        Return the next records, at most *count_max*, offsets ascending; none if none arrived within about a second.
 
         Raises:
             OffsetOutOfRangeError: the log ends before the position.
             CorruptRecordException: a batch is damaged.
-            aiokafka.errors.KafkaError: the leader refuses. A leader that does not answer is waited for.
+            aiokafka.errors.KafkaError: the leader refuses. If no leader answers, this waits.
         """
         if self._left is None:
             coming, self._coming = self._coming, None
             fetched = await (coming or self._fetched(self._behind))
             self._left, self._behind, self.stable = fetched.records, fetched.position, fetched.stable
             if fetched.is_large:
-                # More of the same is on its way while these are worked on.
+                # Fetch more while the caller works on these.
                 self._coming = asyncio.create_task(self._fetched(self._behind))
         topic, number = self._topic, self._number
         records: list[SourceRecord] = [
@@ -112,13 +113,13 @@ class SourceLog:
         return records
 
     async def close(self) -> None:
-        """Read nothing more."""
+        """Stop reading, and close the connection."""
         if self._coming is not None:
             await cancel([self._coming])
         await self._cluster.close_lane(self._lane)
 
     async def _fetched(self, position: int) -> Fetched:
-        """Ask the leader until there is one that answers."""
+        """Ask the leader, whichever broker that is, until one answers."""
         while True:
             came: Fetched | KafkaError
             try:
@@ -141,12 +142,12 @@ class SourceLog:
                 await self._fetcher.find_leaders()
 
     async def _start_above(self, position: int) -> int:
-        """Return where the log begins, if *position* was deleted."""
+        """Return the log's first offset, if *position* was deleted."""
         start = (await self._bounds.starts([self._number]))[self._number]
         if start <= position:
             with suppress(KafkaError):
                 await self._fetcher.find_leaders()
-            # To begin anew with the first record would pass all on twice, on the word of a broker that may be cut off.
+            # A restart from the first record would pass all records on twice, because of a broker that may be cut off.
             raise OffsetOutOfRangeError(
                 f"{self._topic} partition {self._number} has been read up to offset {position}, and ends before that: "
                 "its leader is cut off from the others, or records were lost. If it stays so, stop the workers and set "

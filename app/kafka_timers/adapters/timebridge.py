@@ -1,10 +1,10 @@
 """
 The adapter for messages of kafka-timebridge.
 
-    X-Timebridge-When     header: when, as RFC 3339
-    X-Timebridge-Where    header: the topic
+    X-Timebridge-When     header: due time, as RFC 3339
+    X-Timebridge-Where    header: topic of the callback
 
-Key, value and all other headers pass on to the callback.
+Key, value and all other headers are passed on to the callback.
 
 Source: https://github.com/martavoi/kafka-timebridge, README.md and timebridge/acceptor.go.
 """
@@ -23,8 +23,8 @@ _WHEN, _WHERE = "X-Timebridge-When", "X-Timebridge-Where"
 
 
 def parse(record: SourceRecord) -> Parsed:
-    """Return the command that *record* stands for, or why it is refused."""
-    # Of headers that share a name, the last.
+    """Return the command for *record*, or the reason for refusing it."""
+    # If headers share a name, the last counts.
     headers = dict(record.headers)
     when, where = headers.get(_WHEN), headers.get(_WHERE)
     if not when:

@@ -1,27 +1,27 @@
 """
-Kafka as all processes see it.
+Everything that talks to Kafka.
 
-    connection    where Kafka is and how to log in
-    oauth         tokens of OAuth
-    cluster       connections to all brokers; who leads what
-    requests      messages of Kafka's protocol that aiokafka has not
-    transaction_requests    those about transactions, and the offsets in them
-    messages      what they are made of
-    codes         what brokers answer when they do not do what they were asked for
-    producer      sends batches, each once, in transactions
-    refusals      why a partition does not take what is sent to it
-    coordinator   of transactions, as a producer talks to it
-    offsets       of a consumer group, committed in transactions, and read
-    asking        questions to coordinators, until they are answered
+    connection    address of Kafka, and login
+    oauth         OAuth tokens
+    cluster       connections to all brokers; leaders of partitions
+    requests      messages of Kafka's protocol that aiokafka lacks
+    transaction_requests    the same for transactions, and for the offsets committed in them
+    messages      the building blocks of these messages
+    codes         the error numbers that brokers answer
+    producer      sends batches exactly once, in transactions
+    refusals      why a partition refuses a batch
+    coordinator   asks the transaction coordinator on behalf of a producer
+    offsets       commits a consumer group's offsets in transactions, and reads them
+    asking        asks a coordinator again until it answers
     batches       a batch that may be sent again
-    bounds        where logs begin and end
-    fetching      committed records of one topic, straight from the broker's batches
-    odd_batches   what aiokafka's parser does not read
-    placed        one record by its place
+    bounds        first and last offsets of logs
+    fetching      reads committed records of one topic straight from the broker's batches
+    odd_batches   reads the batches that aiokafka's parser cannot read
+    placed        reads one record by its partition and offset
     seals         reads the end of `timer-sealed`
     topics        creates and checks the service's topics
-    groups        what is told to the coordinator of a group
-    consuming     aiokafka's consumer, always closed well
-    producing     aiokafka's producer, always ended
+    groups        members of a consumer group
+    consuming     aiokafka's consumer, always closed properly
+    producing     aiokafka's producer, always stopped within a limit
     internals     private names of aiokafka and Faust, which no other module touches
 """

@@ -1,8 +1,8 @@
 """
-Questions to a coordinator: of the transactions of a producer, or of a consumer group.
+Questions to a coordinator, of transactions or of a consumer group.
 
-A coordinator may be silent, another broker by now, or not ready yet. So a question is asked again until there is an
-answer that is no mere delay, and each time it has failed it is looked up anew who coordinates.
+A coordinator may be silent, may have moved to another broker, or may not be ready yet. So each question is repeated
+until the answer is final. After each failure the coordinator is looked up again.
 """
 
 import asyncio
@@ -19,30 +19,32 @@ from kafka_timers.broker.cluster import Cluster
 
 __all__ = ["CoordinatorLink", "PerhapsFencedError", "gravest"]
 
-# What waits for a transaction to be complete, which takes milliseconds, and what waits for a broker.
+# The first pause is for a transaction that is about to complete, which takes milliseconds. The second is for a broker.
 _SOON_S, _LATER_S = 0.02, 0.1
 _WORDS = {CoordinationType.TRANSACTION: "transactional id", CoordinationType.GROUP: "group"}
 
 
 class PerhapsFencedError(KafkaError):  # type: ignore[misc]  # aiokafka tells no types
-    """Another producer was let in, or a question of our own whose answer was lost has raised the epoch."""
+    """
+    Another producer has taken over, or an earlier request of our own, whose answer was lost, has raised the epoch.
+    """
 
 
 class CoordinatorLink:
     """
-    The way to one coordinator.
+    A connection to one coordinator.
 
     Args:
-        cluster: to ask.
-        kind: of the coordinator.
-        name: of what it coordinates; None for any broker, where nothing is coordinated.
-        timeout_s: the limit of each question, with all its repetitions.
-        lane: of the questions.
+        cluster: the cluster to ask.
+        kind: transaction or group coordinator.
+        name: transactional id or group name. None: ask any broker, because there is nothing to coordinate.
+        timeout_s: limit of each question in seconds, repetitions included.
+        lane: the lane of the questions, see `Cluster`.
 
     Attributes:
-        node: the broker that has answered last, or is asked next; None when it has to be looked up.
-        trouble: why it does not go on, as far as is known; empty when it does.
-        unanswered: how many times something was asked and not answered, and so may be done later.
+        node: the broker that answered last, or that is asked next; None when it must be looked up.
+        trouble: why questions are not answered, as far as known; empty when they are.
+        unanswered: number of requests without an answer. Each of them may still take effect later.
     """
 
     def __init__(self, cluster: Cluster, kind: CoordinationType, name: str | None, timeout_s: float, lane: str) -> None:
@@ -54,23 +56,24 @@ class CoordinatorLink:
         self._name = name
         self._timeout_s = timeout_s
         self._lane = lane
-        # Whether what was answered last had been asked before without an answer, and so may have been done.
+        # True if the last answered request had been sent before without an answer, and so may have taken effect
+        # already.
         self._is_repeated = False
 
     async def ask(
         self, request: Request[Any], code_of: Callable[[Any], int], *, to: str, limit_s: float | None = None
     ) -> Any:
         """
-        Return the first answer to *request* that is no mere delay.
+        Return the first final answer to *request*.
 
         Args:
-            request: what is asked.
-            code_of: returns the number of the error in an answer.
-            to: what is asked for, in words.
-            limit_s: of this question, if it has one of its own.
+            request: the question.
+            code_of: returns the error number in an answer.
+            to: the purpose of the question in words, for messages.
+            limit_s: limit of this question in seconds, if it differs from `timeout_s`.
 
         Raises:
-            KafkaTimeoutError: none within the limit.
+            KafkaTimeoutError: there was no final answer within the limit.
             aiokafka.errors.KafkaError: the connection fails, and would fail again.
         """
         unanswered, limit_s = self.unanswered, limit_s or self._timeout_s
@@ -108,19 +111,20 @@ class CoordinatorLink:
 
     def refuse(self, code: int, what: str) -> NoReturn:
         """
-        Raise the error that the answer *code* to *what* was asked for stands for.
+        Raise the error that stands for the answer *code* to the request *what*.
 
         Raises:
-            ProducerFenced: another producer was let in.
-            PerhapsFencedError: either that, or it was asked twice, and the first time had its effect.
-            aiokafka.errors.KafkaError: any other.
+            ProducerFenced: another producer has taken over.
+            PerhapsFencedError: another producer has taken over, or the request was sent twice and the first one took
+                effect.
+            aiokafka.errors.KafkaError: any other error.
         """
         told = f"{self._where()} was asked to {what} and answers {codes.name_of(code)}"
         if code not in codes.FENCED:
             raise for_code(code)(told)
         if self._is_repeated:
-            # A coordinator that stood in for the one before does not know what that one has answered, or not: Kafka's
-            # log of transactions has the epoch, and not the one before it.
+            # A coordinator that has replaced another one cannot know whether that one's answer arrived. Kafka's
+            # transaction log holds the epoch, but not the epoch before it.
             raise PerhapsFencedError(f"{told}: another producer was let in, or its answer before was lost")
         raise ProducerFenced(f"another producer was let in: {told}")
 
@@ -145,5 +149,5 @@ class CoordinatorLink:
 
 
 def gravest(errors: Iterable[int]) -> int:
-    """Return the one of *errors* that says what to do: one that is no mere delay before one that is."""
+    """Return the error that decides the next step: a final error comes before a delay."""
     return min(errors, key=lambda code: (code in codes.DELAYS_OF_COORDINATORS, code), default=0)

@@ -10,8 +10,8 @@ __all__ = ["Batch"]
 
 _MAGIC = 2
 _PLAIN = 0
-# Where an encoded batch has its checksum, what that is of, and who has sent it: id, epoch and first sequence number.
-# Between them lie the timestamps of its first record, from which those of all are counted, and the highest one.
+# Places in an encoded batch: the checksum, the first byte it covers, the timestamps of the first and the latest record,
+# and the producer's id, epoch and first sequence number. All other timestamps are relative to the first one.
 _CHECKSUM_AT, _CHECKED_FROM, _TIMES_AT, _PRODUCER_AT = 17, 21, 27, 43
 _CHECKSUM, _TIMES, _PRODUCER = struct.Struct(">I"), struct.Struct(">qq"), struct.Struct(">qhi")
 
@@ -21,8 +21,8 @@ class Batch:
     Records for one partition.
 
     Args:
-        bytes_max: that it takes; a first record is taken whatever its size.
-        is_transactional: whether it is sent in transactions.
+        bytes_max: size limit in bytes. The first record is taken at any size.
+        is_transactional: whether the batch is sent in transactions.
     """
 
     __slots__ = ("_builder", "_count", "_encoded", "_is_full", "_leaves_ms")
@@ -51,38 +51,40 @@ class Batch:
         headers: list[tuple[str, bytes | None]] = [],  # noqa: B006  # read only, once per record
     ) -> Any:
         """
-        Append a record, unless the batch is full or was sent: None then, anything else if it was appended.
+        Append a record. Return None if the batch is full or was sent, and something else otherwise.
 
         Args:
             timestamp: UNIX milliseconds; None for now.
-            key: of the record.
-            value: of the record.
-            headers: of the record.
+            key: key of the record.
+            value: value of the record.
+            headers: headers of the record.
         """
         if self._is_full:
             return None
         appended = self._builder.append(self._count, timestamp, key, value, headers)
         if appended is None:
-            # Also not a smaller one: records of a batch keep their order.
+            # A smaller record that would fit is not taken either: records keep their order.
             self._is_full = True
         else:
             self._count += 1
         return appended
 
     def leave(self, at_ms: int) -> None:
-        """Have its last record dated UNIX milliseconds *at_ms*, and all others as much later or earlier as that one."""
+        """
+        Set the timestamp of the last record to UNIX milliseconds *at_ms*, and shift all others by the same amount.
+        """
         self._leaves_ms = at_ms
 
     def record_count(self) -> int:
-        """Return how many records it has."""
+        """Return the number of records."""
         return self._count
 
     def size(self) -> int:
-        """Return how many bytes it has."""
+        """Return the size in bytes."""
         return self._builder.size() if self._encoded is None else len(self._encoded)
 
     def encoded(self, producer_id: int, epoch: int, sequence: int) -> bytes | bytearray:
-        """Return it as it is sent by that producer, its first record having the number *sequence*."""
+        """Return the bytes to send for that producer. *sequence* is the sequence number of the first record."""
         if self._encoded is None:
             self._is_full = True
             self._builder.set_producer_state(producer_id, epoch, sequence)
@@ -99,7 +101,7 @@ class Batch:
         return self._encoded
 
     def _put(self, at: int, field: bytes) -> None:
-        """Write *field* into the encoded batch."""
+        """Overwrite bytes of the encoded batch from *at* on with *field*."""
         self._encoded = batch = bytearray(self._encoded or b"")
         batch[at : at + len(field)] = field
         _CHECKSUM.pack_into(batch, _CHECKSUM_AT, calc_crc32c(bytes(memoryview(batch)[_CHECKED_FROM:])))

@@ -1,9 +1,9 @@
 """
-Where the partitions of a topic begin and end.
+First and last offsets of a topic's partitions.
 
-A leader that was cut off from the others, or wakes from a freeze, does not know that another one leads in its place,
-and tells its old end. Whether an end is the true one is told by an offset that is known to be acknowledged by all
-replicas in sync (`above`): a leader whose log has that has all that was acknowledged before it.
+A leader that was cut off from the others, or was frozen, does not know that it has been replaced, and reports its old
+end. Pass an offset that all in-sync replicas have acknowledged (`above`) to get the true end. A leader that has this
+offset also has everything acknowledged before it.
 """
 
 import asyncio
@@ -23,7 +23,9 @@ _PAUSE_S = 0.1
 
 
 class Bound(NamedTuple):
-    """An offset, and a leader epoch: of an end that in which it was told, else that of the record."""
+    """
+    An offset with a leader epoch. For the end of a log it is the leader's epoch, otherwise the epoch of the record.
+    """
 
     offset: int
     epoch: int
@@ -31,13 +33,13 @@ class Bound(NamedTuple):
 
 class LogBounds:
     """
-    The bounds of one topic.
+    Finds first and last offsets of one topic.
 
     Args:
-        cluster: to ask; has looked the topic up.
-        topic: name.
-        limit_s: of the waiting for a leader that answers.
-        is_committed: whether ends are those of what readers of committed records get.
+        cluster: the cluster to ask. It must have looked the topic up.
+        topic: name of the topic.
+        limit_s: how long to wait for a leader that answers, in seconds.
+        is_committed: whether `end` stops where readers of committed records stop.
     """
 
     def __init__(self, cluster: Cluster, topic: str, limit_s: float = 5.0, *, is_committed: bool = True) -> None:
@@ -49,10 +51,10 @@ class LogBounds:
 
     async def starts(self, numbers: Collection[int]) -> dict[int, int]:
         """
-        Return the first offset that is left of each partition.
+        Return the first offset that each partition still has.
 
         Raises:
-            KafkaTimeoutError: no leader of one has answered in time.
+            KafkaTimeoutError: the leader of a partition has not answered in time.
             aiokafka.errors.KafkaError: a leader refuses.
         """
         bounds = await asyncio.gather(*(self._ask(number, ListOffsets.START) for number in numbers))
@@ -60,11 +62,11 @@ class LogBounds:
 
     async def end(self, number: int, above: int | None = None) -> int:
         """
-        Return the offset behind the last record.
+        Return the offset after the last record.
 
         Args:
-            number: of the partition.
-            above: an offset that the leader must have; None believes whoever says that it leads.
+            number: partition number.
+            above: an offset that the leader must have. None: believe any broker that claims to lead.
 
         Raises:
             KafkaTimeoutError: no leader has answered in time.
@@ -75,7 +77,7 @@ class LogBounds:
         try:
             async with asyncio.timeout(self._limit_s) as limit:
                 while True:
-                    # What is read up to here may end below that offset, where a transaction is open.
+                    # While a transaction is open, the committed end may lie below *above*; so both ends are asked for.
                     behind = await self._ask(number, ListOffsets.END, is_committed=False)
                     stable = await self._ask(number, ListOffsets.END)
                     if behind.offset > above and stable.epoch == behind.epoch:
@@ -92,7 +94,8 @@ class LogBounds:
 
     async def since(self, number: int, moment_ms: int) -> int | None:
         """
-        Return the offset of the first record that was appended at *moment_ms* or later, UNIX time; None for none.
+        Return the offset of the first record appended at *moment_ms* (UNIX milliseconds) or later; None if there is
+        none.
 
         Raises:
             KafkaTimeoutError: no leader has answered in time.
@@ -105,12 +108,13 @@ class LogBounds:
         self, node: int, numbers: Collection[int], moment: int = ListOffsets.END, *, is_committed: bool = True
     ) -> dict[int, Bound | int]:
         """
-        Return what broker *node* tells of partitions: what `ListOffsets` asks for, or the number of the error.
+        Return the answer of broker *node* for each partition: the offset that `ListOffsets` asks for, or an error
+        number.
 
-        Once it no longer leads one that it is known to lead now, it is not waited for.
+        The wait ends early if *node* was known to lead one of the partitions, and leads it no more.
 
         Raises:
-            aiokafka.errors.KafkaError: it does not answer.
+            aiokafka.errors.KafkaError: the broker does not answer.
         """
         request = ListOffsets(self._topic, numbers, moment, is_committed=is_committed)
         led = [(self._topic, number) for number in self._cluster.led(self._topic, numbers).get(node, ())]
@@ -125,7 +129,7 @@ class LogBounds:
         return told
 
     async def _ask(self, number: int, moment: int, *, is_committed: bool = True) -> Bound:
-        """Ask the leader until there is one that answers."""
+        """Ask the leader, whichever broker that is, until one answers."""
         why = "no leader is known"
         try:
             async with asyncio.timeout(self._limit_s) as limit:
@@ -146,7 +150,7 @@ class LogBounds:
             ) from error
 
     async def _ask_leader(self, leader: Leader, number: int, moment: int, *, is_committed: bool) -> Bound | str:
-        """Return what *leader* tells, or why it is to be asked again, or another one."""
+        """Return the answer of *leader*, or as text the reason to ask again."""
         try:
             told = (await self.told_by(leader.node, [number], moment, is_committed=is_committed))[number]
         except KafkaError as error:
@@ -167,10 +171,10 @@ class LogBounds:
 
     async def refresh(self) -> None:
         """
-        Ask anew who leads the topic, if any broker answers.
+        Look the topic's leaders up again. Does nothing if no broker answers.
 
         Raises:
-            aiokafka.errors.KafkaError: they refuse.
+            aiokafka.errors.KafkaError: the brokers refuse.
         """
         try:
             await self._cluster.refresh()

@@ -1,9 +1,9 @@
 """
-The brokers of a cluster: who leads what, and questions to them.
+Connections to the brokers of a cluster, and the leaders of its partitions.
 
-A broker may be silent without closing its connections, and one that leads no more may not know it. So each question has
-a limit of seconds; what does not answer within it loses its connection, and is asked last when others can tell as well.
-One broker that is silent holds up no question to another.
+A broker may be silent without closing its connections, and a former leader may not know that it leads no more. So each
+question has a limit in seconds. A broker that misses it loses its connection, and is asked last where other brokers can
+answer too. A silent broker never delays a question to another broker.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from kafka_timers.errors import LoginError
 
 __all__ = ["Cluster", "Leader"]
 
-# The limit of a question, its connection included if that has to be made.
+# Limit of a question in seconds. It includes making the connection.
 LIMIT_S = 4.0
-# A question that any broker can answer goes to one more of them after so long.
+# A question that any broker can answer goes to one more broker after this time.
 _ASK_NEXT_S = 0.5
-# So long nobody doubts that the right one was asked.
+# Before this time nobody checks whether the right broker was asked.
 _DOUBT_S = 1.0
-# How long one that was silent may take to open a connection.
+# Time that a broker which was silent gets to open a connection.
 _GREETING_S = 1.0
 _CLOSE_S = 1.0
 _ANY = "any"
@@ -42,7 +42,7 @@ class _Address(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """The broker `node` that leads a partition, and in which leader epoch."""
+    """The broker `node` that leads a partition, and its leader epoch."""
 
     node: int
     epoch: int
@@ -50,17 +50,17 @@ class Leader(NamedTuple):
 
 class Cluster:
     """
-    Connections to all brokers of a cluster; `open` makes one.
+    Connections to all brokers of a cluster. Use `open` to make one.
 
-    Questions of one *lane* to one broker are answered one after the other, so what may take long has a lane of its own.
+    Questions of one *lane* to one broker are answered one after the other, so a slow question needs a lane of its own.
 
     Args:
-        kafka: where it is, and how to log in.
-        limit_s: of each question.
-        options: of connections, over those of *kafka*.
+        kafka: address and login.
+        limit_s: limit of each question in seconds.
+        options: connection options. They override those of *kafka*.
 
     Attributes:
-        id: of the cluster; empty where it has none.
+        id: cluster id; empty if the cluster has none.
     """
 
     def __init__(self, kafka: Kafka, limit_s: float = LIMIT_S, **options: Any) -> None:
@@ -68,20 +68,20 @@ class Cluster:
         self.limit_s = limit_s
         self.id = ""
         self._entries = [_Address(host, port) for host, port, _ in collect_hosts(options.pop("bootstrap_servers"))]
-        # Beyond our own limit, so that ours is the one that speaks.
+        # Longer than our own limit, so that ours applies.
         self._options = options | {"request_timeout_ms": int(limit_s * 2000), "max_idle_ms": None}
         self._brokers: dict[int, _Address] = {}
-        # Their ids, and what is wrong with those that have none.
+        # Topic ids, and the error of each topic that has none.
         self._topics: dict[str, bytes] = {}
         self._wrong: dict[str, int] = {}
-        # Of none, if the broker is -1, which is of some leader epoch too.
+        # Broker -1 means that the partition has no leader. Such an entry has a leader epoch too.
         self._leaders: dict[tuple[str, int], Leader] = {}
         self._replicas: dict[tuple[str, int], tuple[int, ...]] = {}
-        # Fulfilled when a leader of the topic changes.
+        # Set when a leader of the topic changes.
         self._moves: dict[str, asyncio.Future[None]] = {}
         self._connections: dict[tuple[_Address, str], asyncio.Task[AIOKafkaConnection]] = {}
         self._refreshing: asyncio.Task[None] | None = None
-        # Ask them last.
+        # Asked last.
         self._silent: set[_Address] = set()
         self._turn = -1
 
@@ -89,7 +89,7 @@ class Cluster:
     @asynccontextmanager
     async def open(cls, kafka: Kafka, limit_s: float = LIMIT_S, **options: Any) -> AsyncIterator[Self]:
         """
-        Connect.
+        Connect, and close all connections at the end.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
@@ -102,7 +102,7 @@ class Cluster:
             await cluster.close()
 
     async def close(self) -> None:
-        """Close all connections; what is still asked ends with an error."""
+        """Close all connections. Questions that are still open end with an error."""
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.wait([self._refreshing])
@@ -118,23 +118,23 @@ class Cluster:
             opening = self._connections.pop(key)
             if not opening.done():
                 opening.cancel()
-                # Its socket is closed by the task itself, which the end of the event loop would not wait for.
+                # The task closes its socket itself, and the end of the event loop would not wait for that.
                 closing.append(opening)
             elif not opening.cancelled() and not opening.exception() and (closed := opening.result().close()):
                 closing.append(closed)
         if closing:
             await asyncio.wait(closing, timeout=_CLOSE_S)
 
-    # --- who leads what ----------------------------------------------------------------------------------------------
+    # --- leaders ------------------------------------------------------------------------------------------------------
 
     def name_of(self, node: int) -> str:
-        """Return what people know broker *node* by."""
+        """Return a name of broker *node* for messages, with its address if known."""
         address = self._brokers.get(node)
         return f"broker {node} at {address.host}:{address.port}" if address else f"broker {node}"
 
     async def look_up(self, topics: Iterable[str]) -> None:
         """
-        Ask who leads *topics*, which is asked anew with each `refresh` from then on.
+        Ask for the leaders of *topics* now, and again with each later `refresh`.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
@@ -142,18 +142,21 @@ class Cluster:
         for topic in topics:
             self._topics.setdefault(topic, b"")
         if self._refreshing is not None:
-            # It was asked without them.
+            # The question in flight was sent without these topics.
             await asyncio.wait([self._refreshing])
         await self.refresh()
 
     def leader(self, topic: str, partition: int) -> Leader | None:
-        """Return who leads a partition as far as is known; None before a `refresh` that tells."""
+        """Return the leader of a partition as far as known; None before the first `refresh` that finds one."""
         self._topics.setdefault(topic, b"")
         leader = self._leaders.get((topic, partition))
         return None if leader is None or leader.node < 0 else leader
 
     def led(self, topic: str, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """Return the partitions *numbers* of *topic* by the node that leads them, as far as one is known."""
+        """
+        Return the partitions *numbers* of *topic* by the node that leads them. Partitions without a known leader are
+        left out.
+        """
         by_node: dict[int, list[int]] = {}
         for number in numbers:
             leader = self.leader(topic, number)
@@ -162,15 +165,15 @@ class Cluster:
         return by_node
 
     def partitions(self, topic: str) -> list[int]:
-        """Return the partitions that *topic* has, as far as is known."""
+        """Return the partitions of *topic*, as far as known."""
         return sorted(number for name, number in self._replicas if name == topic)
 
     def replicas(self, topic: str, partition: int) -> tuple[int, ...]:
-        """Return the brokers that have a partition, and so may lead it, as far as is known."""
+        """Return the brokers that have a replica of a partition, and so may lead it, as far as known."""
         return self._replicas.get((topic, partition), ())
 
     def why_no_leader(self, topic: str, partition: int) -> int:
-        """Return the number of the error for which `leader` has returned None; 0 before a `refresh`."""
+        """Return the error number that explains why `leader` returned None; 0 before a `refresh`."""
         if topic in self._wrong:
             return self._wrong[topic]
         if not self._topics.get(topic):
@@ -179,7 +182,7 @@ class Cluster:
         return codes.LEADER_NOT_AVAILABLE if is_known else codes.UNKNOWN_TOPIC_OR_PARTITION
 
     async def moved(self, topic: str) -> None:
-        """Return once a partition of *topic* has another leader than when this was called, as far as is known."""
+        """Return once a partition of *topic* has another leader than at the time of the call, as far as known."""
         move = self._moves.get(topic)
         if move is None:
             move = self._moves[topic] = asyncio.get_running_loop().create_future()
@@ -187,7 +190,7 @@ class Cluster:
 
     async def refresh(self) -> None:
         """
-        Ask anew which brokers there are, and who leads the topics that `leader` was asked for.
+        Look up the brokers again, and the leaders of all topics that were asked for.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
@@ -211,7 +214,7 @@ class Cluster:
                 self._leaders = {at: leader for at, leader in self._leaders.items() if at[0] != topic}
                 continue
             if self._topics[topic] != topic_id:
-                # Made anew: its epochs begin anew too, and it may have fewer partitions.
+                # The topic was recreated. Its epochs start again, and it may have fewer partitions.
                 self._leaders = {at: leader for at, leader in self._leaders.items() if at[0] != topic}
                 self._replicas = {at: nodes for at, nodes in self._replicas.items() if at[0] != topic}
             self._topics[topic] = topic_id
@@ -221,11 +224,11 @@ class Cluster:
                 self.learn(topic, number, Leader(node, epoch))
 
     def topic_id(self, topic: str) -> bytes:
-        """Return the id of *topic*, which another topic of its name has not; empty where it is not known."""
+        """Return the id of *topic*, which a recreated topic does not share; empty if it is not known."""
         return self._topics.get(topic, b"")
 
     def learn(self, topic: str, partition: int, leader: Leader) -> None:
-        """Take note that a broker tells of *leader*; one that has not heard of the latest tells of an earlier one."""
+        """Note the *leader* that a broker reports. A leader of an earlier epoch than the known one is ignored."""
         known = self._leaders.get((topic, partition))
         if known == leader or (known and known.epoch > leader.epoch):
             return
@@ -235,10 +238,10 @@ class Cluster:
 
     async def coordinator(self, kind: CoordinationType, name: str) -> int:
         """
-        Return the broker that coordinates the transactions of the transactional id *name*, or the group of that name.
+        Return the broker that coordinates the transactional id *name*, or the group of that name.
 
         Raises:
-            aiokafka.errors.KafkaError: no broker answers, or none coordinates them now.
+            aiokafka.errors.KafkaError: no broker answers, or there is no coordinator now.
         """
         answer = await self.ask_any(FindCoordinatorRequest(name, kind))
         if answer.error_code:
@@ -251,7 +254,7 @@ class Cluster:
 
     async def leaderless(self) -> dict[str, dict[int, tuple[int, ...]]]:
         """
-        Return the partitions that nobody leads, of all topics that may be seen, and who has them and is away.
+        Return the partitions without a leader, of all visible topics, with the replicas that are offline.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
@@ -266,10 +269,10 @@ class Cluster:
 
     def any_node(self) -> int:
         """
-        Return a broker, one that answers if any does.
+        Return a broker, preferably one that answers.
 
         Raises:
-            StaleMetadata: none is known.
+            StaleMetadata: no broker is known.
         """
         if not self._brokers:
             raise StaleMetadata("no broker is known")
@@ -277,7 +280,7 @@ class Cluster:
 
     async def transaction_version(self) -> int:
         """
-        Return the version of transactions that the brokers have agreed on: 2 has the protocol of KIP-890.
+        Return the transaction version that the brokers have agreed on; 2 and later have the protocol of KIP-890.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
@@ -290,20 +293,21 @@ class Cluster:
         self, node: int, request: Request[Any], *, lane: str, has_moved: Callable[[], Awaitable[bool]] | None = None
     ) -> Any:
         """
-        Return what broker *node* answers.
+        Return the answer of broker *node*.
 
         Args:
-            node: the broker.
-            request: what it is asked.
-            lane: which other questions it waits behind.
-            has_moved: tells whether another broker is to be asked by now; while there is no answer it is called once a
-                second.
+            node: the broker to ask.
+            request: the question.
+            lane: the question waits behind earlier ones of this lane.
+            has_moved: returns True if another broker should be asked by now. Called once a second while there is no
+                answer.
 
         Raises:
-            StaleMetadata: another broker is to be asked; this one may have done what it was asked for.
-            RequestTimedOutError: nothing within the limit; the broker may have done what it was asked for.
-            KafkaConnectionError: it cannot be reached, or has broken the connection.
-            aiokafka.errors.KafkaError: it is not known, or does not know such a request.
+            StaleMetadata: another broker should be asked, or *node* is not known. A broker that was asked may have
+                obeyed.
+            RequestTimedOutError: no answer within the limit. The broker may have obeyed.
+            KafkaConnectionError: the broker cannot be reached, or broke the connection.
+            aiokafka.errors.KafkaError: the broker does not know this kind of request.
         """
         address = self._brokers.get(node)
         if address is None:
@@ -324,43 +328,45 @@ class Cluster:
             asking.cancel()
 
     async def has_lost(self, node: int, places: Iterable[tuple[str, int]]) -> bool:
-        """Ask anew who leads what, and tell whether another broker than *node* leads any of the partitions *places*."""
+        """
+        Look the leaders up again, and tell whether another broker than *node* leads any of the partitions *places*.
+        """
         with suppress(KafkaError):
             await self.refresh()
         return any(leader.node != node for place in places if (leader := self.leader(*place)) is not None)
 
     async def ask_any(self, request: Request[Any]) -> Any:
         """
-        Return what any broker answers.
+        Return the first answer of any broker.
 
         Raises:
-            LoginError: there is nothing to log in with.
-            aiokafka.errors.KafkaError: none does.
+            LoginError: there are no credentials to log in with.
+            aiokafka.errors.KafkaError: no broker answers.
         """
         return (await self._ask_some(request, 1, [*dict.fromkeys((*self._brokers.values(), *self._entries))]))[0]
 
     async def ask_two(self, request: Request[Any]) -> list[Any]:
         """
-        Return what two brokers answer, one of which may have been cut off; what one does where there is one alone.
+        Return the answers of two brokers, since one may have been cut off; of one if only one answers.
 
         Raises:
-            LoginError, aiokafka.errors.KafkaError: none answers.
+            LoginError, aiokafka.errors.KafkaError: no broker answers.
         """
         return await self._ask_some(request, 2, [*(self._brokers.values() or self._entries)])
 
     async def ask_all(self, request: Request[Any]) -> list[Any]:
         """
-        Return what all brokers answer but those that are silent.
+        Return the answers of all brokers except silent ones.
 
         Raises:
-            LoginError, aiokafka.errors.KafkaError: none answers.
+            LoginError, aiokafka.errors.KafkaError: no broker answers.
         """
         known = [*(self._brokers.values() or self._entries)]
         return await self._ask_some(request, len(known), known)
 
     async def _ask_some(self, request: Request[Any], count: int, known: list[_Address]) -> list[Any]:
         """Return the first *count* answers of brokers at the addresses *known*, or as many as there are."""
-        # One that was cut off from the others tells what was true before, so the same one is not asked each time.
+        # A broker that was cut off from the others gives old answers, so each question begins with another broker.
         self._turn = (self._turn + 1) % len(known)
         left = sorted(known[self._turn :] + known[: self._turn], key=lambda address: address in self._silent)
         asked: dict[asyncio.Task[Any], _Address] = {}
@@ -375,7 +381,7 @@ class Cluster:
                 done, _ = await asyncio.wait(
                     asked, timeout=_ASK_NEXT_S if left else None, return_when=asyncio.FIRST_COMPLETED
                 )
-                # In the order in which they were asked, so that a seed of the simulation has one history.
+                # In the order of the questions, so that a seed of the simulation gives one history.
                 for task in [each for each in asked if each in done]:
                     del asked[task]
                     if (error := task.exception()) is None:
@@ -389,7 +395,7 @@ class Cluster:
                         login = error
                     why.append(str(error))
         finally:
-            # Also one that is merely slow.
+            # This includes a broker that is merely slow.
             self._silent.update(asked.values())
             for task in asked:
                 task.cancel()
@@ -401,7 +407,7 @@ class Cluster:
         key, what = (address, lane), type(request).__name__
         where = f"{address.host}:{address.port}"
         opening = self._opening(key)
-        # One that says nothing to a new connection either is soon known to be silent still.
+        # A broker that stays silent also on a new connection is given up early.
         greeting_s = min(_GREETING_S, self.limit_s) if address in self._silent else self.limit_s
         greeting = asyncio.timeout(greeting_s)
         try:
@@ -415,13 +421,13 @@ class Cluster:
             waited_s = greeting_s if greeting.expired() else self.limit_s
             raise RequestTimedOutError(f"{where} has not answered {what} within {waited_s:g} s") from error
         except asyncio.CancelledError as error:
-            # Another question that waited for the same connection has given it up, which is no end of this one's task.
+            # Another question that waited for the same connection was cancelled. This one was not.
             task = asyncio.current_task()
             if not opening.cancelled() or (task and task.cancelling()):
                 raise
             raise KafkaConnectionError(f"{where} cannot be asked for {what}: it does not answer") from error
         except LoginError:
-            # Nothing is wrong with the broker.
+            # The broker is fine.
             await self._drop(key, opening)
             raise
         except (OSError, KafkaConnectionError) as error:
@@ -442,7 +448,7 @@ class Cluster:
         return opening
 
     async def _drop(self, key: tuple[_Address, str], opening: "asyncio.Task[AIOKafkaConnection]") -> None:
-        """Close a connection, unless another one has taken its place."""
+        """Close a connection, unless another one has replaced it."""
         if self._connections.get(key) is opening:
             await self._close([key])
 
@@ -452,6 +458,6 @@ def _is_closed(opening: "asyncio.Task[AIOKafkaConnection]") -> bool:
 
 
 def _look_at(task: "asyncio.Task[Any]") -> None:
-    # Whoever has waited for it may be gone, and an exception that nobody looks at is logged.
+    # The caller that waited may be gone, and asyncio logs an exception that was never retrieved.
     with suppress(asyncio.CancelledError):
         task.exception()

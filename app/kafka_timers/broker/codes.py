@@ -1,4 +1,4 @@
-"""What brokers answer when they do not do what they were asked for: the numbers of Kafka's protocol, by kind."""
+"""Error numbers of Kafka's protocol, grouped by what the client does about them."""
 
 from aiokafka.errors import for_code
 
@@ -19,15 +19,14 @@ UNKNOWN_LEADER_EPOCH = 75
 _COORDINATOR_LOADING, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
 _INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
 
-# Another producer has the transactional id by now.
+# Another producer has taken over the transactional id.
 FENCED = frozenset((_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED))
-# Ask again, and where the coordinator is as well.
+# Look the coordinator up, then ask again.
 ELSEWHERE = frozenset((_COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR))
-# Ask again: a transaction is not complete yet, which takes milliseconds.
+# Ask again: a transaction is about to complete, which takes milliseconds.
 COMPLETING = frozenset((CONCURRENT_TRANSACTIONS, UNSTABLE_OFFSET_COMMIT))
 DELAYS_OF_COORDINATORS = frozenset((_COORDINATOR_LOADING, *ELSEWHERE, *COMPLETING))
-# Ask again: the leader is another one or not ready, the replicas are not all there, or the transaction before is not
-# complete.
+# Ask again: the leader has moved or is not ready, replicas are missing, or the transaction before is not complete.
 DELAYS_OF_LEADERS = frozenset(
     (
         *(2, UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER, 7, 8, 9, 13),
@@ -35,10 +34,10 @@ DELAYS_OF_LEADERS = frozenset(
         *(FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, 78, 89),
     )
 )
-# About the producer or its request, and not about the topic. What is none of all these is the topic's own refusal.
+# These errors concern the producer or its request. An error in none of these sets is a refusal by the topic itself.
 OF_THE_PRODUCER = FENCED | {-1, 31, 33, 35, 42, 45, 48, 49, 53, 58, 59, 120}
 
-# Those that aiokafka has no name for, or one of its own.
+# Codes for which aiokafka has no name, or another one than Kafka.
 _NAMES = {
     MESSAGE_TOO_LARGE: "MESSAGE_TOO_LARGE",
     FENCED_LEADER_EPOCH: "FENCED_LEADER_EPOCH",
@@ -55,6 +54,6 @@ _NAMES = {
 
 
 def name_of(code: int) -> str:
-    """Return the name that Kafka has for *code*."""
+    """Return Kafka's name of *code*."""
     known = for_code(code)
     return str(_NAMES.get(code) or (known.message if known.errno == code else f"error {code}"))

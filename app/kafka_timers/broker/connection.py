@@ -1,8 +1,7 @@
 """
-Where Kafka is, and how a process logs in there: the one place that knows TLS and SASL.
+Address of Kafka and login. This is the only module that deals with TLS and SASL.
 
-The settings have the names that librdkafka gave them, so the file that kcat or a client in another language reads will
-do:
+Settings have librdkafka's names, so you can use the same file as kcat or a client in another language:
 
     security.protocol=SASL_SSL
     ssl.ca.location=/etc/kafka/ca.crt
@@ -42,7 +41,7 @@ _TOKEN_URL, _CLIENT_ID, _CLIENT_SECRET, _SCOPE = (
 )
 _NAME = "client.id"
 
-# What can be set; docs/security.md says what each is for.
+# All settings; docs/security.md explains them.
 PROPERTIES = (
     *(_PROTOCOL, _NAME),
     *(_CA, _CERTIFICATE, _KEY, _KEY_PASSWORD),
@@ -52,12 +51,12 @@ PROPERTIES = (
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _JAVA = "org.apache.kafka.common.security."
-# Other names of the same.
+# Alternative names.
 _ALSO = {"sasl.mechanisms": _MECHANISM}
 
 
 def _is_address_list(text: str) -> bool:
-    """Tell whether *text* can be the addresses of Kafka brokers: host:port, comma separated."""
+    """Tell whether *text* can be a list of broker addresses: host:port, comma separated."""
     for address in text.split(","):
         port = address.strip().rpartition(":")[2]
         if not address.strip() or (":" in address and not (port.isdecimal() and 0 < int(port) < 65536)):
@@ -68,21 +67,21 @@ def _is_address_list(text: str) -> bool:
 @dataclass(frozen=True)
 class Kafka:
     """
-    A Kafka, as its clients see it.
+    Address and login of a Kafka cluster.
 
     Attributes:
         bootstrap: brokers, host:port, comma separated.
-        properties: how to connect, by the names in `PROPERTIES`; in plain text without any. No part of the repr.
+        properties: connection settings, named as in `PROPERTIES`; empty for plain text. Left out of the repr.
 
     Raises:
-        SettingsError: the addresses are none, or properties are unknown, missing or contradict each other.
+        SettingsError: the addresses are malformed, or properties are unknown, missing or contradictory.
     """
 
     bootstrap: str = "127.0.0.1:9092"
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        # A process waits for a broker that does not answer, and would wait for this one for ever.
+        # A process waits for a broker that does not answer. It would wait for a malformed address for ever.
         if not _is_address_list(self.bootstrap):
             raise SettingsError(
                 f"bootstrap {self.bootstrap!r} is not a list of Kafka brokers: give host:port, comma separated"
@@ -97,15 +96,15 @@ class Kafka:
     @classmethod
     def of(cls, bootstrap: str, file: str = "", env: Mapping[str, str] = os.environ) -> Self:
         """
-        Return the Kafka at *bootstrap*, to connect to as *file* and *env* say.
+        Return the Kafka at *bootstrap* with the settings in *file* and *env*.
 
         Args:
             bootstrap: brokers, host:port, comma separated.
-            file: of lines name=value, with # before a comment; empty for none.
-            env: wins over the file; `KAFKA_TIMERS_SASL_PASSWORD` is `sasl.password`, and so with all.
+            file: path of a file with lines name=value; # begins a comment. Empty: no file.
+            env: environment, which wins over the file. `KAFKA_TIMERS_SASL_PASSWORD` sets `sasl.password`, and so on.
 
         Raises:
-            SettingsError: the file cannot be read, or it or the environment does not fit.
+            SettingsError: the file cannot be read, or a setting does not fit.
         """
         properties = _read(file) if file else {}
         for name in PROPERTIES:
@@ -116,21 +115,21 @@ class Kafka:
 
     @property
     def protocol(self) -> str:
-        """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
+        """Security protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
         return self.properties.get(_PROTOCOL, "PLAINTEXT")
 
     @property
     def mechanism(self) -> str:
-        """SASL mechanism, empty without SASL."""
+        """SASL mechanism; empty without SASL."""
         return self.properties[_MECHANISM] if "SASL" in self.protocol else ""
 
     @property
     def client_id(self) -> str:
-        """Name under which brokers know this client."""
+        """Name of this client for brokers."""
         return self.properties.get(_NAME, "kafka-timers")
 
     def __str__(self) -> str:
-        """Address, and who logs in how; for messages, without any secret."""
+        """Return address, protocol and user, for messages; no secrets."""
         if not self.mechanism:
             return self.bootstrap if self.protocol == "PLAINTEXT" else f"{self.bootstrap} ({self.protocol})"
         user = self.properties.get(_USER) or self.properties.get(_CLIENT_ID)
@@ -138,10 +137,10 @@ class Kafka:
 
     def client_options(self) -> dict[str, Any]:
         """
-        Return what each of aiokafka's clients needs to connect.
+        Return the connection options for aiokafka's clients.
 
         Raises:
-            SettingsError: a file of TLS cannot be read.
+            SettingsError: a TLS file cannot be read.
         """
         options: dict[str, Any] = {"bootstrap_servers": self.bootstrap, "client_id": self.client_id}
         if self.protocol == "PLAINTEXT":
@@ -160,12 +159,12 @@ class Kafka:
 
     def java_options(self) -> dict[str, str]:
         """
-        Return what Kafka's own client needs to connect, secrets included.
+        Return the connection settings for Kafka's Java client, secrets included.
 
-        Certificates and keys go as text, so that no file has to be on each machine.
+        Certificates and keys are passed as text, so the other machines need no files.
 
         Raises:
-            SettingsError: a file of TLS cannot be read.
+            SettingsError: a TLS file cannot be read.
         """
         options = {"bootstrap.servers": self.bootstrap, "client.id": self.client_id, "security.protocol": self.protocol}
         given = self.properties
@@ -201,7 +200,7 @@ class Kafka:
 
     @cached_property
     def _ssl_context(self) -> Any:
-        # To read the certificates that a system trusts takes 50 ms, and a takeover makes a client for each partition.
+        # Reading the system's trusted certificates takes 50 ms, and a takeover makes a client for each partition.
         given = self.properties
         try:
             return create_ssl_context(
@@ -232,7 +231,7 @@ def _read(file: str) -> dict[str, str]:
         if not name or name.startswith("#"):
             continue
         if not equals:
-            # Not the line itself: it may be a secret.
+            # The line itself is left out of the message: it may be a secret.
             raise SettingsError(f"{file}, line {number}: give name=value")
         properties[name] = value
     return properties
@@ -253,7 +252,7 @@ def _check(given: Mapping[str, str]) -> None:
             wanted += [_CLIENT_ID, _CLIENT_SECRET]
         if missing := [name for name in wanted if not given.get(name)]:
             raise SettingsError(f"{_MECHANISM} {mechanism} needs {' and '.join(missing)}")
-    # What is set for nothing is a mistake of the kind that ends in a connection in plain text.
+    # A setting without effect is a mistake that could end in a plain text connection.
     unused = [name for name in given if name.startswith("ssl.") and "SSL" not in protocol]
     unused += [name for name in given if name.startswith("sasl.") and "SASL" not in protocol]
     if unused:

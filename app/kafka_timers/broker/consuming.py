@@ -1,7 +1,7 @@
 """
-A consumer that is always closed well: no group, no automatic offsets, committed records only.
+A consumer that is always closed properly: no group, no automatic offset commits, committed records only.
 
-Who assigns partitions also says from where to read: `assign`, then `seek` before anything is awaited.
+If you assign partitions yourself, also set the position: `assign`, then `seek`, before you await anything.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ async def consuming(
     kafka: Kafka, *topics: str, kind: type[AIOKafkaConsumer] = Consumer, **options: Any
 ) -> AsyncIterator[AIOKafkaConsumer]:
     """
-    Yield a started consumer, and stop it at the end, also while the broker is away.
+    Yield a started consumer, and stop it at the end, even while the broker is away.
 
     Args:
-        kafka: to talk to.
-        topics: subscribed to as a whole; without any, the caller assigns partitions.
-        kind: of the consumer.
-        options: of aiokafka's consumer, over those of *kafka* and the ones that the module's docstring names.
+        kafka: the cluster to read from.
+        topics: topics to subscribe to; without any, the caller assigns partitions.
+        kind: class of the consumer.
+        options: options of aiokafka's consumer. They override *kafka* and the settings in the module's docstring.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers.
@@ -44,9 +44,9 @@ async def consuming(
         await consumer.start()
         yield consumer
     finally:
-        # Two traps of aiokafka 0.14. Stopped while a failed fetch waits for its repetition, it raises that fetch's
-        # CancelledError, which looks like our own, and leaves connections open; so it is told to end its fetches first.
-        # Stopped while it ends them, it loses the cancellation and waits for ever; so it gets a moment, and a limit.
+        # Two traps of aiokafka 0.14. If stopped while a failed fetch waits for its retry, it raises that fetch's
+        # CancelledError, which looks like our own, and leaves connections open. So we first end its fetches. If stopped
+        # while they end, it loses the cancellation and waits for ever. So it gets a moment, and a limit.
         consumer.unsubscribe()
         try:
             await asyncio.sleep(_SETTLE_S)
@@ -60,14 +60,14 @@ async def pages(
     consumer: AIOKafkaConsumer, where: TopicPartition, start: int, end: int
 ) -> AsyncIterator[list[ConsumerRecord]]:
     """
-    Yield the records of a partition from *start* on and before *end*, many at a time; *consumer* is assigned to it.
+    Yield the records of a partition from *start* up to, not including, *end*, in lists; assigns *consumer* to it.
 
     Raises:
-        BrokerError: nothing came for some 10 s.
+        BrokerError: nothing arrived for some 10 s.
         aiokafka.errors.KafkaError: the broker refuses.
     """
     if start >= end:
-        # Assigned and let go at once, aiokafka's consumer fails.
+        # aiokafka's consumer fails if it is assigned and closed at once.
         return
     consumer.assign([where])
     consumer.seek(where, start)
@@ -76,8 +76,8 @@ async def pages(
         found: list[ConsumerRecord] = []
         try:
             async with asyncio.timeout(_STUCK_S):
-                # The position, not the last record: it also passes markers and aborted records, which are never
-                # returned.
+                # The position also passes markers and aborted records, which are never returned. The last record would
+                # not.
                 while (now := await consumer.position(where)) == position:
                     for records in (await consumer.getmany(where, timeout_ms=50)).values():
                         found += [record for record in records if record.offset < end]

@@ -1,13 +1,13 @@
 """
-The coordinator of transactions, as the producer of one transactional id talks to it.
+The transaction coordinator, as the producer of one transactional id uses it.
 
-There are two protocols. In the first a partition joins the transaction by a question to the coordinator, and the
-producer keeps its epoch until another one is let in. In the second (KIP-890, Kafka 4.0) it joins by being written to,
-and the end of each transaction raises the epoch, so that what is still on its way can join no later one. The second is
-spoken where the brokers have agreed on it.
+There are two protocols. In the first, the producer asks the coordinator to add each partition to the transaction, and
+keeps its epoch until another producer takes over. In the second (KIP-890, Kafka 4.0), a write adds the partition, and
+the end of each transaction raises the epoch, so that a delayed write cannot join a later transaction. We use the second
+where the brokers have agreed on it.
 
-Whoever is let in with a transactional id has a later epoch than the one before, which is shut out by that: what it has
-open is aborted, what it still sends is refused.
+A new producer with the same transactional id gets a later epoch and fences the one before: the brokers abort its open
+transaction and refuse its writes.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from kafka_timers.broker.transaction_requests import EndTransaction, InitProduce
 __all__ = ["Coordinator", "Identity"]
 
 _SECOND_PROTOCOL = 2
-# A broker that is silent is replaced within 9 s, and the next coordinator has read its log some seconds later. Where no
-# transaction is open that can be waited for.
+# A silent broker is replaced within 9 s, and the next coordinator needs some seconds to read its log. Without an open
+# transaction there is time to wait for that.
 _ELECTION_S = 15.0
 
 
 class Identity(NamedTuple):
-    """What brokers know a producer by."""
+    """Producer id and epoch, by which brokers know a producer."""
 
     producer_id: int
     epoch: int
@@ -40,17 +40,17 @@ class Identity(NamedTuple):
 
 class Coordinator:
     """
-    The questions of one producer to its coordinator, and what the answers make of it.
+    One producer's requests to its coordinator, and the producer's identity.
 
     Args:
-        cluster: to ask.
-        transactional_id: of the producer; None for one without transactions.
-        timeout_s: after which the brokers abort a transaction; also the limit of each method but `is_held`.
-        lane: of the questions.
+        cluster: the cluster to ask.
+        transactional_id: id of the producer; None for one without transactions.
+        timeout_s: seconds after which brokers abort a transaction; also the limit of each method except `is_held`.
+        lane: lane of the questions, see `Cluster`.
 
     Attributes:
-        identity: of the producer, since `init`; the next transaction may have another one.
-        joins_by_writing: whether partitions join a transaction by being written to.
+        identity: producer id and epoch, set by `init`. It may change with each transaction.
+        joins_by_writing: True if a write adds a partition to the transaction (the second protocol).
     """
 
     def __init__(self, cluster: Cluster, transactional_id: str | None, timeout_s: float, lane: str) -> None:
@@ -63,15 +63,15 @@ class Coordinator:
 
     @property
     def trouble(self) -> str:
-        """Why it does not go on, as far as is known; empty when it does."""
+        """The reason why the coordinator does not answer, as far as known; empty if it does."""
         return self._link.trouble
 
     async def init(self) -> None:
         """
-        Become the producer of the transactional id, and shut out the one before.
+        Become the producer of the transactional id, and fence the one before.
 
         Raises:
-            InvalidTransactionTimeout: the brokers let no transaction last that long.
+            InvalidTransactionTimeout: the brokers allow no transaction to last that long.
             aiokafka.errors.KafkaError: no broker answers, or it refuses.
         """
         request = InitProducerId(self._name, int(self._timeout_s * 1000))
@@ -85,12 +85,12 @@ class Coordinator:
 
     async def add(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """
-        Have *partitions* join the transaction, and return those that have not, with the number of the error.
+        Add *partitions* to the transaction, and return those that were refused, with the error number.
 
-        Because of one that must not join, none does: all others are `OPERATION_NOT_ATTEMPTED` then.
+        If one partition is refused, none is added: all others have `OPERATION_NOT_ATTEMPTED` then.
 
         Raises:
-            ProducerFenced: another producer was let in.
+            ProducerFenced: another producer has taken over.
             aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
         by_topic: dict[str, list[int]] = {}
@@ -112,10 +112,10 @@ class Coordinator:
 
     async def add_group(self, group: str) -> None:
         """
-        Have the offsets of *group* join the transaction: the first protocol.
+        Add the offsets of *group* to the transaction; needed in the first protocol only.
 
         Raises:
-            ProducerFenced: another producer was let in.
+            ProducerFenced: another producer has taken over.
             aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
         what = f"add the offsets of group {group} to a transaction"
@@ -126,11 +126,11 @@ class Coordinator:
 
     async def end(self, *, is_commit: bool) -> None:
         """
-        Commit the transaction, or abort it.
+        Commit or abort the transaction.
 
         Raises:
-            ProducerFenced: another producer was let in, and the transaction is not committed.
-            aiokafka.errors.KafkaError: anything else; the transaction may be committed or not.
+            ProducerFenced: another producer has taken over; the transaction is not committed.
+            aiokafka.errors.KafkaError: any other error; the transaction may be committed or not.
         """
         what = "commit" if is_commit else "abort"
         name = self._name or ""
@@ -145,10 +145,11 @@ class Coordinator:
 
     async def is_held(self) -> bool:
         """
-        Tell whether no other producer had been let in yet, at some moment after this was asked; no transaction is open.
+        Tell whether, at some moment after the call, no other producer had taken over. No transaction may be open.
 
-        The coordinator *writes* a later epoch for this. To be told alone would prove nothing: one that was cut off from
-        the others does not know who was let in elsewhere. Another one may be let in right after the answer.
+        The coordinator *writes* a later epoch for this. A mere answer would prove nothing, since a coordinator that was
+        cut off from the others does not know of a later producer. Another producer may take over right after the
+        answer.
 
         Raises:
             aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.

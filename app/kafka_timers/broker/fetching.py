@@ -1,8 +1,8 @@
 """
-Committed records of one topic, straight from the batches that the broker sends.
+Committed records of one topic, read straight from the batches that the broker sends.
 
-aiokafka's consumer makes an object of eleven fields of each record, which takes longer than all that is done with a
-request afterwards. So only its compiled parser is used here: a record is what that parser gives.
+aiokafka's consumer makes an object of eleven fields for each record, which takes longer than all the later work on a
+request. So we use only its compiled parser, and return the parser's own records.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,14 +34,14 @@ _PARTITION_BYTES_MAX = 2 << 20
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """
-    What came of one partition.
+    The answer to a fetch for one partition.
 
     Attributes:
-        records: the committed ones, offsets ascending; to be taken once.
-        position: the offset behind them, and behind aborted and control records.
-        is_large: there is likely to be more already.
-        stable: the offset up to which records can be read: no transaction is open below it.
-        end: the offset behind the last record, which lies above it while one is.
+        records: the committed records, offsets ascending. You can iterate once.
+        position: the next offset to fetch. It lies after the records, and after aborted and control records.
+        is_large: True if the partition probably has more records already.
+        stable: the last stable offset: no transaction is open below it, so committed readers can read up to it.
+        end: the offset after the last record. It lies above `stable` while a transaction is open.
     """
 
     records: Iterator[ReadRecord]
@@ -53,13 +53,13 @@ class Fetched:
 
 class Fetcher:
     """
-    Fetches of *topic*.
+    Fetches records of *topic*.
 
     Args:
-        cluster: to ask; has looked the topic up.
-        topic: whose records are fetched.
-        lane: of the questions.
-        is_committed: whether only committed records are read.
+        cluster: the cluster to ask. It must have looked the topic up.
+        topic: name of the topic.
+        lane: lane of the questions, see `Cluster`.
+        is_committed: whether to read only committed records.
     """
 
     def __init__(self, cluster: Cluster, topic: str, lane: str, *, is_committed: bool = True) -> None:
@@ -67,31 +67,34 @@ class Fetcher:
         self._topic = topic
         self._lane = lane
         self._is_committed = is_committed
-        # By node, for now.
+        # Current size limit by node.
         self._bytes_max: dict[int, int] = {}
 
     def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """Return the partitions *numbers* by the node that leads them, without those of which none is known."""
+        """
+        Return the partitions *numbers* by the node that leads them. Partitions without a known leader are left out.
+        """
         return self._cluster.led(self._topic, numbers)
 
     async def find_leaders(self) -> None:
-        """Ask anew which node leads which partition."""
+        """Look up again which node leads each partition."""
         await self._cluster.refresh()
 
     async def moved(self) -> None:
-        """Return once some partition has another leader."""
+        """Return once a partition has another leader."""
         await self._cluster.moved(self._topic)
 
     async def fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched | KafkaError]:
         """
-        Return what partitions have from their *positions* on, or why they cannot be read.
+        Return the records of partitions from their *positions* on, or the reason why a partition cannot be read.
 
-        Why is a StaleMetadata where another node may lead the partition, or the same one in a moment.
+        The reason is a StaleMetadata if another node may lead the partition, or if the same node may lead it in a
+        moment.
 
         Args:
-            node: that leads the partitions.
-            positions: by partition.
-            wait_ms: how long the broker waits for a first record.
+            node: the node that leads the partitions.
+            positions: the offset to read from, by partition.
+            wait_ms: how long the broker waits for a first record, in milliseconds.
 
         Raises:
             aiokafka.errors.KafkaError: *node* does not answer.
@@ -103,7 +106,7 @@ class Fetcher:
         try:
             answer = await self._cluster.send(node, request, lane=self._lane)
         except RequestTimedOutError:
-            # As much as the way to it does not take in time, it would never take.
+            # An answer that is too large for the connection would never arrive in time, so ask for less.
             self._bytes_max[node] = max(bytes_max // 4, _BYTES_MIN)
             raise
         self._bytes_max[node] = min(bytes_max * 2, _BYTES_MAX)
@@ -120,17 +123,17 @@ class Fetcher:
 
     async def fetch_one(self, number: int, position: int, wait_ms: int) -> Fetched | KafkaError:
         """
-        Return what one partition has from *position* on, or why it cannot be read, as `fetch` does.
+        Return the records of one partition from *position* on, or the reason why it cannot be read, see `fetch`.
 
         Raises:
-            aiokafka.errors.KafkaError: who leads it does not answer.
+            aiokafka.errors.KafkaError: the leader does not answer.
         """
         for node in self.leaders([number]):
             return (await self.fetch(node, {number: position}, wait_ms))[number]
         return StaleMetadata("no leader is known")
 
     def _epoch(self, number: int, node: int) -> int:
-        """Return in which leader epoch *node* is to lead partition *number*; -1 for any."""
+        """Return the leader epoch in which *node* leads partition *number*; -1 for any."""
         leader = self._cluster.leader(self._topic, number)
         return leader.epoch if leader and leader.node == node else -1
 
@@ -144,14 +147,14 @@ class Fetcher:
 
 def parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stable: int, end: int) -> Fetched:
     """
-    Return what lies in the answer to a fetch.
+    Parse the answer to a fetch.
 
     Args:
         data: the batches.
-        aborted: producer id and first offset of each aborted transaction that reaches into them.
-        position: the offset that was asked for.
+        aborted: producer id and first offset of each aborted transaction that overlaps the batches.
+        position: the requested offset.
         stable: see `Fetched`.
-        end: the same.
+        end: see `Fetched`.
     """
     batches, parser, behind = [], MemoryRecords(data), position
     while parser.has_next():
@@ -160,7 +163,7 @@ def parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stabl
         behind = batch.next_offset
     records = chain.from_iterable(records_of(batch, data) for batch in _committed(batches, aborted))
     return Fetched(
-        # A batch is sent whole, also when it begins before the offset that was asked for.
+        # A batch is sent whole, even if it begins before the requested offset.
         dropwhile(lambda record: record.offset < position, records),
         max(behind, position),
         len(data) >= _PARTITION_BYTES_MAX // 2,
@@ -171,11 +174,11 @@ def parsed(data: bytes, aborted: Sequence[tuple[int, int]], position: int, stabl
 
 def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> Iterator[Any]:
     """
-    Yield the batches that hold records which are not aborted.
+    Yield the batches that hold records which were not aborted.
 
     Args:
-        batches: offsets ascending.
-        aborted: producer id and first offset of each aborted transaction that reaches into *batches*.
+        batches: batches, offsets ascending.
+        aborted: producer id and first offset of each aborted transaction that overlaps *batches*.
     """
     left = sorted(aborted, key=lambda transaction: transaction[1])
     aborting: set[int] = set()
@@ -185,7 +188,7 @@ def _committed(batches: Iterable[Any], aborted: Sequence[tuple[int, int]]) -> It
         if batch.producer_id is not None:
             while left and left[0][1] <= batch.base_offset:
                 aborting.add(left.pop(0)[0])
-            # Of a producer that is still alive the log cleaner keeps the last batch without its marker.
+            # The log cleaner keeps the last batch of a producer that is still alive, without its marker.
             marker = next(iter(batch), None) if batch.is_control_batch else None
             if marker and ControlRecord.parse(marker.key) == ABORT_MARKER:
                 aborting.discard(batch.producer_id)

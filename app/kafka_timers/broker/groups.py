@@ -1,4 +1,4 @@
-"""Consumer groups: who is in one, and taking a member out that cannot do so itself any more."""
+"""Members of consumer groups, and a way to remove a member that cannot leave by itself any more."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,12 +16,14 @@ from kafka_timers.broker.connection import Kafka
 __all__ = ["Group", "Member", "group_of", "remove_member"]
 
 _LANE = "groups"
-# What members of groups of consumers speak; what they tell has a form then.
+# Protocol type of consumer groups. Only its members' metadata has the form that is decoded here.
 _CONSUMERS = "consumer"
 
 
 class Member(NamedTuple):
-    """A member of a group: its client id and host, the partitions that it has by topic, and what it tells of itself."""
+    """
+    A member of a group: client id, host, assigned partitions by topic, and the user data that it sends when it joins.
+    """
 
     client_id: str
     host: str
@@ -30,7 +32,7 @@ class Member(NamedTuple):
 
 
 class Group(NamedTuple):
-    """The members of a group, and whether it has shared its partitions out among them."""
+    """The members of a group. `is_settled` is True if the group has assigned its partitions."""
 
     members: Sequence[Member]
     is_settled: bool
@@ -38,16 +40,16 @@ class Group(NamedTuple):
 
 async def group_of(cluster: Cluster, group: str, limit_s: float) -> Group:
     """
-    Return who is in *group*; nobody, if there is no such group.
+    Return the members of *group*; none if there is no such group.
 
     Args:
-        cluster: to ask.
+        cluster: the cluster to ask.
         group: name of the group.
-        limit_s: for how long to try; meanwhile the coordinator may move.
+        limit_s: how long to try, in seconds; meanwhile the coordinator may move.
 
     Raises:
-        KafkaTimeoutError: no coordinator told within *limit_s*.
-        aiokafka.errors.KafkaError: it refuses.
+        KafkaTimeoutError: no coordinator answered within *limit_s*.
+        aiokafka.errors.KafkaError: the coordinator refuses.
     """
     what, link = "tell its members", _link(cluster, group, limit_s)
     answer = await link.ask(DescribeGroupsRequest([group]), lambda answer: answer.groups[0][0], to=what)
@@ -69,20 +71,20 @@ def _member(_: str, client_id: str, host: str, metadata: bytes, assignment: byte
 
 async def remove_member(kafka: Kafka, group: str, member_id: str, limit_s: float) -> bool:
     """
-    Take the member *member_id* out of *group*, so that its partitions go to others at once.
+    Remove the member *member_id* from *group*, so that its partitions go to others at once.
 
     Args:
-        kafka: where the group is.
+        kafka: the cluster of the group.
         group: name of the group.
-        member_id: that the group's coordinator has given to the member.
-        limit_s: for how long to try; meanwhile the coordinator may move.
+        member_id: the id that the group's coordinator gave to the member.
+        limit_s: how long to try, in seconds; meanwhile the coordinator may move.
 
     Returns:
-        Whether it was a member still.
+        True if it still was a member.
 
     Raises:
-        KafkaTimeoutError: the coordinator did not do so within *limit_s*.
-        aiokafka.errors.KafkaError: it refuses, or no broker answers.
+        KafkaTimeoutError: the coordinator did not answer within *limit_s*.
+        aiokafka.errors.KafkaError: the coordinator refuses, or no broker answers.
     """
     async with Cluster.open(kafka) as cluster:
         what, link = f"remove member {member_id}", _link(cluster, group, limit_s)

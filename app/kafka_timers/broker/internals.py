@@ -1,9 +1,10 @@
 """
-The private names of aiokafka and Faust that the service cannot do without; no other module touches any.
+Private names of aiokafka and Faust that the service needs; no other module uses any.
 
-A private name may change with any version, and nothing would tell: one that is set would be set in vain, one that is
-read could mean something else. So they are all here, each with what is relied on, and tests/unit/test_internals.py
-tries that on the installed versions. Faust itself is not imported, since a client of the service need not have it.
+A private name may change with any version without a sign: a value that we set may have no effect, and a value that we
+read may mean something else. So all of them are here, each with the behaviour that we rely on.
+tests/unit/test_internals.py tests it on the installed versions. Faust itself is not imported, since a client of the
+service need not have it.
 """
 
 from collections.abc import Callable
@@ -42,9 +43,9 @@ _CONNECTION = (
 
 def transactional_id_of(producer: AIOKafkaProducer) -> str | None:
     """
-    Return the transactional id that *producer* was made with; None without one.
+    Return the transactional id of *producer*; None if it has none.
 
-    aiokafka keeps it in the transaction manager, which an idempotent producer has as well, and any other has not.
+    aiokafka keeps it in the transaction manager. An idempotent producer has one too; other producers have none.
     """
     manager = producer._txn_manager
     return None if manager is None else manager.transactional_id
@@ -52,10 +53,10 @@ def transactional_id_of(producer: AIOKafkaProducer) -> str | None:
 
 def connection_of(producer: AIOKafkaProducer) -> tuple[str, dict[str, Any]]:
     """
-    Return how *producer* connects: its brokers, host:port, comma separated, and the options of TLS and SASL.
+    Return how *producer* connects: its brokers (host:port, comma separated), and its TLS and SASL options.
 
-    aiokafka's client keeps each option as it was given, under its name with an underscore before it. A consumer takes
-    the same options.
+    aiokafka's client keeps each option unchanged, under its name with a leading underscore. A consumer takes the same
+    options.
     """
     client = producer.client
     brokers = client._bootstrap_servers
@@ -68,40 +69,41 @@ def _with_any_records(method: Callable[..., Any]) -> Callable[..., Any]:
     return FunctionType(known.__code__, known.__globals__ | {"MemoryRecords": AnyRecords}, known.__name__)
 
 
-# Makes records of a broker's answer, and finds its parser as a global of aiokafka's module. Replaced there, every
-# consumer of the process would have another parser, those of our users' own too; so it is a function of its own here.
+# This function makes records of a broker's answer, and finds its parser as a global of aiokafka's module. If we
+# replaced the parser there, every consumer of the process would use it, also those of our users. So we make a copy of
+# the function.
 _TAKE_ANSWER = _with_any_records(Fetcher._proc_fetch_request)
 
 
 class Consumer(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
     """
-    aiokafka's consumer, for records whose headers have names of any bytes; `odd_batches` says how they are told.
+    aiokafka's consumer, made to read records whose header names are not UTF-8; see `odd_batches`.
 
-    aiokafka's own raises on such a record, whoever looks at its headers, and then never comes past it.
+    aiokafka's own consumer raises on such a record once its headers are read, and never gets past it.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # `start` makes the fetcher, and that begins to fetch before `start` returns.
+        # `start` makes the fetcher, which begins to fetch before `start` returns.
         if name == "_fetcher" and value is not None:
             value._proc_fetch_request = MethodType(_TAKE_ANSWER, value)
         super().__setattr__(name, value)
 
 
-# A member has to be back before its session ends, which begins anew with a new coordinator.
+# A member must be back before its session ends. A new coordinator starts the session anew.
 _LIMIT_MS = 4_000
 
 
 def hurry(client: Any) -> None:
     """
-    Have *client* wait no longer than 4 s for a connection or an answer, and ask another broker each time.
+    Limit *client* to 4 s for a connection or an answer, and make it ask another broker each time.
 
-    aiokafka makes one connection at a time, asks a broker that it draws, and gives each request the same time. So a
-    member whose coordinator is frozen was out of its group for a minute with the half minute that JoinGroup may take,
-    and a producer whose leader is frozen had the whole time of its caller gone with one request. Both can be asked
-    again: the member tells the id that it was given first, the producer the number of the batch.
+    aiokafka makes one connection at a time, picks a random broker, and gives each request the same time. With the half
+    minute that JoinGroup may take, a member whose coordinator was frozen was out of its group for a minute. A producer
+    with a frozen leader spent its caller's whole time on one request. Both requests can be repeated: the member sends
+    its first id again, the producer the number of the batch.
 
     Args:
-        client: of a consumer or an idempotent producer that has not been started.
+        client: the client of a consumer or idempotent producer that has not been started.
     """
     client._request_timeout_ms = _LIMIT_MS
     turns = count()
@@ -114,7 +116,7 @@ def hurry(client: Any) -> None:
 
 
 class PromptConsumer(Consumer):
-    """A `Consumer` in a hurry, for who reads what is written now: 4 s may be too short for a large answer."""
+    """A `Consumer` with short limits, for reading new records. Its limit of 4 s may be too short for a large answer."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_client":
@@ -123,23 +125,24 @@ class PromptConsumer(Consumer):
 
 
 class Member(AIOKafkaConsumer):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's consumer as a member of its group, which gets partitions assigned and reads nothing of them."""
+    """aiokafka's consumer as a mere group member: it gets partitions assigned and reads no records."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "_client":
             hurry(value)
         if name == "_fetcher" and value is not None:
-            # Fetches, looks for positions, their time, whether metadata is old, and what else to wait for.
+            # The values: fetches, positions to look up, their time, whether metadata is old, and other futures to wait
+            # for.
             value._get_actions_per_node = lambda _: ([], {}, None, False, [])
         super().__setattr__(name, value)
 
 
 def read_nothing(app: Any) -> None:
     """
-    Have the consumer of *app* be a `Member`; Faust has no setting for it.
+    Turn the consumer of *app* into a `Member`; Faust has no setting for it.
 
     Args:
-        app: of Faust; not started. It makes its consumer, of a class that has the same fields, when its thread starts.
+        app: a Faust app that has not been started. Its thread will make a consumer of a class with the same fields.
     """
 
     def changed(consumer: Any) -> None:
@@ -151,21 +154,21 @@ def read_nothing(app: Any) -> None:
 
 def have_read_committed(app: Any) -> None:
     """
-    Have the consumer of *app* read committed records; Faust ties that to its transactions.
+    Make the consumer of *app* read committed records only; Faust has no setting for it outside its transactions.
 
     Args:
-        app: of Faust; not started.
+        app: a Faust app that has not been started.
     """
 
     def changed(consumer: Any) -> None:
-        # The fetcher, which is made when the consumer starts, asks with it.
+        # The fetcher is made when the consumer starts, and uses this value.
         consumer._isolation_level = "read_committed"
 
     _with_consumer(app, changed)
 
 
 def _with_consumer(app: Any, change: Callable[[Any], None]) -> None:
-    """Have *change* called with the consumer of *app* once its thread has made it, and before it starts."""
+    """Call *change* with the consumer of *app* once its thread has made it, before it starts."""
     thread = app.consumer._thread
     create = thread._create_consumer
 
@@ -179,10 +182,10 @@ def _with_consumer(app: Any, change: Callable[[Any], None]) -> None:
 
 def member_id_of(app: Any) -> str:
     """
-    Return the id by which the group's coordinator knows the consumer of *app*; empty before it has joined.
+    Return the member id of the consumer of *app* in its group; empty before it has joined.
 
     Args:
-        app: of Faust; its consumer has been started, as it is whenever partitions are assigned. It keeps its id when it
-            joins again, unless the coordinator had forgotten it.
+        app: a Faust app with a started consumer, as is the case whenever partitions are assigned. The consumer keeps
+            its id when it joins again, unless the coordinator has forgotten it.
     """
     return str(app.consumer._thread._consumer._coordinator.member_id)

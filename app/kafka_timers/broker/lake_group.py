@@ -1,12 +1,12 @@
 """
-How far the lake has promoted, kept where workers see it: beside the committed offsets of a consumer group.
+How far the lake has promoted. Workers read it from the committed offsets of a consumer group.
 
-    group      the prefix and `kafka-timers-lake`; nobody is a member of it
-    offsets    of `timer-request`: below them all is landed, as the lake knew when it told this
-    note       beside each of them the closed second, as UNIX time in ASCII digits
+    group      the prefix and `kafka-timers-lake`; it has no members
+    offsets    offsets of `timer-request`: all requests below them were landed when the lake wrote this
+    note       stored beside each offset: the closed second, as UNIX time in ASCII digits
 
-No topic has another record for it, and no reader of one has to know of it. Brokers forget what nobody has committed
-anew for `offsets.retention.minutes`, seven days by default.
+So no topic needs another kind of record, and no reader must know one. Brokers delete offsets that were not committed
+again for `offsets.retention.minutes`, seven days by default.
 """
 
 from collections.abc import Mapping
@@ -25,29 +25,29 @@ __all__ = ["closed_second", "lake_group", "tell_closed"]
 
 _LANE = "lake"
 _LIMIT_S = 8.0
-# Of whoever is no member of the group; and as long as the broker keeps offsets.
+# Values for a client outside the group. The broker keeps the offsets for its own default time.
 _NO_GENERATION, _NO_MEMBER, _AS_BROKER_SAYS = -1, "", -1
 
 
 def lake_group(prefix: str) -> str:
-    """Return the name of the group of the instance with *prefix*."""
+    """Return the name of the group for the instance with *prefix*."""
     return f"{prefix}kafka-timers-lake"
 
 
 async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[int, int]) -> None:
     """
-    Have workers know that far requests up to *second* are with them.
+    Tell the workers that they have all far requests up to *second*.
 
     Args:
-        kafka: to tell.
-        prefix: put before the topics' names.
+        kafka: the cluster to write to.
+        prefix: prefix of the topics' names.
         second: UNIX second.
-        landed: by partition of `timer-request` the offset below which all is landed.
+        landed: the offset below which all requests are landed, by partition of `timer-request`.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.
     """
-    # Partition 0 is the one that is asked for.
+    # Readers ask for partition 0.
     offsets = [(number, offset, str(second)) for number, offset in sorted(({0: 0} | dict(landed)).items())]
     request = OffsetCommitRequest(
         lake_group(prefix), _NO_GENERATION, _NO_MEMBER, _AS_BROKER_SAYS, [(Topics.of(prefix).requests, offsets)]
@@ -65,11 +65,11 @@ async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[in
 
 async def closed_second(cluster: Cluster, prefix: str) -> int | None:
     """
-    Return the UNIX second up to which far requests are with the workers; None if no lake has told it.
+    Return the UNIX second up to which workers have all far requests; None if no lake has written it.
 
     Args:
-        cluster: to ask.
-        prefix: put before the topics' names.
+        cluster: the cluster to ask.
+        prefix: prefix of the topics' names.
 
     Raises:
         aiokafka.errors.KafkaError: no coordinator answers within some seconds, or it refuses.

@@ -1,7 +1,7 @@
 """
-What requests of our own to brokers are made of: the class of a message in one version, and the types of its fields.
+Building blocks of our own requests to brokers: the class of a message in one version, and the types of its fields.
 
-The requests are in `requests` and, of transactions and the offsets in them, in `transaction_requests`.
+The requests are in `requests`. Those for transactions and their offsets are in `transaction_requests`.
 """
 
 from io import BytesIO
@@ -18,22 +18,22 @@ TAGS = ("tags", TaggedFields)
 
 
 def by_topic(name: str, *of_partition: tuple[str, Any]) -> tuple[str, CompactArray]:
-    """Return the field *name* that holds, for each topic, fields of each of its partitions; the number is the first."""
+    """Return the field *name*: by topic, the fields of each partition, of which the first is its number."""
     partitions = CompactArray(("partition", Int32), *of_partition, TAGS)
     return name, CompactArray(("topic", TEXT), ("partitions", partitions), TAGS)
 
 
 def message(name: str, key: int, version: int, request: Schema, response: Schema, *, header: Any = None) -> Any:
     """
-    Return the class of a request in one *version*, which knows that of its answer; all of them end in tagged fields.
+    Return the class of a request in one *version*, with its answer's class. All of them end in tagged fields.
 
     Args:
-        name: of the request.
-        key: its number in the protocol.
-        version: of both.
-        request: its fields.
-        response: those of the answer.
-        header: of the answer, where it is not the one that goes with tagged fields.
+        name: name of the request.
+        key: number of the request in the protocol.
+        version: version of request and answer.
+        request: fields of the request.
+        response: fields of the answer.
+        header: header of the answer, if it differs from the one that goes with tagged fields.
     """
     answer = type(f"{name}Response", (Response,), {"API_KEY": key, "API_VERSION": version, "SCHEMA": response})
     members: dict[str, Any] = {
@@ -53,10 +53,10 @@ class Uuid(AbstractType[bytes]):  # type: ignore[misc]  # aiokafka tells no type
 
     @classmethod
     def encode(cls, value: bytes) -> bytes:
-        """Return it as it is sent."""
+        """Return *value* as it is sent."""
         return value
 
     @classmethod
     def decode(cls, data: BytesIO) -> bytes:
-        """Take it out of *data*."""
+        """Read the value from *data*."""
         return data.read(16)

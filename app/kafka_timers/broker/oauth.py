@@ -1,5 +1,5 @@
 """
-OAuth tokens to log in with by SASL OAUTHBEARER: from a file that something else keeps fresh, or for an id and a secret.
+OAuth tokens for SASL OAUTHBEARER, from a file that something else keeps fresh, or for a client id and secret.
 
 The second way is the client credentials grant of RFC 6749, section 4.4, as Kafka's own client does it.
 """
@@ -27,11 +27,11 @@ _LIFE_SHARE = 0.8
 
 class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types
     """
-    Gives the OAuth token to log in with, the same one to all clients of a process for as long as it is fresh.
+    Provides the OAuth token for the login, one for all clients of a process as long as it is fresh.
 
     Args:
         url: https URL of the endpoint that gives out OAuth tokens, or file URL of an OAuth token.
-        client_id: id that the endpoint knows this client by.
+        client_id: id of this client at the endpoint.
         client_secret: secret of that id.
         scope: scope to ask for; empty for none.
     """
@@ -58,7 +58,7 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
             return self._oauth_token
 
     def _fetch(self) -> tuple[str, float]:
-        """Return a new OAuth token, and for how many seconds it is good."""
+        """Return a new OAuth token and its lifetime in seconds."""
         request = urllib.request.Request(self._url)  # noqa: S310  # the operator's own setting
         if not self._url.startswith("file:"):
             grant = {"grant_type": "client_credentials"} | ({"scope": self._scope} if self._scope else {})
@@ -69,7 +69,7 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has 
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310  # as above
                 body = answer.read().decode()
             if request.data is None:
-                # The file does not tell how long its OAuth token is good, so it is read again at the next login.
+                # The file does not say how long its OAuth token is good, so it is read again at the next login.
                 return body.strip(), 0.0
             fields = json.loads(body)
             return str(fields["access_token"]), float(fields.get("expires_in", 0))

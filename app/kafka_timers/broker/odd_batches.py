@@ -1,13 +1,13 @@
 """
-The records of batches, also of those that brokers take and aiokafka's compiled parser does not read.
+Records of batches, including batches that brokers take and aiokafka's compiled parser cannot read.
 
-Without this, such a batch would keep everything behind it from being read, for ever.
+Without this module such a batch would block everything behind it for ever.
 
-*Something behind the compressed records.* Brokers, and Kafka's own clients, stop where these end.
+*Bytes behind the compressed records.* Brokers, and Kafka's own clients, ignore them.
 
-*Names of headers that are not text.* To clients in C, Go and Rust the name of a header is any bytes; the parser decodes
-it, and raises in the middle of a batch where it is not UTF-8. Here a byte that is not UTF-8 becomes a lone surrogate,
-as Python does it with names of files: no two names become one. `shown` makes text of such a name that can be written.
+*Header names that are not text.* For clients in C, Go and Rust the name of a header is any bytes. The parser decodes
+it, and raises in the middle of a batch where it is not UTF-8. Here each such byte becomes a lone surrogate, as Python
+does with file names, so different names stay different. `shown` turns such a name into printable text.
 """
 
 import struct
@@ -23,17 +23,17 @@ from aiokafka.record.memory_records import MemoryRecords
 __all__ = ["AnyRecords", "ParsedRecord", "batch_at", "parsed", "records_of", "shown"]
 
 # The header of a batch, magic 2: base offset, length, leader epoch, magic, checksum, attributes, last offset delta,
-# first and last timestamp, producer id and epoch, base sequence, count. Its records lie behind it.
+# first and last timestamp, producer id and epoch, base sequence, count. The records follow it.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-# Base offset and length, which does not count these two.
+# Base offset and length; the length does not count these two fields.
 _PREFIX = struct.Struct(">qi")
 _CODEC, _LOG_APPEND_TIME = 0x07, 0x08
-# Parsed in one go.
+# Number of records parsed in one go.
 _RECORDS_AT_ONCE = 500
 
 
 class ParsedRecord(NamedTuple):
-    """A record as the compiled parser gives it; the timestamp is in UNIX milliseconds."""
+    """A record with the fields of the compiled parser's records; the timestamp is in UNIX milliseconds."""
 
     offset: int
     timestamp: int
@@ -41,18 +41,18 @@ class ParsedRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
-    # Of records of older formats alone.
+    # Only records of older formats have one.
     checksum: None = None
 
 
 def shown(name: str) -> str:
-    r"""Return the header's *name* as text that can be written: a byte that is not UTF-8 is spelled as \xff."""
+    r"""Return the header *name* as printable text: a byte that is not UTF-8 becomes \xff, for example."""
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 class AnyRecords:
     """
-    What aiokafka's consumer asks for the batches of a fetch, instead of its `MemoryRecords`.
+    Parser of a fetch answer, used by aiokafka's consumer in place of its `MemoryRecords`.
 
     Args:
         data: whole batches, and perhaps the beginning of another one.
@@ -65,7 +65,7 @@ class AnyRecords:
         self.size_in_bytes: Callable[[], int] = self._parser.size_in_bytes
 
     def next_batch(self) -> "_AnyBatch":
-        """Return the next batch, which has the attributes of the compiled parser's."""
+        """Return the next batch, with the attributes of the compiled parser's batches."""
         return _AnyBatch(self._parser.next_batch(), self._data)
 
 
@@ -90,14 +90,14 @@ def records_of(batch: Any, data: bytes) -> Iterator[Any]:
     Return the records of *batch*, offsets ascending.
 
     Args:
-        batch: of the compiled parser, of which no record was taken yet.
-        data: the batches among which it lies.
+        batch: a batch of the compiled parser, before any record was taken.
+        data: the batches that contain it.
     """
     return chain.from_iterable(_some_of(batch, data))
 
 
 def _some_of(batch: Any, data: bytes) -> Iterator[Iterator[Any] | list[Any]]:
-    # The parser is asked for its iterator once, and nothing more once that has ended.
+    # Ask the parser for its iterator only once, and for nothing after the iterator has ended.
     given, records = 0, chain(batch)
     try:
         while some := list(islice(records, _RECORDS_AT_ONCE)):
@@ -106,12 +106,12 @@ def _some_of(batch: Any, data: bytes) -> Iterator[Iterator[Any] | list[Any]]:
     except MemoryError:
         raise
     except Exception:
-        # Each codec has errors of its own. What cannot be read here either is damaged.
+        # Each codec has errors of its own. A batch that `parsed` cannot read either is damaged.
         yield islice(parsed(batch_at(data, batch.base_offset)), given, None)
 
 
 def batch_at(data: bytes, base_offset: int) -> bytes:
-    """Return the batch that begins at the offset *base_offset*, which is one of the whole batches in *data*."""
+    """Return the batch that begins at *base_offset*. It must be one of the whole batches in *data*."""
     at = 0
     while True:
         begins, length = _PREFIX.unpack_from(data, at)
@@ -126,10 +126,10 @@ def parsed(batch: bytes) -> Iterator[ParsedRecord]:
     Yield the records of *batch*, offsets ascending.
 
     Args:
-        batch: as it came, header included; its checksum is not looked at.
+        batch: the batch as received, with its header. The checksum is not checked.
 
     Raises:
-        CorruptRecordException: the batch is not what its header says.
+        CorruptRecordException: the batch does not match its header.
     """
     base_offset, _, _, _, _, attributes, _, first_ms, last_ms, _, _, _, count = _HEADER.unpack_from(batch)
     codec, has_append_time = attributes & _CODEC, bool(attributes & _LOG_APPEND_TIME)
@@ -138,7 +138,7 @@ def parsed(batch: bytes) -> Iterator[ParsedRecord]:
         for _ in range(count):
             length, at = _varint_at(data, at)
             behind = at + length
-            # One byte of attributes, of which Kafka uses none.
+            # Skip the byte of attributes, which Kafka does not use.
             ahead_ms, at = _varint_at(data, at + 1)
             ahead, at = _varint_at(data, at)
             key, at = _bytes_at(data, at)
@@ -153,13 +153,13 @@ def parsed(batch: bytes) -> Iterator[ParsedRecord]:
         raise CorruptRecordException(f"the batch at offset {base_offset} cannot be read: {error!r}") from error
 
 
-# --- what brokers decompress -----------------------------------------------------------------------------------------
+# --- decompression, as brokers do it ----------------------------------------------------------------------------------
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
-# Flags of an LZ4 frame, in the byte behind its magic number, and the length of the three together.
+# Flags of an LZ4 frame, in the byte after its magic number.
 _LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_CONTENT_CHECKSUM, _LZ4_DICTIONARY = 0x10, 0x08, 0x04, 0x01
 _LZ4_STORED = 1 << 31
 
@@ -179,7 +179,7 @@ def _gunzip(data: bytes) -> bytes:
 
 
 def _unsnappy(data: bytes) -> bytes:
-    # Streams may follow one another, each with its header; no size of a chunk begins like one.
+    # Streams may follow one another, each with its own header. No chunk size begins with the same bytes as a header.
     if not data.startswith(_XERIAL):
         return bytes(snappy_decode(data))
     chunks, at = [], 0
@@ -223,7 +223,7 @@ def _bytes_at(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _varint_at(data: bytes, at: int) -> tuple[int, int]:
-    # aiokafka's own reads beyond the end of what is cut short.
+    # aiokafka's own function reads beyond the end of truncated data.
     bits = shift = 0
     while True:
         byte = data[at]

@@ -1,15 +1,15 @@
 """
-The committed offsets of a consumer group, written in the transactions of a producer, and read.
+Commits offsets of a consumer group in a producer's transactions, and reads them.
 
-What a coordinator tells proves nothing: one that was cut off from the others does not know what was committed
-elsewhere. `broker.producer.Producer.committed` reads behind a commit of its own, and so has a proof.
+A coordinator's answer proves nothing: one that was cut off from the others does not know of later commits.
+`broker.producer.Producer.committed` reads after a commit of its own, and so has a proof.
 
-An offset may outlive its topic, and another one may have the name by then. So the topic's id is committed beside it:
+Offsets may outlive their topic, and another topic may get the name. So the topic's id is stored beside each offset:
 
-    id A, offset 900     the topic is deleted and made anew, with id B     900 is no offset of B, which is read from 0
+    id A, offset 900     the topic is recreated, with id B     900 is no offset of B, which is read from 0
 
-It is the id that the topic had when these offsets were first asked for or committed, and stays that: what was read
-before the topic was made anew is committed for the one it was read of, however late that is.
+It is the topic id at the first question or commit of this object, and does not change. So an offset that was read
+before the topic was recreated is committed for the old topic, however late.
 """
 
 from collections.abc import Mapping
@@ -29,48 +29,48 @@ __all__ = ["GroupOffsets"]
 
 class GroupOffsets:
     """
-    The offsets of one group, by one who reads topics with them; who reads a topic anew makes another one of these.
+    Offsets of one group, for one reader of topics. Make a new object when you read a topic from scratch.
 
     Args:
-        cluster: to ask.
-        group: name of the group; whoever asks need be no member of it.
-        timeout_s: the limit of each method.
-        lane: of the questions.
+        cluster: the cluster to ask.
+        group: name of the group. The caller need not be a member.
+        timeout_s: limit of each method in seconds.
+        lane: lane of the questions, see `Cluster`.
     """
 
     def __init__(self, cluster: Cluster, group: str, timeout_s: float, lane: str) -> None:
         self.group = group
         self._cluster = cluster
         self._link = CoordinatorLink(cluster, CoordinationType.GROUP, group, timeout_s, lane)
-        # By the topic's name.
+        # Topic ids by topic name.
         self._ids: dict[str, bytes] = {}
 
     @property
     def trouble(self) -> str:
-        """Why it does not go on, as far as is known; empty when it does."""
+        """The reason why the coordinator does not answer, as far as known; empty if it does."""
         return self._link.trouble
 
     @property
     def answered_by(self) -> int | None:
-        """The broker that has given the last answer; None if it is not known any more."""
+        """The broker that answered last; None if it is not known any more."""
         return self._link.node
 
     @property
     def unanswered(self) -> int:
-        """How many questions were not answered: a commit among them may still be on its way."""
+        """Number of requests without an answer. A commit among them may still take effect."""
         return self._link.unanswered
 
     async def committed(self, topic: str, number: int) -> int | None:
         """
-        Return the offset that is committed for a partition; None without one, or where it was committed for a topic
-        that had the same name before.
+        Return the committed offset of a partition; None if there is none, or if it belongs to an earlier topic of that
+        name.
 
-        Waits while a transaction that commits one is not complete. Whoever says that it coordinates is believed.
+        Waits for a transaction that commits an offset. Believes any broker that claims to be the coordinator.
 
         Raises:
             KafkaTimeoutError: no coordinator has answered in time, or a transaction is still open.
-            UnknownTopicOrPartitionError: the topic's id is not known now, so whether the offset is of it is not either.
-            aiokafka.errors.KafkaError: it refuses.
+            UnknownTopicOrPartitionError: the topic's id is not known now, so the offset cannot be matched to the topic.
+            aiokafka.errors.KafkaError: the coordinator refuses.
         """
         what = f"tell the offset of {topic} partition {number}"
 
@@ -87,14 +87,14 @@ class GroupOffsets:
         if note:
             known = self._note(topic)
             if not known:
-                # One broker's error would have the whole topic read anew.
+                # Otherwise one broker's error would cause the whole topic to be read again.
                 raise UnknownTopicOrPartitionError(f"the id of topic {topic} is not known: cannot {what}")
             if note != known:
                 return None
         return int(offset)
 
     def _note(self, topic: str) -> str:
-        """Return what is committed beside an offset: of which topic it is; empty if that is not known."""
+        """Return the text that is stored beside an offset: the topic's id in hex; empty if it is not known."""
         if topic not in self._ids and (found := self._cluster.topic_id(topic)):
             self._ids[topic] = found
         return self._ids.get(topic, b"").hex()
@@ -103,19 +103,19 @@ class GroupOffsets:
         self, transactional_id: str, identity: Identity, topic: str, offsets: Mapping[int, int], *, joins: bool
     ) -> None:
         """
-        Commit *offsets* of *topic*, by partition, with the transaction that a producer has open.
+        Commit *offsets* of *topic*, by partition, in the producer's open transaction.
 
-        All replicas in sync of the coordinator's log have them once this returns.
+        Once this returns, all in-sync replicas of the coordinator's log have the offsets.
 
         Args:
-            transactional_id: of the producer.
-            identity: of the producer.
-            topic: name.
-            offsets: by partition: that of the next record to be read.
-            joins: whether the group joins the transaction by this; else it has joined.
+            transactional_id: transactional id of the producer.
+            identity: producer id and epoch.
+            topic: name of the topic.
+            offsets: the offset of the next record to read, by partition.
+            joins: True if this request adds the group to the transaction; False if the group was added before.
 
         Raises:
-            ProducerFenced: another producer was let in.
+            ProducerFenced: another producer has taken over.
             aiokafka.errors.KafkaError: the coordinator does not answer, or refuses.
         """
         what = f"commit offsets of {topic}, partitions {', '.join(map(str, offsets))}"

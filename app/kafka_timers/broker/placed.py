@@ -1,5 +1,5 @@
 """
-Records by their place, which is a topic, a partition and an offset, or by their key.
+Reads records by place (topic, partition and offset) or by key.
 """
 
 from collections.abc import Iterable
@@ -20,17 +20,17 @@ __all__ = ["latest_values", "record_at", "request_at"]
 
 async def request_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> Future | None:
     """
-    Return what the *request*, partition:offset on `timer-request`, asks for; None if it does not lie there any more.
+    Return the parsed *request*; None if it is not there any more.
 
     Args:
-        kafka: to talk to.
-        prefix: put before the topics' names.
-        request: its place.
-        options: of aiokafka's consumer, over those of *kafka*.
+        kafka: the cluster to read from.
+        prefix: prefix of the topics' names.
+        request: place of the request: partition:offset on `timer-request`.
+        options: options of aiokafka's consumer. They override those of *kafka*.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses; or there is no such partition.
-        WireError: it asks for nothing that can be read.
+        WireError: the record is not a valid request.
     """
     record = await record_at(kafka, prefix, request, **options)
     if record is None:
@@ -40,13 +40,13 @@ async def request_at(kafka: Kafka, prefix: str, request: str, **options: Any) ->
 
 async def record_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> ConsumerRecord | None:
     """
-    Return the record of the *request*, partition:offset on `timer-request`; None if none lies there any more, or yet.
+    Return the record of the *request*; None if it is not there any more, or not yet.
 
     Args:
-        kafka: to talk to.
-        prefix: put before the topics' names.
-        request: its place.
-        options: of aiokafka's consumer, over those of *kafka*.
+        kafka: the cluster to read from.
+        prefix: prefix of the topics' names.
+        request: place of the request: partition:offset on `timer-request`.
+        options: options of aiokafka's consumer. They override those of *kafka*.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses; or there is no such partition.
@@ -71,13 +71,13 @@ async def record_at(kafka: Kafka, prefix: str, request: str, **options: Any) -> 
 
 async def latest_values(kafka: Kafka, topic: str, numbers: Iterable[int], **options: Any) -> dict[bytes, bytes]:
     """
-    Return the latest value of each key of some partitions, without those whose latest record is a tombstone.
+    Return the latest value of each key in some partitions. Keys whose latest record is a tombstone are left out.
 
     Args:
-        kafka: to talk to.
-        topic: name; it is read as a whole.
-        numbers: of the partitions.
-        options: of aiokafka's consumer, over those of *kafka*.
+        kafka: the cluster to read from.
+        topic: name of the topic. All records of the partitions are read.
+        numbers: partition numbers.
+        options: options of aiokafka's consumer. They override those of *kafka*.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.

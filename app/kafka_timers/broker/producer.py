@@ -1,12 +1,13 @@
 """
-A producer of batches: each is in the log once and in its order, whatever is lost on the way, and in transactions all
-of them or none.
+A producer of batches. Each batch is in the log once and in order, in spite of lost requests. With transactions, all
+batches of a transaction appear or none.
 
     start    become the producer of the transactional id
     begin    → send, as often as there are batches → send_offsets → commit, or abort; then begin again
 
-Batches leave in the background, one at a time for each partition, all partitions of a broker in one request. A request
-that is not answered is sent again, to whoever leads by then; brokers know by their numbers which records they have.
+Batches are sent in the background: one at a time for each partition, and one request for all partitions of a broker. An
+unanswered request is sent again, to the leader at that time. Brokers recognise repeated records by their sequence
+numbers.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from kafka_timers.broker.requests import Produce, ProduceInTransaction
 
 __all__ = ["Producer"]
 
-# How long a leader may wait for the other replicas: less than a request may take.
+# How long a leader may wait for the other replicas: less than the limit of a request.
 _REPLICAS_S = 3.0
 _SOON_S, _LATER_S = 0.02, 0.1
 
@@ -36,11 +37,11 @@ _Place = tuple[str, int]
 
 @dataclass(slots=True)
 class _Partition:
-    """What is to be sent to one partition, the first batch first."""
+    """Batches to send to one partition, in order."""
 
     place: _Place
     batches: deque[Batch] = field(default_factory=deque)
-    # How many records of this producer the log has, in this epoch, and where the last batch lies.
+    # The number of this producer's records in the log in this epoch, and the offset of the last batch.
     sequence: int = 0
     offset: int = -1
     has_joined: bool = False
@@ -50,16 +51,17 @@ class _Partition:
 
 class Producer:
     """
-    Sends batches, each once, and in transactions if it has a transactional id.
+    Sends each batch exactly once; with a transactional id, in transactions.
 
     Args:
-        cluster: to write to.
-        transactional_id: None for no transactions.
-        timeout_s: after which the brokers abort a transaction; also the limit of each method.
-        batch_bytes_max: of each batch.
-        lane: of the requests, which no other producer has.
-        group: the consumer group whose offsets it commits, if it has a transactional id.
-        missing_s: a partition that no broker knows for so long is refused; a new one is known everywhere within less.
+        cluster: the cluster to write to.
+        transactional_id: None for a producer without transactions.
+        timeout_s: seconds after which brokers abort a transaction; also the limit of each method.
+        batch_bytes_max: size limit of each batch in bytes.
+        lane: lane of the requests; no other producer may use it.
+        group: consumer group whose offsets it commits; needs a transactional id.
+        missing_s: a partition that brokers do not know for this time is refused. A new one becomes known everywhere
+            sooner.
     """
 
     def __init__(
@@ -83,18 +85,18 @@ class Producer:
         self._lane = lane
         self._missing_s = missing_s
         self._partitions: dict[_Place, _Partition] = {}
-        # What is ready to leave, by the broker that leads it, and who sends it there.
+        # Partitions with a batch to send, by leader; and the tasks that send, by leader.
         self._ready: dict[int, dict[_Place, _Partition]] = {}
         self._sending: dict[int, asyncio.Task[None]] = {}
-        # In their order, so that a seed of the simulation has one history.
+        # A dict keeps their order, so that a seed of the simulation gives one history.
         self._waiting: dict[asyncio.Task[None], None] = {}
         self._joining = asyncio.Lock()
         self._unsent = 0
         self._settled = asyncio.Event()
         self._refused: list[Refusal] = []
-        # Batches of which somebody wants to know.
+        # Results of batches that a caller waits for.
         self._awaited: dict[Batch, asyncio.Future[int]] = {}
-        # No exception is kept, since each holds on to what was alive where it was raised.
+        # The exception itself is not kept: it would keep alive every object of the frames where it was raised.
         self._failed: tuple[type[KafkaError], str] | None = None
 
     async def start(self) -> None:
@@ -102,12 +104,12 @@ class Producer:
         Become the producer of the transactional id.
 
         Raises:
-            aiokafka.errors.KafkaError: as `Coordinator.init`.
+            aiokafka.errors.KafkaError: see `Coordinator.init`.
         """
         await self.coordinator.init()
 
     async def stop(self) -> None:
-        """Disconnect; the brokers abort what is open when the next producer starts, or after a while."""
+        """Disconnect. Brokers abort an open transaction when the next producer starts, or after its timeout."""
         tasks = [*self._sending.values(), *self._waiting]
         for task in tasks:
             task.cancel()
@@ -116,20 +118,20 @@ class Producer:
             await self._cluster.close_lane(lane)
 
     def new_batch(self) -> Batch:
-        """Return an empty batch; `start` need not have been called."""
+        """Return an empty batch. This works before `start`."""
         return Batch(self._batch_bytes_max, is_transactional=self._name is not None)
 
     def begin(self) -> None:
-        """Begin a transaction; the brokers hear of it with what is sent."""
+        """Begin a transaction. Brokers learn of it with the first batch."""
         self._refused = []
 
     def send(self, batch: Batch, topic: str, partition: int) -> None:
         """
-        Have *batch* sent, behind what was handed in before for that partition.
+        Queue *batch* for a partition, behind earlier batches for it.
 
         Raises:
             ProducerFenced: another producer has the transactional id.
-            aiokafka.errors.KafkaError: what was handed in before has failed, and this producer is of no more use.
+            aiokafka.errors.KafkaError: an earlier batch has failed. This producer cannot be used any more.
         """
         self._raise_if_failed()
         place = (topic, partition)
@@ -143,16 +145,17 @@ class Producer:
 
     async def deliver(self, batch: Batch, topic: str, partition: int) -> int:
         """
-        Send *batch* and return once it is taken, however long that takes; for what is in no transaction.
+        Send *batch* outside a transaction, and return once the broker has taken it, however long that takes.
 
-        Whoever cancels this does not have it sent, unless it is on its way.
+        If you cancel this call, the batch is not sent, unless it is already on its way.
 
         Returns:
-            When the broker has appended it, in UNIX milliseconds; -1 where the topic keeps the producer's timestamps.
+            The time at which the broker appended it, in UNIX milliseconds; -1 if the topic keeps the producer's
+            timestamps.
 
         Raises:
-            RefusedError: the topic does not take it.
-            aiokafka.errors.KafkaError: it was not taken, and this producer is of no more use.
+            RefusedError: the topic refuses the batch.
+            aiokafka.errors.KafkaError: sending failed. This producer cannot be used any more.
         """
         taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._awaited[batch] = taken
@@ -162,20 +165,20 @@ class Producer:
         finally:
             self._awaited.pop(batch, None)
             to = self._partitions.get((topic, partition))
-            # The first one may be in the log already.
+            # The first batch may be in the log already.
             if to and batch in list(to.batches)[1:]:
                 to.batches.remove(batch)
                 self._settle(1)
 
     async def send_offsets(self, topic: str, offsets: Mapping[int, int]) -> None:
         """
-        Have *offsets* of *topic*, by partition, committed for the group with the transaction.
+        Commit *offsets* of *topic*, by partition, for the group as part of the transaction.
 
-        All replicas in sync of the group's coordinator have them once this returns; they count when it is committed.
+        Once this returns, all in-sync replicas of the group's coordinator have them. They count when you commit.
 
         Raises:
             ProducerFenced: another producer has the transactional id.
-            aiokafka.errors.KafkaError: the coordinator of the transaction, or of the group, does not answer or refuses.
+            aiokafka.errors.KafkaError: the coordinator of the transaction or of the group does not answer, or refuses.
         """
         self._raise_if_failed()
         coordinator = self.coordinator
@@ -187,19 +190,19 @@ class Producer:
 
     async def committed(self, topic: str, number: int) -> int | None:
         """
-        Return the offset that is committed for a partition, with all that any producer before has committed.
+        Return the committed offset of a partition. All commits of earlier producers are included.
 
-        A coordinator that was cut off from the others tells what was committed before. So an offset is committed in a
-        transaction that is aborted, which changes nothing, and only the broker that has taken it is believed: it takes
-        it when all replicas in sync have it, so it has all that was taken before. To be asked between transactions.
+        A coordinator that was cut off from the others gives old answers. So this commits an offset in a transaction,
+        aborts it, which changes nothing, and believes only the broker that took the offset. A broker takes an offset
+        once all in-sync replicas have it, so it also has all earlier ones. Call this between transactions only.
 
         Returns:
-            The offset of the next record to be read; None if none is committed.
+            The offset of the next record to read; None if none is committed.
 
         Raises:
             ProducerFenced: another producer has the transactional id.
             KafkaTimeoutError: no broker has given a proof in time.
-            aiokafka.errors.KafkaError: the coordinator of the transaction, or of the group, refuses.
+            aiokafka.errors.KafkaError: the coordinator of the transaction or of the group refuses.
         """
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
@@ -221,12 +224,12 @@ class Producer:
 
     async def flush(self) -> None:
         """
-        Return once the brokers have all that was handed in.
+        Return once the brokers have all batches that were sent.
 
         Raises:
-            RefusedError: a topic does not take it. The transaction can be aborted, and another one begun.
+            RefusedError: a topic refuses a batch. You can abort the transaction and begin another one.
             ProducerFenced: another producer has the transactional id.
-            aiokafka.errors.KafkaError: anything else; this producer is of no more use.
+            aiokafka.errors.KafkaError: any other error. This producer cannot be used any more.
         """
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
@@ -243,47 +246,47 @@ class Producer:
 
     @property
     def trouble(self) -> str:
-        """Why it does not go on, as far as is known; empty when it does."""
+        """The reason why sending does not go on, as far as known; empty if it does."""
         troubles = [to.trouble for to in self._partitions.values() if to.trouble]
         return "; ".join(filter(None, [self.coordinator.trouble, self._offsets.trouble, *troubles[:3]]))
 
     async def commit(self) -> None:
         """
-        Have all that was sent since `begin` appear at once.
+        Commit: all batches since `begin` appear at once.
 
         Raises:
-            aiokafka.errors.KafkaError: as `flush` and `Coordinator.end`.
+            aiokafka.errors.KafkaError: see `flush` and `Coordinator.end`.
         """
         await self.flush()
         await self._end(is_commit=True)
 
     async def abort(self) -> None:
         """
-        Have nothing appear of what was sent since `begin`; all of it can be sent again.
+        Abort: no batch since `begin` appears. You can send all of them again.
 
-        To be called when `flush` or `commit` has ended, however it did.
+        Call this after `flush` or `commit` has ended, whether it raised or not.
 
         Raises:
-            aiokafka.errors.KafkaError: as `Coordinator.end`.
+            aiokafka.errors.KafkaError: see `Coordinator.end`.
         """
         await self._end(is_commit=False)
 
     async def is_held(self) -> bool:
         """
-        Tell whether no other producer of the transactional id had been let in, at some moment after this was asked.
+        Tell whether, at some moment after the call, no other producer had the transactional id.
 
-        To be asked between transactions.
+        Call this between transactions only.
 
         Raises:
-            aiokafka.errors.KafkaError: as `Coordinator.is_held`.
+            aiokafka.errors.KafkaError: see `Coordinator.is_held`.
         """
         is_held = await self.coordinator.is_held()
-        # Their records are counted by epoch.
+        # Sequence numbers start again with each epoch.
         self._partitions.clear()
         return is_held
 
     def offset_of(self, topic: str, partition: int) -> int:
-        """Return where the first record lies of the last batch of this epoch that was sent there and taken."""
+        """Return the offset of the first record of the last batch that the partition took in this epoch."""
         return self._partitions[topic, partition].offset
 
     async def _end(self, *, is_commit: bool) -> None:
@@ -294,24 +297,24 @@ class Producer:
             to.has_joined = False
         self._has_offsets = False
         if self.coordinator.identity != before:
-            # Their records are counted by epoch.
+            # Sequence numbers start again with each epoch.
             self._partitions.clear()
         elif self._offsets.unanswered > self._unanswered and not await self.is_held():
-            # Offsets have no numbers. A commit of them that was not answered could arrive in a later transaction, which
-            # has a later epoch now.
+            # Offsets have no sequence numbers. An unanswered commit of offsets could arrive during a later transaction.
+            # That one has a later epoch now, so it cannot.
             raise ProducerFenced(f"another producer has transactional id {self._name} by now")
         self._unanswered = self._offsets.unanswered
 
     @property
     def _has_begun(self) -> bool:
-        """Whether the brokers may have heard of the transaction."""
+        """True if brokers may know of the transaction."""
         by_writing = self.coordinator.joins_by_writing
         return self._has_offsets or any(by_writing or to.has_joined for to in self._partitions.values())
 
     # --- on the way --------------------------------------------------------------------------------------------------
 
     def _route(self, to: _Partition) -> None:
-        """Have the first batch for a partition sent to who leads it."""
+        """Send the first batch of a partition to its leader."""
         leader = self._cluster.leader(*to.place)
         if leader is not None:
             self._ready.setdefault(leader.node, {})[to.place] = to
@@ -333,7 +336,7 @@ class Producer:
         if error := task.exception():
             self._fail(error)
         elif self._ready[node] and not self._failed:
-            # It became ready when the task had found no more and was not done yet.
+            # The partition became ready after the task's last look.
             self._send_all(node)
 
     def _fail(self, error: BaseException) -> None:
@@ -362,7 +365,7 @@ class Producer:
                 await self._send(node, sent)
 
     async def _join(self) -> None:
-        """Have all partitions that are ready join the transaction; those that must not are ready no more."""
+        """Add all ready partitions to the transaction. Partitions that are refused are not ready any more."""
         async with self._joining:
             new = {
                 place: (to, ready) for ready in self._ready.values() for place, to in ready.items() if not to.has_joined
@@ -371,7 +374,7 @@ class Producer:
             for place, (to, ready) in new.items():
                 code = errors.get(place, 0)
                 if code == codes.OPERATION_NOT_ATTEMPTED:
-                    # Because of another one, which is asked for no more.
+                    # Refused because of another partition, which will not be in the next attempt.
                     continue
                 if code:
                     del ready[place]
@@ -408,7 +411,7 @@ class Producer:
     def _taken(self, to: _Partition, offset: int, appended_ms: int) -> None:
         batch = to.batches.popleft()
         to.offset = offset
-        # It has 31 bits.
+        # Sequence numbers have 31 bits.
         to.sequence = (to.sequence + batch.record_count()) & 0x7FFF_FFFF
         if (taken := self._awaited.get(batch)) and not taken.done():
             taken.set_result(appended_ms)
@@ -445,7 +448,7 @@ class Producer:
         if not awaited:
             self._refused.append(refusal)
         to.trouble, to.missing_since_s = "", None
-        # What follows for this partition would appear without this.
+        # Later batches for this partition must not appear without this one.
         count = len(to.batches)
         to.batches.clear()
         self._settle(count)
@@ -456,7 +459,7 @@ class Producer:
             self._settled.set()
 
     def _later(self, to: _Partition, pause_s: float, *, look: bool) -> None:
-        """Try again after a pause, and with *look* ask before who leads the partition by now."""
+        """Try again after a pause. With *look*, first look up the leader of the partition."""
         task = asyncio.create_task(self._retry(to, pause_s, look=look))
         self._waiting[task] = None
         task.add_done_callback(self._waited)

@@ -1,4 +1,6 @@
-"""What all producers need: the name of a setting that is wrong, and an end also while the broker is away."""
+"""
+Shared by all producers: an error that names the wrong setting, and a stop that also ends while the broker is away.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ _STOP_S = 5.0
 @contextmanager
 def naming_the_timeout(transaction_timeout_s: float) -> Iterator[None]:
     """
-    Have a broker that lets no transaction last for *transaction_timeout_s* be told of as what it is, a wrong setting.
+    Raise a SettingsError if the broker does not allow transactions of *transaction_timeout_s* seconds.
 
     Raises:
         SettingsError: the broker allows no transaction to last that long.
@@ -23,7 +25,7 @@ def naming_the_timeout(transaction_timeout_s: float) -> Iterator[None]:
     try:
         yield
     except InvalidTransactionTimeout as error:
-        # Only the broker knows its own limit, and its refusal names a setting of the broker alone.
+        # Only the broker knows its limit, and its error names only a setting of the broker.
         raise SettingsError(
             f"transaction_timeout_s {transaction_timeout_s}: the broker takes at most its own "
             "transaction.max.timeout.ms: give less, or raise that one"
@@ -31,8 +33,10 @@ def naming_the_timeout(transaction_timeout_s: float) -> Iterator[None]:
 
 
 async def stop(producer: AIOKafkaProducer) -> None:
-    """Disconnect *producer*; what it has left is sent if the broker takes it soon, a transaction is not committed."""
-    # Without a limit it would wait for a broker that is gone for as long as it is gone.
+    """
+    Stop *producer* within some seconds. Pending records are sent if the broker takes them; no transaction is committed.
+    """
+    # Without a limit it would wait until the broker comes back.
     with suppress(TimeoutError, KafkaError):
         async with asyncio.timeout(_STOP_S):
             await producer.stop()

@@ -1,4 +1,4 @@
-"""Why a partition does not take what a producer sends to it, however often it is sent."""
+"""Errors of a partition that refuses a batch, however often it is sent."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ __all__ = ["Refusal", "RefusedError"]
 
 
 class Refusal(NamedTuple):
-    """Why a partition does not take what was sent to it: the number of the error, and the broker's own words."""
+    """The reason why a partition refuses a batch: the error number, and the broker's own message."""
 
     topic: str
     partition: int
@@ -23,7 +23,7 @@ class Refusal(NamedTuple):
 
 
 class RefusedError(KafkaError):  # type: ignore[misc]  # aiokafka tells no types
-    """Topics do not take what was sent to them; `refusals` says which, and why."""
+    """Topics refuse a batch; `refusals` lists the partitions and reasons."""
 
     def __init__(self, refusals: Sequence[Refusal]) -> None:
         first = refusals[0]

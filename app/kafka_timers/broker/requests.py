@@ -1,8 +1,8 @@
 """
-Requests of Kafka's protocol that aiokafka has not, or has only in versions that are too old.
+Requests of Kafka's protocol that aiokafka lacks, or has only in old versions.
 
-Each is sent as one of aiokafka's own; its fields are those of Kafka's message of that name and version. All of them are
-known to Kafka 3.0 and later, but for what the second protocol of transactions needs (KIP-890, Kafka 4.0). Those about
+Send them like aiokafka's own requests. Their fields are those of Kafka's message with that name and version. Kafka 3.0
+and later know all of them, except those for the second transaction protocol (KIP-890, Kafka 4.0). Requests about
 transactions and offsets are in `transaction_requests`.
 """
 
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _ALL_IN_SYNC = -1
-# The number of that kind of resource.
+# Kafka's number for topics as a kind of resource.
 _TOPIC = 2
 _READ_COMMITTED = 1
 _FINALIZED_FEATURES = 2
@@ -96,9 +96,9 @@ _MetadataRequest = message(
 
 class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
-    Which brokers there are, and which leads which partition of *topics*, in which leader epoch.
+    Asks for the brokers, and for the leader and leader epoch of each partition of *topics*.
 
-    None asks for all topics that the user may see.
+    Pass None to ask for all topics that the user may see.
     """
 
     API_KEY = 3
@@ -107,18 +107,20 @@ class Metadata(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka tel
         self.topics = topics
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         topics: list[Any] | None = None if self.topics is None else [(bytes(16), topic, {}) for topic in self.topics]
         return kind(topics, False, False, False, {})
 
 
 def partition_counts_in(answer: Any) -> dict[str, int]:
-    """Return the number of partitions of each topic of which an *answer* to `Metadata` tells any."""
+    """
+    Return the number of partitions of each topic in an *answer* to `Metadata`. Topics without partitions are left out.
+    """
     return {topic: len(partitions) for _, topic, _, _, partitions, *_ in answer.topics if partitions}
 
 
 def settings_of(topics: Iterable[str], names: Collection[str] | None = None) -> DescribeConfigsRequest:
-    """Return the question for the settings of *topics*: those called *names*, or all."""
+    """Return a request for the settings of *topics*: the settings *names*, or all."""
     return DescribeConfigsRequest([(_TOPIC, topic, names) for topic in topics])
 
 
@@ -133,23 +135,23 @@ _ApiVersionsRequest = message(
         ("throttle_time_ms", Int32),
         TAGS,
     ),
-    # For this one answer alone it has the form of before.
+    # Only the answer to this request keeps the old form of header.
     header=ResponseHeader_v0,
 )
 
 
 class ApiVersions(Request[_ApiVersionsRequest]):  # type: ignore[misc]  # aiokafka tells no types
-    """What a broker knows, and which features the cluster has agreed on."""
+    """Asks for the requests that a broker knows, and for the features that the cluster has agreed on."""
 
     API_KEY = 18
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         return kind("kafka-timers", "1", {})
 
 
 def transaction_version_in(answer: Any) -> int:
-    """Return the version of transactions that the cluster has agreed on, as its *answer* to `ApiVersions` tells."""
+    """Return the transaction version that the cluster has agreed on, from its *answer* to `ApiVersions`."""
     features = answer.tags.get(_FINALIZED_FEATURES)
     levels = {name: level for name, level, *_ in _FEATURES.decode(BytesIO(features))} if features else {}
     return int(levels.get("transaction.version", 0))
@@ -187,12 +189,12 @@ _Produce12Request = message("Produce12", 0, 12, _PRODUCE, _PRODUCED)
 
 class Produce(Request[_Produce9Request]):  # type: ignore[misc]  # aiokafka tells no types
     """
-    Append batches, one per partition at most, and answer once all replicas in sync have them.
+    Appends batches, at most one for each partition. The answer comes once all in-sync replicas have them.
 
     Args:
-        transactional_id: of the transaction that they are part of; None for none.
-        timeout_ms: how long the leader waits for the other replicas.
-        batches: by topic and partition, encoded.
+        transactional_id: id of their transaction; None without one.
+        timeout_ms: how long the leader waits for the other replicas, in milliseconds.
+        batches: encoded batches by topic and partition.
     """
 
     API_KEY = 0
@@ -205,7 +207,7 @@ class Produce(Request[_Produce9Request]):  # type: ignore[misc]  # aiokafka tell
         self.batches = batches
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         topics: dict[str, list[tuple[int, bytes | bytearray, dict[int, bytes]]]] = {}
         for (topic, partition), batch in self.batches.items():
             topics.setdefault(topic, []).append((partition, batch, {}))
@@ -214,7 +216,7 @@ class Produce(Request[_Produce9Request]):  # type: ignore[misc]  # aiokafka tell
 
 
 class ProduceInTransaction(Request[_Produce12Request]):  # type: ignore[misc]  # aiokafka tells no types
-    """As `Produce`, and the partitions join the transaction by that: the second protocol of transactions."""
+    """Like `Produce`, and adds the partitions to the transaction: the second transaction protocol."""
 
     API_KEY = 0
     __init__ = Produce.__init__
@@ -266,15 +268,15 @@ _FetchRequest = message(
 
 class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
-    What one topic has in records, as the broker tells that leads its partitions.
+    Asks the leader of some partitions of one topic for records.
 
     Args:
-        topic: name.
-        positions: by partition: in which leader epoch it is to lead it, and the offset to read from.
-        wait_ms: how long the broker waits for a first record.
-        bytes_max: of the answer.
-        partition_bytes_max: of each partition in it; a first batch is given whatever its size.
-        is_committed: whether only committed records are asked for.
+        topic: name of the topic.
+        positions: the expected leader epoch and the offset to read from, by partition.
+        wait_ms: how long the broker waits for a first record, in milliseconds.
+        bytes_max: size limit of the answer in bytes.
+        partition_bytes_max: size limit for each partition. The first batch is sent at any size.
+        is_committed: whether to ask only for committed records.
     """
 
     API_KEY = 1
@@ -297,7 +299,7 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
         self.partition_bytes_max = partition_bytes_max
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         partitions: list[Any] = [
             (number, epoch, position, -1, -1, self.partition_bytes_max, {})
             for number, (epoch, position) in self.positions.items()
@@ -326,15 +328,15 @@ _ListOffsetsRequest = message(
 
 class ListOffsets(Request[_ListOffsetsRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
-    Where partitions of one topic begin or end, as the broker tells that leads them, and in which leader epoch it does.
+    Asks the leader of partitions for their first or last offset, with the leader epoch.
 
-    Or what was appended first at a moment or after it: its offset, and in which leader epoch; -1 for none.
+    It can also ask for the first record appended at or after a moment: its offset and leader epoch; -1 for none.
 
     Args:
-        topic: name.
-        numbers: of the partitions.
+        topic: name of the topic.
+        numbers: partition numbers.
         moment: `START`, `END`, or UNIX milliseconds.
-        is_committed: whether the end is that of what readers of committed records get.
+        is_committed: whether the end is where readers of committed records stop.
     """
 
     API_KEY = 2
@@ -347,7 +349,7 @@ class ListOffsets(Request[_ListOffsetsRequest]):  # type: ignore[misc]  # aiokaf
         self.is_committed = is_committed
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         partitions: list[Any] = [(number, -1, self.moment, {}) for number in self.numbers]
         topics: list[Any] = [(self.topic, partitions, {})]
         return kind(-1, _READ_COMMITTED if self.is_committed else 0, topics, {})

@@ -1,12 +1,12 @@
 """
-Read the end of `timer-sealed`: what each partition has fired, for whoever takes it over and for whoever looks on.
+Reads the end of `timer-sealed`: the last seals of each partition, for its next owner and for observers.
 
-The last seals of a partition lie at the end of its log, but not at its last offsets: the markers of transactions,
-aborted transactions and compacted records use up offsets too. So the last 64 offsets are read, and sixteen times as
-many again and again, until a complete seal is among them or the log has no more:
+The last seals of a partition lie near the end of its log, but not at its last offsets: transaction markers, aborted
+transactions and compacted records use up offsets too. So the last 64 offsets are read, then 16 times as many, and so
+on, until a complete seal is among them or the log has no more:
 
-    complete  slice  slice  aborted slice  marker │ end        latest() is the complete one, the slices are of the
-                                                                second that is being fired
+    complete  slice  slice  aborted slice  marker │ end        latest() is the complete one; the slices belong to
+                                                               the second that is being fired
 """
 
 import asyncio
@@ -42,8 +42,8 @@ class Tail(NamedTuple):
     The end of `timer-sealed` in one partition.
 
     Attributes:
-        seals: in the order of the log, with the latest complete one among them.
-        last: `hash_of_seal` of the last of them; empty where there is none.
+        seals: the last seals in log order. The latest complete seal is among them.
+        last: `hash_of_seal` of the last seal; empty if there is none.
     """
 
     seals: list[Sealed]
@@ -52,12 +52,12 @@ class Tail(NamedTuple):
 
 class SealLog:
     """
-    The seals of any partition.
+    Reads the seals of any partition.
 
     Args:
-        cluster: to ask; has looked the topic up.
+        cluster: the cluster to ask. It must have looked the topic up.
         topic: name of `timer-sealed`.
-        limit_s: of a reading.
+        limit_s: limit of one read in seconds.
     """
 
     def __init__(self, cluster: Cluster, topic: str, limit_s: float = 10.0) -> None:
@@ -67,19 +67,20 @@ class SealLog:
         self._limit_s = limit_s
 
     async def seals(self, number: int, above: int | None = None) -> list[Sealed]:
-        """Return the last committed seals of partition *number*; all else is as `tail` has it."""
+        """Return the last committed seals of partition *number*; see `tail`."""
         return (await self.tail(number, above)).seals
 
     async def tail(self, number: int, above: int | None = None) -> Tail:
         """
-        Return the last committed seals of partition *number* in the order of the log.
+        Return the last committed seals of partition *number* in log order.
 
-        The latest complete one and all that follow it are among them; earlier ones may be. Ends at the offset that was
-        the end when the call began. A record that is not a seal is skipped and logged.
+        They include the latest complete seal and all later ones, and perhaps earlier ones. Reading stops at the offset
+        that was the end at the time of the call. Records that are not seals are skipped and logged.
 
         Args:
-            number: of the partition.
-            above: an offset behind the last seal, which whoever is read from must have; None believes whoever leads.
+            number: partition number.
+            above: an offset after the last seal, which the leader must have. None: believe any broker that claims to
+                lead.
 
         Raises:
             BrokerError: the end was not reached in time.
@@ -111,12 +112,13 @@ class SealLog:
         return tail
 
     async def _end(self, number: int, above: int | None) -> int:
-        """Return the offset behind the last seal."""
+        """Return the offset after the last seal."""
         while True:
             end = await self._bounds.end(number, above)
             if above is None or end > above:
                 return end
-            # The marker behind that is on its way; or there is a transaction of somebody else, who has no right here.
+            # The transaction marker after that offset is on its way; or another client has a transaction open, which it
+            # should not.
             await asyncio.sleep(_PAUSE_S)
 
     async def _read(self, number: int, position: int, end: int, above: int | None) -> Tail:
@@ -124,7 +126,7 @@ class SealLog:
         last = b""
         while position < end:
             part = await self._fetch(number, position)
-            # Of one that has less, the seals behind its end would be missing.
+            # A leader that has less would hide the latest seals.
             if part is None or part.end <= (-1 if above is None else above):
                 await asyncio.sleep(_PAUSE_S)
                 await self._fetcher.find_leaders()
@@ -137,7 +139,7 @@ class SealLog:
         return Tail(seals, hash_of_seal(last) if seals else b"")
 
     async def _fetch(self, number: int, position: int) -> Fetched | None:
-        """Return what lies at *position*; None where who leads the partition does not answer."""
+        """Return the records at *position*; None if the partition's leader does not answer."""
         try:
             part = await self._fetcher.fetch_one(number, position, _WAIT_MS)
         except KafkaError as error:
@@ -151,15 +153,15 @@ class SealLog:
 
 async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
     """
-    Return the last seals of every partition, read over connections of its own.
+    Return the last seals of every partition, read over separate connections.
 
     Args:
-        kafka: to talk to.
-        prefix: put before the topics' names.
+        kafka: the cluster to read from.
+        prefix: prefix of the topics' names.
 
     Returns:
-        By partition, as `SealLog.seals`, of the partitions that the service runs with; of one without a seal the list
-        is empty.
+        By partition, see `SealLog.seals`, for the partitions that the service uses; an empty list for one without
+        seals.
 
     Raises:
         TopicsError: `timer-sealed` does not exist.
@@ -181,7 +183,7 @@ async def last_seals(kafka: Kafka, prefix: str) -> dict[int, list[Sealed]]:
 
 async def partitions_served(kafka: Kafka, prefix: str) -> int:
     """
-    Return the number of partitions that the service runs with, as its last seals tell; 0 where nothing is sealed.
+    Return the number of partitions that the service uses, according to its last seals; 0 if there are no seals.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.
@@ -194,10 +196,10 @@ async def partitions_served(kafka: Kafka, prefix: str) -> int:
 
 async def served_counts(kafka: Kafka, prefix: str) -> dict[str, int]:
     """
-    Return the number of partitions of each of the service's topics that exists, as `topics.counts` does.
+    Return the number of partitions of each existing topic of the service, see `topics.counts`.
 
-    Partitions that were added to `timer-request`, `oscillator` or `timer-sealed` after the service had begun are not
-    among them, since nothing is served there.
+    Partitions that were added to `timer-request`, `oscillator` or `timer-sealed` after the service's start are not
+    counted, since it does not use them.
 
     Raises:
         BrokerError: no broker answers within some 10 s, or it refuses.
@@ -211,11 +213,11 @@ async def served_counts(kafka: Kafka, prefix: str) -> dict[str, int]:
 
 
 def seals_in(records: Iterable[Record], topic: str, partition: int) -> dict[int, Sealed]:
-    """Return the seals in *records* of a partition by offset; a record that is not a seal is skipped and logged."""
+    """Return the seals in *records* of a partition, by offset. Records that are not seals are skipped and logged."""
     seals = {}
     for record in records:
         try:
-            # No bytes at all would parse, as a seal of second 0.
+            # An empty value would parse as a seal of second 0.
             seals[record.offset] = sealed_from(
                 record.value or b"\0", topic=topic, partition=partition, offset=record.offset
             )

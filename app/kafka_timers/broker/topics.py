@@ -1,8 +1,8 @@
 """
-Create and check the service's own topics.
+Creates and checks the service's own topics.
 
-What each topic must be follows from what the worker reads from it; docs/operate.md tells it in prose. Nothing here
-changes or deletes a topic that exists.
+The worker's way of reading decides the settings of each topic; docs/operate.md explains them. Nothing here changes or
+deletes an existing topic.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ __all__ = ["GRACE_S", "Examined", "answering", "check", "counted", "counts", "cr
 
 _DAY_MS, _HOUR_MS = 86_400_000, 3_600_000
 _FOR_EVER = -1
-# What the request log keeps beyond the horizon: a time without workers, or without a landing, is no loss.
+# Time that the request log keeps requests beyond the horizon, so that a time without workers or landings loses nothing.
 GRACE_S = 7 * 86_400
 
-# A broker that does not like how a client comes says nothing and hangs up.
+# A broker that does not accept a client's protocol or login closes the connection without a message.
 _REFUSED = {
     "PLAINTEXT": "or not in plain text: start it, give another address, or say with --kafka-config how to log in",
     "SSL": "or not to this client: check the address and the certificates",
@@ -37,14 +37,14 @@ _REFUSED = {
     "SASL_SSL": "or not to this user: check the address, the certificates, the user and what it logs in with",
 }
 
-# Settings of which more is as good; all others must be equal.
+# For these settings a larger value is fine too. All others must be equal.
 _RETENTION = "retention.ms"
 _AT_LEAST = (_RETENTION, "retention.bytes", "min.compaction.lag.ms")
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What one topic must be: `must` is created and checked, `also` is created and left to the operator afterwards."""
+    """Settings of one topic. `must` is created and checked; `also` is created only, and then left to the operator."""
 
     must: Mapping[str, tuple[str, str]]  # the value and the reason for it
     also: Mapping[str, str]
@@ -52,10 +52,10 @@ class _Wanted:
 
 class Examined(NamedTuple):
     """
-    What the service's topics are like.
+    Result of checking the service's topics.
 
     Attributes:
-        problems: what is wrong with them, each as a sentence that says what to do.
+        problems: sentences that each name one problem and the remedy.
         retention_s: how long `timer-request` keeps a request, in seconds; infinite without a limit.
     """
 
@@ -66,8 +66,8 @@ class Examined(NamedTuple):
 def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
     kept_ms = (horizon_s + GRACE_S) * 1000 if horizon_s else _FOR_EVER
     append_time = ("LogAppendTime", "lateness and order are judged by the broker's clock")
-    # A day's segment, where seven days are kept: the broker drops and compacts closed segments only, and its own
-    # default of seven days a segment would double what is kept.
+    # One segment for each day, where seven days are kept. The broker drops and compacts closed segments only, so its
+    # default of seven days for each segment would double the size.
     daily = {"segment.ms": str(_DAY_MS)}
     return {
         topics.requests: _Wanted(
@@ -75,7 +75,7 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
                 "cleanup.policy": ("delete", "compaction loses all but one request of a second"),
                 "message.timestamp.type": append_time,
                 _RETENTION: (str(kept_ms), "pending requests would expire before they fire"),
-                # The broker's default may have a limit in bytes.
+                # The broker's default may limit the bytes.
                 "retention.bytes": (str(_FOR_EVER), "pending requests would be dropped before they fire"),
             },
             also={},
@@ -102,7 +102,7 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
         ),
         topics.replies: _Wanted(
             must={"cleanup.policy": ("delete", "compaction would keep an answer for every timer id for ever")},
-            # Who asked reads its answer at once, so a day is for people who look on.
+            # Clients read their answer at once. The rest of the day is for investigations.
             also={"message.timestamp.type": append_time[0], _RETENTION: str(_DAY_MS)} | daily,
         ),
         topics.schedules: _Wanted(
@@ -114,7 +114,7 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
         ),
         topics.planned: _Wanted(
             must={"cleanup.policy": ("compact", "how far a schedule is planned must never expire")},
-            # Read as a whole at each takeover, and each run is a record.
+            # Each takeover reads the whole topic, and each run writes a record.
             also={"segment.ms": str(_HOUR_MS), "min.cleanable.dirty.ratio": "0.1"},
         ),
     }
@@ -123,10 +123,10 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
 @asynccontextmanager
 async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[None]:
     """
-    Bound and translate what happens inside: a block that talks to *kafka*.
+    Limit the time of a block that talks to *kafka*, and translate its errors.
 
     Raises:
-        BrokerError: the block took longer than *timeout_s*, or Kafka's client raised.
+        BrokerError: the block took longer than *timeout_s* seconds, or Kafka's client raised.
     """
     try:
         async with asyncio.timeout(timeout_s):
@@ -143,18 +143,19 @@ async def answering(kafka: Kafka, *, timeout_s: float = 10.0) -> AsyncIterator[N
 
 async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
     """
-    Make the service's topics that do not exist yet, and return their names once they can be used.
+    Create the service's topics that do not exist yet, and return their names once they can be used.
 
-    Existing ones stay as they are, so a second call returns an empty list; whether they fit is told by `check`.
+    Existing topics stay unchanged, so a second call returns an empty list. Use `check` to see whether they fit.
 
     Args:
-        kafka: to talk to.
-        prefix: put before the topics' names.
-        partitions: of each topic; fixed for life, because timer ids are routed by it.
+        kafka: the cluster of the topics.
+        prefix: prefix of the topics' names.
+        partitions: number of partitions of each topic. It is fixed for life, because it decides the partition of a
+            timer id.
 
     Raises:
-        TopicsError: topics exist with another count of partitions than the missing ones would get.
-        BrokerError: no broker answers within 10 s, or it refuses to make a topic.
+        TopicsError: existing topics have another number of partitions than the missing ones would get.
+        BrokerError: no broker answers within 10 s, or it refuses to create a topic.
     """
     topics, existing = Topics.of(prefix), await counts(kafka, prefix)
     wanted = _wanted(topics)
@@ -179,13 +180,13 @@ async def create(kafka: Kafka, prefix: str, partitions: int) -> list[str]:
 
 async def check(kafka: Kafka, prefix: str, horizon_s: int = 0, served: int = 0) -> list[str]:
     """
-    Return what is wrong with the service's topics, each as a sentence that says what to do; empty when all is well.
+    Return the problems of the service's topics as sentences with the remedy; empty if all is well.
 
     Args:
-        kafka: to talk to.
-        prefix: put before the topics' names.
-        horizon_s: of the workers; what is due later lies in the lake, and so may expire here. 0 without a lake.
-        served: number of partitions that the service runs with; 0 if nothing tells it.
+        kafka: the cluster of the topics.
+        prefix: prefix of the topics' names.
+        horizon_s: horizon of the workers in seconds. Later requests are in the lake, and may expire here. 0: no lake.
+        served: number of partitions that the service uses; 0 if unknown.
 
     Raises:
         BrokerError: no broker answers within 10 s, or it refuses to describe the topics.
@@ -200,17 +201,18 @@ async def examine(
     cluster: Cluster, topics: Topics, existing: Mapping[str, int], horizon_s: int = 0, served: int = 0
 ) -> Examined:
     """
-    Return what `check` finds, and how long requests are kept.
+    Return the findings of `check`, and how long requests are kept.
 
     Args:
-        cluster: to ask, for the settings of the topics alone, since who has thousands of them pays for asking for all.
-        topics: names.
-        existing: partitions of each topic that exists.
-        horizon_s: as `check`.
-        served: as `check`.
+        cluster: the cluster to ask, for the settings of these topics only, because a cluster may have thousands of
+            topics.
+        topics: names of the topics.
+        existing: number of partitions of each existing topic.
+        horizon_s: see `check`.
+        served: see `check`.
 
     Raises:
-        aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or one of them is gone.
+        aiokafka.errors.KafkaError: no broker answers, it refuses to describe the topics, or a topic has gone.
     """
     configs = await _configs(cluster, list(existing))
     kept_ms = int(configs.get(topics.requests, {}).get(_RETENTION, _FOR_EVER))
@@ -220,7 +222,7 @@ async def examine(
 
 async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
     """
-    Return the number of partitions of each of the service's topics that exists, by name.
+    Return the number of partitions of each existing topic of the service, by name.
 
     Raises:
         BrokerError: no broker answers within 10 s.
@@ -231,10 +233,10 @@ async def counts(kafka: Kafka, prefix: str) -> dict[str, int]:
 
 async def counted(cluster: Cluster, names: Iterable[str]) -> dict[str, int]:
     """
-    Return the number of partitions of each topic of *names* that exists, over connections that are there.
+    Return the number of partitions of each existing topic in *names*, over the connections of *cluster*.
 
-    A topic is missing when two brokers do not know it, where there are two: one may not have heard of a topic that was
-    made a moment ago, or have been cut off from the others.
+    A topic counts as missing if two brokers do not know it, where there are two. One broker may not have heard of a new
+    topic, or may be cut off from the others.
 
     Raises:
         aiokafka.errors.KafkaError: no broker answers.
@@ -255,14 +257,14 @@ def problems(
     served: int = 0,
 ) -> list[str]:
     """
-    Return what is wrong with *topics*, as `check` does, from what the brokers say.
+    Return the problems of *topics*, see `check`, from the brokers' answers.
 
     Args:
-        topics: names.
-        existing: partitions of each topic that exists.
-        configs: settings of each topic that exists.
-        horizon_s: of the workers, 0 without a lake.
-        served: number of partitions that the service runs with, 0 if nothing tells it.
+        topics: names of the topics.
+        existing: number of partitions of each existing topic.
+        configs: settings of each existing topic.
+        horizon_s: horizon of the workers in seconds; 0 without a lake.
+        served: number of partitions that the service uses; 0 if unknown.
     """
     found = [
         f"topic {name} is missing: create it with kafka-timers topics create"
@@ -313,7 +315,7 @@ def _aligned(topics: Topics) -> tuple[str, ...]:
 
 def _suffices(key: str, actual: str, wanted: str) -> bool:
     if key not in _AT_LEAST:
-        # "compact, delete" and "delete,compact" are one policy.
+        # "compact, delete" and "delete,compact" are the same policy.
         return {part.strip() for part in actual.split(",")} == {wanted}
     try:
         number = int(actual)
@@ -334,8 +336,8 @@ async def _admin(kafka: Kafka) -> AsyncIterator[AIOKafkaAdminClient]:
 
 
 async def _until_known(cluster: Cluster, names: Collection[str]) -> None:
-    """Wait until *names* have leaders, by what each broker says that answers: the caller is about to use them."""
-    # The controller answers before the brokers know a topic, and they cannot be waited for but by asking.
+    """Wait until each broker that answers knows leaders for *names*: the caller is about to use them."""
+    # The controller answers before the brokers know a topic, and the only way to wait for them is to ask again.
     while not all(_all_led(answer, names) for answer in await cluster.ask_all(Metadata(names))):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
 
@@ -365,7 +367,7 @@ async def _make(
 ) -> list[str]:
     response = await admin.create_topics(
         [
-            # Replication as the broker's default says; the empty assignment is how the client lets -1 pass.
+            # -1: the broker's default replication. aiokafka accepts -1 only together with the empty assignment.
             NewTopic(name, partitions, -1, {}, _created_with(wanted[name]))
             for name in missing
         ]

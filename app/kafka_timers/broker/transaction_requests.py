@@ -1,8 +1,8 @@
 """
-Requests of Kafka's protocol about transactions and the offsets that are committed in them, which aiokafka has not.
+Requests of Kafka's protocol for transactions, and for the offsets committed in them, that aiokafka lacks.
 
-As in `requests`, fields are those of Kafka's message of that name and version. The second protocol of transactions
-(KIP-890, Kafka 4.0) needs `EndTransaction` and `CommitOffsets`; Kafka 3.0 and later know the others.
+As in `requests`, the fields are those of Kafka's message with that name and version. The second transaction protocol
+(KIP-890, Kafka 4.0) needs `EndTransaction` and `CommitOffsets`. Kafka 3.0 and later know the others.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from kafka_timers.broker.messages import TAGS, TEXT, by_topic, message
 
 __all__ = ["CommitOffsets", "CommittedOffsets", "EndTransaction", "InitProducerId"]
 
-# Of whoever is no member of the group.
+# Values for a client outside the group.
 _NO_GENERATION, _NO_MEMBER = -1, ""
 _ANY_EPOCH = -1
 
@@ -45,13 +45,14 @@ _InitProducerIdRequest = message(
 
 class InitProducerId(Request[_InitProducerIdRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
-    Give me a producer id, and with *transactional_id* shut out whoever had that one before.
+    Asks for a producer id, and with *transactional_id* fences the producer that had it before.
 
     Args:
         transactional_id: None for a producer without transactions.
-        timeout_ms: of its transactions.
-        producer_id: of one that is to get a later epoch, if nobody was let in since; -1 to be let in.
-        epoch: that it has.
+        timeout_ms: limit of its transactions in milliseconds.
+        producer_id: current id of a producer that asks for a later epoch, which it gets if no other has taken over; -1
+            to start.
+        epoch: its current epoch; -1 to start.
     """
 
     API_KEY = 22
@@ -63,7 +64,7 @@ class InitProducerId(Request[_InitProducerIdRequest]):  # type: ignore[misc]  # 
         self.epoch = epoch
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         return kind(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch, {})
 
 
@@ -83,7 +84,7 @@ _EndTxnRequest = message(
 
 
 class EndTransaction(Request[_EndTxnRequest]):  # type: ignore[misc]  # aiokafka tells no types
-    """Commit or abort, and tell the identity for the next transaction: the second protocol of transactions."""
+    """Commits or aborts, and returns the identity for the next transaction: the second transaction protocol."""
 
     API_KEY = 26
 
@@ -94,7 +95,7 @@ class EndTransaction(Request[_EndTxnRequest]):  # type: ignore[misc]  # aiokafka
         self.is_commit = is_commit
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         return kind(self.transactional_id, self.producer_id, self.epoch, self.is_commit, {})
 
 
@@ -123,16 +124,16 @@ _TxnOffsetCommitRequest = message(
 
 class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
-    Commit offsets of one topic for a group with the transaction, which the group joins by that: the second protocol.
+    Commits offsets of one topic for a group, and adds the group to the transaction: the second transaction protocol.
 
     Args:
-        transactional_id: of the producer.
-        group: name of the group, of which the producer need be no member.
-        producer_id: of the producer.
-        epoch: of the producer.
-        topic: name.
-        offsets: by partition.
-        note: kept beside each of them.
+        transactional_id: transactional id of the producer.
+        group: name of the group. The producer need not be a member.
+        producer_id: id of the producer.
+        epoch: epoch of the producer.
+        topic: name of the topic.
+        offsets: the offset to commit, by partition.
+        note: text stored beside each offset.
     """
 
     API_KEY = 28
@@ -156,7 +157,7 @@ class CommitOffsets(Request[_TxnOffsetCommitRequest]):  # type: ignore[misc]  # 
         self.note = note
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         partitions: list[Any] = [(number, offset, _ANY_EPOCH, self.note, {}) for number, offset in self.offsets.items()]
         topics: list[Any] = [(self.topic, partitions, {})]
         producer = self.producer_id, self.epoch
@@ -184,12 +185,13 @@ _OffsetFetchRequest = message(
 
 class CommittedOffsets(Request[_OffsetFetchRequest]):  # type: ignore[misc]  # aiokafka tells no types
     """
-    Which offset a group has committed for a partition; an error while a transaction that commits one is not complete.
+    Asks for a group's committed offset of a partition. The answer is an error while a transaction that commits one is
+    open.
 
     Args:
         group: name of the group.
-        topic: name.
-        number: of the partition.
+        topic: name of the topic.
+        number: partition number.
     """
 
     API_KEY = 9
@@ -200,5 +202,5 @@ class CommittedOffsets(Request[_OffsetFetchRequest]):  # type: ignore[misc]  # a
         self.number = number
 
     def build(self, kind: Any) -> Any:
-        """Return the message of that *kind*."""
+        """Return the message in the version *kind*."""
         return kind(self.group, [(self.topic, [self.number], {})], True, {})

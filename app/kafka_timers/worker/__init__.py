@@ -1,39 +1,39 @@
 """
-The live worker: joins ticks with requests and fires callbacks by the law of `core`.
+The live worker: it joins ticks with requests, and fires callbacks by the rules of `core`.
 
     process       settings, metrics, health, start and stop
-    start         what it has to know of the brokers before it can own anything
-    supervisor    several workers as one command
+    start         asks the brokers for everything a worker needs before it can own a partition
+    supervisor    runs several workers as one command
     membership    the Faust app: group and assignment
-    ticks         the ticks of the owned partitions
-    placement     which worker gets which partitions (pure)
-    assignor      has Faust's group assign by that
-    owner         one owned partition from takeover to hand-over
-    follower      brings the request log of a partition into its store; needs no ownership
-    firing        fires the seconds of a partition while it is owned
-    ports         what these talk to, as protocols
-    shared        what the owners of one process talk to and share
-    faults        what can keep a partition from being served
-    end_offsets   where the request log ends at a tick, asked once for all partitions
-    reader        a log → whoever follows its partitions, whole fetches at a time
+    ticks         reads the ticks of the owned partitions
+    placement     decides which worker gets which partitions (pure)
+    assignor      makes Faust's group use that decision
+    owner         one owned partition, from takeover to hand-over
+    follower      reads the request log of a partition into its store; needs no ownership
+    firing        fires the seconds of an owned partition
+    ports         protocols for everything that these modules use
+    shared        objects that all owners of one process use
+    faults        faults that keep a partition from being served
+    end_offsets   end offsets of the request log at a tick, asked once for all partitions
+    reader        reads a log for the feeds of its partitions, in whole fetches
     store         rows of one partition in one RocksDB
     stores        the stores of one worker
-    store_head    what it says of itself, as bytes
-    store_memory  memory and options that they share
-    damage        what RocksDB's errors say of a store
-    held          what one partition holds
-    questions     asks all partitions of this worker what they hold
-    query_server  the way to that over HTTP
-    slices        rows of the store → record batches (pure but for the batch builder)
-    accumulators  the open batches of a callback topic, and where in it a callback goes
-    rejecting     refused requests as they lie on `timer-rejected`
-    history       which callbacks are written once more, for etf1's history
+    store_head    the state of a store, as bytes
+    store_memory  memory and options that all stores share
+    damage        recognises RocksDB's errors about damaged files
+    held          the timers that one partition holds
+    questions     asks all partitions of this worker for their timers
+    query_server  the same over HTTP
+    slices        turns rows of the store into record batches (pure except for the batch builder)
+    accumulators  the open batches of a callback topic, and the partition of a callback
+    rejecting     refused requests as records of `timer-rejected`
+    history       callbacks that are written again for etf1's history
     prebuild      callbacks of the next seconds, built before their ticks
-    targets       which callback topics may be written to, and what they take
-    sender        one transaction of callbacks, rejects and seal; fences the owner before
-    replies       the way to the topics of answers
-    outbox        answers on their way to those who asked
-    priority      sending goes first, reading and prebuilding can wait
-    metrics       names and units of everything that is counted
-    tasks         ending tasks
+    targets       callback topics: whether they can be written to, and their limits
+    sender        one transaction of callbacks, rejects and seal; fences the previous owner
+    replies       writes to reply topics
+    outbox        answers that have not been sent yet
+    priority      lets sending go before reading and prebuilding
+    metrics       names and units of all metrics
+    tasks         ends tasks
 """

@@ -1,5 +1,5 @@
 """
-The open batches of a callback topic, and where in it a callback goes.
+The open batches of a callback topic, and the partition of each callback.
 """
 
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ __all__ = ["Accumulator", "accumulator_to", "partition_in", "place_in", "tombsto
 @dataclass(slots=True)
 class Accumulator:
     """
-    The open batches of one callback topic, one per partition, and how many callbacks have gone there.
+    The open batches of one callback topic, one for each partition, and the number of callbacks so far.
 
-    A request of at most *plain_bytes_max* needs no look at what the topic takes.
+    A request of at most *plain_bytes_max* bytes fits without a check of the topic's limits.
     """
 
     topic: str
@@ -31,10 +31,10 @@ class Accumulator:
 
 def partition_in(outgoing: Outgoing, partitions: int, otherwise: int) -> int:
     """
-    Return the partition of *outgoing* on a topic that takes it.
+    Return the partition for *outgoing* on a topic that accepts it.
 
     Raises:
-        LookupError: it has no such partition.
+        LookupError: the topic has no such partition.
     """
     at = outgoing.at(partitions, otherwise)
     if at is None:
@@ -43,7 +43,9 @@ def partition_in(outgoing: Outgoing, partitions: int, otherwise: int) -> int:
 
 
 def place_in(outgoing: Outgoing, request: Request, size: int, target: Target, otherwise: int) -> int | Reason:
-    """Return the partition of *outgoing*, or why *target* does not take it; its *request* has *size* bytes."""
+    """
+    Return the partition of *outgoing*, or the reason why *target* refuses it. *size* is that of *request* in bytes.
+    """
     if outgoing.key is None and target.needs_key:
         return Reason.TOPIC_NEEDS_KEY
     if not fits(request, size, target):
@@ -53,8 +55,8 @@ def place_in(outgoing: Outgoing, request: Request, size: int, target: Target, ot
 
 
 def tombstone_in(request: Request, to: Accumulator) -> int:
-    """Return the partition of the tombstone that *request* asks for."""
-    # An absent one reads as 0, which tells nothing.
+    """Return the partition for the tombstone that *request* asks for."""
+    # A missing field reads as 0, so 0 alone proves nothing.
     at, partitions = request.tombstonePartition, to.target.partitions
     if 0 < at < partitions or (at == 0 and request.HasField("tombstonePartition")):
         return at
@@ -62,7 +64,7 @@ def tombstone_in(request: Request, to: Accumulator) -> int:
 
 
 def accumulator_to(topic: str, target: Target) -> Accumulator:
-    """Return one without batches for *topic*, which takes what *target* says."""
-    # A batch has at most what the producer takes. Where the topic takes less, each one is looked at.
+    """Return an accumulator without batches for *topic*, with the limits of *target*."""
+    # No batch exceeds the producer's limit. Where the topic's limit is smaller, each batch is checked.
     plain_bytes_max = target.batch_bytes_max - OVERHEAD_BYTES if target.batch_bytes_max >= BATCH_BYTES else -1
     return Accumulator(topic, target, [None] * target.partitions, plain_bytes_max)

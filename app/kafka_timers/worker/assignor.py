@@ -1,9 +1,9 @@
 """
-Has Faust's group assign partitions by `placement`: each member tells which stores it has when it joins.
+Makes Faust's group assign partitions by `placement`: each member reports its stores when it joins.
 
-A member also tells which format of seals it knows, and learns with its assignment which one all members know.
+A member also reports the seal format that it knows, and learns with its assignment the format that all members know.
 
-Faust's own assignor keeps what members have as long as they stay, and knows nothing of the disk of one that comes back.
+Faust's own assignor only keeps the partitions of members that stay. It ignores the disk of a member that comes back.
 """
 
 import json
@@ -21,29 +21,31 @@ from kafka_timers.worker.placement import Member, spread
 
 __all__ = ["StoreAssignor"]
 
-# Among the numbers that Faust tells all members with an assignment, by topic. No topic has a name with a space.
+# A key beside the topics, in the numbers that Faust sends to all members. No topic name contains a space.
 _FORMAT_KEY = "format of seals"
 
 
 class StoreAssignor(PartitionAssignor):
-    """Assigns the one topic that workers subscribe to; the stores lie in Faust's data folder, by partition."""
+    """
+    Assigns the one topic that workers subscribe to. Stores are folders in Faust's data folder, named by partition.
+    """
 
     @property
     def name(self) -> str:
-        """What members of a group agree on."""
+        """Name of the assignment protocol, on which all members of a group agree."""
         return "kafka-timers-stores"
 
     @property
     def format(self) -> int:
-        """The format of seals that every member of the group can read, as of the last assignment."""
+        """The seal format that every member of the group could read at the last assignment."""
         try:
             return self.group_for_topic(_FORMAT_KEY)
         except KeyError:
-            # A member that knows nothing of formats has made the assignment.
+            # A member that does not know formats has made the assignment.
             return 1
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
-        """Return what this member tells the one that assigns."""
+        """Return the data that this member sends to the assigning member."""
         conf = self.app.conf
         owns, stores = sorted(at.partition for at in self.assigned_actives()), _stores_in(Path(conf.datadir))
         told = {"url": str(conf.canonical_url), "owns": owns, "stores": stores, "format": FORMAT}
@@ -53,11 +55,11 @@ class StoreAssignor(PartitionAssignor):
         self, cluster: Any, member_metadata: Mapping[str, ConsumerProtocolMemberMetadata]
     ) -> MutableMapping[str, ConsumerProtocolMemberAssignment]:
         """
-        Return what each member of the group gets, in the form that Faust reads in `on_assignment`.
+        Return the assignment of each member of the group, in the form that Faust reads in `on_assignment`.
 
         Args:
-            cluster: tells how many partitions a topic has.
-            member_metadata: what each member has told of itself, by its id.
+            cluster: returns the number of partitions of a topic.
+            member_metadata: the data that each member has sent, by member id.
         """
         told = {name: json.loads(metadata.user_data) for name, metadata in member_metadata.items()}
         members = {
@@ -67,7 +69,7 @@ class StoreAssignor(PartitionAssignor):
         assigned = {name: ClientAssignment(actives={}, standbys={}) for name in members}
         topics = {topic for metadata in member_metadata.values() for topic in metadata.subscription}
         for topic in topics:
-            # Partitions that were added by mistake are nobody's.
+            # Partitions that were added by mistake are not assigned.
             count = min(len(cluster.partitions_for_topic(topic) or ()), self.app.conf.topic_partitions)
             for name, numbers in spread(count, members).items():
                 assigned[name].actives[topic] = numbers

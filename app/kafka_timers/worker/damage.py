@@ -1,27 +1,27 @@
-"""What RocksDB's errors say of the files of a store, and the end of a store that is of no more use."""
+"""Recognises RocksDB's errors about the files of a store, and removes a store that cannot be used any more."""
 
 import shutil
 from pathlib import Path
 
-# A file that cannot be read is of no more use than one with other bytes: the log has all that it had.
+# An unreadable file is as useless as one with wrong bytes. The log still has all the requests.
 _DAMAGE = ("Corruption:", "No such file or directory", "Not implemented", "IO error: While pread")
 
 
 def is_damage(error: Exception) -> bool:
-    """Tell whether *error* says that the files of a store are damaged; RocksDB tells by its message alone."""
+    """Tell whether *error* means that the files of a store are damaged. Only RocksDB's message shows it."""
     return any(sign in str(error) for sign in _DAMAGE)
 
 
 def is_of_the_disk(error: Exception) -> bool:
-    """Tell whether *error* is one of RocksDB about its files: no room, no right, damage, or a lock."""
+    """Tell whether *error* is RocksDB's about its files: no space, no permission, damage, or a lock."""
     return is_damage(error) or (type(error) is Exception and str(error).startswith("IO error: "))
 
 
 def is_own_lock(error: Exception) -> bool:
-    """Tell whether *error* says that this very process has the store open already."""
+    """Tell whether *error* means that this process already has the store open."""
     return "lock hold by current process" in str(error)
 
 
 def destroy(folder: Path) -> None:
-    """Remove the store in *folder*, whatever state it is in."""
+    """Remove the store in *folder*, in any state."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,10 +1,10 @@
 """
-Where the request log ends when a tick comes: one question to each broker for all partitions of a worker.
+End offsets of the request log at a tick: one question to each broker for all partitions of a worker.
 
-Not only the leader of a partition is asked but every broker that has it. One that was cut off from the others may still
-believe that it leads, and so tells an old end; whoever leads in its place knows that it does, in a later leader epoch.
-If all have answered and none tells of a later one, the end is *proved*. That costs nothing, and is good for ticks: what
-it might miss in the moment of an election fires a second later. Takeovers want more, see `Sender.barrier`.
+The question goes to every broker with a replica, not only to the leader. A broker that was cut off may still believe
+that it leads, and reports an old end. Its successor knows that it leads, in a later leader epoch. If all brokers have
+answered and none reports a later epoch, the end is *proved*. This costs nothing, and is good enough for ticks: a
+request that it misses during an election fires a second later. Takeovers need more, see `Sender.barrier`.
 """
 
 import asyncio
@@ -20,21 +20,21 @@ from kafka_timers.clock import Clock
 _Told = Mapping[int, Bound | int]
 
 
-# What a broker answers that does not lead a partition.
+# Answers of a broker that does not lead a partition.
 _FOLLOWS = (codes.NOT_LEADER, codes.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @dataclass(slots=True)
 class _Round:
     """
-    What is asked for one tick.
+    The questions of one tick.
 
     Attributes:
-        second: of the tick.
-        began_s: when, by the monotonic clock.
-        leaders: of the partitions, as was known then.
-        left: of each partition the brokers that have yet to answer for a proof.
-        ends: of each partition what its leader tells; None when that one has to be asked anew, or another one.
+        second: second of the tick.
+        began_s: start of the round on the monotonic clock, in seconds.
+        leaders: known leaders of the partitions at the start.
+        left: brokers whose answers are missing for a proof, by partition.
+        ends: the leader's answer by partition; None if the partition has to be asked for again.
     """
 
     second: int
@@ -46,14 +46,14 @@ class _Round:
 
 class EndOffsets:
     """
-    End offsets of the request log, asked for once per tick.
+    End offsets of the request log, asked for once for each tick.
 
     Args:
-        bounds: of the log.
-        cluster: knows who has which partition.
+        bounds: bounds of the log.
+        cluster: knows the replicas of each partition.
         topic: name of the log.
         numbers: returns the partitions that this worker reads.
-        clock: tells how old a proof is.
+        clock: provides the time of a proof.
     """
 
     def __init__(
@@ -66,31 +66,31 @@ class EndOffsets:
         self._clock = clock
         self._round: _Round | None = None
         self._proved_s: dict[int, float] = {}
-        # An older question may still wait for a broker that is silent.
-        # In their order, so that a seed of the simulation has one history.
+        # An older question may still wait for a silent broker.
+        # A dict keeps their order, so that a seed of the simulation gives one history.
         self._open: dict[asyncio.Task[_Told], None] = {}
 
     async def end(self, number: int, second: int) -> int:
         """
-        Return the offset behind the last committed request of partition *number*, asked for after tick *second*.
+        Return the offset after the last committed request of partition *number*, asked for after tick *second*.
 
         Raises:
-            aiokafka.errors.KafkaError: no leader answers, also not when it was asked for this partition alone.
+            aiokafka.errors.KafkaError: no leader answers, not even to a question for this partition alone.
         """
         asked = self._round
         if asked is None or second != asked.second:
             asked = self._round = self._ask(second)
         told = asked.ends.get(number)
         end = await asyncio.shield(told) if told else None
-        # If that fails as well, it says why.
+        # If this fails too, its error has the reason.
         return await self._bounds.end(number) if end is None else end
 
     def proved(self, number: int, at_s: float) -> None:
-        """Take note that whatever partition *number* had at *at_s*, by the monotonic clock, was known then."""
+        """Note that at *at_s*, on the monotonic clock, the true end of partition *number* was known."""
         self._proved_s[number] = max(at_s, self._proved_s.get(number, at_s))
 
     def proved_s(self, number: int) -> float | None:
-        """Return when an end of partition *number* was proved last, by the monotonic clock; None for never."""
+        """Return the time of the last proof for partition *number*, on the monotonic clock; None without a proof."""
         return self._proved_s.get(number)
 
     def _ask(self, second: int) -> _Round:
@@ -112,7 +112,7 @@ class EndOffsets:
 
     def _heard(self, asked: _Round, node: int, numbers: Collection[int], task: asyncio.Task[_Told]) -> None:
         del self._open[task]
-        # An exception that nobody looks at is logged, and nobody else does.
+        # asyncio logs an exception that was never retrieved, and nothing else retrieves this one.
         told: _Told = {} if task.cancelled() or task.exception() else task.result()
         for number in numbers:
             bound, end, left = told.get(number), asked.ends[number], asked.left[number]
@@ -120,7 +120,7 @@ class EndOffsets:
             is_leader = node == asked.leaders[number].node
             if not end.done() and (leads or is_leader):
                 end.set_result(bound.offset if isinstance(bound, Bound) and leads else None)
-            # Of any other error it may lead: one that was elected a moment ago does not know its end yet.
+            # After any other error the broker may lead: a newly elected leader does not know its end yet.
             tells = isinstance(bound, Bound) or bound in _FOLLOWS
             if tells and leads == is_leader:
                 left.discard(node)
@@ -128,6 +128,6 @@ class EndOffsets:
                 self.proved(number, asked.began_s)
 
     def close(self) -> None:
-        """End all questions that are under way; nobody waits for them any more."""
+        """Cancel all open questions, because their answers are not needed any more."""
         for question in list(self._open):
             question.cancel()

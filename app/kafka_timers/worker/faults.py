@@ -1,8 +1,8 @@
 """
-What can keep a partition from being served, and what follows from it.
+Faults that keep a partition from being served, and the right reaction to each.
 
-An exception holds on to everything that was alive where it was raised, an open store among it, so none is kept. What is
-to be known of it later is a `Fault`.
+An exception keeps alive every object of the frames where it was raised, including an open store. So no exception is
+kept; a `Fault` holds everything that is needed later.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from kafka_timers.worker.room import DiskFullError, is_full
 
 
 class FencedError(Exception):
-    """Another worker owns the partition by now; only a fresh assignment makes this one its owner again."""
+    """Another worker owns the partition. Only a new assignment makes this worker its owner again."""
 
 
 class TopicsRefusedError(Exception):
-    """The broker refused writes to callback topics; `reasons` says which, and why in our words and in its own."""
+    """The broker refused writes to callback topics. `reasons` has, by topic, our reason and the broker's words."""
 
     def __init__(self, reasons: dict[str, tuple[Reason, str]]) -> None:
         super().__init__(", ".join(f"{topic}: {words}" for topic, (_, words) in reasons.items()))
@@ -31,13 +31,13 @@ class TopicsRefusedError(Exception):
 
 class RequestLogError(Exception):
     """
-    The request log is not the one that the seals are of; firing from it would lose or repeat timers.
+    The seals do not belong to this request log. Firing from it would lose or repeat timers.
 
     Args:
         topic: name of the log.
-        number: of the partition.
-        end: the offset behind its last request.
-        fired_to: the offset up to which it has been fired.
+        number: partition number.
+        end: the offset after the log's last request.
+        fired_to: the offset up to which requests have fired.
     """
 
     def __init__(self, topic: str, number: int, end: int, fired_to: int) -> None:
@@ -48,23 +48,23 @@ class RequestLogError(Exception):
 
 
 class StoreBehindError(Exception):
-    """The disk of a store does not take what is written."""
+    """The disk of a store accepts no more writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """
-    Why a partition cannot go on.
+    The reason why a partition cannot continue.
 
     Attributes:
         text: a sentence for people.
-        is_known: whether it is one of the faults that must be reckoned with; any other is logged with its traceback.
+        is_known: True for an expected kind of fault. Any other is logged with its traceback.
         fenced: another worker owns the partition.
         perhaps_fenced: another worker may own it.
-        read_from: the offset from which on the log has to be read again; None to go on where it was.
+        read_from: the offset from which the log must be read again; None to continue where reading stopped.
         damaged: the files of the store are damaged.
-        full: the disk of the store has no room.
-        locked: this very process has the store open already.
+        full: the disk of the store has no space left.
+        locked: this process already has the store open.
     """
 
     text: str
@@ -78,7 +78,7 @@ class Fault:
 
     @classmethod
     def of(cls, error: BaseException) -> "Fault":
-        """Return what there is to know of *error*."""
+        """Return the fault for *error*."""
         if isinstance(error, FaultError):
             return error.fault
         text = str(error) or type(error).__name__
@@ -98,7 +98,7 @@ class Fault:
 
 
 class FaultError(Exception):
-    """Carries a fault that was met elsewhere to the place where the partition is served."""
+    """Carries an earlier fault to the code that serves the partition."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)

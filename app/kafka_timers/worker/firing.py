@@ -1,11 +1,12 @@
 """
-Fires the timers of one partition, from a takeover until it is let go.
+Fires the timers of one partition, from its takeover to its release.
 
-A tick lets all moments of its second come, and the clock of the broker that has appended it tells which of them have.
-What is due by then is fired at once, and the rest at moments in between, each as soon as the one before is committed.
+A tick allows all moments of its second to come. The clock of the broker that appended the tick decides which of them
+have come. Timers that are due by then fire at once. The others fire at moments in between, each scan after the commit
+of the one before.
 
-Each step takes what the one before it returns, so none can be left out or come too early: callbacks are sent for a scan
-that has begun, and rows are dropped for a seal that is committed.
+Each step takes the result of the step before, so that no step can be skipped or run too early: callbacks are sent for a
+scan that has begun, and rows are dropped for a seal that is committed.
 """
 
 import asyncio
@@ -34,18 +35,18 @@ from kafka_timers.worker.slices import Slice
 log = logging.getLogger(__name__)
 
 _SLICE_ROWS_MIN, _SLICE_BYTES_MIN = 100, 64 << 10
-# A second that takes this long to build is as much as a worker can do anyway.
+# A second that takes longer than this to build exceeds a worker's capacity anyway.
 _PREBUILD_S = 5
-# More requests than this are taken to have ids, in place of being looked at.
+# With more requests than this, assume that some have ids instead of checking each.
 _LOOKED_AT = 100
-# For so long nobody asks for another proof that the log is read from who leads it.
+# A proof that the log is read from its leader is valid for this time.
 _PROVED_FOR_S = 2.0
-# A leader that does not know a topic which is there has heard of it within less.
+# A leader hears of a new topic in less than this time.
 _UNHEARD_S = 2.0
 
 
 class _OpenScan(NamedTuple):
-    """What is left of a scan that has begun: the keys from `start` on and before `end`, up to `snapshot`."""
+    """The rest of an open scan: the keys from `start` up to, not including, `end`, and requests below `snapshot`."""
 
     start: bytes
     end: bytes
@@ -54,7 +55,7 @@ class _OpenScan(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A slice that was handed to the broker, and the seal to commit it with."""
+    """A slice that was sent to the broker, and the seal that will commit it."""
 
     slice: Slice
     seal: Sealed
@@ -63,55 +64,55 @@ class _Sent(NamedTuple):
 
 
 class _Committed(NamedTuple):
-    """A slice that is visible."""
+    """A slice that receivers can see."""
 
     sent: _Sent
 
 
 class SliceSize:
     """
-    How much goes into one transaction: less after one that was not taken in time, and then more again.
+    Limits of one transaction. They shrink after a slice that took too long, and then grow again.
 
     Args:
-        rows_max: callbacks at most.
-        bytes_max: bytes of their requests at most.
+        rows_max: upper limit of callbacks.
+        bytes_max: upper limit of the bytes of their requests.
 
     Attributes:
-        rows, bytes: the limits for now.
+        rows, bytes: the current limits.
     """
 
     def __init__(self, rows_max: int, bytes_max: int) -> None:
         self.rows, self.bytes = self._most = rows_max, bytes_max
 
     def shrink(self) -> None:
-        """Take note that a slice was not taken in time."""
+        """Note that a slice took too long."""
         self.rows, self.bytes = max(self.rows // 4, _SLICE_ROWS_MIN), max(self.bytes // 4, _SLICE_BYTES_MIN)
 
     def grow(self) -> None:
-        """Take note that a slice was taken."""
+        """Note that a slice was committed in time."""
         rows_max, bytes_max = self._most
         self.rows, self.bytes = min(self.rows * 2, rows_max), min(self.bytes * 2, bytes_max)
 
 
 class Firing:
     """
-    Fires for one owner, whose sender has shut out the one before.
+    Fires for one owner, whose sender has fenced the previous owner.
 
     Args:
-        number: of the partition.
-        ports: what it talks to.
-        follower: open.
-        sender: started.
-        outbox: of the answers that a seal waits for.
-        size: of slices; outlives this.
+        number: partition number.
+        ports: objects shared by all owners of the process.
+        follower: an open follower.
+        sender: a started sender.
+        outbox: holds the answers that a seal waits for.
+        size: limits of slices; outlives this object.
         tick_clock: tells which moments have come.
         previous: `hash_of_seal` of the last seal of the partition.
-        is_interrupted: tells whether something more urgent is to be done than to build callbacks ahead.
-        is_stopped: tells whether the partition is to be given up.
+        is_interrupted: returns True if something is more urgent than prebuilding.
+        is_stopped: returns True if the partition must be given up.
 
     Attributes:
-        second: the one that is being fired, None while none is.
-        fired_at_s: when a slice was fired last, by the monotonic clock.
+        second: the second that is being fired; None otherwise.
+        fired_at_s: time of the last fired slice on the monotonic clock, in seconds.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Firing:
         self._misses_history = False
         self._asked_for = 0
         self._opened_s = 0.0
-        # What the stages of the slice under way have taken.
+        # Seconds spent in each stage of the current slice.
         self._took_s: dict[str, float] = {}
         self._is_interrupted = is_interrupted
         self._is_stopped = is_stopped
@@ -151,25 +152,25 @@ class Firing:
 
     @property
     def prebuilt(self) -> int:
-        """How many callbacks are ready."""
+        """Number of callbacks that are ready."""
         return self._prebuilt.requests
 
     def on_read(self, changes: Changes) -> None:
-        """Take note of *changes* that reading the log has made: what is prebuilt may be void, or not all."""
+        """Note *changes* from reading the log: prebuilt callbacks may be invalid or incomplete now."""
         for key in withdrawn_keys(changes):
             self._prebuilt.withdrawn(key)
         if changes.rows:
             self._prebuilt.added(min(changes.rows)[0])
 
     def release(self) -> None:
-        """Drop what is prebuilt."""
+        """Drop prebuilt callbacks."""
         self._prebuilt.release()
 
     def due_s(self, second: int) -> float | None:
         """
-        Return when the next timer of the ticked UNIX *second* is due, by the monotonic clock; None when none is.
+        Return when the next timer of the ticked UNIX *second* is due, on the monotonic clock; None if no timer is.
 
-        Never earlier than the settings let moments follow each other.
+        The result keeps the minimal distance between moments that the settings demand.
         """
         if not self._fires_within_seconds:
             return None
@@ -181,10 +182,10 @@ class Firing:
 
     async def up_to(self, second: int) -> None:
         """
-        Fire all that is due by now and up to the UNIX *second*, if anything is, or if a seal is due.
+        Fire all timers that are due now, up to the UNIX *second*. Without any, write a seal if one is due.
 
         Raises:
-            Exception: the partition has to be taken over anew.
+            Exception: the partition must be taken over again.
         """
         ports, partition, end_ms = self._ports, self._partition, self._end_ms(second)
         if end_ms <= partition.sealed_ms:
@@ -195,7 +196,7 @@ class Firing:
                 await self._read_up_to(await ports.ends.end(self._number, second))
                 self._asked_for = second
             elif self._names_any(end_ms):
-                # What was appended before that moment may withdraw it.
+                # A request that was appended before that moment may withdraw one of them.
                 await self._read_up_to(await ports.bounds.end(self._number))
             self._opened_s = ports.clock.elapsed_s()
             self._took_s["read"] = self._opened_s - began_s
@@ -210,7 +211,7 @@ class Firing:
         return self._partition.format > 2
 
     def _end_ms(self, second: int) -> int:
-        """Return the moment before which all has come of what *second*, which is ticked, lets come."""
+        """Return the end of the moments that have come, given that *second* is ticked."""
         end_ms = (second + 1) * 1000
         if not self._fires_within_seconds:
             return end_ms
@@ -218,13 +219,13 @@ class Firing:
         return min(max(second * 1000, now_ms or 0) + 1, end_ms)
 
     def _names_any(self, end_ms: int) -> bool:
-        """Tell whether any request that is due before *end_ms* has an id, or perhaps, where there are many."""
+        """Tell whether a request due before *end_ms* has an id. With many requests, assume that one has."""
         start, end = first_key(self._partition.sealed_ms), first_key(end_ms)
         rows = enumerate(self._follower.store.rows(start, end))
         return any(number == _LOOKED_AT or batches.may_be_named(key, row) for number, (key, row) in rows)
 
     async def _read_up_to(self, end: int) -> None:
-        """Wait until the store has read up to *end*, for as long as the settings allow."""
+        """Wait until the store has read up to *end*, but no longer than the settings allow."""
         ports = self._ports
         if self._partition.position >= end:
             return
@@ -246,7 +247,7 @@ class Firing:
         )
 
     def _begin(self, end_ms: int) -> _OpenScan:
-        """Open the scan up to *end_ms*, or go on with the one that is open."""
+        """Open the scan up to *end_ms*, or continue the open one."""
         partition = self._partition
         partition.begin(end_ms)
         scan = partition.scan
@@ -257,7 +258,7 @@ class Firing:
     async def _fire_slice(self, scan: _OpenScan) -> None:
         """Send the next slice of *scan* and its seal."""
         try:
-            # Past the transaction's timeout the broker would abort it anyway.
+            # After the transaction's timeout the broker would abort it anyway.
             async with asyncio.timeout(self._ports.settings.transaction_timeout_s * 0.8):
                 committed = await self._send_and_commit(scan)
         except TimeoutError as error:
@@ -273,11 +274,11 @@ class Firing:
 
     async def _send_and_commit(self, scan: _OpenScan) -> _Committed:
         """
-        Send the next slice of *scan* and commit it, if need be again without the topics that refuse.
+        Send the next slice of *scan* and commit it. If topics refuse, send it again without them.
 
-        A topic is to refuse twice while others take what is theirs, in a transaction that fails for it alone: then its
-        callbacks are rejected in the one that commits the others. Whether it exists is looked up after each refusal;
-        against that, the word of who leads it counts after two seconds.
+        A topic counts as refusing after its second refusal, in a transaction that failed for that reason alone. Its
+        callbacks are then rejected in the transaction that commits the others. Each refusal makes us look the topic up
+        again. If the topic is there although its leader does not know it, the leader is believed after two seconds.
         """
         topics, clock, since_s = self._ports.callback_topics, self._ports.clock, dict[str, float]()
         while True:
@@ -291,7 +292,7 @@ class Firing:
             )
             await self._sender.abort()
             self._prebuilt.release()
-            # It may have changed since it was looked up.
+            # The topic may have changed since it was looked up.
             topics.doubt()
             now_s = clock.elapsed_s()
             for topic, (reason, words) in refusals.items():
@@ -301,10 +302,10 @@ class Firing:
                 since_s.setdefault(topic, now_s)
 
     async def _send(self, scan: _OpenScan) -> _Sent:
-        """Send the callbacks of the next slice of *scan*, and return its seal, with what is not answered yet."""
+        """Send the callbacks of the next slice of *scan*, and return its seal, which includes unsent answers."""
         ports, partition, store, sender = self._ports, self._partition, self._follower.store, self._sender
         began_s = ports.clock.elapsed_s()
-        # What a seal covers is never decided anew, and all that was read below the scan's snapshot is here by now.
+        # Decisions that a seal covers are final. Everything below the scan's snapshot has been read by now.
         answered = await self._outbox.confirmed()
         slice_, missed, rows, is_last = self._next_slice(scan)
         await sender.begin()
@@ -347,7 +348,7 @@ class Firing:
         return _Committed(sent)
 
     def _drop(self, scan: _OpenScan, committed: _Committed) -> None:
-        """Drop what is done by a seal that is durable, and decide on what was held back for it."""
+        """Drop the rows of a durable seal, and decide on the records that were held back for it."""
         slice_, seal, drop_before, answered = committed.sent
         changes = self._partition.sealed(seal, slice_.contents, drop_before)
         if answered > self._answered:
@@ -357,7 +358,7 @@ class Firing:
         self._follower.release_held()
 
     def _next_slice(self, scan: _OpenScan) -> tuple[Slice, Iterator[Row], Iterator[Row], bool]:
-        """Return the slice to fire next, the rows it must have too, those behind it, and whether it may take these."""
+        """Return the next slice, rows that it must also have, rows that follow it, and whether it may take these."""
         store = self._follower.store
         ready = self._prebuilt.next_slice(scan.start, scan.end, store.rows)
         if ready is None:
@@ -366,7 +367,7 @@ class Firing:
         return built, missed, store.rows(behind(built), scan.end), is_last
 
     def _not_before_ms(self, end_ms: int) -> int:
-        """Return the moment that has come where all before *end_ms* fires."""
+        """Return the moment that has come once everything before *end_ms* fires."""
         last_ms = end_ms - 1
         return last_ms if self._fires_within_seconds else last_ms - last_ms % 1000
 
@@ -384,17 +385,17 @@ class Firing:
             not_before_ms=not_before_ms,
         )
 
-    # --- in between --------------------------------------------------------------------------------------------------
+    # --- between scans ------------------------------------------------------------------------------------------------
 
     async def prove(self) -> None:
         """
-        Prove where the log ends by a record of our own, if the brokers' answers have not for a while.
+        Prove the end of the log with a record of our own, if there is no recent proof from the brokers' answers.
 
-        That is where one who has the partition does not answer: it might lead by now, and take requests.
+        Answers prove nothing while a broker with a replica is silent: it might be the leader now, and accept requests.
 
         Raises:
             FencedError: another worker owns the partition.
-            KafkaError: nobody takes the record. The partition has to be taken over anew.
+            KafkaError: no broker takes the record. The partition must be taken over again.
         """
         ends, number, began_s = self._ports.ends, self._number, self._ports.clock.elapsed_s()
         proved_s = ends.proved_s(number)
@@ -402,11 +403,11 @@ class Firing:
             return
         if barrier := await self._sender.barrier():
             await self._read_up_to(await self._ports.bounds.end(number, barrier.requests))
-        # Who shuts nobody out has no barrier, and believes whoever leads.
+        # Without fencing there is no barrier, so any leader is believed.
         ends.proved(number, began_s)
 
     async def prebuild(self, tick: int) -> None:
-        """Build callbacks of the seconds behind *tick*, until they are all there or something is due."""
+        """Build callbacks of the seconds after *tick*, until all are built or something is due."""
         partition, budget, store = self._partition, self._ports.budget, self._follower.store
         if not tick or partition.scan:
             return
@@ -416,13 +417,13 @@ class Firing:
         within = self._fires_within_seconds
         start = first_key(partition.sealed_ms)
         for second in range(tick + 1, tick + 1 + _PREBUILD_S):
-            # Half of the budget is for the next second of all partitions.
+            # Half of the budget is reserved for the next second of all partitions.
             kept_free = 0 if second == tick + 1 else budget.size // 2
             if self._is_wanted(tick) or budget.bytes <= kept_free:
                 return
             end = first_key((second + 1) * 1000)
             if within:
-                # What comes with the tick; the rest of the second comes by and by.
+                # These callbacks come with the tick. The others of the second follow one by one.
                 start, end = max(start, first_key(second * 1000)), first_key(second * 1000 + 1)
             prebuilt = self._prebuilt.up_to(end)
             if prebuilt is None and next(store.rows(start, end), None):
@@ -434,18 +435,18 @@ class Firing:
             start = end
 
     def _is_wanted(self, tick: int) -> bool:
-        """Tell whether something is to be done at once, which is more urgent than to prebuild."""
+        """Tell whether something more urgent than prebuilding must be done now."""
         due_s = self.due_s(tick)
         return self._is_interrupted() or (due_s is not None and due_s <= self._ports.clock.elapsed_s())
 
     async def _build_all(self, prebuilt: Prebuilt, kept_free: int, is_wanted: Callable[[], bool]) -> bool:
-        """Build what *prebuilt* is to have; False when that is to be left, for now or until its tick comes."""
+        """Build all slices of *prebuilt*; False if building must stop, for now or until the tick."""
         budget, gate = self._ports.budget, self._ports.gate
         try:
             while not is_wanted() and await prebuilt.more() and budget.bytes > kept_free:
                 await gate.over(unless=is_wanted)
         except KafkaError:
-            # The tick will meet the same trouble, if it lasts, and say so.
+            # If the trouble lasts, the tick will meet it and report it.
             self._prebuilt.release()
             return False
         return not is_wanted()

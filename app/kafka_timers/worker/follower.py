@@ -1,12 +1,12 @@
 """
-Follows the request log of one partition: brings it into the store, and knows what is done.
+Follows the request log of one partition: reads it into the store, and knows which requests are done.
 
-It needs no ownership: nothing that it does is visible outside, so a worker may follow a partition that another one
-owns. Whatever changes goes into the store first; the state follows when that has succeeded:
+It needs no ownership, since nothing that it does is visible outside. So a worker may follow a partition that another
+worker owns. Each change goes into the store first, and into the state once that has succeeded:
 
-    what is fed → core.accept → Changes → store → state
+    records → core.accept → Changes → store → state
 
-So a write that fails leaves everything as it was, and a new takeover goes on from there.
+So a failed write leaves everything unchanged, and a new takeover continues from there.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ from kafka_timers.worker.store import TimerStore
 
 log = logging.getLogger(__name__)
 
-# A store that has not caught up with its disk for this long will hardly do so.
+# A store that has been behind its disk for this long will hardly catch up.
 _BEHIND_S, _BEHIND_MAX_S = 0.01, 10.0
 
-# Is told what was read, after it was written.
+# Called with changes from reading, after they were written.
 OnRead = Callable[[Changes], None]
 
 
@@ -40,20 +40,20 @@ class Follower:
     The state and the store of one partition, from `open` to `close`.
 
     Args:
-        partition: new; `open` sets it.
-        partitions: how many there are.
-        topic: the name of `timer-request`.
-        stores: have the one of this partition.
-        topics: are told which callback topics will be needed.
-        metrics: count what is read.
-        clock: tells for how long reading has been blocked.
-        on_read: is told what was read.
+        partition: a new state, which `open` fills.
+        partitions: number of partitions of the service.
+        topic: name of `timer-request`.
+        stores: the worker's stores.
+        topics: learn which callback topics will be needed.
+        metrics: count the read requests.
+        clock: measures how long reading has been blocked.
+        on_read: called with the changes from reading.
 
     Attributes:
         partition: the state.
-        awaited: the offset that somebody waits for the store to reach.
-        read_at_s: when something was read last, by the monotonic clock.
-        has_gap: whether requests that wait had left the log before they could be read.
+        awaited: the offset that a caller of `reach` waits for.
+        read_at_s: time of the last read on the monotonic clock, in seconds.
+        has_gap: True if pending requests had left the log before they could be read.
     """
 
     def __init__(
@@ -83,31 +83,32 @@ class Follower:
         self._store: TimerStore | None = None
         self._fault: Fault | None = None
         self._news = asyncio.Event()
-        # What cannot be decided before the open scan is sealed, and the position behind it.
+        # Records that can be decided only after the open scan is sealed, each with the position after them.
         self._held: deque[tuple[Sequence[ReadRecord], int]] = deque()
-        # Where a transaction that is open keeps the log from being read on, and since when.
+        # The offset at which an open transaction blocks reading, and the time since when.
         self._stable = 0
         self._blocked_since_s: float | None = None
-        # The ends of the log that are not reached yet, and when each was asked for.
+        # Ends of the log that are not reached yet, each with the time of the question.
         self._ends: deque[tuple[int, float]] = deque()
 
     # --- opening and closing it --------------------------------------------------------------------------------------
 
     def open(self, seals: Sequence[Sealed], start: int, end: int, read_from: int | None) -> bool:
         """
-        Open the store and bring it in line with the *seals*, or empty it; the log is to be fed from `position` on.
+        Open the store and bring it in line with the *seals*, or empty it. Then feed the log from `position` on.
 
         Args:
-            seals: the last ones of the partition.
+            seals: the last seals of the partition.
             start: first offset of the request log.
-            end: the offset behind its last committed request.
-            read_from: the offset to read the log from without regard to the store; None to go on where it was.
+            end: the offset after the log's last committed request.
+            read_from: the offset to read the log from, regardless of the store; None to continue from the store's
+                position.
 
         Returns:
-            Whether what the store had was kept.
+            True if the store's contents were kept.
 
         Raises:
-            RequestLogError: the log is not the one that the seals are of.
+            RequestLogError: the seals do not belong to this log.
             NewerFormatError: a later version has written the seals or the store.
             Exception: RocksDB cannot open or write the store.
         """
@@ -135,7 +136,7 @@ class Follower:
         return bool(local and keep)
 
     def _check_log(self, start: int, end: int) -> None:
-        """Compare what must be read with what the request log still has, from *start* to *end*."""
+        """Check that the request log, which has *start* to *end*, still has everything that must be read."""
         partition = self.partition
         if partition.must_read_to > end:
             raise RequestLogError(self._topic, self._number, end, partition.must_read_to)
@@ -147,24 +148,24 @@ class Follower:
             )
 
     async def close(self) -> None:
-        """Close the store; its folder may be opened again once this returns, or is cancelled."""
+        """Close the store. Once this returns or is cancelled, its folder may be opened again."""
         store, self._store = self._store, None
         if store:
             await self._stores.close(store)
 
     @property
     def store(self) -> TimerStore:
-        """The store; open between `open` and `close` only."""
+        """The store. It is open only between `open` and `close`."""
         if self._store is None:
             raise AssertionError("the store is open between takeover and hand-over only")
         return self._store
 
     def write(self, changes: Changes) -> None:
         """
-        Keep *changes*: in the store, then in the state.
+        Apply *changes* to the store, then to the state.
 
         Raises:
-            Exception: RocksDB did not take them; nothing has changed.
+            Exception: RocksDB refused them; nothing has changed.
         """
         self.store.write(changes)
         self.partition.apply(changes)
@@ -173,16 +174,16 @@ class Follower:
 
     @property
     def read_up_to(self) -> int:
-        """The offset up to which records have come, also those that are held back."""
+        """The offset up to which records have arrived, held back records included."""
         return self._held[-1][1] if self._held else self.partition.position
 
     async def ready(self) -> None:
         """
-        Wait until records may be fed, which is at once unless they come faster than the disk of the store takes them.
+        Wait until records may be fed: at once, unless they arrive faster than the store's disk can take them.
 
         Raises:
             DiskFullError: the disk is full.
-            StoreBehindError: it has taken nothing for too long.
+            StoreBehindError: the disk has taken nothing for too long.
         """
         deadline_s = self._clock.elapsed_s() + _BEHIND_MAX_S
         while self._store and self._store.is_behind:
@@ -192,16 +193,16 @@ class Follower:
 
     def ingest(self, records: Sequence[ReadRecord], position: int) -> None:
         """
-        Keep *records*, after which the log has been read up to *position*.
+        Store *records*. Afterwards the log has been read up to *position*.
 
-        What has come before is passed over: the reader begins anew where the store is, though more is held back.
+        Known records are skipped: the reader starts again at the store's position, though more records are held back.
 
         Raises:
-            FaultError: something has failed before.
+            FaultError: there was a fault before.
             DiskFullError: the disk of the store is full.
-            Exception: RocksDB did not take it.
+            Exception: RocksDB refused the records.
         """
-        # After a fault there may be a gap between what was written and what comes.
+        # After a fault there may be a gap between the written records and the next ones.
         self.check()
         read_up_to = self.read_up_to
         if position <= read_up_to:
@@ -237,7 +238,7 @@ class Follower:
         self._news.set()
 
     def release_held(self) -> None:
-        """Decide on what was held back, as far as that can be done now."""
+        """Decide on held back records, as far as possible now."""
         held, self._held = self._held, deque()
         try:
             for records, position in held:
@@ -263,7 +264,7 @@ class Follower:
             metrics.taken_back.labels("moved" if each.superseded else "cancelled").inc()
 
     def blocked(self, stable: int, end: int) -> None:
-        """Take note that nothing between *stable* and the log's *end* can be read before a transaction has ended."""
+        """Note that an open transaction blocks reading between *stable* and *end*; if these are equal, none does."""
         if end <= stable:
             self._blocked_since_s = None
         elif self._blocked_since_s is None or stable != self._stable:
@@ -272,29 +273,29 @@ class Follower:
 
     @property
     def blocked_s(self) -> float:
-        """Seconds since an open transaction keeps the log from being read on; 0 where none does."""
+        """Seconds since an open transaction began to block reading; 0 without one."""
         since_s = self._blocked_since_s
         return 0.0 if since_s is None else self._clock.elapsed_s() - since_s
 
     def first_ms(self) -> int | None:
-        """Return the moment from which on the first row may fire; None where there is none, or it cannot be read."""
+        """Return the moment from which the first row may fire; None if there is none, or if it cannot be read."""
         try:
             return self.store.first_ms(self.partition.sealed_ms)
         except Exception as error:
-            # Whoever only shows it is not to end for it: the owner finds out with the next tick.
+            # A caller that only shows it must not fail. The owner meets the fault with the next tick.
             self.fail(error)
             return None
 
     @property
     def unread_s(self) -> float:
-        """Seconds since somebody began to wait for the oldest end of the log that is not reached; 0 where none is."""
+        """Seconds since the oldest unreached end of the log was first waited for; 0 without one."""
         ends, position = self._ends, self.partition.position
         while ends and ends[0][0] <= position:
             ends.popleft()
         return self._clock.elapsed_s() - ends[0][1] if ends else 0.0
 
     def fail(self, error: Exception) -> None:
-        """Take note that the partition cannot be read, or that its answers cannot be sent."""
+        """Note that the partition cannot be read, or that its answers cannot be sent."""
         self._fault = self._fault or Fault.of(error)
         self._news.set()
 
@@ -302,17 +303,17 @@ class Follower:
 
     def check(self) -> None:
         """
-        Check that nothing has failed.
+        Raise if there was a fault.
 
         Raises:
-            FaultError: something has.
+            FaultError: there was a fault.
         """
         if self._fault:
             raise FaultError(self._fault)
 
     async def reach(self, position: int, unless: Callable[[], bool]) -> None:
         """
-        Wait until the store has read up to *position*, or *unless* holds; no scan may be open.
+        Wait until the store has read up to *position*, or until *unless* returns True. No scan may be open.
 
         Raises:
             FaultError: the partition cannot be read.
@@ -326,7 +327,7 @@ class Follower:
             self.check()
 
     def wake(self) -> None:
-        """Have `reach` look again."""
+        """Make `reach` check again."""
         self._news.set()
 
 

@@ -1,4 +1,4 @@
-"""What one partition holds, as its store tells it at one moment."""
+"""The pending timers of one partition, as its store has them at one moment."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -13,17 +13,17 @@ from kafka_timers.worker.store import TimerStore
 
 __all__ = ["Held"]
 
-# Of so many timer ids the timers are looked up one by one; of more, all rows are looked at.
+# Up to this number of timer ids, timers are looked up one by one; above it, all rows are searched.
 _LOOKED_UP_MAX = 300
 
 
 class Held:
     """
-    The timers of one partition that wait.
+    The pending timers of one partition.
 
     Args:
-        partition: whose log has been read.
-        store: its own.
+        partition: state of the partition, whose log has been read.
+        store: store of the partition.
     """
 
     def __init__(self, partition: Partition, store: TimerStore) -> None:
@@ -32,15 +32,15 @@ class Held:
 
     @property
     def is_open(self) -> bool:
-        """Whether all was read that was there; what the store did not have any more is missing otherwise."""
+        """True while the store can be read. If it is False, the results may be incomplete."""
         return self._store.is_open
 
     def rows(self, wanted: Wanted) -> Iterator[Row]:
-        """Yield the rows that may have some of the *wanted* timers, in their order, as they are at the call."""
+        """Yield rows that may hold *wanted* timers, in order, as of the call."""
         return self._rows(*wanted.bounds(self._partition.number))
 
     def looked_up(self, wanted: Wanted) -> list[Pending] | None:
-        """Return the *wanted* timers in their order, found by timer id; None where that would take too long."""
+        """Return the *wanted* timers in order, found by timer id; None if that would take too long."""
         if wanted.timer_id:
             versions = [version for version in self._store.versions([wanted.timer_id]) if version]
         elif wanted.id_prefix:
@@ -55,29 +55,29 @@ class Held:
         return sorted(found, key=lambda waiting: waiting.place)
 
     def _waiting(self, version: Version, wanted: Wanted) -> Iterator[Pending]:
-        """Yield the timer of *version* if it waits and is *wanted*."""
+        """Yield the timer of *version* if it is pending and *wanted*."""
         if version.cancelled or version.far or not version.due_ms:
             return
         key = self._partition.key_of(version)
         if key is None:
             return
         number = self._partition.number
-        # It may lie in a batch, whose key is that of its last request.
+        # The timer may be in a batch, whose key is the key of the batch's last request.
         for row in self._rows(key, first_key(moment_of(key) + 1)):
             if batches.holds_any(*row, (version.offset,)):
                 yield from (each for each in waiting_in(number, row, wanted) if each.place.offset == version.offset)
                 return
 
     def _rows(self, start: bytes, before: bytes) -> Iterator[Row]:
-        """Yield the rows with *start* <= key < *before*, where *start* may lie within a batch."""
-        # Other than those of `TimerStore.rows`, the withdrawn ones are those from the moment of *start* on.
+        """Yield the rows with *start* <= key < *before*. *start* may lie within a batch."""
+        # Unlike in `TimerStore.rows`, all requests withdrawn since the moment of *start* are left out.
         return batches.without(self._store.kept_rows(before, start), self._store.withdrawn(start, before))
 
     def counts(self, start_ms: int, end_ms: int) -> Iterator[tuple[int, int]]:
         """
-        Yield moments and how many timers wait there, as they are at the call.
+        Yield pairs of a moment and a number of pending timers, as of the call.
 
-        Those of each row come in order, and behind them, with -1, those that were withdrawn.
+        The moments of rows come in order. After them come the withdrawn requests, each as -1.
         """
         start, end = first_key(start_ms), first_key(end_ms)
         keys, withdrawn = self._store.keys(start, end), self._store.withdrawn(start, end)

@@ -1,9 +1,9 @@
 """
-etf1's history: a topic on which what has fired is written once more.
+etf1's history: a topic to which fired callbacks are written again.
 
-Which callbacks these are follows from the request, since every schedule of etf1 asks for a tombstone on its own topic.
-So a request says nothing of it, and its history is a part of its firing: what is cancelled, moved or refused has none,
-and what was taken in before there was a history has one as well.
+The request shows whether a callback belongs to the history, since every schedule of etf1 asks for a tombstone on its
+own topic. So no field is needed, and the history is part of firing: cancelled, moved or refused requests have none, and
+requests from before the history was set up have one.
 """
 
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ __all__ = ["History"]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The topic of the history, and the topics of schedules whose callbacks it is to have."""
+    """The topic of the history, and the schedule topics whose callbacks it gets."""
 
     topic: bytes
     sources: frozenset[bytes]
 
     @classmethod
     def of(cls, settings: WorkerSettings) -> Self | None:
-        """Return what *settings* say; None if there is to be no history."""
+        """Return the history that *settings* ask for; None if they ask for none."""
         sources = [topic.encode() for name, topic in door_topics(settings.door) if name == "etf1"]
         return cls(settings.door_history.encode(), frozenset(sources)) if settings.door_history else None

@@ -1,4 +1,4 @@
-"""How far the lake has promoted, as a worker shows it: an alarm rings by it also while no job of the lake runs."""
+"""Shows how far the lake has promoted. An alarm uses it, which also works while no lake job runs."""
 
 import asyncio
 import logging
@@ -15,20 +15,20 @@ __all__ = ["watch_lake"]
 log = logging.getLogger(__name__)
 
 _EVERY_S = 60.0
-# Of a horizon that is shorter than others it is asked for more often: an alarm compares the two.
+# A short horizon needs a shorter interval, because an alarm compares the two.
 _TIMES_IN_HORIZON = 20
 
 
 async def watch_lake(cluster: Cluster, prefix: str, horizon_s: int, shown: KnownGauge) -> Never:
     """
-    Keep *shown* at the closed second that the lake has told, and without a value while none is told.
+    Keep *shown* at the closed second that the lake has written. It has no value while there is none.
 
-    While no broker answers it keeps what it has: a second that stands still is what the alarm is about.
+    While no broker answers, it keeps its value. The alarm notices a second that stands still.
 
     Args:
-        cluster: to ask.
-        prefix: put before the topics' names.
-        horizon_s: of the worker.
+        cluster: the cluster to ask.
+        prefix: prefix of the topics' names.
+        horizon_s: horizon of the worker in seconds.
         shown: the gauge.
     """
     told = ""

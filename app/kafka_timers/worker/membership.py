@@ -1,8 +1,8 @@
 """
 The Faust app: membership of the group, and assignment of partitions.
 
-Data moves beside it (`reader`, `ticks`, `sender`), in batches: a Faust agent handles some 8,000 events a second, which
-is too few requests, and its consumer waits 30 s for a broker that is silent, which is too long for ticks.
+Data is moved by other modules (`reader`, `ticks`, `sender`), in batches. A Faust agent handles some 8,000 events a
+second, too few for requests, and its consumer waits 30 s for a silent broker, too long for ticks.
 """
 
 from collections.abc import Awaitable, Callable
@@ -32,12 +32,12 @@ def make_app(
     Return the app, finalized and not started.
 
     Args:
-        settings: of the worker.
-        partitions: of the oscillator's topic.
-        name: of the worker, by which seals and `kafka-timers status` name it.
-        on_assigned: called with all partitions that this worker owns from now on, the format of seals that every
-            member of the group knows, and the id by which the group knows this one.
-        on_revoked: called with the partitions it gives up, before others can own them.
+        settings: settings of the worker.
+        partitions: number of partitions of the oscillator's topic.
+        name: name of the worker in seals and in `kafka-timers status`.
+        on_assigned: called with all partitions that this worker owns from now on, the seal format that every member of
+            the group knows, and this worker's member id.
+        on_revoked: called with the partitions that it gives up, before others can own them.
     """
     topic, kafka = Topics.of(settings.topic_prefix).oscillator, settings.kafka
     app = faust.App(
@@ -50,26 +50,26 @@ def make_app(
         datadir=settings.data_dir,
         PartitionAssignor=StoreAssignor,
         web_enabled=False,
-        # The service's topics are made by `kafka-timers topics create`; Faust makes none of its own.
+        # `kafka-timers topics create` creates the service's topics. Faust must create none of its own.
         topic_disable_leader=True,
         topic_allow_declare=False,
         topic_partitions=partitions,
         key_serializer="raw",
         value_serializer="raw",
         broker_session_timeout=settings.session_timeout_s,
-        # Whoever leaves the group, its partitions are idle until the others' next heartbeat tells them.
+        # The partitions of a member that leaves are idle until the next heartbeat of the others.
         broker_heartbeat_interval=min(settings.session_timeout_s / 4, _HEARTBEAT_S),
         broker_request_timeout=max(30.0, settings.session_timeout_s * 2),
-        # Old ticks say nothing that the newest does not: it covers all seconds before it.
+        # Old ticks add nothing to the newest one, which covers all seconds before it.
         broker_commit_interval=5.0,
         consumer_auto_offset_reset="latest",
         stream_wait_empty=False,
     )
-    # Nothing is sent by it, and starting it takes as long as a silent broker likes.
+    # The app sends nothing, and a silent broker could delay the producer's start without limit.
     app.boot_strategy = BootStrategy(app, enable_kafka_producer=False)
     ticks = app.topic(topic, key_type=bytes, value_type=bytes, partitions=partitions)
 
-    # Whoever subscribes is a member. What comes is read by `ticks`.
+    # Subscribing makes the worker a member. `ticks` reads the records.
     @app.agent(ticks, name="ticks", concurrency=1)
     async def take_ticks(stream: faust.StreamT[bytes]) -> None:
         async for _ in stream:

@@ -1,7 +1,7 @@
 """
-Everything that the worker counts, with its unit in the name; docs/operate.md says what to do about each.
+All metrics of the worker, with the unit in each name; docs/operate.md explains what to do about each.
 
-One registry per process, made by the worker and served by `kafka_timers.probes`.
+There is one registry for each process. The worker makes it and `kafka_timers.probes` serves it.
 """
 
 from bisect import bisect_left
@@ -22,10 +22,10 @@ _CALLERS_MAX = 100
 
 class BulkHistogram(Collector):
     """
-    A histogram that takes many equal observations at once, as those of a second are.
+    A histogram that takes many equal observations at once, such as all callbacks of a second.
 
     Args:
-        stages: each has a histogram of its own, told by the label `stage`; without any there is one, without a label.
+        stages: values of the label `stage`, with a histogram each; empty for a single histogram without a label.
     """
 
     def __init__(self, name: str, help: str, registry: CollectorRegistry, stages: Sequence[str] = ()) -> None:
@@ -40,7 +40,7 @@ class BulkHistogram(Collector):
         self._sums_s[stage] += value_s * count
 
     def collect(self) -> Iterable[Metric]:
-        """Return the one metric, for the registry."""
+        """Return the metric for the registry."""
         bounds = [*map(floatToGoString, _BUCKETS_S), "+Inf"]
         family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
         for stage, counts in self._counts.items():
@@ -74,7 +74,7 @@ class WorkerMetrics:
         self.far = counter("far", "requests left to the lake")
         self.copies = counter("copies", "copies of far requests that came from the lake, by their worth", "worth")
         self.copies_lead = counter("copies_lead_seconds", "from the append of copies to their due, all together")
-        # There from the start: an alarm that asks whether it grows does not see the first one otherwise.
+        # Create the label now: an alarm on its increase would miss the first increase otherwise.
         self.copies.labels("late")
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
         self.forwarded = counter("forwarded", "requests and cancels sent on to the partition of their timer id")
@@ -135,14 +135,14 @@ class WorkerMetrics:
         self.log_gap = gauge("request_log_gap", "1 when the request log starts above the oldest pending request")
 
     def count_callers(self, asked: Mapping[str, int]) -> None:
-        """Count requests by caller; senders make the names up, so beyond the first hundred they are one."""
+        """Count requests by caller. Senders choose the names, so all names after the first hundred count as one."""
         for caller, count in asked.items():
             if len(self._known_callers) < _CALLERS_MAX:
                 self._known_callers.add(caller)
             self._callers.labels(caller if caller in self._known_callers else "other").inc(count)
 
     def forget(self, partition: int) -> None:
-        """Stop showing *partition*, which has another owner now."""
+        """Stop showing *partition*, because it has another owner now."""
         for gauge in self._gauges:
             with suppress(KeyError):
                 gauge.remove(str(partition))

@@ -1,14 +1,14 @@
 """
-Answers to cancels and moves, on the topics that asked for them.
+Sends answers to cancels and moves to the topics that asked for them.
 
-They leave at once, past the transaction of any second. What they say stays true whoever owns the partition later: a
-next owner reads the log up to its end before anything fires, so a cancel that an owner has read counts for all that
-come after. But an owner that was paused may have read a cancel that its successor could not read yet when it fired (the
-transaction of the cancel was committed later). So before anything is said to be taken back, the broker has to confirm
-that this owner still was one, at a moment after it had read that.
+Answers are sent at once, outside the transaction of any second. They stay true for every later owner: a next owner
+reads the log to its end before anything fires, so a cancel that one owner has read counts for all later ones. But a
+paused owner may have read a cancel that its successor could not read yet when it fired, because the cancel's
+transaction was committed later. So before an answer says that a timer is withdrawn, the broker must confirm that this
+owner still was the owner, at a moment after it read the cancel.
 
-What a seal covers is never decided anew. So a seal waits a moment for the answers to it, and what no broker has taken
-by then goes into the seal itself: whoever owns the partition next sends it.
+Decisions that a seal covers are final. So a seal waits a moment for its answers. Answers that no broker has taken by
+then are stored in the seal, and the next owner of the partition sends them.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ log = logging.getLogger(__name__)
 
 IsHeld = Callable[[], Awaitable[bool]]
 
-# What one who was shut out must not say.
+# Outcomes that a fenced owner must not send.
 _NEED_AN_OWNER = frozenset((Reply.CANCELLED, Reply.MOVED, Reply.ACCEPTED, Reply.IGNORED))
-# For so long a seal waits for an answer, and one that finds no room for others to leave.
+# How long a seal waits for an answer, and how long an answer waits for room in the outbox.
 _WAIT_S = 2.0
 _RETRY_S = 0.5
 _LETTERS_AT_ONCE = 2_000
-# They have to fit into a seal, which by default may take 1 MiB.
+# Unsent answers must fit into a seal, which may take 1 MiB by default.
 _UNSENT_BYTES_MAX = 512 << 10
 
 
 class _Unsent(NamedTuple):
-    """The `number`th answer of a partition that is confirmed, which waits for its topic since a monotonic moment."""
+    """A confirmed answer with its number in the partition, waiting for its topic since `since_s` (monotonic)."""
 
     number: int
     since_s: float
@@ -54,14 +54,14 @@ class _Unsent(NamedTuple):
 
 class Outbox:
     """
-    Answers of one partition that have not left yet.
+    The unsent answers of one partition.
 
     Args:
-        number: of the partition.
-        replies: sends them.
-        is_held: tells whether this was still the partition's owner at some moment after it was asked.
-        clock: tells how long an answer has waited.
-        metrics: count what is given up.
+        number: partition number.
+        replies: sends the answers.
+        is_held: tells whether this was still the partition's owner at some moment after the question.
+        clock: measures how long an answer has waited.
+        metrics: count abandoned answers.
     """
 
     def __init__(
@@ -74,11 +74,11 @@ class Outbox:
         self._metrics = metrics
         self._waiting: list[Answer] = []
         self._added = self._confirmed = 0
-        # By topic, oldest first; and who sends to which.
+        # Unsent answers by topic, oldest first.
         self._unsent: dict[str, deque[_Unsent]] = {}
         self._numbers = count()
         self._unsent_bytes = 0
-        # When some of them left last, and until when a seal waits for all answers to be confirmed.
+        # Time when answers were last sent, and the deadline of a seal that waits for all answers to be confirmed.
         self._left_s = clock.elapsed_s()
         self._wanted_by_s = math.inf
         self._lanes: dict[str, asyncio.Task[None]] = {}
@@ -88,14 +88,14 @@ class Outbox:
         self._fault: Fault | None = None
 
     def add(self, answers: Sequence[Answer]) -> None:
-        """Have *answers* sent, once the owner is confirmed if they need one."""
+        """Queue *answers*. They are sent after the ownership is confirmed, if they need that."""
         self._waiting += answers
         self._added += len(answers)
         if answers:
             self._some.set()
 
     def add_letters(self, letters: Iterable[Letter]) -> None:
-        """Have *letters* sent, which need no owner; while too many wait, the oldest are given up."""
+        """Queue *letters*, which need no confirmed ownership. If too many wait, the oldest are dropped."""
         now_s = self._clock.elapsed_s()
         if not self._unsent_bytes:
             self._left_s = now_s
@@ -109,11 +109,11 @@ class Outbox:
 
     async def run(self) -> None:
         """
-        Send until cancelled.
+        Send answers until cancelled.
 
         Raises:
             FencedError: another worker owns the partition.
-            aiokafka.errors.KafkaError: no broker tells who owns it.
+            aiokafka.errors.KafkaError: no broker tells which worker is the owner.
         """
         self._is_running = True
         for topic in self._unsent:
@@ -135,7 +135,7 @@ class Outbox:
                 lane.cancel()
 
     async def _hand_over(self, letters: Sequence[Letter]) -> None:
-        """Have *letters* sent, no more at a time than there is room for, as long as some leave."""
+        """Queue *letters* as far as there is room, as long as older ones are being sent."""
         begin = 0
         while begin < len(letters):
             end, room = begin, _UNSENT_BYTES_MAX - self._unsent_bytes
@@ -151,7 +151,7 @@ class Outbox:
             begin = end
 
     async def _has_left(self) -> bool:
-        """Wait for some answers to leave; False when none did for too long, or a seal waits no more."""
+        """Wait for answers to be sent; False if none was for too long, or if a seal cannot wait longer."""
         left_s = min(self._left_s + _WAIT_S, self._wanted_by_s) - self._clock.elapsed_s()
         try:
             async with asyncio.timeout(max(left_s, 0)):
@@ -177,7 +177,7 @@ class Outbox:
                 is_told = True
                 await asyncio.sleep(_RETRY_S)
             else:
-                # Some may have been given up meanwhile.
+                # Some answers may have been dropped meanwhile.
                 while unsent and unsent[0].number <= some[-1].number:
                     self._unsent_bytes -= unsent.popleft().letter.size()
                 self._left_s = self._clock.elapsed_s()
@@ -190,7 +190,7 @@ class Outbox:
         if error := lane.exception():
             self._fail(error)
         elif self._unsent[topic]:
-            # It was added when the lane had found no more and was not done yet.
+            # The answer was added after the lane's last look.
             self._open_lane(topic)
         else:
             del self._unsent[topic]
@@ -212,9 +212,9 @@ class Outbox:
 
     async def confirmed(self) -> int:
         """
-        Return once the owner is confirmed for all that was added by now: how many answers there were so far.
+        Return once the ownership is confirmed for all answers so far; the result is their number.
 
-        That waits for slices, so a slice that is open must not wait for it.
+        This waits for open slices, so an open slice must not wait for it.
 
         Raises:
             FaultError: `run` has ended.
@@ -229,7 +229,7 @@ class Outbox:
 
     async def unsent(self) -> list[Letter]:
         """
-        Return what no broker has taken yet of what is confirmed, oldest first; waits for it, for two seconds at most.
+        Return the confirmed answers that no broker has taken yet, oldest first. Waits for them for two seconds at most.
 
         Raises:
             FaultError: `run` has ended.

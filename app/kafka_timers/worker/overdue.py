@@ -1,36 +1,36 @@
 """
-For how long the oldest accepted request of a partition has been due without firing, as far as its owner can tell. Pure.
+How long the oldest accepted request of a partition has been due without firing, as far as its owner can tell. Pure.
 
 The largest of these counts:
 
-    what the owner sees                                         the age
+    seen by the owner                                           age
     the store has a row whose second was ticked                 since that second
-    records lie behind somebody's open transaction              since reading stopped there, less one second
+    records lie behind an open transaction                      since reading stopped there, less one second
     the end of the request log was not proved for over 3 s      since the last proof
-    the partition is not served                                 since its last seal; without one, since it came here
+    the partition is not served                                 since its last seal; without one, since its start here
 
-A record that cannot be read may be due, and nobody can tell: so it counts. Less one second, since most transactions are
-short, and what is due then would fire with the next tick anyway.
+A record that cannot be read may be due, and nothing shows whether it is. So it counts. One second is taken off, since
+most transactions are short, and the next tick would fire such a request anyway.
 """
 
 from typing import NamedTuple
 
 __all__ = ["LIMIT_S", "Overdue", "is_unserved", "oldest_due"]
 
-# Beyond it /readyz turns red, and the alarm TimersOverdue rings. A takeover after a crash takes less.
+# Above this limit /readyz turns red, and the alarm TimersOverdue rings. A takeover after a crash takes less.
 LIMIT_S = 8.0
-# An owner proves each end within some 2 s, so what is younger is no news.
+# An owner proves each end within some 2 s, so a younger proof is normal.
 _PROOF_S = 3.0
 _BLOCKED_S = 1.0
 
 
 class Overdue(NamedTuple):
     """
-    How long the oldest request has been due.
+    The time for which the oldest request has been due.
 
     Attributes:
-        age_s: seconds; 0 where none is.
-        why: a sentence on the cause and what to do; empty where another one tells.
+        age_s: seconds; 0 if no request is due.
+        why: a sentence with the cause and the remedy; empty if another check reports it.
     """
 
     age_s: float
@@ -39,9 +39,9 @@ class Overdue(NamedTuple):
 
 def is_unserved(age_s: float, seal_every_s: float) -> bool:
     """
-    Tell whether a partition whose last seal is *age_s* old has no owner that works.
+    Tell whether a partition whose last seal is *age_s* old has no working owner.
 
-    An owner leaves *seal_every_s* between two seals at most, and a takeover takes less than the limit.
+    An owner leaves at most *seal_every_s* between two seals, and a takeover takes less than the limit.
     """
     return age_s > seal_every_s + LIMIT_S
 
@@ -54,12 +54,12 @@ def oldest_due(
 
     Args:
         topic: name of the request log.
-        number: of the partition.
-        row_s: since the second of the first row in the store that was ticked and is still there; 0 without one.
-        blocked_s: since an open transaction keeps the log from being read; 0 without one.
-        unread_s: since the oldest tick whose end of the log is not reached yet; 0 where all are.
-        proof_s: since the end of the log was proved last.
-        unserved_s: since the last seal of a partition that is not served; 0 of one that is.
+        number: partition number.
+        row_s: seconds since the second of the store's first row, if that second was ticked; 0 without one.
+        blocked_s: seconds since an open transaction began to block reading; 0 without one.
+        unread_s: seconds since the oldest tick whose end of the log is not reached yet; 0 if all are reached.
+        proof_s: seconds since the last proof of the log's end.
+        unserved_s: seconds since the last seal of a partition that is not served; 0 if it is served.
     """
     blocked = Overdue(
         max(blocked_s - _BLOCKED_S, 0.0),

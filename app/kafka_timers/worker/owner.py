@@ -1,15 +1,15 @@
 """
 One owned partition, from takeover to hand-over.
 
-    take over   shut out the owner before → write a barrier → read the seals → open the store → follow the log
+    take over   fence the previous owner → write a barrier → read the seals → open the store → follow the log
     per tick    fire, see `firing`; then prebuild the next seconds
-    in between  fire what is due at a moment of the ticked second, by the clock of the broker that has appended the tick
+    in between  fire at moments of the ticked second, by the clock of the broker that has appended the tick
 
-Each step takes what the one before it returns, so none can be left out or come too early: the barrier is written when
-the owner before is shut out, and seals and requests are read from brokers that show it.
+Each step takes the result of the step before, so that no step can be skipped or run too early: the barrier is written
+once the previous owner is fenced, and seals and requests are read from brokers that have the barrier.
 
-Any fault ends in a new takeover, after a pause that grows: what is done is told by the seals, so nothing has to be
-remembered across it.
+Any fault ends in a new takeover, after a pause that grows. The seals tell which requests are done, so nothing has to be
+remembered across a takeover.
 """
 
 import asyncio
@@ -42,24 +42,24 @@ log = logging.getLogger(__name__)
 
 _PAUSES_S = (0.1, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 _PAUSE_FULL_S = 1.0
-# By then a heartbeat has told if another worker has the partition.
+# By then a heartbeat has shown whether another worker has the partition.
 _PAUSE_PERHAPS_S = 2.0
 _FORGET_EVERY_S = 1.0
-# How long to look for a leader of the request log that has what was fired from it.
+# Pauses in the search for a leader of the request log that has all requests which were fired from it.
 _LOOKS_S = (0.1, 0.5, 1.0, 1.0)
 
 
 class _Fenced(NamedTuple):
-    """The sender of a partition whose owner before is shut out."""
+    """The sender of a partition whose previous owner is fenced."""
 
     sender: Sender
 
 
 class _Barred(NamedTuple):
     """
-    Offsets of both logs above all that was acknowledged when the owner before was shut out.
+    Offsets in both logs above everything that was acknowledged when the previous owner was fenced.
 
-    None with at-least-once, which shuts nobody out: it believes whoever says that it leads.
+    They are None with at-least-once, which fences no owner and believes any broker that claims to lead.
     """
 
     sealed: int | None
@@ -71,7 +71,7 @@ class Owner:
     Owns one partition until `stop`.
 
     Attributes:
-        is_full: whether the partition stands still because its disk is full.
+        is_full: True while the partition stands still because its disk is full.
     """
 
     def __init__(self, number: int, ports: Ports) -> None:
@@ -87,17 +87,17 @@ class Owner:
         self._came_s = self._ticked_s = ports.clock.elapsed_s()
         self._fired_up_to = 0
         self._wake = asyncio.Event()
-        # Set with it, and when rows were read.
+        # Set together with `_wake`, and when rows were read.
         self._news = asyncio.Event()
         self._stopped = asyncio.Event()
-        # Where to read the log from instead of going on, when a copy has asked for it.
+        # The offset to read the log from, if a copy of a far request has asked for it.
         self._read_from: int | None = None
         self._chores: list[asyncio.Task[None]] = []
-        # Whether requests that wait have left the log since the takeover.
+        # True if pending requests have left the log since the takeover.
         self._unrestorable = False
         self._faults = 0
         self.is_full = False
-        # What to do with the store when it is closed.
+        # Disposes of the store once it is closed.
         self._drop_store: Callable[[int], None] | None = None
         self._failing_since_s: float | None = None
         self._serving = False
@@ -107,7 +107,7 @@ class Owner:
 
     def _new_follower(self) -> Follower:
         ports = self._ports
-        # Whoever fires at ticks alone is an owner of whole seconds.
+        # An owner that fires only at ticks uses the format of whole seconds.
         form = ports.format() if ports.settings.instant_every_ms else min(ports.format(), 2)
         return Follower(
             Partition(self.number, ports.settings.horizon_s, form, takes_callbacks=ports.format() >= CALLBACKS_FORMAT),
@@ -123,7 +123,7 @@ class Owner:
     # --- called from outside -----------------------------------------------------------------------------------------
 
     def tick(self, second: int, read: TickRead) -> None:
-        """Fire everything up to *second*; a later tick that comes before that is done covers it."""
+        """Fire everything up to *second*. If a later tick arrives before that is done, it replaces this one."""
         self._tick_clock.read(read)
         if second > self._tick:
             self._tick = second
@@ -131,7 +131,7 @@ class Owner:
             self._wake_up()
 
     async def stop(self, limit_s: float) -> None:
-        """Give the partition up, after the transaction that is under way if that ends within *limit_s*."""
+        """Give the partition up. A transaction in progress may end within *limit_s* seconds."""
         self._stopped.set()
         self._wake_up()
         await asyncio.wait([self._task], timeout=limit_s)
@@ -140,18 +140,18 @@ class Owner:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since this partition has made progress."""
+        """Seconds since this partition last made progress."""
         firing = self._firing
         progress_s = firing.fired_at_s if self._serving and firing else self._follower.read_at_s
         return self._ports.clock.elapsed_s() - max(self._looked_at_s, progress_s)
 
     @property
     def held(self) -> Held | None:
-        """What this partition holds; None while its log has not been read."""
+        """The pending timers of this partition; None until its log has been read."""
         return Held(self._partition, self._follower.store) if self._serving else None
 
     def problem(self) -> str | None:
-        """Return why this partition does not fire; None when it does."""
+        """Return the reason why this partition does not fire; None if it does."""
         if self._follower.has_gap or self._unrestorable:
             return f"partition {self.number}: its request log starts above the oldest pending request"
         if self.idle_s > self._ports.settings.stalled_after_s:
@@ -160,12 +160,12 @@ class Owner:
             return f"partition {self.number} {trouble}: no progress for {self.idle_s:.0f} s"
         if not self._serving:
             return f"partition {self.number} {self._trouble}"
-        # While no tick comes nothing is proved, and that is said once for all partitions.
+        # Without ticks nothing is proved. That is reported once for all partitions.
         overdue = self._overdue(self._ticked_s)
         return f"partition {self.number}: {overdue.why}" if overdue.age_s > LIMIT_S else None
 
     def _overdue(self, at_s: float) -> Overdue:
-        """Return how long the oldest request has been due; *at_s*, by the monotonic clock, is when a proof was due."""
+        """Return how long the oldest request has been due. A proof was due at *at_s* on the monotonic clock."""
         ports, number, clock = self._ports, self.number, self._ports.clock
         row_s = unserved_s = 0.0
         if self._serving:
@@ -174,7 +174,7 @@ class Owner:
                 row_s = max(clock.wall_s() - first_ms / 1000, 0.0)
         elif self._partition.sealed_ms > FIRST_MS:
             unserved_s = max(clock.wall_s() - self._partition.sealed_ms / 1000, 0.0)
-        # What this process has proved when it had the partition before says nothing of the time between.
+        # A proof from an earlier ownership by this process says nothing about the time in between.
         proved_s = max(ports.ends.proved_s(number) or self._came_s, self._came_s)
         return oldest_due(
             ports.names.requests,
@@ -215,13 +215,13 @@ class Owner:
                     await self._stopped.wait()
 
     def _is_served(self) -> None:
-        """Take note that the partition has fired what it was to fire."""
+        """Note that the partition has fired all due timers."""
         if self.is_full:
             log.info("partition %d: its disk has room again, and it fires", self.number)
         self._faults, self._failing_since_s, self.is_full = 0, None, False
 
     def _reckon_with(self, fault: Fault) -> float:
-        """Take note of *fault*, and return for how many seconds to leave the partition alone."""
+        """Note *fault*, and return how many seconds to leave the partition alone."""
         ports, number = self._ports, self.number
         if self._failing_since_s is None and fault.read_from is None:
             self._failing_since_s = ports.clock.elapsed_s()
@@ -229,8 +229,8 @@ class Owner:
             ports.metrics.fenced.inc()
             self._trouble = "is owned by another worker"
             log.warning("partition %d: %s", number, fault.text)
-            # Either this worker has lost the partition and will hear of it with its next heartbeat, or the broker gave
-            # up a transaction that took too long. After a whole session without a word it is the latter.
+            # Either this worker has lost the partition and learns of it with its next heartbeat, or the broker gave up
+            # a transaction that took too long. After a whole session without news it is the latter.
             return ports.settings.session_timeout_s
         if fault.read_from is not None:
             log.info("partition %d: %s", number, fault.text)
@@ -247,7 +247,7 @@ class Owner:
         self._trouble = f"failed ({fault.text})"
         if fault.is_known:
             log.warning("partition %d: %s", number, fault.text)
-        # A callback topic may have changed since it was looked up, and be the cause.
+        # A callback topic may have changed since it was looked up, and may be the cause.
         ports.callback_topics.doubt()
         if fault.damaged:
             log.warning("partition %d: its store is damaged and is rebuilt from the log", number)
@@ -258,7 +258,7 @@ class Owner:
         return _PAUSES_S[min(self._faults, len(_PAUSES_S)) - 1]
 
     def _stop_for_disk(self, fault: Fault) -> float:
-        """Stop until the disk has room; what was read of the log is read again then."""
+        """Stop until the disk has room. The log is then read again."""
         if not self.is_full:
             self._ports.metrics.failures.inc()
             log.error("partition %d: %s. Its timers wait, and its store is dropped", self.number, fault.text)
@@ -267,7 +267,10 @@ class Owner:
         return _PAUSE_FULL_S
 
     async def _release(self) -> None:
-        """Let go of all that the partition holds; the store first, since whoever is next may open it here."""
+        """
+        Release everything that the partition holds. The store comes first, since the next owner may open it in this
+        process.
+        """
         self._serving = False
         self._ports.reader.remove(self._follower)
         for chore in self._chores:
@@ -302,9 +305,9 @@ class Owner:
         firing = self._start(fenced, tail)
         self._ports.reader.add(self._follower)
         self._ports.reader.hurry()
-        # Until the log has been read up to where it ends now, an older request might come after a younger one.
+        # Until the log is read up to its present end, an older request might arrive after a younger one.
         await self._follower.reach(max(end, self._partition.must_read_to), unless=self._stopped.is_set)
-        # As `Firing.prove` does it, also where nobody is shut out.
+        # The end is proved as in `Firing.prove`, also without fencing.
         self._ports.ends.proved(self.number, began_s)
         self._trouble = "waits for a tick"
         self._serving = True
@@ -318,12 +321,12 @@ class Owner:
 
     async def _check_log(self) -> None:
         """
-        Check that the request log is the one that the seals are of, before anything is written to it.
+        Check that the seals belong to the request log, before anything is written to it.
 
-        What is read here is not proved, and only good for this: a log that was made anew must not grow by our barriers.
+        This read proves nothing and serves one purpose: our barriers must not lengthen a recreated log.
 
         Raises:
-            RequestLogError: it ends below what has been fired.
+            RequestLogError: the log ends below requests that have fired.
         """
         ports, number = self._ports, self.number
         fired_to = max((seal.fence for seal in (await ports.seals.tail(number)).seals), default=0)
@@ -331,7 +334,7 @@ class Owner:
             end = await ports.bounds.end(number)
             if end >= fired_to:
                 return
-            # Told by one that was cut off, it may be old.
+            # The answer may be old, from a broker that was cut off.
             await asyncio.sleep(pause_s)
             await ports.bounds.refresh()
         raise RequestLogError(ports.names.requests, number, end, fired_to)
@@ -341,13 +344,13 @@ class Owner:
         return _Barred(barrier.sealed, barrier.requests) if barrier else _Barred(None, None)
 
     async def _tail(self, barred: _Barred) -> Tail:
-        """Return the last seals: none comes after them but this owner's own, now that all others are shut out."""
+        """Return the last seals. As all other owners are fenced, only this owner can write more."""
         tail = await self._ports.seals.tail(self.number, barred.sealed)
         check_partitions(tail.seals, self._ports.partitions)
         return tail
 
     async def _open(self, barred: _Barred, seals: list[Sealed]) -> int:
-        """Bring the store in line with *seals*, and return where the request log ends."""
+        """Bring the store in line with *seals*, and return the end of the request log."""
         ports, number = self._ports, self.number
         start = (await ports.bounds.starts([number]))[number]
         end = await ports.bounds.end(number, barred.requests)
@@ -364,12 +367,12 @@ class Owner:
         return end
 
     def _start(self, fenced: _Fenced, tail: Tail) -> Firing:
-        """Return what fires, with all that runs beside it; the log is not read yet."""
+        """Return the `Firing`, after starting the tasks that run beside it. The log is not read yet."""
         ports, partition, sender = self._ports, self._partition, fenced.sender
         self._outbox = outbox = Outbox(self.number, ports.replies, sender.is_held, ports.clock, ports.metrics)
         if tail.seals:
             outbox.add_letters(Letter.unsent(tail.seals[-1]))
-        # What a seal covers was answered before it, or is in it.
+        # Answers below the last seal were sent before it, or are stored in it.
         left = [answer for answer in self._follower.store.answers() if not partition.is_answered(answer.offset)]
         outbox.add([true_by_now(answer, partition) for answer in left])
         self._chores = [asyncio.create_task(chore) for chore in (outbox.run(), self._forget())]
@@ -400,11 +403,11 @@ class Owner:
         self._wake.set()
         self._news.set()
         self._follower.wake()
-        # Prebuilding may be waiting for others to have sent.
+        # Prebuilding may be waiting for other partitions to send.
         self._ports.gate.nudge()
 
     async def _next_moment(self, firing: Firing) -> bool:
-        """Wait for a tick, or until something of the last one's second is due; False when to give the partition up."""
+        """Wait for a tick, or for the next due moment of the ticked second; False if the partition must be given up."""
         while not self._wake.is_set():
             self._news.clear()
             due_s = firing.due_s(self._tick)
@@ -416,7 +419,7 @@ class Owner:
         return not self._stopped.is_set()
 
     async def _rest(self, until_s: float | None) -> None:
-        """Wait until then, by the monotonic clock, for a tick, or until something was read that is due earlier."""
+        """Wait until *until_s* (monotonic), for a tick, or until rows were read that may be due earlier."""
         if until_s is None:
             await self._news.wait()
             return
@@ -428,15 +431,15 @@ class Owner:
         """Forget timer ids that are old enough, until cancelled."""
         while True:
             await asyncio.sleep(_FORGET_EVERY_S)
-            # Before, copies may be read that were decided when what is forgotten now was not.
+            # Not before it serves: until then copies may be read that were decided while the ids were still known.
             while self._serving and self._follower.store.forget(self._partition.sealed_ms // 1000 - 1):
                 await self._ports.gate.over_soon()
                 await asyncio.sleep(0)
 
-    # --- what is shown -----------------------------------------------------------------------------------------------
+    # --- metrics ------------------------------------------------------------------------------------------------------
 
     def watch_log(self, start: int) -> None:
-        """Take note that the request log starts at *start* by now: what is gone from it cannot be restored."""
+        """Note that the request log now starts at *start*. Requests below it cannot be restored."""
         if not self._serving:
             return
         told, self._unrestorable = self._unrestorable, start > self._partition.restorable_from
@@ -448,12 +451,12 @@ class Owner:
             )
 
     def show(self) -> None:
-        """Bring the gauges of this partition up to date."""
+        """Update the gauges of this partition."""
         metrics, follower, partition, number = self._ports.metrics, self._follower, self._partition, self.number
         since_s = self._failing_since_s
         metrics.failing.labels(number).set(0 if since_s is None else self._ports.clock.elapsed_s() - since_s)
         if self._fired_up_to or self._serving:
-            # Also while it fails and is taken over anew.
+            # Also while it fails and is taken over again.
             behind_s = self._tick - self._fired_up_to if self._fired_up_to else 0
             metrics.seconds_behind.labels(number).set(max(behind_s, 0))
         metrics.oldest_due.labels(number).set(self._overdue(self._ports.clock.elapsed_s()).age_s)
@@ -474,10 +477,10 @@ def _chore_ended(follower: Follower, task: asyncio.Task[None]) -> None:
 
 def check_partitions(seals: Iterable[Sealed], partitions: int) -> None:
     """
-    Check the number of partitions against the one that the seals were written with.
+    Check that *partitions* equals the number of partitions in the seals.
 
     Raises:
-        TopicsError: it has changed.
+        TopicsError: the number has changed.
     """
     before = partitions_in(seals)
     if before and before != partitions:

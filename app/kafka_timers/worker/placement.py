@@ -1,9 +1,9 @@
 """
-Which worker gets which partitions: as many each, and to whoever has their store.
+Decides which worker gets which partitions: equal numbers, and preferably workers that have the store.
 
-Pure. A worker without the store of a partition reads its requests from the log, which takes seconds for each hundred
-thousand that wait; with a store it reads what came since. So a worker that comes back after a restart gets what it had,
-and the others give up what it has rather than what only they have.
+Pure. Without the store of a partition a worker reads all its requests from the log, which takes seconds for each
+hundred thousand pending ones. With a store it reads only new requests. So a worker that comes back after a restart gets
+its partitions again. The others give up partitions whose stores it has, rather than those whose stores only they have.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ __all__ = ["Member", "spread"]
 @dataclass(frozen=True, slots=True)
 class Member:
     """
-    What a worker has.
+    The partitions and stores of a worker.
 
     Attributes:
-        owns: partitions that it owns up to now.
-        stores: partitions of which a store lies on its disk, and the UNIX second in which it was last written to.
+        owns: partitions that it owns so far.
+        stores: UNIX second of the last write to each store on its disk, by partition.
     """
 
     owns: frozenset[int] = frozenset()
@@ -28,11 +28,11 @@ class Member:
 
 def spread(partitions: int, members: Mapping[str, Member]) -> dict[str, list[int]]:
     """
-    Return the partitions of each member, ascending; no member has two more than another.
+    Return the partitions of each member, ascending. The numbers of any two members differ by at most one.
 
     Args:
-        partitions: how many there are.
-        members: by name; at least one.
+        partitions: number of partitions.
+        members: members by name; at least one.
     """
     least, larger = divmod(partitions, len(members))
     found: dict[str, list[int]] = {name: [] for name in sorted(members)}
@@ -57,8 +57,8 @@ def spread(partitions: int, members: Mapping[str, Member]) -> dict[str, list[int
         return worth(holders[number][1], number) if len(holders[number]) > 1 else (False, 0)
 
     left = []
-    # First what would lose most by going to its second best: the best one's room must not be taken by what others have
-    # nearly as well.
+    # Begin with partitions that would lose most with their second best member. Otherwise its best member could be full
+    # with partitions that others hold nearly as well.
     for number in sorted(holders, key=lambda number: (second_best(number), number)):
         able = next(filter(has_room, holders[number]), None)
         if able:

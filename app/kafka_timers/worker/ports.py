@@ -1,7 +1,7 @@
 """
-What the owner of a partition talks to, as small protocols.
+Protocols for everything that the owner of a partition uses.
 
-The worker hands in Kafka and RocksDB. The simulation hands in models of Kafka, so that it runs the same owner.
+The worker passes in Kafka and RocksDB. The simulation passes in models of Kafka, so that it runs the same owner.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -18,40 +18,42 @@ from kafka_timers.core.versions import Letter
 from kafka_timers.core.wire import Sealed
 
 if TYPE_CHECKING:
-    # The oscillator reads its log as workers read theirs, and has no RocksDB.
+    # The oscillator reads its log with the same code, and has no RocksDB.
     from kafka_timers.worker.store import TimerStore
 
-# A batch, and the topic and partition that it is for.
+# A batch, and its topic and partition.
 Ready = tuple[Batch, str, int]
 
 
 class RequestLog(Protocol):
-    """Reads records of `timer-request` from the nodes that lead its partitions."""
+    """Reads records of `timer-request` from the leaders of its partitions."""
 
     def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
-        """Return the partitions *numbers* by the node that leads them, without those of which none is known."""
+        """
+        Return the partitions *numbers* by the node that leads them. Partitions without a known leader are left out.
+        """
 
     async def find_leaders(self) -> None:
-        """Ask anew which node leads which partition."""
+        """Look up again which node leads each partition."""
 
     async def moved(self) -> None:
-        """Return once some partition has another leader."""
+        """Return once a partition has another leader."""
 
     async def fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched | KafkaError]:
-        """Return what partitions have from their *positions* on, or why they cannot be read."""
+        """Return the records of partitions from their *positions* on, or the reason why a partition cannot be read."""
 
 
 class LogBounds(Protocol):
-    """Where the request log begins and ends."""
+    """First and last offsets of the request log."""
 
     async def starts(self, numbers: Collection[int]) -> dict[int, int]:
-        """Return the first offset that is left in the log of each partition."""
+        """Return the first offset that each partition still has."""
 
     async def refresh(self) -> None:
-        """Ask anew who leads the log."""
+        """Look the log's leaders up again."""
 
     async def end(self, number: int, above: int | None = None) -> int:
-        """Return the offset behind the last committed request, as one tells who has what lies at *above*."""
+        """Return the offset after the last committed request, from a leader that has the offset *above*."""
 
 
 class SealLog(Protocol):
@@ -59,56 +61,57 @@ class SealLog(Protocol):
 
     async def tail(self, number: int, above: int | None = None) -> Tail:
         """
-        Return the last seals of partition *number*, with the latest complete one among them.
+        Return the last seals of partition *number*, including the latest complete one.
 
         Args:
-            number: of the partition.
-            above: an offset behind the last seal, which whoever is read from must have.
+            number: partition number.
+            above: an offset after the last seal, which the leader must have.
         """
 
 
 class Barrier(NamedTuple):
-    """Offsets of `timer-sealed` and of `timer-request` that all replicas in sync have."""
+    """Offsets of `timer-sealed` and of `timer-request` that all in-sync replicas have."""
 
     sealed: int
     requests: int
 
 
 class Sender(Protocol):
-    """Sends what leaves a partition, all or nothing."""
+    """Sends the output of a partition, all or nothing."""
 
     async def start(self) -> None:
-        """Connect, and shut out whoever owned the partition before."""
+        """Connect, and fence the previous owner of the partition."""
 
     async def stop(self) -> None:
-        """Disconnect; what was not committed is aborted by the next owner's start."""
+        """Disconnect. The next owner's start aborts an open transaction."""
 
     def new_batch(self) -> Batch:
-        """Return an empty batch; may be called before `begin`."""
+        """Return an empty batch. This works before `begin`."""
 
     @property
     def trouble(self) -> str:
-        """Why it does not go on, as far as is known; empty when it does."""
+        """The reason why sending does not go on, as far as known; empty if it does."""
 
     async def barrier(self) -> Barrier | None:
         """
-        Write a record of its own to each of both logs, and take it back; None where no transaction can.
+        Write a record to both logs, and abort the transaction; None without transactions.
 
-        Whoever shows it has all that was acknowledged before this was called.
+        A broker that has the record also has everything that was acknowledged before the call.
 
         Raises:
             FencedError: another worker owns the partition.
-            KafkaError: it was not written. This sender is of no more use.
+            KafkaError: the record was not written. This sender cannot be used any more.
         """
 
     async def is_held(self) -> bool:
         """
-        Tell whether nobody else owned the partition at some moment after this was asked; waits until no slice is open.
+        Tell whether, at some moment after the call, no other worker owned the partition. Waits for an open slice to
+        end.
 
-        Always true where nothing shuts an owner out.
+        Always True without fencing.
 
         Raises:
-            KafkaError: the broker does not tell. This sender is of no more use.
+            KafkaError: the broker does not answer. This sender cannot be used any more.
         """
 
     async def begin(self) -> None:
@@ -120,97 +123,98 @@ class Sender(Protocol):
 
         Raises:
             FencedError: another worker owns the partition.
-            KafkaError: this sender is of no more use.
+            KafkaError: this sender cannot be used any more.
         """
 
     async def commit(self, seal: Sealed, on_taken: Callable[[], None]) -> None:
         """
-        End the slice with *seal*; all of it is visible once this returns.
+        End the slice with *seal*. Once this returns, receivers can see all of it.
 
         Args:
-            seal: of the slice.
-            on_taken: called when all replicas in sync have all of it.
+            seal: seal of the slice.
+            on_taken: called once all in-sync replicas have the whole slice.
 
         Raises:
             FencedError: another worker owns the partition; nothing of the slice is visible.
-            TopicsRefusedError: callback topics refuse; nothing of the slice is visible. It is to be given up (`abort`).
-            KafkaError: anything else. The slice may be visible or not: the seals tell. This sender is of no more use.
+            TopicsRefusedError: callback topics refuse; nothing of the slice is visible. Call `abort`.
+            KafkaError: any other error. The seals tell whether the slice is visible. This sender cannot be used any
+                more.
         """
 
     async def abort(self) -> None:
         """
-        Give the slice up after `commit` has raised `TopicsRefusedError`; another one can begin.
+        Give the slice up after `commit` has raised `TopicsRefusedError`. Another one can begin.
 
         Raises:
             FencedError: another worker owns the partition.
-            KafkaError: anything else. This sender is of no more use.
+            KafkaError: any other error. This sender cannot be used any more.
         """
 
 
 class Stores(Protocol):
-    """The stores of this worker, one per partition."""
+    """The stores of this worker, one for each partition."""
 
     def check_room(self, number: int) -> None:
         """
         Check that the disk of partition *number* has room for its store.
 
         Raises:
-            DiskFullError: it has not.
+            DiskFullError: it has no room.
         """
 
     def free_bytes(self, numbers: Iterable[int]) -> int:
-        """Return how much is free on the fullest of the disks that the partitions *numbers* are on."""
+        """Return the free bytes of the fullest disk that holds one of the partitions *numbers*."""
 
     def open(self, number: int) -> "TimerStore":
         """
-        Open the store of partition *number*; it is made when missing.
+        Open the store of partition *number*, and create it if it is missing.
 
         Raises:
             Exception: RocksDB cannot open it.
         """
 
     async def close(self, store: "TimerStore") -> None:
-        """Close *store*; its folder may be opened again once this returns, or is cancelled."""
+        """Close *store*. Once this returns or is cancelled, its folder may be opened again."""
 
     def destroy(self, number: int) -> None:
-        """Remove the store of partition *number*, which is closed, whatever state it is in."""
+        """Remove the closed store of partition *number*, in any state."""
 
     def make_room(self, number: int) -> None:
-        """Remove it too, and remember how much room it needs."""
+        """Remove the closed store of partition *number*, and remember how much room it needs."""
 
 
 class CallbackTopics(Protocol):
     """
-    What is known of callback topics.
+    Knowledge about callback topics.
 
-    `verdicts` has a target, or a reason to refuse, by name; `words` what the broker has said where it refuses.
+    `verdicts` has, by name, a target or a reason for refusing; `words` has the broker's message for a refused write.
     """
 
     verdicts: dict[str, Target | Reason]
     words: dict[str, str]
 
     def want(self, names: Iterable[str]) -> None:
-        """Have *names* looked up soon."""
+        """Look *names* up soon."""
 
     async def resolve(self, names: Collection[str]) -> None:
-        """Look *names* up, so that each has a verdict."""
+        """Look *names* up now, so that each has a verdict."""
 
     def refuse(self, name: str, reason: Reason, words: str) -> None:
-        """Take note that the broker refused a write to *name*, and of its words."""
+        """Note that the broker refused a write to *name*, with its message *words*."""
 
     def doubt(self) -> None:
-        """Forget which topics are writable and what they take."""
+        """Forget which topics are writable, and their limits."""
 
 
 class ReplySender(Protocol):
-    """The way to reply topics."""
+    """Writes to reply topics."""
 
     async def send(self, topic: str, letters: Sequence[Letter]) -> None:
         """
-        Send *letters* to *topic*, and return once the broker has them, or the topic has refused them.
+        Send *letters* to *topic*. Return once the broker has them, or the topic has refused them.
 
         Raises:
-            KafkaError: they are to be sent again.
+            KafkaError: sending failed; send them again.
         """
 
 

@@ -1,16 +1,15 @@
 """
 Callbacks of the next seconds, built before their ticks come.
 
-Prebuilding prepares and decides nothing: what fires is told by the tick, the store and the snapshot as if nothing had
-been prebuilt, and whatever happens to it, dropping it is always right. So a slice that is ready is used only where it
-is a part of the scan, together with the rows that came into its range later:
+Prebuilding decides nothing. Tick, store and snapshot decide which timers fire, just as without it, and dropping
+prebuilt callbacks is always safe. So a prebuilt slice is used only if it is a part of the scan, together with the rows
+that entered its range later:
 
     prebuilt   12.000 @40 · 12.000 @41 · 12.500 @17             built while second 11 was over
     then       12.000 @42 (a lower key than 12.500 @17)         read meanwhile: in the store, not in the slice
     tick       12 → the slice, 12.000 @42, then the next slice, or all rows behind 12.500 @17
 
-What is idle time before a quiet second is building time for a hot one behind it, so several seconds are prebuilt, the
-next one first.
+Idle time before a quiet second is used for a busy one after it: several seconds are prebuilt, the next one first.
 """
 
 from collections import deque
@@ -22,20 +21,20 @@ from kafka_timers.core.rows import holds_any
 from kafka_timers.worker.slices import Slice
 
 _ABOVE_ALL = b"\xff"
-# So many requests may lie before what is ready, and be fired with it.
+# At most this many requests may lie before a prebuilt slice, and fire with it.
 _BEFORE_MAX = 1_000
 
-# Returns what the store has from one key on and before another one, in order.
+# Returns the store's rows from one key up to, not including, another one, in order.
 Rows = Callable[[bytes, bytes], Iterator[Row]]
 
 
 class ByteBudget:
     """
-    Bytes of requests whose callbacks may be held ready, for all partitions of a process.
+    Size limit for requests with prebuilt callbacks, for all partitions of a process.
 
     Attributes:
-        bytes: that are left; the last stride of a slice may bring it below 0.
-        size: what was there at first.
+        bytes: bytes that are left. The last stride of a slice may bring it below 0.
+        size: the initial number of bytes.
     """
 
     def __init__(self, size: int) -> None:
@@ -44,20 +43,20 @@ class ByteBudget:
 
 class Prebuilt:
     """
-    What is ready of the rows from *start* on and before key *end*.
+    Prebuilt callbacks for the rows from key *start* up to, not including, key *end*.
 
     Args:
-        new_slice: returns an empty one.
-        rows: those of the store, as they are now.
-        start: key.
-        end: key, excluded.
-        budget: shrinks by what is built.
+        new_slice: returns an empty slice.
+        rows: rows of the store, as of now.
+        start: first key.
+        end: key after the last one.
+        budget: reduced by the bytes of built requests.
 
     Attributes:
-        slices: hold the callbacks, in the order of firing; filled by `more`.
-        start: key from which on they are left.
-        end: key, excluded.
-        is_spoilt: something was withdrawn of what was ready or would have been.
+        slices: slices with callbacks, in firing order; filled by `more`.
+        start: first key that was not taken yet.
+        end: key after the last one.
+        is_spoilt: True if a request in the range was withdrawn.
     """
 
     def __init__(
@@ -75,15 +74,15 @@ class Prebuilt:
 
     @property
     def requests(self) -> int:
-        """How many callbacks are ready."""
+        """Number of callbacks that are ready."""
         return sum(map(len, self.slices))
 
     async def more(self) -> bool:
         """
-        Build for a few milliseconds; False when there are no rows left, or no budget.
+        Build for a few milliseconds; False if there are no rows left, or no budget.
 
         Raises:
-            aiokafka.errors.KafkaError: no broker tells what callback topics there are; this is of no more use.
+            aiokafka.errors.KafkaError: no broker answers about callback topics. This object cannot be used any more.
         """
         if not self.slices or self.slices[-1].is_full:
             self.slices.append(self._new_slice())
@@ -93,7 +92,7 @@ class Prebuilt:
         try:
             has_more = await built.add(self._rows)
         finally:
-            # Unless something was withdrawn meanwhile.
+            # Unless a request was withdrawn meanwhile.
             is_whole, self._is_building = self._is_building, False
             if is_whole:
                 self._budget.bytes -= built.bytes - self._bytes_before
@@ -104,26 +103,26 @@ class Prebuilt:
         return has_more and self._budget.bytes > 0
 
     def added(self, lowest: bytes) -> None:
-        """Take note that rows came into the store, none with a key below *lowest*."""
+        """Note that rows entered the store, with *lowest* as the lowest key."""
         self._lowest = min(self._lowest, lowest)
 
     def withdrawn(self, key: bytes) -> None:
-        """Take note that the request under *key* does not fire; what is ready up to there stays of use."""
+        """Note that the request under *key* does not fire. Slices below that key stay valid."""
         if not self.start <= key < self.end:
             return
         self.is_spoilt = True
-        # It may be about to go into the slice that is being built.
+        # The request may be about to enter the slice that is being built.
         if self._is_building:
             self._is_building = False
             self._budget.bytes += self._bytes_before
             self.slices.pop()
         while self.slices and behind(self.slices[-1]) > key:
             self._budget.bytes += self.slices.pop().bytes
-        # What comes behind is read when the tick has come.
+        # Later rows are read after the tick.
         self._rows = iter(())
 
     def take(self, start: bytes, end: bytes, rows: Rows) -> Slice | None:
-        """Hand out the next slice if the *rows* from *start* on and before key *end* begin with it, or nearly so."""
+        """Return the next slice if the *rows* between *start* and *end* begin with it, or nearly so; otherwise None."""
         if not self.slices or self.start < start or self.end > end:
             return None
         before = 0
@@ -132,7 +131,7 @@ class Prebuilt:
             if before > _BEFORE_MAX:
                 return None
         if before:
-            # Of the second before, and due when its last moment was fired: they are missed in this slice.
+            # Rows of the second before are left, and this slice misses them.
             self._lowest = min(self._lowest, start)
         built = self.slices.popleft()
         self._budget.bytes += built.bytes
@@ -140,31 +139,31 @@ class Prebuilt:
         return built
 
     def missed(self, built: Slice, rows: Rows, start: bytes) -> Iterator[Row]:
-        """Return the *rows* that came into the range of *built*, which was taken and begins at *start*."""
+        """Return the *rows* that entered the range of *built* later. That slice was taken and begins at *start*."""
         if self._lowest >= behind(built):
             return iter(())
         known = set(built.contents.offsets)
         return ((key, row) for key, row in rows(start, behind(built)) if not holds_any(key, row, known))
 
     def release(self) -> None:
-        """Give the budget of what is left back."""
+        """Give the budget of the remaining slices back."""
         while self.slices:
             self._budget.bytes += self.slices.pop().bytes
 
 
 class PrebuiltSeconds:
-    """What is ready of the next seconds of a partition."""
+    """Prebuilt callbacks of a partition's next seconds."""
 
     def __init__(self) -> None:
         self._seconds: deque[Prebuilt] = deque()
 
     @property
     def requests(self) -> int:
-        """How many callbacks are ready."""
+        """Number of callbacks that are ready."""
         return sum(prebuilt.requests for prebuilt in self._seconds)
 
     def up_to(self, end: bytes) -> Prebuilt | None:
-        """Return what is ready of the rows that end before key *end*, unless it must be made ready anew."""
+        """Return the prebuilt part that ends before key *end*; None if there is none, or if it must be built again."""
         prebuilt = next((each for each in self._seconds if each.end == end), None)
         if prebuilt and prebuilt.is_spoilt:
             prebuilt.release()
@@ -173,26 +172,26 @@ class PrebuiltSeconds:
         return prebuilt
 
     def add(self, prebuilt: Prebuilt) -> None:
-        """Have *prebuilt*, which lies behind all others, handed out in its turn."""
+        """Append *prebuilt*, which lies after all others."""
         self._seconds.append(prebuilt)
 
     def added(self, lowest: bytes) -> None:
-        """Take note that rows came into the store, none with a key below *lowest*."""
+        """Note that rows entered the store, with *lowest* as the lowest key."""
         for prebuilt in self._seconds:
             prebuilt.added(lowest)
 
     def withdrawn(self, key: bytes) -> None:
-        """Take note that the request under *key* does not fire."""
+        """Note that the request under *key* does not fire."""
         for prebuilt in self._seconds:
             prebuilt.withdrawn(key)
 
     def next_slice(self, start: bytes, end: bytes, rows: Rows) -> tuple[Slice, Iterator[Row], bool] | None:
         """
-        Hand out what is to be fired next of the *rows* from *start* on and before key *end*.
+        Return the slice to fire next for the *rows* from *start* up to, not including, key *end*.
 
         Returns:
-            The slice, the rows that came into its range later, and whether none is ready of the rows behind it; None
-            when no slice is what has to be fired next: callback topics are judged in the request's second.
+            The slice, the rows that entered its range later, and whether nothing after it is prebuilt. None if no slice
+            can fire next: callback topics are judged in the request's own second.
         """
         prebuilt = self._seconds[0] if self._seconds else None
         built = prebuilt.take(start, end, rows) if prebuilt else None
@@ -201,7 +200,7 @@ class PrebuiltSeconds:
             return None
         missed, is_last = prebuilt.missed(built, rows, start), not prebuilt.slices
         if is_last:
-            # What it has not read of the store would stay pinned there.
+            # An open iterator would keep the store's old data alive.
             self._drop(end)
         return built, missed, is_last
 
@@ -210,10 +209,10 @@ class PrebuiltSeconds:
             self._seconds.popleft().release()
 
     def release(self) -> None:
-        """Give the budget of all that is left back."""
+        """Give all of the remaining budget back."""
         self._drop(_ABOVE_ALL)
 
 
 def behind(built: Slice) -> bytes:
-    """Return the lowest key that is higher than those of *built*."""
+    """Return the lowest key above those of *built*."""
     return built.contents.through + b"\0"

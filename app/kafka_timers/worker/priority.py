@@ -1,8 +1,8 @@
 """
-Who goes first on the one event loop.
+Priorities on the one event loop.
 
-While callbacks leave, their receivers wait; reading requests and building the callbacks of the next second can wait for
-some tenths of a second, as long as no tick waits for what is read.
+While callbacks are being sent, receivers wait. Reading requests and prebuilding can wait for some tenths of a second,
+as long as no tick waits for the requests.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ _SOON_S = 0.2
 
 
 class PriorityGate:
-    """Whether any partition of this process is sending callbacks, or has begun with a second."""
+    """Knows whether any partition of this process is sending callbacks, or has begun with a second."""
 
     def __init__(self) -> None:
         self._sending = self._firing = 0
@@ -21,7 +21,7 @@ class PriorityGate:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Send callbacks inside."""
+        """Mark the block as sending callbacks."""
         self._sending += 1
         try:
             yield
@@ -31,7 +31,7 @@ class PriorityGate:
 
     @contextmanager
     def firing(self) -> Iterator[None]:
-        """Fire a second inside, from the question for the log's end on."""
+        """Mark the block as firing a second, beginning with the question for the log's end."""
         self._firing += 1
         try:
             yield
@@ -40,19 +40,19 @@ class PriorityGate:
             self._look_again.set()
 
     def nudge(self) -> None:
-        """Have everybody who waits look again whether they must."""
+        """Make all waiting tasks check again."""
         self._look_again.set()
 
     async def over(self, unless: Callable[[], bool]) -> None:
-        """Return when nobody sends, or when *unless* holds; that is looked at after each `nudge`."""
+        """Return once no partition sends, or once *unless* returns True, which is checked after each `nudge`."""
         await self._until(lambda: not self._sending or unless())
 
     async def over_soon(self) -> None:
-        """Return when nobody sends, or soon: who sends may wait for a broker, several in turn without an end."""
+        """Return once no partition sends, but soon: senders may wait for a broker, and take turns without end."""
         await self._soon(lambda: not self._sending)
 
     async def idle_soon(self) -> None:
-        """Return when nobody is at a second, or soon."""
+        """Return once no partition fires a second, but soon."""
         await self._soon(lambda: not self._firing)
 
     async def _soon(self, is_over: Callable[[], bool]) -> None:

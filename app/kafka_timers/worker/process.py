@@ -1,8 +1,8 @@
 """
-The worker process: connects, joins the group, and owns the partitions that it is assigned.
+The worker process: it connects, joins the group, and owns the partitions that it is assigned.
 
-What it does with a partition is in `owner`; this module ties the Faust app, the reader and the owners together and
-tells the outside how they are.
+`owner` does the work on a partition. This module connects the Faust app, the reader and the owners, and reports their
+state.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ from kafka_timers.worker.unowned import Unowned
 
 log = logging.getLogger(__name__)
 
-# A second's transaction may take this long to end when the partition is to be given up.
+# Time for a second's transaction to end when the partition is to be given up.
 _HAND_OVER_S = 2.0
 _LEAVE_S = 5.0
 _HOUSEKEEPING_S = 0.5
@@ -77,17 +77,17 @@ _WATCH_TOPICS_S = 30.0
 _NO_TICK_S = 3.0
 # Numbers of glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-# Beyond this many times `stalled_after_s` a restart is the better bet: /livez turns red.
+# After this many times `stalled_after_s` a restart is the better choice: /livez turns red.
 _DEAD_FACTOR = 6
 
 
 class Worker:
     """
-    One worker.
+    One worker process.
 
     Args:
-        settings: of this process.
-        clock: tells how late callbacks are and how long nothing has happened; never what is due.
+        settings: settings of this process.
+        clock: measures lateness and idle time; it never decides whether a timer is due.
     """
 
     def __init__(self, settings: WorkerSettings, clock: Clock | None = None) -> None:
@@ -105,7 +105,7 @@ class Worker:
         self._skewed: str | None = None
         self._ports: Ports | None = None
         self._ticks: TickReader | None = None
-        # What every member of the group can read.
+        # The seal format that every member of the group can read.
         self._format = 1
         self._has_added = asyncio.Event()
         self._ended = asyncio.Event()
@@ -118,7 +118,7 @@ class Worker:
         Fire timers until *stop* is set.
 
         Raises:
-            KafkaTimersError: the worker cannot start, or cannot go on; the text says why.
+            KafkaTimersError: the worker cannot start or continue; the text has the reason.
         """
         async with AsyncExitStack() as stack:
             stack.enter_context(_locked(Path(self._settings.data_dir)))
@@ -168,7 +168,7 @@ class Worker:
                 raise WorkerError(self._gave_up)
 
     async def _belong(self, ports: Ports, stop: asyncio.Event) -> None:
-        """Be in the group, and return when the app has stopped by itself, or *stop* came before it has started."""
+        """Stay in the group. Return when the app has stopped by itself, or if *stop* came before its start."""
         if app := await tried(partial(self._started, ports), stop, gives_up=False):
             log.info("worker %s is in group %s", ports.name, self._settings.group)
             try:
@@ -208,7 +208,7 @@ class Worker:
         self._skewed = None
         self._ticked_s = self._clock.elapsed_s()
         if second > self._newest_tick:
-            # Repeated ones are normal: an oscillator learns the broker's time by them.
+            # Repeated ticks are normal: an oscillator learns the broker's time from them.
             self._newest_tick = second
             self.metrics.tick_delay.add(self._clock.wall_s() - second, 1)
         if owner := self._owners.get(number):
@@ -223,7 +223,7 @@ class Worker:
             )
         self._format = format
         if self._ports and self._ticks:
-            # A worker of the version before may have assigned those that were added, too.
+            # A worker of the version before may also have assigned partitions that were added.
             numbers = {number for number in numbers if number < self._ports.partitions}
             self._owners = {number: Owner(number, self._ports) for number in numbers}
             self._ticks.follow(numbers)
@@ -253,15 +253,15 @@ class Worker:
         return reasons
 
     def _silent_s(self) -> float:
-        """Return for how long no tick has come; 0 while none has to."""
+        """Return the seconds without a tick; 0 while no tick is expected."""
         return self._clock.elapsed_s() - (self._ticked_s or 0) if self._owners else 0.0
 
     def _dead(self) -> list[str]:
         limit_s = self._settings.stalled_after_s * _DEAD_FACTOR
         if self._silent_s() > _NO_TICK_S:
-            # Without ticks nothing moves, and no restart of a worker mends that.
+            # Without ticks nothing moves, and restarting a worker does not help.
             return []
-        # Nor does one make room on a disk.
+        # A restart makes no room on a disk either.
         idle = [owner for owner in self._owners.values() if owner.idle_s > limit_s and not owner.is_full]
         return [problem for owner in idle if (problem := owner.problem())]
 
@@ -274,7 +274,7 @@ class Worker:
         bounds = LogBounds(cluster, topics.requests)
         ends = EndOffsets(bounds, cluster, topics.requests, lambda: reader.numbers, self._clock)
         stack.callback(ends.close)
-        # Ids are routed by the partitions that are served.
+        # The number of served partitions decides the partition of an id.
         home = dataclasses.replace(found.own[topics.requests], partitions=found.partitions)
         replies = KafkaReplies(cluster, (topics.replies, found.own[topics.replies]), lookup, self.metrics)
         stack.push_async_callback(replies.stop)
@@ -377,7 +377,7 @@ class Worker:
             await asyncio.sleep(_WATCH_TOPICS_S)
 
     async def _reject_added(self, ports: Ports) -> None:
-        """Reject what lies in partitions that were added to `timer-request`, once there are some."""
+        """Reject the records of partitions that were added to `timer-request`, once there are some."""
         await self._has_added.wait()
         rejects, topic = ports.rejects, ports.names.requests
         # Nothing is sent to the topic itself.
@@ -388,10 +388,10 @@ class Worker:
 
 def run(settings: WorkerSettings) -> int:
     """
-    Run a worker, or several, until SIGTERM or SIGINT, and return the exit code.
+    Run one worker, or several, until SIGTERM or SIGINT, and return the exit code.
 
     Raises:
-        KafkaTimersError: the worker cannot start; the text says why.
+        KafkaTimersError: the worker cannot start; the text has the reason.
     """
 
     async def main() -> int:
@@ -403,20 +403,20 @@ def run(settings: WorkerSettings) -> int:
         await Worker(settings).run(stop)
         return 0
 
-    # A hot second holds some hundred thousand small objects for a moment, none of them in a cycle. With Python's own
+    # A busy second briefly holds some hundred thousand small objects, none of them in a cycle. With Python's default
     # thresholds the collector walks through them again and again, for a quarter of the second's CPU time.
     gc.freeze()
     gc.set_threshold(500_000, 20, 20)
     _keep_memory()
-    # As the policy, because Faust makes a loop of its own for the thread that reads ticks.
+    # Set as the policy, because Faust makes a loop of its own for the thread that reads ticks.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     with asyncio.Runner() as runner:
         return runner.run(main())
 
 
 def _keep_memory() -> None:
-    """Have the allocator keep what each second needs again, instead of returning it to the system and asking anew."""
-    # glibc alone has it. Page by page that asking took a tenth of the CPU time at 40,000 timers a second.
+    """Make the allocator keep memory that each second needs again, instead of returning it to the system."""
+    # Only glibc has these options. Getting memory page by page took a tenth of the CPU time at 40,000 timers a second.
     with suppress(AttributeError):
         set_option = ctypes.CDLL(None).mallopt
         for option, size in ((_M_TRIM_THRESHOLD, 128 << 20), (_M_TOP_PAD, 16 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
@@ -425,7 +425,7 @@ def _keep_memory() -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold *folder* for this process alone."""
+    """Lock *folder* for this process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("wb")
@@ -440,8 +440,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 async def _leave(app: faust.App) -> None:
-    """Stop the app; what it would do longer is done by the end of the session."""
-    # With the broker away Faust's consumer dies while it stops, and whoever stops it waits for its word for a minute.
+    """Stop the app. If that takes long, the end of the session does the rest."""
+    # With the broker away, Faust's consumer dies while it stops, and the stop waits for it for a minute.
     with suppress(TimeoutError):
         async with asyncio.timeout(_LEAVE_S):
             await app.stop()
@@ -449,7 +449,7 @@ async def _leave(app: faust.App) -> None:
 
 @contextmanager
 def _logged(what: str) -> Iterator[None]:
-    """Log an error of Kafka's client and go on; it is tried again."""
+    """Log an error of Kafka's client and continue; the caller tries again."""
     try:
         yield
     except KafkaError as error:

@@ -1,11 +1,11 @@
 """
-The way to `questions` over HTTP, for those who may ask: the command line, and other front ends.
+Serves `questions` over HTTP, for the command line and other front ends.
 
-    GET /v1/timers?from&to&topic&key&timer_id&id_prefix&after&limit&values    timers that wait, in their order
-    GET /v1/counts?from&to&unit                                               how many wait, by second, minute or hour
+    GET /v1/timers?from&to&topic&key&timer_id&id_prefix&after&limit&values    pending timers, in order
+    GET /v1/counts?from&to&unit                                               their number by second, minute or hour
 
-Who asks shows a token or a certificate; where there is neither it serves this host alone. It takes no question from a
-web page of another origin.
+A client shows a token or a certificate. If neither is set up, the server accepts only this host. It refuses questions
+from web pages of another origin.
 """
 
 import hmac
@@ -34,11 +34,11 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 class QueryServer(HttpServer):
     """
-    Serves what a worker holds.
+    Serves the pending timers of a worker.
 
     Args:
-        settings: of the worker.
-        questions: returns who answers; None while nobody does.
+        settings: settings of the worker.
+        questions: returns the object that answers; None while there is none.
 
     Raises:
         SettingsError: the token or a certificate cannot be read.
@@ -56,7 +56,7 @@ class QueryServer(HttpServer):
 
     @property
     def address(self) -> str:
-        """The URL at which others reach it; empty when it serves nothing."""
+        """The URL for other hosts; empty if nothing is served."""
         return self.url_at(self._address) if self._address else self.url
 
     @web.middleware
@@ -64,14 +64,14 @@ class QueryServer(HttpServer):
         if "Origin" in request.headers:
             return _refusal(403, "this is not for web pages")
         if self._token:
-            # As bytes, since text with other letters than ASCII cannot be compared so.
+            # Compared as bytes, since compare_digest accepts only ASCII text.
             shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(shown, b"Bearer " + self._token):
                 refusal = _refusal(401, "a token is needed: give --query-token-file")
                 refusal.headers["WWW-Authenticate"] = "Bearer"
                 return refusal
         elif self._is_open and not is_loopback(host_in(request.host)):
-            # A page may have its own name lead to this host.
+            # A page may resolve its own name to this host.
             return _refusal(403, "without a token this is for localhost alone")
         try:
             return await handler(request)
@@ -120,11 +120,11 @@ class QueryServer(HttpServer):
 
 
 class _AskedError(Exception):
-    """What is asked is not understood; the text says what to ask instead."""
+    """The question is not understood; the text says what to ask instead."""
 
 
 class _NotReadyError(Exception):
-    """Nobody answers yet."""
+    """The worker cannot answer yet."""
 
 
 class _Asked:
@@ -136,15 +136,15 @@ class _Asked:
             raise _AskedError(f"unknown: {', '.join(map(repr, unknown))}; known are {', '.join(sorted(known))}")
 
     def text(self, name: str) -> str:
-        """Return a parameter; empty if it is not given."""
+        """Return a parameter; empty if it is missing."""
         return self._given.get(name, "")
 
     def bytes(self, name: str) -> bytes | None:
-        """Return the bytes of a parameter; None if it is not given."""
+        """Return a parameter as bytes; None if it is missing."""
         return self._given[name].encode("utf-8", "surrogateescape") if name in self._given else None
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """Return a number within its bounds."""
+        """Return a parameter as a number within bounds."""
         text = self.text(name)
         if not text:
             return default
@@ -153,17 +153,17 @@ class _Asked:
         return int(text)
 
     def range_ms(self) -> tuple[int, int]:
-        """Return the UNIX milliseconds of `from` and `to`, which are seconds."""
+        """Return `from` and `to`, which are seconds, as UNIX milliseconds."""
         most = END_MS // 1000
         return self.number("from", 1, 0, most) * 1000, self.number("to", most, 0, most) * 1000
 
 
 def token_in(file: str) -> bytes:
     """
-    Return the token in *file*; empty if there is no file.
+    Return the token in *file*; empty if *file* is empty.
 
     Raises:
-        SettingsError: it cannot be read, or is empty.
+        SettingsError: the file cannot be read, or is empty.
     """
     if not file:
         return b""

@@ -1,10 +1,10 @@
 """
-Answers to questions about what this worker's partitions hold.
+Answers questions about the pending timers of this worker's partitions.
 
-Rows lie by the moment at which they fire, so a range of time costs no more than what is in it. Other questions look at
-every row. They do so for some milliseconds at a time, not while a second is fired or its tick is about to come, and for
-a second and a half at most; an answer says when it was cut, and where to go on. Each is of one moment: what comes or
-fires meanwhile is not in it.
+Rows are ordered by the moment at which they fire, so a range of time costs no more than its contents. Other questions
+search every row. They do so for some milliseconds at a time, not while a second is fired or its tick is about to come,
+and for at most a second and a half. An answer says if it was cut, and where to continue. Each answer shows one moment:
+timers that arrive or fire meanwhile are not in it.
 """
 
 import asyncio
@@ -26,31 +26,31 @@ __all__ = ["Counts", "Page", "Questions", "TooManyError"]
 
 _TURN_S = 0.002
 _LOOK_S = 1.5
-# Rows between two looks at the clock: a large batch takes some milliseconds by itself.
+# Rows between two looks at the clock. A large batch takes some milliseconds by itself.
 _ROWS = 16
 _KEYS = 512
 _AT_ONCE, _WAITING_MAX = 2, 32
-# So long before a tick nobody looks on, nor behind that for one that is late; and until the owners have heard of it. A
-# second is fired in many short steps, and each would wait for a look.
+# No search runs in this time before a tick, in this time after it if the tick is late, and until the owners know the
+# tick. A second is fired in many short steps, and each of them would wait for the search.
 _BEFORE_S, _LATE_S, _HEARD_S = 0.02, 0.1, 0.005
-# Of the values of one page.
+# Size limit for the values of one page, in bytes.
 _BYTES_MAX = 8 << 20
 
 
 class TooManyError(Exception):
-    """More questions are asked than this worker has time for."""
+    """There are more questions than this worker has time for."""
 
 
 @dataclass(slots=True)
 class Page:
     """
-    Timers that wait, in the order in which they fire.
+    Pending timers, in the order in which they fire.
 
     Attributes:
-        timers: that were found.
-        after: behind which the rest comes; None when all were found.
-        is_cut: whether the time was over before all were found that there is room for.
-        unknown: partitions of which nothing is known here.
+        timers: the timers that were found.
+        after: the place after which the rest follows; None if all were found.
+        is_cut: True if the time was over before the page was full or complete.
+        unknown: partitions that this worker knows nothing about.
     """
 
     timers: list[Pending] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Page:
     unknown: list[int] = field(default_factory=list)
 
     def document(self, *, with_values: bool) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the page as JSON."""
         return {
             "timers": [each.document(with_values=with_values) for each in self.timers],
             "next": str(self.after) if self.after else None,
@@ -71,12 +71,12 @@ class Page:
 @dataclass(slots=True)
 class Counts:
     """
-    How many timers wait.
+    Numbers of pending timers.
 
     Attributes:
-        buckets: their number, by the UNIX second in which a bucket begins; buckets without any are left out.
-        is_cut: whether the time was over before all were counted.
-        unknown: partitions of which nothing is known here.
+        buckets: number of timers by the UNIX second in which a bucket begins. Empty buckets are left out.
+        is_cut: True if the time was over before all were counted.
+        unknown: partitions that this worker knows nothing about.
     """
 
     buckets: dict[int, int]
@@ -84,7 +84,7 @@ class Counts:
     unknown: list[int]
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the counts as JSON."""
         counts = [{"second": second, "count": count} for second, count in self.buckets.items()]
         return {"counts": counts, "cut": self.is_cut, "unknown": self.unknown}
 
@@ -94,11 +94,11 @@ class Questions:
     Asks the partitions of one worker.
 
     Args:
-        held: returns what can be asked for now, by partition.
-        partitions: of the service.
-        gate: tells when a second is fired.
-        ticked_s: returns when the last tick came, by the monotonic clock.
-        clock: tells how long an answer has taken.
+        held: returns the partitions that can answer now.
+        partitions: number of partitions of the service.
+        gate: tells whether a second is being fired.
+        ticked_s: returns the time of the last tick on the monotonic clock.
+        clock: measures how long an answer takes.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Questions:
         Return the first *limit* timers that are *wanted*, or fewer.
 
         Raises:
-            TooManyError: ask again later.
+            TooManyError: too many questions wait; ask again later.
         """
         async with self._turn() as until_s:
             held, page = self._held(), Page()
@@ -133,7 +133,7 @@ class Questions:
                     rows.append(_Rows(number, each.rows(wanted)))
                 else:
                     looked_up += found
-            # Either all of them are looked up, or those that are not come one by one.
+            # Partitions without a look-up are searched row by row.
             await self._walk(page, wanted, limit, [each for each in rows if each.next()], until_s)
             if looked_up:
                 page = _merged(page, looked_up, limit)
@@ -151,7 +151,7 @@ class Questions:
                     return
                 page.timers.append(waiting)
                 size += len(Outgoing.of(waiting.request).value or b"")
-            # No request in a row lies behind the one that it is named by.
+            # No request of a row lies after the one that names it.
             behind = first.place._replace(offset=first.place.row)
             if first.next():
                 heapq.heapreplace(rows, first)
@@ -167,10 +167,11 @@ class Questions:
 
     async def counts(self, start_ms: int, end_ms: int, bucket_s: int) -> Counts:
         """
-        Return how many timers wait from UNIX millisecond *start_ms* on and before *end_ms*, by buckets of *bucket_s*.
+        Return numbers of timers due from UNIX millisecond *start_ms* until before *end_ms*, in buckets of *bucket_s*
+        seconds.
 
         Raises:
-            TooManyError: ask again later.
+            TooManyError: too many questions wait; ask again later.
         """
         async with self._turn() as until_s:
             held, buckets, bucket_ms, is_cut = self._held(), Counter[int](), bucket_s * 1000, False
@@ -189,7 +190,7 @@ class Questions:
         return Counts({second: count for second, count in sorted(buckets.items()) if count > 0}, is_cut, unknown)
 
     def _unknown(self, held: Mapping[int, Held]) -> list[int]:
-        """Return the partitions of which *held* did not tell all, now that they were asked."""
+        """Return the partitions for which *held* had no complete answer."""
         return [number for number in range(self._partitions) if number not in held or not held[number].is_open]
 
     async def _leave_room(self) -> None:
@@ -205,7 +206,7 @@ class Questions:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[float]:
-        """Wait for a turn, and give the moment, by the monotonic clock, at which it is over."""
+        """Wait for a turn, and yield its end on the monotonic clock."""
         if self._waiting >= _WAITING_MAX:
             raise TooManyError
         self._waiting += 1
@@ -217,7 +218,7 @@ class Questions:
 
 
 class _Rows:
-    """The rows of one partition that are not looked at yet; ordered by where the first one stands."""
+    """The unread rows of one partition, ordered by the place of the first one."""
 
     def __init__(self, partition: int, rows: Iterator[Row]) -> None:
         self.partition = partition
@@ -226,7 +227,7 @@ class _Rows:
         self.place = Place(0, partition, 0, 0)
 
     def next(self) -> bool:
-        """Take the next row; False when there is none."""
+        """Take the next row; False if there is none."""
         row = next(self._rows, None)
         if row is None:
             return False
@@ -238,7 +239,7 @@ class _Rows:
 
 
 def _merged(page: Page, more: list[Pending], limit: int) -> Page:
-    """Return *page* with *more* timers, none of them behind where it was cut."""
+    """Return *page* with *more* timers, but with none after the point where it was cut."""
     after = page.after
     timers = sorted([*page.timers, *more], key=lambda waiting: waiting.place)
     if after is not None:

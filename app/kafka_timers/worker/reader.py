@@ -1,8 +1,8 @@
 """
-A log → whoever follows its partitions, whole fetches at a time: requests into the stores of the owned ones, and ticks.
+Reads a log for the feeds of its partitions, in whole fetches: requests into the stores of owned partitions, and ticks.
 
-Which partitions are read follows from who owns them, and from where from their feeds. Only committed records are read,
-since a producer may schedule timers inside a transaction of its own.
+The feeds decide which partitions are read, and from which offset. Only committed records are read, since a producer may
+schedule timers inside a transaction of its own.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 # At most some 10 ms of work between two turns of the event loop.
 _RECORDS_MAX = 2_000
-# A fetch and a write cost the same for one record as for a thousand. Where many come, and nobody waits for them, a
-# moment is waited for more.
+# A fetch and a write cost the same for one record as for a thousand. If many records arrive and nothing waits for them,
+# wait a moment for more.
 _MANY, _LINGER_S = 100, 0.02
-# How long the broker waits for a first record, and a change of what is fetched for the fetch before it. A fetch of 64
-# partitions is a millisecond of work, so where nothing has come for a second fewer are made.
+# How long the broker waits for a first record. A change of the fetched partitions waits as long for the fetch before. A
+# fetch of 64 partitions is a millisecond of work, so after a second without records fewer are made.
 _WAIT_MS, _WAIT_LONG_MS = 100, 500
 _QUIET_FETCHES = 10
 _RETRY_S = 0.1
@@ -39,54 +39,54 @@ class Place(Protocol):
 
     @property
     def number(self) -> int:
-        """The partition."""
+        """Partition number."""
 
     @property
     def position(self) -> int:
-        """The offset from which on it is to be read."""
+        """The next offset to read."""
 
 
 class Feed(Protocol):
-    """Who takes the records of one partition."""
+    """Takes the records of one partition."""
 
-    # The offset that somebody waits for it to reach.
+    # The offset that a caller waits for.
     awaited: int
 
     @property
     def partition(self) -> Place:
-        """What it takes."""
+        """The partition, with its position."""
 
     async def ready(self) -> None:
         """Wait until records may be fed."""
 
     def ingest(self, records: Sequence[ReadRecord], position: int) -> None:
-        """Take *records*, after which the log has been read up to *position*."""
+        """Take *records*. Afterwards the log has been read up to *position*."""
 
     def blocked(self, stable: int, end: int) -> None:
-        """Take note that nothing between *stable* and the log's *end* can be read before a transaction has ended."""
+        """Note that an open transaction blocks reading between *stable* and *end*; if these are equal, none does."""
 
     def fail(self, error: Exception) -> None:
-        """Take note that the partition cannot be read; nothing more is fed."""
+        """Note that the partition cannot be read. Nothing more is fed."""
 
 
 class LogReader:
     """
-    Reads the partitions of a log that it is given feeds for.
+    Reads those partitions of a log that have a feed.
 
     Args:
-        request_log: is read from.
-        gate: sending goes before reading, except where somebody waits for what is read.
+        request_log: the log to read.
+        gate: sending goes before reading, except while a feed awaits an offset.
     """
 
     def __init__(self, request_log: RequestLog, gate: PriorityGate) -> None:
         self._log = request_log
         self._gate = gate
         self._feeds: dict[int, Feed] = {}
-        # Nodes that have not answered, which is told once.
+        # Nodes that have not answered; each is logged once.
         self._silent: set[int] = set()
-        # Partitions that their leaders could not give, which is told once, too.
+        # Partitions that their leaders could not serve; each is logged once.
         self._withheld: set[int] = set()
-        # By node, which of its partitions was named first in the last fetch.
+        # By node: the partition that came first in the last fetch.
         self._first: dict[int, int] = {}
         self._changed = asyncio.Event()
         self._awaited = asyncio.Event()
@@ -103,13 +103,13 @@ class LogReader:
         self._changed.set()
 
     def remove(self, feed: Feed) -> None:
-        """Read nothing more for *feed*."""
+        """Stop reading for *feed*."""
         if self._feeds.get(feed.partition.number) is feed:
             del self._feeds[feed.partition.number]
             self._changed.set()
 
     def hurry(self) -> None:
-        """Take note that some feed awaits an offset."""
+        """Note that a feed awaits an offset."""
         self._awaited.set()
         self._gate.nudge()
 
@@ -121,7 +121,7 @@ class LogReader:
                     await self._changed.wait()
                 self._changed.clear()
                 by_node = self._log.leaders(self._feeds)
-                # Named here: by the time a chore begins, one of them may have been removed.
+                # Looked up here, because a feed may have been removed by the time a chore begins.
                 feeds = [{number: self._feeds[number] for number in numbers} for numbers in by_node.values()]
                 chores = [self._follow(node, followed) for node, followed in zip(by_node, feeds, strict=True)]
                 if sum(map(len, by_node.values())) < len(self._feeds):
@@ -129,7 +129,7 @@ class LogReader:
                 waits = (self._changed.wait(), self._log.moved())
                 tasks = [asyncio.create_task(chore) for chore in (*waits, *chores)]
                 try:
-                    # Whichever ends, all is looked at anew; every feed knows where to go on.
+                    # When one task ends, everything starts again. Each feed knows its position.
                     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         task.result()
@@ -146,8 +146,8 @@ class LogReader:
     async def _follow(self, node: int, feeds: Mapping[int, Feed]) -> None:
         """Read for *feeds*, whose partitions *node* leads, until one has another leader or the node does not answer."""
         if before := self._fetches.get(node):
-            # A fetch is answered after those before it on its connection. Partitions come and go many at a time: one
-            # fetch more for each of them, and the last one would wait for all the others to find nothing.
+            # A connection answers its fetches in order. Many partitions come and go at a time. With one more fetch for
+            # each of them, the last fetch would wait for all others to find nothing.
             await asyncio.wait([before])
         positions = {number: feed.partition.position for number, feed in feeds.items()}
         self._fetch(node, positions, _WAIT_MS)
@@ -168,7 +168,7 @@ class LogReader:
                 if isinstance(error, KafkaError) and number not in withheld:
                     self._drop(feeds[number], error)
             positions |= {number: part.position for number, part in fetched.items()}
-            # More of the same is on its way while these are worked on.
+            # Fetch more while these records are worked on.
             ahead = not withheld and any(part.is_large for part in fetched.values())
             if ahead:
                 self._fetch(node, positions, _WAIT_MS)
@@ -188,17 +188,17 @@ class LogReader:
             log.warning("%s; trying again", withheld[number])
 
     def _fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> None:
-        # A broker fills its answer in the order of the question: those that come first would leave no room for others
-        # for as long as they have more.
+        # A broker fills its answer in the order of the question. Partitions with many records would leave no room for
+        # those after them.
         first = self._first[node] = (self._first.get(node, 0) + 1) % len(positions)
         numbers = [*positions]
         wanted = {number: positions[number] for number in numbers[first:] + numbers[:first]}
         self._fetches[node] = task = asyncio.create_task(self._log.fetch(node, wanted, wait_ms))
-        # Nobody may be left to look at it.
+        # The task may be dropped before its error is retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _feed(self, feed: Feed, fetched: Fetched) -> int:
-        """Hand over what came, and return how many records that were."""
+        """Hand the fetched records over, and return their number."""
         count, more = 0, True
         feed.blocked(fetched.stable, fetched.end)
         try:
@@ -210,7 +210,7 @@ class LogReader:
                 records = list(islice(fetched.records, _RECORDS_MAX))
                 count += len(records)
                 more = len(records) == _RECORDS_MAX
-                # Control records and aborted ones are not handed over but passed, so "last record + 1" is too low.
+                # Control records and aborted ones are skipped, so "last record + 1" is too low.
                 position = records[-1].offset + 1 if more else fetched.position
                 if position > feed.partition.position:
                     feed.ingest(records, position)

@@ -1,5 +1,5 @@
 """
-Refused requests as they lie on `timer-rejected`.
+Refused requests as records of `timer-rejected`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,13 +21,14 @@ _CUT_BYTES = len(_CUT_HEADER) + 2 * HEADER_OVERHEAD_BYTES
 @dataclass(frozen=True, slots=True)
 class Rejects:
     """
-    Where refused requests go.
+    Topics for refused requests.
 
     Attributes:
-        topic: that they go to.
-        target: what that takes.
-        source: the topic that they came from, on which others are sent on to the partition of their timer id.
-        home: what that takes, and how many partitions of it are served.
+        topic: the topic of refused requests.
+        target: limits of that topic.
+        source: the topic that the requests came from. Misplaced requests are forwarded on it to the partition of their
+            timer id.
+        home: limits of the source topic, and its number of served partitions.
     """
 
     topic: str
@@ -37,7 +38,7 @@ class Rejects:
 
 
 class Refused(NamedTuple):
-    """A refused record: what is told of it, its key and value, and headers of its own."""
+    """A refused record: the headers about its refusal, its key and value, and its own headers."""
 
     told: Headers
     key: bytes | None
@@ -49,13 +50,13 @@ def refused_records(
     reason: str, source: str, number: int, records: Sequence[tuple[int, bytes | None, bytes | None]]
 ) -> Iterator[Refused]:
     """
-    Yield each of *records* as it is rejected: as it was, or as the one that a door has made it of.
+    Yield each of *records* as a rejected record: unchanged, or as the record from which a door made it.
 
     Args:
-        reason: for which they are refused.
+        reason: the reason for refusing them.
         source: name of `timer-request`.
-        number: of its partition.
-        records: offset, key and value of each.
+        number: partition number.
+        records: offset, key and value of each record.
     """
     all_told = reject_headers(reason, source, number, [offset for offset, _, _ in records])
     for told, (offset, key, value) in zip(all_told, records, strict=True):
@@ -65,9 +66,10 @@ def refused_records(
 
 def fitted(refused: Refused, room: int) -> tuple[bytes | None, bytes | None, Headers]:
     """
-    Return key, value and headers of what fits of a *refused* record into *room* bytes.
+    Return key, value and headers of a *refused* record, cut to *room* bytes.
 
-    Its own headers are left out first. They may have been told of it before, and would be taken for what is told now.
+    The record's own headers are dropped first. Own headers that look like ours are always left out: they may describe
+    an earlier refusal.
     """
     told, key, value, own = refused
     own = [header for header in own if not header[0].startswith(REJECT_PREFIX)]
@@ -85,7 +87,7 @@ def fitted(refused: Refused, room: int) -> tuple[bytes | None, bytes | None, Hea
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return the most bytes that a batch is larger by with such a record."""
+    """Return an upper limit for the bytes that such a record adds to a batch."""
     return len(key or b"") + len(value or b"") + _bytes_of(headers) + OVERHEAD_BYTES
 
 

@@ -1,4 +1,4 @@
-"""The way to reply topics, for all partitions of a process."""
+"""Sends replies, for all partitions of a process."""
 
 import asyncio
 import logging
@@ -25,13 +25,13 @@ _START_S = 10.0
 
 class KafkaReplies:
     """
-    The way to reply topics, for all partitions of a process.
+    Writes to reply topics, for all partitions of a process.
 
     Args:
-        cluster: to write to.
-        own: the service's topic for replies, and what it takes.
+        cluster: the cluster to write to.
+        own: the service's topic for replies, and its limits.
         targets: judge all other topics.
-        metrics: count what is sent.
+        metrics: count the replies.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class KafkaReplies:
         self._starting = asyncio.Lock()
 
     async def stop(self) -> None:
-        """Disconnect; what was not taken is not sent any more."""
+        """Disconnect. Replies that were not taken are not sent any more."""
         producer, self._producer = self._producer, None
         if producer:
             await producer.stop()
@@ -54,10 +54,10 @@ class KafkaReplies:
         """
         Send *letters* to *topic*, and return once the brokers have them.
 
-        What the topic does not take, however often it is sent, is counted, and lost.
+        Letters that the topic refuses are counted, and lost.
 
         Raises:
-            aiokafka.errors.KafkaError: they are to be sent again; some of them may be there.
+            aiokafka.errors.KafkaError: sending failed; send them again. Some letters may be there already.
         """
         target = await self._target(topic)
         if not isinstance(target, Target):
@@ -72,7 +72,7 @@ class KafkaReplies:
             await asyncio.gather(*(self._deliver(producer, *each) for each in filling.all()))
         except KafkaError:
             if self._producer is producer:
-                # It is of no more use.
+                # The producer cannot be used any more.
                 await self.stop()
             raise
 
@@ -88,7 +88,7 @@ class KafkaReplies:
     async def _started(self) -> Producer:
         async with self._starting:
             if self._producer is None:
-                # Without transactions nothing has a limit: what is not taken is sent again until it is.
+                # Without transactions there is no limit: batches are sent again until they are taken.
                 producer = Producer(self._cluster, None, _START_S, BATCH_BYTES, "replies")
                 await producer.start()
                 self._producer = producer

@@ -1,9 +1,9 @@
 """
-Room on the disks of stores.
+Free space on the disks of stores.
 
-RocksDB writes its tables in the background. A disk that is full therefore shows late, as a store that takes nothing
-more and needs seconds to be closed. So some room is left for what RocksDB still has to write, and each write asks first
-whether it is there. A partition is judged by its own folder, which may be a disk of its own.
+RocksDB writes its tables in the background. So a full disk shows late, as a store that takes nothing more and needs
+seconds to close. Therefore some space is reserved for RocksDB's pending writes, and each write checks first that it is
+there. A partition is judged by its own folder, which may be on a disk of its own.
 """
 
 import errno
@@ -12,38 +12,38 @@ from pathlib import Path
 
 from kafka_timers.errors import KafkaTimersError
 
-# Twice what the stores of a worker have in memory at most; a small disk gives up less of itself.
+# Twice the most that a worker's stores keep in memory. A small disk reserves a share of its size instead.
 _RESERVE_BYTES, _RESERVE_SHARE = 64 << 20, 0.1
 _MIB = 1 << 20
 
 
 class DiskFullError(KafkaTimersError):
-    """The disk of a store has no room left; the text says which folder, and how much has to be free."""
+    """The disk of a store has no room left. The text names the folder and the free space that it needs."""
 
 
 class Room:
-    """The room on the disk of *folder*, which need not be there yet."""
+    """Free space on the disk of *folder*. The folder need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
-        # As text, since each write asks.
+        # Kept as text, since each write needs it.
         self._path = str(folder.absolute())
 
     @property
     def free_bytes(self) -> int:
-        """How much may still be written; 0 when the disk is gone."""
+        """Free bytes; 0 if the disk has gone."""
         return self._look()[0]
 
     @property
     def reserve_bytes(self) -> int:
-        """How much is left free for what RocksDB still has to write."""
+        """Bytes that are kept free for RocksDB's pending writes."""
         return _reserve(self._look()[1])
 
     def check(self, for_bytes: int = 0) -> None:
         """
-        Check that there is room for *for_bytes* beside the reserve; takes some microseconds.
+        Check that there is room for *for_bytes* beside the reserve. This takes some microseconds.
 
         Raises:
-            DiskFullError: there is not.
+            DiskFullError: there is no room.
         """
         free, size = self._look()
         wanted = _reserve(size) + for_bytes
@@ -54,7 +54,7 @@ class Room:
             )
 
     def _look(self) -> tuple[int, int]:
-        """Return how many bytes are free, and how many there are."""
+        """Return the free bytes and the size of the disk."""
         folder = self._path
         while True:
             try:
@@ -70,12 +70,12 @@ class Room:
 
 
 def _reserve(size: int) -> int:
-    """Return how much of a disk of *size* bytes is left free."""
+    """Return the bytes to keep free on a disk of *size* bytes."""
     return min(_RESERVE_BYTES, int(size * _RESERVE_SHARE))
 
 
 def is_full(error: BaseException) -> bool:
-    """Tell whether *error* says that the disk of a store is full; RocksDB tells by its message alone."""
+    """Tell whether *error* means that the disk of a store is full. Only RocksDB's message shows it."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     signs = ("No space left on device", "Disk quota exceeded")

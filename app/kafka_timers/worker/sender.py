@@ -1,17 +1,17 @@
 """
-What leaves a partition: callbacks, rejects and the seal that names them, all or nothing.
+Sends the output of a partition, all or nothing: callbacks, rejects, and the seal that names them.
 
-Exactly once means: transactional producers of the owned partition, whose start shuts out those of the owner before.
-What that one had begun is aborted, what it still sends is refused, so a paused owner that comes back repeats nothing.
+Exactly once needs transactional producers of the owned partition. Their start fences those of the previous owner:
+brokers abort its open transaction and refuse its writes. So a paused owner that comes back repeats nothing.
 
-There are two of them, used in turn: a broker takes no new transaction of an id before its last one is complete, and
-looks only every 20 ms whether it is. A worker of an earlier version shuts out the first one alone. So the second one is
-used only behind a seal of a format for which such a worker leaves the partition to others.
+There are two producers, used in turn. A broker accepts no new transaction of an id before the last one is complete, and
+checks that only every 20 ms. A worker of an earlier version fences only the first producer. So the second one is used
+only after a seal in a format for which such a worker leaves the partition to others.
 
-Everything goes through the transaction, a seal with nothing due as well: the plain seal of a paused owner could appear
-after one of its successor and declare less as done than the successor had fired.
+Everything is in the transaction, even a seal without callbacks. Outside it, the seal of a paused owner could appear
+after one of its successor, and declare fewer requests done than the successor has fired.
 
-At least once has no transactions: callbacks first, the seal once the broker has them.
+At least once has no transactions: first the callbacks, then the seal once the broker has them.
 """
 
 import asyncio
@@ -32,18 +32,18 @@ from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.faults import FencedError, TopicsRefusedError
 from kafka_timers.worker.ports import Barrier, Ready
 
-# All others are `TOPIC_REFUSED`.
+# All other codes mean `TOPIC_REFUSED`.
 _REASONS = {
     codes.UNKNOWN_TOPIC_OR_PARTITION: Reason.TOPIC_UNKNOWN,
     codes.MESSAGE_TOO_LARGE: Reason.TOO_LARGE,
     codes.RECORD_LIST_TOO_LARGE: Reason.TOO_LARGE,
 }
 BATCH_BYTES = 512 << 10
-# The other topics of a second wait for one that is gone, and whether it is gone is looked up then.
+# The other topics of a second wait for a missing one. After this time it is looked up whether it exists.
 _MISSING_S = 0.3
-# A compacted topic takes no record without a key.
+# A compacted topic refuses records without a key.
 _BARRIER_KEY = b"barrier"
-# Whoever knows seals of this format shuts out both producers.
+# Workers that know this seal format fence both producers.
 _FORMAT_OF_TWO = 3
 
 
@@ -51,8 +51,8 @@ def transactional_id(group: str, prefix: str, partition: int) -> str:
     """
     Return the transactional id of the owner of *partition*; it begins with *group*, a dot and *prefix*.
 
-    No two of (*group*, *prefix*, *partition*) have the same one. Where the numbers alone would not tell them apart, as
-    group `timers` with prefix `eu.` from group `timers.eu`, it ends with the name of `timer-request`.
+    Different arguments give different ids. Where the plain form would be ambiguous, as for group `timers` with prefix
+    `eu.` and group `timers.eu`, it ends with the name of `timer-request`.
     """
     name = f"{group}.{prefix}{partition}"
     is_plain = "." not in group and not prefix[-1:].isdecimal()
@@ -60,7 +60,7 @@ def transactional_id(group: str, prefix: str, partition: int) -> str:
 
 
 def transactional_ids(group: str, prefix: str, partition: int) -> tuple[str, str]:
-    """Return both transactional ids of the owner of *partition*, of which the first one is `transactional_id`."""
+    """Return both transactional ids of the owner of *partition*. The first is `transactional_id`."""
     name = transactional_id(group, prefix, partition)
     return name, f"{name}/2"
 
@@ -70,10 +70,10 @@ class KafkaSender:
     The producers of one partition.
 
     Args:
-        settings: of the worker.
-        cluster: to write to.
+        settings: settings of the worker.
+        cluster: the cluster to write to.
         partition: number of the partition, part of the transactional id.
-        names: of the service's topics.
+        names: names of the service's topics.
     """
 
     def __init__(self, settings: WorkerSettings, cluster: Cluster, partition: int, names: Topics) -> None:
@@ -81,26 +81,26 @@ class KafkaSender:
         self._timeout_s = settings.transaction_timeout_s
         self._partition = partition
         self._names = names
-        # Held by whoever has a transaction open, or asks for a later epoch, which would abort one.
+        # Held while a transaction is open, and while asking for a later epoch, which would abort a transaction.
         self._free = asyncio.Lock()
         ids = transactional_ids(settings.group, settings.topic_prefix, partition)
-        # They share connections: one has ended its transaction before the other one begins.
+        # They share connections: one ends its transaction before the other one begins.
         lane = f"sender {partition}"
         self._producers = [
             Producer(cluster, name, self._timeout_s, BATCH_BYTES, lane, missing_s=_MISSING_S)
             for name in (ids if self._transactional else (None,))
         ]
-        # The one whose turn it is.
+        # The producer whose turn it is.
         self._producer = self._producers[0]
 
     @property
     def trouble(self) -> str:
-        """Why it does not go on, as far as is known; empty when it does."""
+        """The reason why sending does not go on, as far as known; empty if it does."""
         return self._producer.trouble
 
     async def start(self) -> None:
         """
-        Connect, and with exactly-once shut out whoever owned the partition before.
+        Connect, and with exactly-once fence the previous owner of the partition.
 
         Raises:
             SettingsError: the broker refuses the transaction timeout.
@@ -111,26 +111,26 @@ class KafkaSender:
                 await producer.start()
 
     async def stop(self) -> None:
-        """Disconnect; what was not committed is aborted by the next owner's start."""
+        """Disconnect. The next owner's start aborts an open transaction."""
         for producer in self._producers:
             await producer.stop()
 
     def new_batch(self) -> Batch:
-        """Return an empty batch of at most `BATCH_BYTES`; may be called before `begin`."""
+        """Return an empty batch of at most `BATCH_BYTES`. This works before `begin`."""
         return self._producer.new_batch()
 
     async def barrier(self) -> Barrier | None:
         """
-        Write a record to the partition of both logs, and abort it, so that no reader of committed records gets it.
+        Write a record to the partition in both logs, and abort it, so that no reader of committed records gets it.
 
-        A broker acknowledges it once all replicas in sync have it, which one that was cut off from them cannot. Each
-        producer writes one: should a broker have lost the end of an earlier transaction of it, as Kafka 4.3 may when it
-        is killed, this one's ends that too, and nobody waits at it for ever. None with at-least-once, which has no
-        transactions.
+        A broker acknowledges it once all in-sync replicas have it, which a cut off broker cannot do. Each producer
+        writes a record. If a broker has lost the end of its earlier transaction, as a killed Kafka 4.3 may, this
+        transaction ends that one too, so that readers do not wait for ever. Returns None with at-least-once, which has
+        no transactions.
 
         Raises:
             FencedError: another worker owns the partition.
-            KafkaError: it was not written. This sender is of no more use.
+            KafkaError: the record was not written. This sender cannot be used any more.
         """
         if not self._transactional:
             return None
@@ -148,7 +148,9 @@ class KafkaSender:
         return Barrier(sealed, requests)
 
     async def _barrier_of(self, producer: Producer) -> tuple[int, int]:
-        """Return the offsets at which *producer* has written, and aborted, a record of both logs."""
+        """
+        Write a record to both logs with *producer*, abort it, and return the offsets: `timer-sealed`, `timer-request`.
+        """
         producer.begin()
         for topic in (self._names.sealed, self._names.requests):
             batch = producer.new_batch()
@@ -161,12 +163,13 @@ class KafkaSender:
 
     async def is_held(self) -> bool:
         """
-        Tell whether nobody else owned the partition at some moment after this was asked; waits until no slice is open.
+        Tell whether, at some moment after the call, no other worker owned the partition. Waits for an open slice to
+        end.
 
-        Always true with at-least-once, where nothing shuts an owner out.
+        Always True with at-least-once, which fences no owner.
 
         Raises:
-            KafkaError: the broker does not tell. This sender is of no more use.
+            KafkaError: the broker does not answer. This sender cannot be used any more.
         """
         if not self._transactional:
             return True
@@ -188,23 +191,23 @@ class KafkaSender:
 
     async def commit(self, seal: Sealed, on_taken: Callable[[], None] = lambda: None) -> None:
         """
-        End the slice with *seal*; all of it is visible once this returns.
+        End the slice with *seal*. Once this returns, receivers can see all of it.
 
         Args:
-            seal: of the slice.
-            on_taken: called when all replicas in sync have all of it.
+            seal: seal of the slice.
+            on_taken: called once all in-sync replicas have the whole slice.
 
         Raises:
             FencedError: another worker owns the partition; nothing of the slice is visible.
-            TopicsRefusedError: callback topics refuse; nothing of the slice is visible. It is to be given up (`abort`).
-            KafkaError: anything else. The slice may be visible or not: the seals tell. This sender is of no more use.
+            TopicsRefusedError: callback topics refuse; nothing of the slice is visible. Call `abort`.
+            KafkaError: any other error. The seals tell whether the slice is visible. This sender cannot be used any
+                more.
         """
         try:
             if not self._transactional:
                 await self._producer.flush()
             batch = self.new_batch()
-            # A key of its own for slices: compaction must never leave a slice without the complete seal that it stands
-            # on.
+            # Slices have a key of their own: compaction must never remove the complete seal that a slice builds on.
             key = b"%d" % self._partition if is_complete(seal) else b"%d slice" % self._partition
             batch.append(timestamp=None, key=key, value=seal.SerializeToString())
             self.send_all([(batch, self._names.sealed, self._partition)])
@@ -230,11 +233,11 @@ class KafkaSender:
 
     async def abort(self) -> None:
         """
-        Give the slice up after `commit` has raised `TopicsRefusedError`; another one can begin.
+        Give the slice up after `commit` has raised `TopicsRefusedError`. Another one can begin.
 
         Raises:
             FencedError: another worker owns the partition.
-            KafkaError: anything else. This sender is of no more use.
+            KafkaError: any other error. This sender cannot be used any more.
         """
         try:
             await self._producer.abort()
@@ -245,10 +248,10 @@ class KafkaSender:
 
 class Filling:
     """
-    Batches that are being filled, one per topic and partition.
+    Batches to be filled, one for each topic and partition.
 
     Args:
-        new_batch: returns an empty one.
+        new_batch: returns an empty batch.
     """
 
     def __init__(self, new_batch: Callable[[], BatchBuilder]) -> None:
@@ -265,13 +268,13 @@ class Filling:
         value: bytes | None,
         headers: list[tuple[str, bytes | None]] = [],  # noqa: B006  # read only, once per record
     ) -> None:
-        """Add a record, which the topic takes; *now_ms* is its timestamp, None that of the moment."""
+        """Add a record that the topic accepts, with the timestamp *now_ms*; None means the current time."""
         at = (topic, partition)
         batch = self._open.get(at)
         if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
             if batch is not None:
                 self._full.append((batch, *at))
-            # The first record is taken whatever its size; that the topic takes it too was checked before.
+            # The first record fits at any size. The topic's limit was checked before.
             batch = self._open[at] = self._new_batch()
             batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
 

@@ -1,4 +1,4 @@
-"""What the owners of one process talk to, and share."""
+"""Objects that all owners of one process share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,30 +19,30 @@ from kafka_timers.worker.rejecting import Rejects
 @dataclass(frozen=True, slots=True)
 class Ports:
     """
-    What the owners of one process talk to, and share.
+    Objects that all owners of one process share.
 
     Attributes:
-        settings: of the worker.
-        names: of the service's topics.
-        partitions: of `timer-request`.
+        settings: settings of the worker.
+        names: names of the service's topics.
+        partitions: number of served partitions of `timer-request`.
         reader: feeds followers.
-        bounds: where the request log begins and ends.
-        ends: the same once per tick for all partitions.
-        seals: the log of seals.
+        bounds: first and last offsets of the request log.
+        ends: end offsets for all partitions, asked for once for each tick.
+        seals: reads the log of seals.
         new_sender: makes the sender of a partition.
-        stores: of this worker.
-        callback_topics: what is known of them.
-        rejects: where refused requests go.
-        history: where some callbacks are written once more.
-        replies: the way to reply topics.
-        budget: of prebuilt callbacks.
-        gate: who goes first on the event loop.
-        metrics: of the worker.
-        clock: tells how late callbacks are and how long nothing has happened; never what is due.
-        name: of this worker in seals.
-        queries: the URL at which it answers questions; empty if it does not.
-        format: returns the format of seals that every member of the group can read.
-        give_up: ends the process, with a sentence.
+        stores: stores of this worker.
+        callback_topics: knowledge about callback topics.
+        rejects: topics for refused requests.
+        history: etf1's history; None without one.
+        replies: writes to reply topics.
+        budget: size limit for prebuilt callbacks.
+        gate: priorities on the event loop.
+        metrics: metrics of the worker.
+        clock: measures lateness and idle time; it never decides whether a timer is due.
+        name: name of this worker in seals.
+        queries: URL at which this worker answers questions; empty if it does not.
+        format: returns the seal format that every member of the group can read.
+        give_up: ends the process; takes a sentence with the reason.
     """
 
     settings: WorkerSettings

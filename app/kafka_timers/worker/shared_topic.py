@@ -1,7 +1,7 @@
 """
-A topic whose partitions the members of a consumer group share, each partition served by a task of its own.
+Shares the partitions of a topic among the members of a consumer group. Each partition is served by its own task.
 
-One that cannot be read holds back no other. aiokafka's consumer is a member of the group and reads nothing.
+An unreadable partition does not delay the others. aiokafka's consumer is a member of the group and reads nothing.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from kafka_timers.worker.tasks import cancel
 __all__ = ["SharedTopic"]
 
 _POLL_S = 0.2
-# A leader that was cut off tells nothing new and no error; others tell who leads in its place.
+# A leader that was cut off reports neither news nor an error. Other brokers know the new leader.
 _REFRESH_S = 5.0
 
 
@@ -29,15 +29,15 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
     The partitions of a topic that this process has.
 
     Args:
-        kafka: to connect to.
-        topic: name.
-        group: whose members share its partitions.
-        session_timeout_s: silence after which the others take over.
+        kafka: the cluster to connect to.
+        topic: name of the topic.
+        group: consumer group that shares the partitions.
+        session_timeout_s: seconds of silence after which other members take over.
         serve: serves a partition until it is cancelled.
-        is_served: whether a partition is served at all.
+        is_served: returns True if a partition is to be served at all.
 
     Attributes:
-        assigned: the partitions that the group gives to this process, and that are served.
+        assigned: partitions that the group has assigned to this process and that are to be served.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
 
     async def run(self, cluster: Cluster) -> None:
         """
-        Have the partitions served until cancelled.
+        Serve the assigned partitions until cancelled.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers, or the group refuses this process.
@@ -72,7 +72,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
                     self._kafka,
                     kind=Member,
                     group_id=self._group,
-                    # So soon are new partitions shared out.
+                    # New partitions are assigned within this time.
                     metadata_max_age_ms=int(_REFRESH_S * 1000),
                     session_timeout_ms=self._session_ms,
                     heartbeat_interval_ms=self._session_ms // 4,
@@ -87,19 +87,19 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
                 self._changed.clear()
                 for at in self.assigned - self._serving.keys():
                     self._serving[at] = asyncio.create_task(self._serve(cluster, at))
-                # The consumer wants to be asked, and raises what the group refuses.
+                # The consumer raises the group's errors only when it is polled.
                 await consumer.getmany()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_S):
                         await self._changed.wait()
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Release all partitions, after the transactions that are under way."""
+        """Release all partitions, after the transactions in progress."""
         self.assigned = frozenset()
         await self._release()
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        """Have *assigned* served."""
+        """Serve *assigned*."""
         self.assigned = frozenset(filter(self._is_served, assigned))
         self._changed.set()
 
@@ -109,7 +109,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
 
 
 async def _refresh(cluster: Cluster) -> None:
-    """Ask now and then who leads what."""
+    """Look the leaders up from time to time."""
     while True:
         await asyncio.sleep(_REFRESH_S)
         with suppress(KafkaError):

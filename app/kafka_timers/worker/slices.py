@@ -1,8 +1,8 @@
 """
-Rows of the store → record batches, grouped by callback partition.
+Turns rows of the store into record batches, grouped by callback partition.
 
-A hot second is some hundred thousand passes through the loop of `Slice._build`, so that loop holds names in locals and
-knows only requests that can be sent without a further look; `Slice._add_any` knows all of them.
+A busy second is some hundred thousand passes through the loop of `Slice._build_at_once`. So that loop keeps names in
+locals and handles only plain requests; `Slice._add_any` handles all requests.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 _STRIDE_REQUESTS = 1_000
 _STRIDE_BYTES = 4 << 20
 
-# A broker may say much.
+# Limit for the broker's message, which may be long.
 _WORDS_BYTES_MAX = 500
-# What the field of a seal takes, some 24 days.
+# Maximum of the seal's field, some 24 days.
 _LATENESS_MS_MAX = (1 << 31) - 1
 
 
 class _Requests(NamedTuple):
-    """Requests that are kept alike: what each is due in, its offset, what it says, and how to get at its bytes."""
+    """Requests of one kind: their due seconds, offsets, parsed messages, and a function that returns their bytes."""
 
     seconds: Iterable[int]
     offsets: Sequence[int]
@@ -63,22 +63,22 @@ class Slice:
     Rows that leave in one transaction, and the callbacks built from them.
 
     Args:
-        number: of the partition that the rows are from.
+        number: partition number of the rows.
         new_batch: makes a batch for the sender.
-        targets: what is known of callback topics.
-        rejects: where refused requests go.
-        history: where some callbacks are written once more.
-        clock: tells when callbacks are built, and how late they are.
-        rows_max: most requests; the last row may exceed it.
-        bytes_max: of the rows; the last of them may exceed it.
-        not_before_ms: the moment that fires; no callback is dated before it, though it is built earlier.
+        targets: knowledge about callback topics.
+        rejects: topics for refused requests.
+        history: etf1's history; None without one.
+        clock: provides the time of building, and the lateness.
+        rows_max: limit of requests; the last row may exceed it.
+        bytes_max: limit of the rows' bytes; the last row may exceed it.
+        not_before_ms: earliest timestamp of callbacks: the moment that fires, though they are built earlier.
 
     Attributes:
-        contents: the rows, as their seal tells them.
-        refused: how many of them go to `timer-rejected`, by reason.
-        dues_ms: rows by the moment at which they are due, without those that came late themselves.
-        bytes: of the rows.
-        unrecorded: how many callbacks the history does not take.
+        contents: the rows, in the form that their seal needs.
+        refused: number of requests for `timer-rejected`, by reason.
+        dues_ms: number of requests by due moment. Late arrivals are left out.
+        bytes: size of the rows.
+        unrecorded: number of callbacks that the history does not take.
     """
 
     def __init__(
@@ -119,25 +119,25 @@ class Slice:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more may be added."""
+        """True if nothing more may be added."""
         return len(self) >= self._rows_max or self.bytes >= self._bytes_max
 
     @property
     def is_outdated(self) -> bool:
-        """Whether requests were rejected for a topic of which that is no longer known: it may have been made since."""
+        """True if a topic for which requests were rejected has another verdict now. It may have been created since."""
         return any(self._targets.verdicts.get(name) is not reason for name, reason in self._gone.items())
 
     @property
     def fired(self) -> dict[str, int]:
-        """Callbacks by topic."""
+        """Number of callbacks by topic."""
         return {to.topic: to.fired for to in self._accumulators.values()}
 
     async def add(self, rows: Iterator[Row]) -> bool:
         """
-        Build the callbacks of the next of *rows*, some milliseconds' worth; False when the rows have ended.
+        Build callbacks of the next *rows* for some milliseconds; False if the rows have ended.
 
         Raises:
-            aiokafka.errors.KafkaError: no broker tells what callback topics there are.
+            aiokafka.errors.KafkaError: no broker answers about callback topics.
         """
         wanted = max(min(_STRIDE_REQUESTS, self._rows_max - len(self)), 1)
         count = size = 0
@@ -156,25 +156,25 @@ class Slice:
         await self._add_singles(singles)
         if count < wanted and size < _STRIDE_BYTES:
             return False
-        # Heartbeats and the other partitions get their turn.
+        # Let heartbeats and the other partitions have their turn.
         await asyncio.sleep(0)
         return True
 
     def full(self) -> list[Ready]:
-        """Hand out the batches that are full, in the order in which they must be sent, and date them."""
+        """Return the full batches, in the order in which they must be sent, with their timestamps set."""
         full, self._full = self._full, []
         return self._dated(full)
 
     def rest(self) -> list[Ready]:
-        """Hand out all batches that are left; nothing can be added any more."""
+        """Return all remaining batches. Nothing can be added any more."""
         rest, self._full = self._full, []
-        # Whoever reads requests waits for the end of a transaction that has some, so these are sent last.
+        # Readers of requests wait for the end of a transaction that contains some, so these are sent last.
         for to in (*self._accumulators.values(), self._rejects_to, self._home):
             rest += [(batch, to.topic, at) for at, batch in enumerate(to.batches) if batch]
         return self._dated(rest)
 
     def _dated(self, batches: list[Ready]) -> list[Ready]:
-        # They may have been built seconds ago, and a receiver is to see when they left.
+        # They may have been built seconds ago, and receivers should see when they were sent.
         now_ms = self._now_ms()
         for batch, _, _ in batches:
             batch.leave(now_ms)
@@ -227,12 +227,12 @@ class Slice:
 
     async def _build(self, requests: _Requests, largest: int, *, plain: bool) -> None:
         """
-        Build callbacks, or reject.
+        Build callbacks for requests, or reject them.
 
         Args:
-            requests: what is asked for.
-            largest: none of the requests has more bytes.
-            plain: none of them has more than topic, key and value.
+            requests: the requests.
+            largest: upper limit for the size of a request in bytes.
+            plain: True if all of them have nothing but topic, key and value.
         """
         asked = len(requests.offsets)
         built = await self._build_at_once(requests, largest, plain=plain)
@@ -241,7 +241,7 @@ class Slice:
         done, rows = set(range(built)), list(zip(requests.seconds, requests.offsets, requests.raw(), strict=False))
         parsed = list(requests.parsed)
         if not built and (gone := await self._gone_in(parsed)):
-            # They may be as many as the callbacks of a hot second.
+            # They may be as many as the callbacks of a busy second.
             left = [number for number in range(asked) if number not in gone]
             some = [rows[number] for number in left]
             alike = _Requests(
@@ -255,18 +255,18 @@ class Slice:
                 self._reject_alike(gone, rows)
                 return
             done = set(left[:built])
-        # In their order, rejects among them.
+        # In order, including rejects.
         for number, each in enumerate(rows):
             if number not in done:
                 await self._add_any(*each)
 
     async def _build_at_once(self, requests: _Requests, largest: int, *, plain: bool) -> int:
         """
-        Build callbacks as long as nothing is unusual in *requests*, and return of how many.
+        Build callbacks until something unusual occurs in *requests*, and return their number.
 
-        One that fails here fails again when it is looked at for itself, and is told of there.
+        A request that fails here is handled singly afterwards, and fails again there with a message.
         """
-        # A parsed message makes its parts anew whenever it is asked for them.
+        # Each access to a field of a parsed message makes a new object.
         parsed = list(requests.parsed)
         topics, outgoing = [request.callBackTopic for request in parsed], None
         if b"" in topics:
@@ -325,7 +325,7 @@ class Slice:
         return built
 
     async def _record(self, second: int, offset: int, size: int, request: Request) -> None:
-        """Write the callback of *request*, which has *size* bytes, once more if the history is to have it."""
+        """Write the callback of *request*, which has *size* bytes, again if the history is to have it."""
         history, outgoing = self._history, Outgoing.of(request)
         if not history or request.tombstoneTopic not in history.sources or outgoing.topic == history.topic:
             return
@@ -336,45 +336,45 @@ class Slice:
                 headers = callback_headers(request, second, b"%d:%d" % (self._number, offset))
                 self._append(to, at, size + OVERHEAD_BYTES, outgoing.key, outgoing.value, headers)
                 return
-        # Nobody waits for it, as etf1 has it too.
+        # It is only counted, as etf1 does not wait for its history either.
         self.unrecorded += 1
 
     async def _gone_in(self, parsed: Iterable[Request]) -> dict[int, tuple[bytes, Reason]]:
-        """Return which requests ask for a callback, and no tombstone, on a topic that takes none: that, and why."""
+        """Return requests without tombstone whose topic takes no callbacks: by number, the topic and the reason."""
         topics = [b"" if request.tombstoneTopic else Outgoing.of(request).topic for request in parsed]
         try:
             refused = await self._refused(set(topics) - {b""})
         except UnicodeDecodeError:
-            # Each is looked at for itself.
+            # Each request is then checked singly.
             return {}
         return {number: (topic, refused[topic]) for number, topic in enumerate(topics) if topic in refused}
 
     def _reject_alike(self, gone: Mapping[int, tuple[bytes, Reason]], rows: Sequence[tuple[int, int, bytes]]) -> None:
-        """Reject those of *rows* (second, offset, request) that are *gone*, in their order."""
+        """Reject the *gone* ones of *rows* (second, offset, request), in order."""
         for (topic, reason), numbers in groupby(gone, gone.__getitem__):
             records = [(offset, b"%d" % second, row) for second, offset, row in map(rows.__getitem__, numbers)]
             self._reject(reason, records, self._words_of([topic]) if reason is Reason.TOPIC_REFUSED else "")
 
     async def _has_room(self, topics: set[bytes], largest: int, raw: Callable[[], Sequence[bytes]]) -> bool:
-        """Tell whether all of *topics* take callbacks, of requests up to *largest* or as large as those in *raw*."""
+        """Tell whether all *topics* take callbacks for requests of *largest* bytes, or as large as those in *raw*."""
         if await self._refused(topics):
             return False
         limit = min([self._accumulators[topic].plain_bytes_max for topic in topics], default=0)
         return largest <= limit or max(map(len, raw()), default=0) <= limit
 
     async def _refused(self, topics: set[bytes]) -> dict[bytes, Reason]:
-        """Return which of *topics* take no callbacks, and why; there is an accumulator for each of the others then."""
+        """Return the reason for each of *topics* that takes no callbacks. All others have an accumulator afterwards."""
         known, refused = self._targets.verdicts, {}
-        # Sorted, so that a seed of the simulation has one history.
+        # Sorted, so that a seed of the simulation gives one history.
         new = {topic.decode(): topic for topic in sorted(topics - self._accumulators.keys())}
-        # All unknown ones are asked for at once, since there may be thousands.
+        # All unknown topics are looked up at once, since there may be thousands.
         while unknown := new.keys() - known.keys():
             try:
                 await self._targets.resolve(unknown)
             except KafkaError:
                 raise
             except Exception as error:
-                # It says nothing of the requests, none of which may be rejected for it.
+                # The error says nothing about the requests, so none may be rejected for it.
                 raise KafkaError(f"callback topics cannot be looked up: {error!r}") from error
         for name, topic in new.items():
             verdict = known[name]
@@ -387,7 +387,7 @@ class Slice:
     def _lacks_key(
         self, topics: Sequence[bytes], parsed: Sequence[Request], outgoing: Sequence[Outgoing] | None
     ) -> bool:
-        """Tell whether any of the *parsed* requests, whose *topics* are given, has no key where its topic wants one."""
+        """Tell whether a *parsed* request has no key although its topic, in *topics*, requires one."""
         strict = {topic for topic in set(topics) if self._accumulators[topic].target.needs_key}
         if not strict:
             return False
@@ -401,7 +401,7 @@ class Slice:
         except KafkaError:
             raise
         except Exception:
-            # Whatever is wrong with one request, the others of its second fire.
+            # One faulty request must not stop the others of its second.
             log.exception("partition %d offset %d: its callback cannot be built", self._number, offset)
             reason = Reason.UNREADABLE
         if reason:
@@ -412,12 +412,12 @@ class Slice:
             self._reject(reason, [(offset, b"%d" % second, row)], words)
 
     def _words_of(self, topics: Iterable[bytes]) -> str:
-        """Return what the broker has said of *topics*."""
+        """Return the broker's messages about *topics*."""
         words, names = self._targets.words, [topic.decode() for topic in topics]
         return "; ".join(words[name] for name in names if name in words)
 
     async def _add_or_judge(self, second: int, offset: int, row: bytes) -> Reason | None:
-        """Add a request, or return why it is rejected."""
+        """Add a request, or return the reason for rejecting it."""
         try:
             request = Request.FromString(row)
         except DecodeError:
@@ -445,12 +445,12 @@ class Slice:
         return None
 
     def lateness_ms(self, share: float) -> int:
-        """Return how late *share* (0 to 1) of the rows are by now at most, up to 24 days; 0 without any."""
+        """Return the lateness now that *share* (0 to 1) of the rows do not exceed, up to 24 days; 0 without rows."""
         late, left, now_ms = 0, share * self.dues_ms.total(), int(self._clock.wall_s() * 1000)
         for due_ms in sorted(self.dues_ms, reverse=True):
             if left <= 0:
                 break
-            # Where timers fire at ticks alone, they are early by their millisecond.
+            # If timers fire only at ticks, they are early by their millisecond.
             late = min(max(now_ms - due_ms, 0), _LATENESS_MS_MAX)
             left -= self.dues_ms[due_ms]
         return late
@@ -458,7 +458,7 @@ class Slice:
     def _append(
         self, to: Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
-        """Append where the topic may take less than a batch of the producer; *bytes_max* is added at most."""
+        """Append a record of at most *bytes_max* bytes to a topic whose limit may be below the producer's."""
         now_ms, batch = self._now_ms(), to.batches[at]
         if (
             batch is None
@@ -473,7 +473,7 @@ class Slice:
         full = to.batches[at]
         if full is not None:
             self._full.append((full, to.topic, at))
-        # The first record is taken whatever its size; that the topic takes it too was checked before.
+        # The first record fits at any size. The topic's limit was checked before.
         batch = to.batches[at] = self._new_batch()
         batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
 
@@ -496,13 +496,13 @@ class Slice:
     def _reject(
         self, reason: Reason, records: Sequence[tuple[int, bytes | None, bytes | None]], words: str = ""
     ) -> None:
-        """Reject records, each given as offset, key and value, for which the broker has said *words*."""
+        """Reject records, each given as offset, key and value, with the broker's message *words*."""
         offsets = [offset for offset, _, _ in records]
         self.contents.rejected += offsets
         self.refused[reason] += len(offsets)
         to, number = self._rejects_to, self._number
         said: Headers = [(REJECT_PREFIX + "words", words.encode()[:_WORDS_BYTES_MAX])] if words else []
-        # A topic that takes less than `timer-request` gets what fits.
+        # If the topic's limit is below that of `timer-request`, the record is cut.
         at, room = number % to.target.partitions, to.target.batch_bytes_max - OVERHEAD_BYTES
         for refused in refused_records(reason, self._rejects.source, number, records):
             refused.told.extend(said)

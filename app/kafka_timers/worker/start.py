@@ -1,7 +1,7 @@
 """
-What a worker has to know of the brokers before it can own anything.
+Asks the brokers for everything that a worker needs before it can own a partition.
 
-A broker that is silent is waited for, and said to be: a worker that ends for it would end all workers of its command.
+The worker waits for a silent broker and logs it. If it ended instead, all workers of its command would end.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ _T = TypeVar("_T")
 
 class Found(NamedTuple):
     """
-    What the brokers tell.
+    The brokers' answers.
 
     Attributes:
-        partitions: how many are served.
-        own: by the service's own topic what it takes, of those that this process may write to.
+        partitions: number of served partitions.
+        own: limits of the service's own topics by name, for those that this process may write to.
     """
 
     partitions: int
@@ -43,10 +43,10 @@ class Found(NamedTuple):
 
 async def tried(ask: Callable[[], Awaitable[_T]], stop: asyncio.Event, *, gives_up: bool) -> _T | None:
     """
-    Return what *ask* returns, called every second until brokers answer; None when *stop* came first.
+    Return the result of *ask*, which is called every second until brokers answer; None if *stop* came first.
 
     Raises:
-        BrokerError: with *gives_up*, and no repetition is of help.
+        BrokerError: with *gives_up*, if another try cannot help.
     """
     told = ""
     while not stop.is_set():
@@ -66,7 +66,7 @@ async def tried(ask: Callable[[], Awaitable[_T]], stop: asyncio.Event, *, gives_
 
 async def connected(kafka: Kafka, stack: AsyncExitStack) -> Cluster:
     """
-    Return the cluster, which *stack* closes.
+    Return a cluster. *stack* will close it.
 
     Raises:
         BrokerError: no broker answers.
@@ -77,10 +77,10 @@ async def connected(kafka: Kafka, stack: AsyncExitStack) -> Cluster:
 
 async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLookup) -> Found:
     """
-    Ask about the service's topics; *cluster* knows them then.
+    Look up the service's topics. *cluster* knows them afterwards.
 
     Raises:
-        BrokerError: the brokers do not tell.
+        BrokerError: the brokers do not answer.
         TopicsError: topics are missing, cannot be written to, or do not fit each other.
     """
     topics = Topics.of(settings.topic_prefix)
@@ -98,16 +98,17 @@ async def find_out(settings: WorkerSettings, cluster: Cluster, lookup: TopicLook
 
 def served_partitions(found: Mapping[str, int], topics: Topics, sealed_with: int, wanted: int) -> int:
     """
-    Return how many partitions are served: the first so many of each topic.
+    Return the number of served partitions, which are the first ones of each topic.
 
     Args:
-        found: partitions of each of the service's topics that exists.
-        topics: names.
-        sealed_with: the number that the last seals tell; 0 where nothing is sealed.
-        wanted: the number that the settings give; 0 if none.
+        found: number of partitions of each existing topic of the service.
+        topics: names of the topics.
+        sealed_with: the number in the last seals; 0 without seals.
+        wanted: the number in the settings; 0 if none.
 
     Raises:
-        TopicsError: a topic is missing or has fewer, the two numbers differ, or nothing tells which of several it is.
+        TopicsError: a topic is missing or has fewer, the two numbers differ, or the topics differ and no number is
+            given.
     """
     if missing := [topic for topic in topics.needed if topic not in found]:
         raise TopicsError(f"missing: {', '.join(missing)}. Create them with kafka-timers topics create")

@@ -1,38 +1,38 @@
 """
 The rows of one partition, in one RocksDB on this host's disk.
 
-A cache of `timer-request` and nothing else: it may be lost, stale or damaged at any time, and is then read again from
-the log. So nothing is synced to disk, or logged before it is in a table; what matters is that each batch holds its rows
-and how far the log was read.
+The store is a cache of `timer-request` and nothing else. It may be lost, stale or damaged at any time, and is then read
+from the log again. So nothing is synced to disk, or logged before it is in a table. Only one thing matters: each batch
+holds its rows together with the read position.
 
-    second 0 + c + chunk     how many requests wait in one chunk of offsets, and until when it is worth to be read again
-    second 0 + m             the head: position, last sealed second, its snapshot, where reading began, open scan; what
-                             this belongs to
+    second 0 + c + chunk     number of pending requests in a chunk of offsets, and until when rereading it is useful
+    second 0 + m             the head: position, last sealed second, its snapshot, start of reading, open scan;
+                             identity of the store
     second 0 + n             the number of the last batch
     key of core.keys         the request as it came; a batch: rows.pack; a refused one: refused.pack_refused
 
-Two more column families are for timer ids and stay empty without any:
+Two more column families are for timer ids, and are empty without any:
 
     ids    timer id                  its last request, Version.pack
            Original.name             the copy of that request
            ff                        the number of the last batch
-    side   b + key of core.keys      this request does not fire: c or m (cancelled, superseded) + its timer id
-           i + offset                a request whose condition does not hold, and its due in milliseconds
-           p + second, last offset   ids to be forgotten an hour after that second, unless a later record is known
-           r + offset                what that record is answered, Answer.pack
+    side   b + key of core.keys      a request that does not fire: c or m (cancelled, superseded) + its timer id
+           i + offset                a request whose condition does not hold, and its due time in milliseconds
+           p + second, last offset   ids to forget an hour after that second, unless a later record is known
+           r + offset                the answer to that record, Answer.pack
            n                         the number of the last batch
 
-Each batch goes into all families with its number. RocksDB closes one family after the other, and who is killed in
-between leaves rows, counts and marks of different moments; such a store is read from the log again.
+Each batch goes into all families with its number. RocksDB closes one family after the other. If the process is killed
+in between, rows, counts and marks are of different moments, and the store is read from the log again.
 
-No request is due in second 0. What every batch writes has to lie next to what fires soon: above the rows it would make
-each new table overlap with all of them, and each compaction would rewrite everything that is pending.
+No request is due in second 0. Keys that every batch writes must lie next to the rows that fire soon. Above the rows,
+they would make each new table overlap with all of them, so that each compaction would rewrite all pending requests.
 
-Every read and delete has bounds: without them RocksDB walks over the tombstones of all that has ever fired. All rows
-lie above the last sealed second, so reads start there.
+Every read and delete has bounds. Without them RocksDB walks over the tombstones of everything that has ever fired. All
+rows lie above the last sealed second, so reads start there.
 
-No write waits for the disk: rocksdict holds Python's lock meanwhile, so the whole process would stand still. It goes
-into memory or fails, and `is_behind` tells whoever feeds the store when to wait.
+No write waits for the disk, because rocksdict holds Python's lock during a write, and the whole process would stand
+still. A write goes into memory or fails, and `is_behind` shows the feeding code when to wait.
 """
 
 import struct
@@ -68,9 +68,9 @@ _MARKS, _IGNORED, _EXPIRING, _ANSWERS = b"b", b"i", b"p", b"r"
 _CANCELLED, _SUPERSEDED = b"c", b"m"
 _NUMBER, _IDS_NUMBER, _SIDE_NUMBER = first_key(0) + b"n", b"\xff", b"n"
 _ABOVE_ALL = b"\xff" * 8
-# From how many full buffers, and tables that are not sorted in yet, a store is behind.
+# A store with this many full buffers, or unsorted tables, is behind.
 _BUFFERS_MAX, _TABLES_MAX = 2, 36
-# So many rows are deleted one by one.
+# Up to this number, rows are deleted one by one.
 _SINGLY_MAX = 128
 
 _T = TypeVar("_T")
@@ -78,15 +78,15 @@ _T = TypeVar("_T")
 
 class TimerStore:
     """
-    The store of one partition, open.
+    The open store of one partition.
 
     Args:
-        folder: of this store alone; made when missing.
-        identity: names the Kafka cluster and topic; a store of another one is not this one's.
-        memory: shared with the other stores of the process.
+        folder: folder of this store; created if it is missing.
+        identity: names the Kafka cluster and topic. A store with another identity is not used.
+        memory: memory shared with the other stores of the process.
 
     Raises:
-        Exception: RocksDB cannot open the folder, because it is damaged, not writable, or open already.
+        Exception: RocksDB cannot open the folder, because it is damaged, not writable, or already open.
     """
 
     def __init__(self, folder: Path, identity: bytes, memory: StoreMemory) -> None:
@@ -97,22 +97,22 @@ class TimerStore:
         self._db = Rdict(str(folder), options=memory.options(), column_families=families)
         self._ids, self._side = [self._db.get_column_family(name) for name in (_IDS, _SIDE)]
         self._id_family, self._side_family = [self._db.get_column_family_handle(name) for name in (_IDS, _SIDE)]
-        # Without RocksDB's own log a crash takes what is not in a table yet, the read position with it: it is read from
-        # `timer-request` again.
+        # Without RocksDB's own log a crash loses rows that are not in a table yet, together with the read position.
+        # They are read from `timer-request` again.
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub takes it for a method
-        # Should RocksDB want a write to wait all the same, it fails.
+        # If RocksDB wants a write to wait all the same, the write fails.
         unlogged.no_slowdown = True
         self._db.set_write_options(unlogged)
-        # RocksDB keeps the folder locked while an iterator is left, whoever still holds it.
+        # RocksDB keeps the folder locked while an iterator exists.
         self._iterators: WeakSet[Generator[Any]] = WeakSet()
-        # No row has a lower key; None when that has to be looked up. It is asked for every second of every partition.
+        # A lower bound of all row keys; None if it must be looked up. It is needed every second for every partition.
         self._lowest: bytes | None = None
-        # Of each kind no key is lower: what was deleted in front of it is not walked over again.
+        # A lower bound of the keys by kind, so that reads do not walk over deleted keys below it.
         self._least = {kind: kind for kind in (_ROWS, _MARKS, _EXPIRING, _ANSWERS)}
         number = self._db.get(_NUMBER)
         self._number: int = _OFFSET.unpack(number)[0] if number else 0
-        # Whether requests may lie here that do not fire, and whether ids may be due to be forgotten.
+        # True if there may be requests that do not fire, and if there may be ids to forget.
         self._has_marks = self._has_expiring = True
         self._room = Room(folder)
         self._has_failed = False  # whether the last write was refused
@@ -120,34 +120,34 @@ class TimerStore:
     def end_reading(self) -> None:
         """End all iterators over the store."""
         for iterator in list(self._iterators):
-            # Not by `close`: on Python 3.12 one that has not begun would keep RocksDB's iterator.
+            # `close` is not enough: on Python 3.12 an iterator that has not begun would keep RocksDB's iterator.
             with suppress(GeneratorExit):
                 iterator.throw(GeneratorExit)
 
     def close(self) -> None:
         """
-        Close the store; its folder may be opened again.
+        Close the store. Its folder may then be opened again.
 
-        All that was written is kept, unless the disk is full or has failed: that is read from the log again. This takes
-        as long as the disk does, and some seconds where a flush has failed; other threads run meanwhile. A second call
-        does nothing.
+        All writes are kept, unless the disk is full or has failed; then the lost ones are read from the log again. This
+        takes as long as the disk needs, and some seconds after a failed flush; other threads run meanwhile. A second
+        call does nothing.
         """
         if not hasattr(self, "_db"):
             return
         self.end_reading()
         if not self._is_sound():
-            # What is let go of is flushed, unless all background work has ended.
+            # Memory is flushed on close, unless all background work has ended.
             self._db.cancel_all_background(False)
-        # Each of these keeps the store open, and whichever lets go last waits for what RocksDB has under way.
+        # Each of these keeps the store open. The last one to be released waits for RocksDB's work in progress.
         del self._id_family, self._side_family
         for each in (self._db, self._ids, self._side):
             with suppress(Exception):
                 each.close()
-        # Where that has failed, this lets go of the folder.
+        # If that failed, this releases the folder.
         del self._ids, self._side, self._db
 
     def _is_sound(self) -> bool:
-        """Whether the disk is likely to take what is in memory; RocksDB rests for a second when it does not."""
+        """Tell whether the disk will probably take the data in memory. After a failure RocksDB pauses for a second."""
         in_memory = [db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0 for db in (self._db, self._ids)]
         try:
             self._room.check(sum(in_memory))
@@ -157,12 +157,12 @@ class TimerStore:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be read; what was being read when it was closed may have ended early."""
+        """True if the store can be read. Reads that were in progress at its closing may have ended early."""
         return hasattr(self, "_db")
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was ever kept here."""
+        """True if nothing was ever stored here."""
         families = (self._db, self._ids, self._side)
         return all(next(self._track(_items(each, b"", _ABOVE_ALL)), None) is None for each in families)
 
@@ -170,12 +170,12 @@ class TimerStore:
 
     def head(self) -> Head | None:
         """
-        Return what this store says of itself.
+        Return the state of the store.
 
-        None when it is new, of another Kafka or of an older format, or when its families are of different moments.
+        None if it is new, of another Kafka cluster or of an older format, or if its families are of different moments.
 
         Raises:
-            NewerFormatError: a later version has written it, and may keep there what this one does not understand.
+            NewerFormatError: a later version has written the store, and this version may not understand it.
         """
         meta = self._db.get(_META)
         if meta is not None and format_of(meta) > FORMAT:
@@ -188,11 +188,11 @@ class TimerStore:
         return unpack_head(meta, self._identity)
 
     def _is_whole(self) -> bool:
-        """Whether all families have the same last batch; an earlier version numbered none."""
+        """Tell whether all families have the same last batch. An earlier version stored no batch numbers."""
         return self._db.get(_NUMBER) == self._ids.get(_IDS_NUMBER) == self._side.get(_SIDE_NUMBER)
 
     def counts(self) -> dict[int, Count]:
-        """Return the counts of all chunks that have some."""
+        """Return the counts of all chunks that have one."""
         counts = {}
         for key, row in self._items(_CHUNKS, _META):
             count, until_s = _COUNT.unpack(row)
@@ -200,33 +200,33 @@ class TimerStore:
         return counts
 
     def ignored(self) -> dict[int, int]:
-        """Return the offsets of requests whose condition does not hold, and their due in UNIX milliseconds."""
+        """Return the requests whose condition does not hold, as offset and due time in UNIX milliseconds."""
         kept = self._side_items(_IGNORED, _IGNORED + _END)
         return {_OFFSET.unpack_from(key, 1)[0]: _DUE.unpack(due)[0] for key, due in kept}
 
     def rows(self, start: bytes, before: bytes) -> Iterator[Row]:
         """
-        Yield (key, value) with *start* <= key < *before*, in order, as they are now; one may stop anywhere.
+        Yield the rows with *start* <= key < *before*, in order, as of the call. You may stop at any time.
 
-        Requests that were withdrawn are left out.
+        Withdrawn requests are left out.
         """
         rows = self._items(start, before)
         return batches.without(rows, (key for key, _ in self._marks(start, before))) if self._has_marks else rows
 
     def keys(self, start: bytes, before: bytes) -> Iterator[bytes]:
-        """Yield the keys of all rows with *start* <= key < *before*, as they are now, also of withdrawn requests."""
+        """Yield the keys of all rows with *start* <= key < *before*, as of the call, withdrawn requests included."""
         return self._track(_walked_keys(*_sought(self._db, start, before)))
 
     def withdrawn(self, start: bytes, before: bytes) -> Iterator[bytes]:
-        """Yield the keys of the requests that were withdrawn, from the moment of *start* on and below *before*."""
+        """Yield the keys of withdrawn requests from the moment of *start* on and below *before*."""
         return (key for key, _ in self._marks(first_key(moment_of(start)), before)) if self._has_marks else iter(())
 
     def kept_rows(self, before: bytes, start: bytes = _ROWS) -> Iterator[Row]:
-        """Yield all rows with *start* <= key < *before*, also of requests that were withdrawn."""
+        """Yield all rows with *start* <= key < *before*, withdrawn requests included."""
         return self._items(start, before)
 
     def marks(self, before: bytes) -> dict[bytes, Mark]:
-        """Return which requests with a key below *before* were withdrawn."""
+        """Return the mark of each withdrawn request with a key below *before*."""
         return {key: Mark(row[1:], row[:1] == _SUPERSEDED) for key, row in self._marks(_ROWS, before)}
 
     def count_withdrawn(self, start: bytes, before: bytes) -> tuple[int, int]:
@@ -235,31 +235,33 @@ class TimerStore:
         return kinds.get(_CANCELLED, 0), kinds.get(_SUPERSEDED, 0)
 
     def versions(self, names: Sequence[bytes]) -> Iterator[Version | None]:
-        """Yield what is known of each of *names*."""
+        """Yield the version of each of *names*; None if it is unknown."""
         return (row and Version.unpack(row) for row in self._ids.get(list(names)) or ())
 
     def named(self, prefix: bytes) -> Iterator[Version]:
-        """Yield what is known of the timer ids that begin with *prefix*, in the order of these."""
-        # No id begins with ff, which is not UTF-8.
+        """Yield the versions of timer ids that begin with *prefix*, in the order of the ids."""
+        # No id begins with ff, which is not valid in UTF-8.
         known = self._track(_items(self._ids, prefix, prefix + _END))
         return (Version.unpack(row) for _, row in known)
 
     @property
     def has_ids(self) -> bool:
-        """Whether any timer id is known."""
+        """True if any timer id is known."""
         return next(self._track(_items(self._ids, b"", _END)), None) is not None
 
     def answers(self) -> Iterator[Answer]:
-        """Yield the answers that are kept, in the order of what they answer."""
+        """Yield the stored answers, ordered by the offset that they answer."""
         kept = self._side_items(self._least[_ANSWERS], _ANSWERS + _END)
         return (Answer.unpack(_OFFSET.unpack_from(key, 1)[0], row) for key, row in kept)
 
     def has_due(self, sealed_ms: int, end_ms: int) -> bool:
-        """Tell whether any row is due before *end_ms*, given that none is left before *sealed_ms*."""
+        """Tell whether any row is due before *end_ms*. No row may be left before *sealed_ms*."""
         return self._lowest_key(sealed_ms) < first_key(end_ms)
 
     def first_ms(self, sealed_ms: int) -> int | None:
-        """Return the moment from which on the first row may fire, given that none is left before *sealed_ms*."""
+        """
+        Return the moment from which the first row may fire; None without rows. No row may be left before *sealed_ms*.
+        """
         lowest = self._lowest_key(sealed_ms)
         return None if lowest == _END else moment_of(lowest)
 
@@ -269,18 +271,18 @@ class TimerStore:
         return self._lowest
 
     def last_second(self) -> int:
-        """Return the last second in which any row is due; 0 without rows."""
-        # A store that holds a row has no tombstones above it: what fires is dropped from below.
+        """Return the last second in which a row is due; 0 without rows."""
+        # A store with rows has no tombstones above them, because fired rows are dropped from below.
         last: Any = next(self._db.keys(backwards=True), b"")
         return parts_of(last)[0] // 1000 if last >= _ROWS else 0
 
     @property
     def bytes_on_disk(self) -> int:
-        """Size of the table files."""
+        """Size of the table files in bytes."""
         return self._db.property_int_value("rocksdb.total-sst-files-size") or 0
 
     def _marks(self, start: bytes, before: bytes) -> Iterator[Row]:
-        """Yield the key of each request that does not fire, and why."""
+        """Yield the key of each request that does not fire, with its mark."""
         return ((key[1:], row) for key, row in self._side_items(_MARKS + start, _MARKS + before))
 
     def _items(self, start: bytes, before: bytes) -> Generator[Row]:
@@ -297,11 +299,11 @@ class TimerStore:
 
     def write(self, changes: Changes) -> None:
         """
-        Keep *changes*, all of them or none; this waits for nothing.
+        Apply *changes*, all of them or none, without waiting.
 
         Raises:
             DiskFullError: the disk has no room left; nothing has changed.
-            Exception: RocksDB did not take them; nothing has changed.
+            Exception: RocksDB refused them; nothing has changed.
         """
         batch = WriteBatch(raw_mode=True)
         before, dropped = changes.drop_before, dict[bytes, bytes]()
@@ -323,7 +325,7 @@ class TimerStore:
         self._write_side(batch, changes)
         for chunk, (count, until_ms) in changes.counts.items():
             if count or until_ms:
-                # To the next whole second: what is remembered for longer does no harm.
+                # Rounded up to a whole second: a longer memory does no harm.
                 batch.put(_CHUNKS + _CHUNK.pack(chunk), _COUNT.pack(count, -(-until_ms // 1000)))
             else:
                 batch.delete(_CHUNKS + _CHUNK.pack(chunk))
@@ -344,9 +346,9 @@ class TimerStore:
         """
         Delete all rows of a *kind* below the key *before*.
 
-        Whenever something was written, RocksDB splits all ranges that were deleted since its buffer was emptied before
-        it reads; if they lie in each other, that takes time by the square of their number. So few rows are deleted one
-        by one, and a range begins with the first row that is there.
+        Before a read that follows a write, RocksDB splits all ranges that were deleted since its buffer was emptied.
+        For nested ranges the time grows with the square of their number. So few rows are deleted one by one, and a
+        range begins with the first existing row.
         """
         db, family = (self._db, None) if kind == _ROWS else (self._side, self._side_family)
         keys = list(islice(self._track(_walked_keys(*_sought(db, self._least[kind], before))), _SINGLY_MAX + 1))
@@ -385,7 +387,7 @@ class TimerStore:
             delete(_IGNORED + _OFFSET.pack(offset), side)
 
     def forget(self, second: int) -> bool:
-        """Forget some ids that are worth nothing more from the UNIX *second* on; False when there are none left."""
+        """Forget some ids that are not needed from the UNIX *second* on; False if there are none left."""
         if not self._has_expiring:
             return False
         oldest = next(self._side_items(self._least[_EXPIRING], _EXPIRING + _END), None)
@@ -396,7 +398,7 @@ class TimerStore:
         expiring = list(batches.ids_in(row))
         batch = WriteBatch(raw_mode=True)
         for (name, offset), version in zip(expiring, self.versions([name for name, _ in expiring]), strict=True):
-            # Of an id with a later request that one is kept.
+            # If the id has a later request, keep that one.
             if version and version.latest == offset:
                 batch.delete(name, self._id_family)
         batch.delete(key, self._side_family)
@@ -419,10 +421,10 @@ class TimerStore:
     @property
     def is_behind(self) -> bool:
         """
-        Whether the disk is slower than what is written, so that it is time to wait.
+        True if writes are faster than the disk, so that the caller must wait.
 
         Raises:
-            DiskFullError: it has no room left, so that waiting would be in vain.
+            DiskFullError: the disk has no room left, so that waiting would not help.
         """
         buffers = self._db.property_int_value("rocksdb.num-immutable-mem-table") or 0
         tables = self._db.property_value("rocksdb.num-files-at-level0") or "0"
@@ -434,16 +436,16 @@ class TimerStore:
 
 def _items(db: Rdict, start: bytes, before: bytes) -> Generator[Row]:
     """
-    Yield the rows with *start* <= key < *before*, as they are at the call.
+    Yield the rows with *start* <= key < *before*, as of the call.
 
     Raises:
-        Exception: the disk does not give all of them, or not as they were written.
+        Exception: the disk does not return all of them, or has damaged them.
     """
     return _walked(*_sought(db, start, before))
 
 
 def _sought(db: Rdict, start: bytes, before: bytes) -> tuple[RdictIter, ReadOptions]:
-    """Return an iterator, which ends before *before*, and the options that it does not keep alive."""
+    """Return an iterator that ends before *before*, and its options, which it does not keep alive."""
     options = ReadOptions()
     options.set_iterate_upper_bound(before)
     rows = db.iter(options)
@@ -452,9 +454,9 @@ def _sought(db: Rdict, start: bytes, before: bytes) -> tuple[RdictIter, ReadOpti
 
 
 def _walked(rows: RdictIter, options: ReadOptions) -> Generator[Row]:
-    # Once the options are freed the iterator silently ends early; the argument keeps them.
-    # `db.items` takes a tenth less time, and ends in silence where a row cannot be read: all that lies behind it would
-    # count as done, and be dropped.
+    # Once the options are freed the iterator ends early without an error; the argument keeps them. `db.items` takes a
+    # tenth less time, but ends without an error at an unreadable row: all rows after it would count as done, and be
+    # dropped.
     while rows.valid():
         yield rows.key(), rows.value()
         rows.next()

@@ -1,7 +1,7 @@
 """
-What a store says of itself, as bytes: how far it has come, and what it belongs to.
+The state of a store as bytes: how far it has read and fired, and its identity.
 
-Earlier versions take what follows the head that they know for the identity of another store, and begin anew.
+Earlier versions take everything after the head that they know as the identity of another store, and rebuild it.
 """
 
 import struct
@@ -17,33 +17,33 @@ _HEAD = struct.Struct(">BQQQQB")
 _SCAN = struct.Struct(">QQ")
 _MILLIS = struct.Struct(">HH")
 _READ = struct.Struct(">7Q")
-# Flags of the head. But for the third they tell what follows it, in this order.
+# Flags of the head. All except the third say which fields follow, in this order.
 _SCANNING, _WITHIN_SECONDS, _HAS_CALLBACKS, _HAS_READ = 1, 2, 4, 8
 
 
 def format_of(head: bytes) -> int:
-    """Return the format in which *head* is written."""
+    """Return the format of *head*."""
     return head[0]
 
 
 def pack_head(head: Head, identity: bytes) -> bytes:
-    """Return the bytes of *head*, of a store that belongs to *identity*."""
+    """Return the bytes of *head*, for a store with *identity*."""
     scan, read = head.scan, head.read
-    # Seconds, as earlier versions have them.
+    # In seconds, as earlier versions expect.
     told = head.position, head.sealed_ms // 1000 - 1, head.snapshot, head.known_from
     tail = _SCAN.pack(scan.end_ms // 1000 - 1, scan.snapshot) if scan else b""
     flags = (_SCANNING if scan else 0) | (_HAS_CALLBACKS if head.has_callbacks else 0)
     millis = head.sealed_ms % 1000, scan.end_ms % 1000 if scan else 0
     if any(millis):
         flags, tail = flags | _WITHIN_SECONDS, tail + _MILLIS.pack(*millis)
-    # What is known of more than has been read is known of the seals, which tell it again.
+    # Sums beyond the read position come from seals, which will provide them again.
     if read is not None and read.to == head.position:
         flags, tail = flags | _HAS_READ, tail + _READ.pack(read.since, *read.near, *read.far, *read.cancels)
     return _HEAD.pack(FORMAT, *told, flags) + tail + identity
 
 
 def unpack_head(packed: bytes, identity: bytes) -> Head | None:
-    """Return the head that `pack_head` has *packed*; None where it is of a store of another *identity*."""
+    """Return the head that `pack_head` has *packed*; None if the store has another *identity*."""
     _, position, second, snapshot, known_from, flags = _HEAD.unpack_from(packed)
     scan, read, at, millis, of_millis = None, None, _HEAD.size, 0, 0
     if flags & _SCANNING:

@@ -10,9 +10,9 @@ _NEVER = 1 << 30
 
 class StoreMemory:
     """
-    What all stores of a process share: one block cache and one budget for what is not written to disk yet.
+    Shared by all stores of a process: one block cache, and one budget for data that is not on disk yet.
 
-    Memory then depends neither on the number of partitions nor on what is pending.
+    So memory depends neither on the number of partitions nor on the number of pending requests.
     """
 
     def __init__(self, cache_bytes: int = 32 << 20, write_buffer_bytes: int = 32 << 20) -> None:
@@ -20,7 +20,7 @@ class StoreMemory:
         self.write_buffers = WriteBufferManager(write_buffer_bytes, False)
 
     def options(self) -> Options:
-        """Return the options to open one store with."""
+        """Return the options for opening one store."""
         table = BlockBasedOptions()
         table.set_block_cache(self.cache)
         table.set_cache_index_and_filter_blocks(True)
@@ -34,14 +34,14 @@ class StoreMemory:
         options.set_block_based_table_factory(table)
         options.set_write_buffer_manager(self.write_buffers)
         options.set_write_buffer_size(8 << 20)
-        # Where RocksDB would have a write wait until its disk has caught up; see `is_behind`.
+        # Never let RocksDB delay a write until its disk has caught up; see `is_behind`.
         options.set_max_write_buffer_number(_NEVER)
         options.set_level_zero_slowdown_writes_trigger(_NEVER)
         options.set_level_zero_stop_writes_trigger(_NEVER)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_hard_pending_compaction_bytes_limit(0)
-        # What fires soon is compacted all the time, and with it every file that it overlaps: small files hold little of
-        # what is due later.
+        # Rows that fire soon are compacted all the time, together with each file that they overlap. Small files contain
+        # few rows that are due later.
         options.set_target_file_size_base(2 << 20)
         options.set_compression_type(DBCompressionType.lz4())
         options.set_max_background_jobs(2)

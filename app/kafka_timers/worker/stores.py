@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 
 class StoreFolders:
     """
-    Stores in the folders of *data_dir* that are named by partition.
+    Stores in folders of *data_dir*, named by partition.
 
     Args:
-        data_dir: of this worker alone.
-        identity: what a store must say of itself to be of use, before the number of its partition.
-        horizon_s: another horizon is another store, since it tells what is kept.
+        data_dir: data folder of this worker alone.
+        identity: first part of the identity that a store must have; the partition number follows.
+        horizon_s: horizon in seconds, the last part of the identity, since it decides which requests are kept.
     """
 
     def __init__(self, data_dir: Path, identity: str, horizon_s: int) -> None:
@@ -28,30 +28,30 @@ class StoreFolders:
         self._identity = identity
         self._horizon_s = horizon_s
         self._memory = StoreMemory()
-        # Of stores that were dropped because their disk is full: their sizes.
+        # Sizes of stores that were dropped because their disk was full.
         self._dropped: dict[int, int] = {}
 
     def check_room(self, number: int) -> None:
         """
         Check that the disk of partition *number* has room for its store.
 
-        One that was dropped needs room for what it had before: to begin with less would end as it did.
+        A dropped store needs room for its former size; with less it would soon be full again.
 
         Raises:
-            DiskFullError: it has not; the text says how much has to be free.
+            DiskFullError: it has no room; the text says how much must be free.
         """
         room = Room(self._folder(number))
         dropped = self._dropped.get(number)
-        # Once more the reserve, since what just fits would soon be full again.
+        # With twice the reserve, since a store that only just fits would soon be full again.
         room.check(0 if dropped is None else dropped + room.reserve_bytes)
 
     def free_bytes(self, numbers: Iterable[int]) -> int:
-        """Return how much is free on the fullest of the disks that the partitions *numbers* are on."""
+        """Return the free bytes of the fullest disk that holds one of the partitions *numbers*."""
         return min(Room(folder).free_bytes for folder in (self._data_dir, *map(self._folder, numbers)))
 
     def open(self, number: int) -> TimerStore:
         """
-        Open the store of partition *number*; it is made when missing, and made anew when damaged.
+        Open the store of partition *number*. It is created if missing, and emptied if damaged.
 
         Raises:
             Exception: RocksDB cannot open it.
@@ -68,21 +68,21 @@ class StoreFolders:
             return TimerStore(folder, identity, self._memory)
 
     async def close(self, store: TimerStore) -> None:
-        """Close *store*, and let all else go on meanwhile; also when this is cancelled it is closed afterwards."""
+        """Close *store* in the background. If this call is cancelled, it still waits until the store is closed."""
         store.end_reading()
         closing = asyncio.create_task(asyncio.to_thread(store.close))
         try:
             await asyncio.shield(closing)
         finally:
-            # Whoever opens the folder next would find it locked.
+            # Otherwise the next opening of the folder would find it locked.
             await closing
 
     def destroy(self, number: int) -> None:
-        """Remove the store of partition *number*, which is closed, whatever state it is in."""
+        """Remove the closed store of partition *number*, in any state."""
         destroy(self._folder(number))
 
     def make_room(self, number: int) -> None:
-        """Remove the store of partition *number*, which is closed, and remember how much room it needs."""
+        """Remove the closed store of partition *number*, and remember how much room it needs."""
         files = [each.stat().st_size for each in self._folder(number).glob("*") if each.is_file()]
         self._dropped[number] = max(sum(files), self._dropped.get(number, 0))
         self.destroy(number)

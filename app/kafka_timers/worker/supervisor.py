@@ -1,11 +1,11 @@
 """
-Several workers as one command: `worker --processes N` uses the cores of a host that one Python process cannot.
+Runs several workers as one command: `worker --processes N` uses all cores of a host, as one Python process cannot.
 
-Each is a process of its own, as if started by hand: its own member of the group, its own folder, its own port. What is
-done here is what an init system would do for them: start, start again after a crash, stop.
+Each worker is a process of its own, as if started by hand, with its own group membership, folder and port. This module
+does the work of an init system: start, restart after a crash, stop.
 
-And one thing more: a worker that was killed is reported to the group, which would miss it only when its session ends.
-For that each worker leaves the id of its membership in its folder.
+It also reports a killed worker to the group, which would otherwise notice only at the end of the session. For that
+purpose each worker stores its member id in its folder.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from kafka_timers.settings import WorkerSettings
 log = logging.getLogger(__name__)
 
 _RESTART_S = 1.0
-# Longer than a worker takes to hand its partitions over.
+# Longer than a worker needs to hand its partitions over.
 _STOP_S = 15.0
 # By then the group has noticed by itself.
 _REPORT_S = 5.0
@@ -35,18 +35,18 @@ _MEMBER = "member"
 
 
 def keep_member_id(folder: Path, member_id: str) -> None:
-    """Leave the id by which the group knows the worker of *folder* there, for `run_all`."""
-    # On a full disk the group has to notice by itself.
+    """Store the member id of a worker in its *folder*, for `run_all`."""
+    # If the disk is full, the group has to notice by itself.
     with suppress(OSError):
         file = folder / _MEMBER
-        # A worker may be killed while it writes.
+        # A worker may be killed during the write.
         new = file.with_suffix(".new")
         new.write_text(member_id)
         new.replace(file)
 
 
 def settings_of(settings: WorkerSettings, number: int) -> WorkerSettings:
-    """Return the settings of worker process *number*, from 0: a folder and ports of its own."""
+    """Return the settings of worker process *number*, from 0, with its own folder and ports."""
     folder = str(Path(settings.data_dir) / f"process-{number}")
     port, query_port = (first + number if first else 0 for first in (settings.port, settings.query_port))
     return dataclasses.replace(settings, processes=1, data_dir=folder, port=port, query_port=query_port)
@@ -57,7 +57,8 @@ async def run_all(settings: WorkerSettings, stop: asyncio.Event) -> int:
     Run `settings.processes` workers until *stop* is set, or until one of them gives up.
 
     Returns:
-        0, or the exit code of the one that gave up, as a worker does that cannot start; it has said why.
+        0, or the exit code of the worker that gave up, for example because it cannot start. That worker has logged the
+        reason.
     """
     keepers = [asyncio.create_task(_keep(number, settings, stop)) for number in range(settings.processes)]
     await asyncio.wait(keepers, return_when=asyncio.FIRST_COMPLETED)
@@ -66,14 +67,14 @@ async def run_all(settings: WorkerSettings, stop: asyncio.Event) -> int:
 
 
 async def _keep(number: int, settings: WorkerSettings, stop: asyncio.Event) -> int:
-    """Keep one worker running, and return its exit code once it gives up or is stopped."""
+    """Keep one worker running. Return its exit code once it gives up or is stopped."""
     own = dataclasses.asdict(settings_of(settings, number))
     env = os.environ | {env_name(name): str(value) for name, value in own.items()}
     command = [sys.executable, "-m", "kafka_timers", "worker"]
     stopping = asyncio.create_task(stop.wait())
     while not stop.is_set():
         process = await asyncio.create_subprocess_exec(
-            # In a session of its own: a Ctrl-C is for this process, which tells the others.
+            # In a session of its own: Ctrl-C goes to this process, which stops the others.
             *die_with_us(*command),
             env=env,
             start_new_session=True,
@@ -99,7 +100,7 @@ async def _keep(number: int, settings: WorkerSettings, stop: asyncio.Event) -> i
 
 
 async def _report(number: int, settings: WorkerSettings) -> None:
-    """Tell the group that worker process *number* is dead, so that others get its partitions at once."""
+    """Report to the group that worker process *number* is dead, so that others get its partitions at once."""
     group = settings.group
     try:
         member_id = (Path(settings_of(settings, number).data_dir) / _MEMBER).read_text()

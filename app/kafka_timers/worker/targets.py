@@ -1,8 +1,8 @@
 """
-Which callback topics may be written to, and how large a batch each takes.
+Finds out which callback topics can be written to, and how large their batches may be.
 
-Nothing is sent to a topic that was not looked up first: the producer would wait for an unknown one for ever, and one
-batch that the broker refuses costs the transaction of a whole second.
+Nothing is sent to a topic before it was looked up: the producer would wait for an unknown topic for ever, and one
+refused batch costs the transaction of a whole second.
 """
 
 import re
@@ -23,7 +23,7 @@ from kafka_timers.core.wire import Topics
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _MAX_MESSAGE = "max.message.bytes"
 _CLEANUP = "cleanup.policy"
-# Kafka's own default, assumed where this service may not read a topic's settings.
+# Kafka's default, used where this service may not read a topic's settings.
 _MAX_MESSAGE_BYTES = 1_048_588
 
 _KEEP_S = 30.0
@@ -33,14 +33,14 @@ _KEEP_REFUSED_S = 60.0
 
 class TopicLookup:
     """
-    What is known of callback topics.
+    Knowledge about callback topics.
 
-    A topic that is writable is looked up again every 30 s, one that is missing every 5 s, so that a topic created after
-    its first request is used soon; a topic at which the broker refused a write is left alone for 60 s.
+    A writable topic is looked up again every 30 s, and a missing one every 5 s, so that a topic is used soon after its
+    creation. After a refused write a topic is left alone for 60 s.
 
     Attributes:
-        verdicts: by topic name, a `Target` or the reason for which it is refused.
-        words: by topic name, what the broker has said where it refused a write.
+        verdicts: by topic name, a `Target` or the reason for refusing.
+        words: by topic name, the broker's message for a refused write.
     """
 
     def __init__(self, cluster: Cluster, topics: Topics, allowed: str, clock: Clock) -> None:
@@ -54,18 +54,18 @@ class TopicLookup:
         self._clock = clock
 
     def want(self, names: Iterable[str]) -> None:
-        """Have *names* looked up by the next `refresh`, so that they are known by the time they are due."""
+        """Look *names* up with the next `refresh`, so that they are known before they are due."""
         self._wanted.update(name for name in names if name not in self.verdicts)
 
     async def resolve(self, names: Collection[str]) -> None:
         """
-        Look *names* up, so that each has a verdict.
+        Look *names* up now, so that each has a verdict.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
         """
         ask = []
-        # Sorted, so that a seed of the simulation has one history.
+        # Sorted, so that a seed of the simulation gives one history.
         for name in sorted(names):
             if name in self._own or name.startswith("__"):
                 self._judge(name, Reason.TOPIC_RESERVED, _KEEP_S)
@@ -80,7 +80,7 @@ class TopicLookup:
 
     async def look_up(self, names: Collection[str]) -> dict[str, Target | Reason]:
         """
-        Return what the broker says of *names*, whoever may write to them.
+        Return the broker's answers about *names*, regardless of `allowed`.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
@@ -99,18 +99,19 @@ class TopicLookup:
         return verdicts
 
     def refuse(self, name: str, reason: Reason, words: str) -> None:
-        """Take note that the broker refused a write to *name*, and of its words."""
+        """Note that the broker refused a write to *name*, with its message *words*."""
         self._judge(name, reason, _KEEP_REFUSED_S)
         self.words[name] = words
 
     def doubt(self) -> None:
-        """Forget which topics are writable and what they take, so that each is looked up before it is used again."""
+        """Forget which topics are writable and their limits, so that each is looked up before its next use."""
         for name in [name for name, verdict in self.verdicts.items() if isinstance(verdict, Target)]:
             del self.verdicts[name], self._until_s[name]
 
     async def refresh(self) -> None:
         """
-        Look up what is wanted, and again what is writable and due for it; forget what was not; to be called often.
+        Look up wanted topics, and writable ones that are due for it. Forget other verdicts that are old. Call this
+        often.
 
         Raises:
             aiokafka.errors.KafkaError: no broker answers.
@@ -129,11 +130,13 @@ class TopicLookup:
         self._until_s[name] = self._clock.elapsed_s() + keep_s
 
     async def _settings(self, names: Collection[str]) -> dict[str, tuple[int, bool] | Reason]:
-        """Return of each topic the largest batch that it takes and whether it needs keys, or why it has no settings."""
+        """
+        Return, by topic, its batch limit in bytes and whether it needs keys, or the reason why it has no settings.
+        """
         asks_for = [_MAX_MESSAGE, _CLEANUP]
         settings = _settings_in(await self._cluster.ask_any(settings_of(names, asks_for)))
         if missing := [name for name in names if settings[name] is Reason.TOPIC_UNKNOWN]:
-            # A broker that was cut off from the others does not know what is new.
+            # A broker that was cut off from the others does not know new topics.
             for answer in await self._cluster.ask_two(settings_of(missing, asks_for)):
                 told = _settings_in(answer)
                 settings |= {name: found for name, found in told.items() if found is not Reason.TOPIC_UNKNOWN}
@@ -146,7 +149,7 @@ def _settings_in(answer: Any) -> dict[str, tuple[int, bool] | Reason]:
         if code == codes.TOPIC_AUTHORIZATION_FAILED:
             settings[name] = Reason.TOPIC_REFUSED
         elif code and for_code(code).retriable and code != codes.UNKNOWN_TOPIC_OR_PARTITION:
-            # It says nothing of the topic, whose requests must not be refused for it.
+            # The error says nothing about the topic, so its requests must not be refused.
             raise for_code(code)(f"{name} could not be looked up: {codes.name_of(code)}")
         elif code:
             settings[name] = Reason.TOPIC_UNKNOWN

@@ -1,4 +1,4 @@
-"""Ending asyncio tasks."""
+"""Ends asyncio tasks."""
 
 import asyncio
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel *tasks* and wait for their end; what came of them is of no interest any more."""
+    """Cancel *tasks* and wait for their end. Their results and errors are dropped."""
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

@@ -1,8 +1,8 @@
 """
-The ticks of the owned partitions, read as requests are.
+Reads the ticks of the owned partitions, in the same way as requests.
 
-Faust's consumer is a member of the group for the sake of the assignment. It would read the ticks as well, but it waits
-30 s for a broker that is silent, and stays with one that leads no more.
+Faust's consumer is a member of the group only for the assignment. It could read the ticks too, but it waits 30 s for a
+silent broker, and stays with a broker that leads no more.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 OnTick = Callable[[int, bytes | None, int, int], None]
 
 _RETRY_S = 0.5
-# There is one each second.
+# There is one tick each second.
 _SILENT_S = 2.0
 
 
@@ -39,7 +39,7 @@ class _Place:
 
 
 class _Ticks:
-    """Hands the ticks of one partition over."""
+    """Passes on the ticks of one partition."""
 
     awaited = 0
 
@@ -53,7 +53,7 @@ class _Ticks:
         self._on_failure = on_failure
 
     async def ready(self) -> None:
-        """Ticks can always be taken."""
+        """Return at once: ticks can always be taken."""
 
     def ingest(self, records: Sequence[Record], position: int) -> None:
         epoch = self._epoch()
@@ -63,7 +63,7 @@ class _Ticks:
         self.heard_s = asyncio.get_running_loop().time()
 
     def blocked(self, stable: int, end: int) -> None:
-        """Ticks are not sent in transactions."""
+        """Do nothing: ticks are not sent in transactions."""
 
     def fail(self, error: Exception) -> None:
         self._on_failure(error)
@@ -74,9 +74,9 @@ class TickReader:
     Reads ticks.
 
     Args:
-        cluster: to ask; has looked the topic up.
+        cluster: the cluster to ask. It must have looked the topic up.
         topic: name of `oscillator`.
-        on_tick: called with each tick, the newest that there is first; must not take long.
+        on_tick: called with each tick, beginning with the newest existing one. It must not take long.
     """
 
     def __init__(self, cluster: Cluster, topic: str, on_tick: OnTick) -> None:
@@ -100,7 +100,9 @@ class TickReader:
             await cancel([*tasks, *self._following.values()])
 
     async def _watch(self) -> None:
-        """Ask who leads partitions that are silent: who was cut off from the others answers as ever, with no tick."""
+        """
+        Look up the leaders of silent partitions: a leader that was cut off answers as usual, but has no new ticks.
+        """
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SILENT_S / 2)
@@ -109,13 +111,15 @@ class TickReader:
                     await self._cluster.refresh()
 
     def follow(self, numbers: Iterable[int], pause_s: float = 0.0) -> None:
-        """Read partitions *numbers*, beginning with the newest tick, which covers all before it, after a pause."""
+        """
+        Read partitions *numbers* after a pause of *pause_s*, from the newest tick on, which covers all earlier ones.
+        """
         for number in numbers:
             self.leave([number])
             self._following[number] = asyncio.create_task(self._follow(number, pause_s))
 
     def leave(self, numbers: Iterable[int]) -> None:
-        """Read partitions *numbers* no more."""
+        """Stop reading partitions *numbers*."""
         for number in numbers:
             if following := self._following.pop(number, None):
                 following.cancel()

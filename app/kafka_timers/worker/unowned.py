@@ -1,9 +1,9 @@
 """
-Partitions that no worker seals, told by those that own others.
+Detects partitions that no worker seals. Workers that own other partitions report them.
 
-The owner of a partition tells how long its oldest request has been due. Where there is none, or none that works, nobody
-would. So each worker looks where the logs of seals end of the partitions that it does not own: one question to a
-broker. One that has not grown for longer than an owner leaves between two seals, and a takeover takes, is told of.
+The owner of a partition reports how long its oldest request has been due. If there is no working owner, nobody would.
+So each worker watches the seal logs of the partitions that it does not own: one question to each broker. It reports a
+log that has not grown for longer than an owner's interval between seals plus a takeover.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ __all__ = ["Unowned"]
 
 class Unowned:
     """
-    Shows partitions that are not sealed as overdue, for as long as they are not.
+    Shows partitions as overdue for as long as they are not sealed.
 
     Args:
-        cluster: to ask; has looked the topic up.
+        cluster: the cluster to ask. It must have looked the topic up.
         topic: name of `timer-sealed`.
-        seal_every_s: how often an owner seals in which nothing is due, at least.
-        metrics: of the worker.
-        clock: counts the seconds.
+        seal_every_s: longest time between two seals of an owner without due timers, in seconds.
+        metrics: metrics of the worker.
+        clock: measures the seconds.
     """
 
     def __init__(self, cluster: Cluster, topic: str, seal_every_s: float, metrics: WorkerMetrics, clock: Clock) -> None:
@@ -39,12 +39,12 @@ class Unowned:
         self._seal_every_s = seal_every_s
         self._metrics = metrics
         self._clock = clock
-        # By partition where its log ended, and since when.
+        # By partition: the end of its log, and the time since when.
         self._ends: dict[int, tuple[int, float]] = {}
         self._shown: set[int] = set()
 
     async def look(self, others: Collection[int]) -> None:
-        """Look at the partitions *others*, which this worker does not own; of one that is silent, nothing changes."""
+        """Check the partitions *others*, which this worker does not own. If a leader is silent, nothing changes."""
         ends, now_s = await self._told(others), self._clock.elapsed_s()
         known, self._ends = self._ends, {}
         for number in others:
@@ -58,12 +58,12 @@ class Unowned:
             elif number in self._shown:
                 self._shown.remove(number)
                 self._metrics.oldest_due.remove(str(number))
-        # Those that this worker owns by now, it shows as their owner.
+        # Partitions that this worker owns now are shown by their owner object.
         self._shown.intersection_update(others)
 
     async def _told(self, numbers: Collection[int]) -> dict[int, int]:
-        """Return where the logs end, as far as their leaders tell."""
-        # Where one was cut off from the others its log does not grow, though the partition is served.
+        """Return the ends of the logs, as far as the leaders answer."""
+        # The log of a leader that was cut off does not grow, though the partition is served.
         await self._bounds.refresh()
         by_node = self._cluster.led(self._topic, numbers)
         asked = (self._bounds.told_by(node, led) for node, led in by_node.items())
