@@ -18,12 +18,15 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.client.timer_client import TimerClient as _AsyncClient
 from kafka_timers.clock import Clock
 from kafka_timers.errors import ClientStateError
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["TimerClient"]
 
@@ -205,6 +208,24 @@ class TimerClient:
     move = _waiting(_AsyncClient.move)
     get = _waiting(_AsyncClient.get)
     retry = _waiting(_AsyncClient.retry)
+
+    @property
+    def schedules(self) -> "Schedules":
+        """
+        Recurring timers. They need the extra `kafka-timers[schedules]`.
+
+        Raises:
+            ImportError: it is not installed.
+        """
+        try:
+            from kafka_timers.client.sync_schedules import Schedules
+        except ImportError as error:
+            raise ImportError("recurring timers need more: pip install 'kafka-timers[schedules]'") from error
+        return Schedules(self._call)
+
+    def _call(self, ask: Callable[[_AsyncClient], Coroutine[Any, Any, _R]]) -> _R:
+        loop = self._opened()
+        return loop.run(ask(loop.client))
 
     def start(self) -> None:
         """

@@ -75,9 +75,18 @@ CALLS = {
     "move": Call("some-id --in 3s"),
     "next": Call(extra="cli"),
     "oscillator": Call("--port {port}", "oscillator", None, f"no broker at {NOBODY}"),
+    "planner": Call("--port {port}", "worker", None, f"no Kafka answers at {NOBODY}"),
     "prove": Call("some-id", "lake", says=NO_JAVA),
     "redrive": Call("timer-rejected:0:0"),
     "rejected": Call(),
+    "schedule delete": Call("some-id", "schedules"),
+    "schedule list": Call(extra="schedules"),
+    "schedule next": Call("some-id", "schedules"),
+    "schedule pause": Call("some-id", "schedules"),
+    "schedule put": Call("some-id --every 5s --topic callbacks", "schedules"),
+    "schedule resume": Call("some-id", "schedules"),
+    "schedule run": Call("some-id", "schedules"),
+    "schedule show": Call("some-id", "schedules"),
     "send": Call("--in 3s --topic callbacks"),
     "status": Call(),
     "topics check": Call(),
@@ -90,21 +99,24 @@ CALLS = {
 # What works with each extra. Two others are for those who change kafka-timers, whose tests have them already.
 WORKING = {
     "": set[str](),
-    "cli": {"cli"},
+    "cli": {"schedules", "cli"},
     "oscillator": {"cli", "oscillator"},
-    "console": {"cli", "console"},
-    "worker": {"cli", "oscillator", "worker"},
-    "dev": {"cli", "oscillator", "console", "worker", "dev"},
+    "console": {"schedules", "cli", "console"},
+    "worker": {"schedules", "cli", "oscillator", "worker"},
+    "dev": {"schedules", "cli", "oscillator", "console", "worker", "dev"},
     "lake": {"lake"},
 }
 DEVELOPERS = {"test", "test-deploy"}
+# It is for programs, and has no command line.
+LIBRARIES = {"schedules"}
 
 PUBLIC = ["kafka_timers", "kafka_timers.faust", "kafka_timers.sync", "kafka_timers.testing"]
 PACKAGES = {
     "cli": ["kafka_timers.cli", "kafka_timers.operate"],
     "oscillator": ["kafka_timers_oscillator"],
     "console": ["kafka_timers.console"],
-    "worker": ["kafka_timers.worker", "kafka_timers.adapters"],
+    "schedules": ["kafka_timers.client"],
+    "worker": ["kafka_timers.worker", "kafka_timers.adapters", "kafka_timers.planner"],
     "dev": ["kafka_timers.dev"],
     "lake": ["kafka_timers.lake"],
 }
@@ -248,7 +260,7 @@ async def test_each_command_works_or_tells_what_to_install(environment: Environm
 def test_every_command_and_every_extra_is_tried() -> None:
     assert set(CALLS) == {path for path, has_more in paths(program) if not has_more}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras) == set(WORKING) - {""} | DEVELOPERS
+    assert set(extras) == set(WORKING) - {""} | DEVELOPERS | LIBRARIES
 
 
 def files_below(folder: Path) -> set[str]:
@@ -269,7 +281,7 @@ def test_the_wheel_has_both_packages_whole_and_nothing_else(built: tuple[Path, P
     assert {"kafka_timers/py.typed", "kafka_timers_oscillator/py.typed"} < packages
     assert {name for name in names if ".dist-info/" not in name} == packages
     assert metadata["Version"] == kafka_timers.__version__
-    assert set(metadata.get_all("Provides-Extra", [])) == set(WORKING) - {""} | DEVELOPERS
+    assert set(metadata.get_all("Provides-Extra", [])) == set(WORKING) - {""} | DEVELOPERS | LIBRARIES
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 

@@ -60,9 +60,11 @@ def test_nobody_may_more_than_read_what_others_write() -> None:
         ("timer-sealed", "worker"),
         ("timer-rejected", "worker"),
         ("timer-reply", "worker"),
+        ("timer-planned", "worker"),
         ("orders-", "worker"),
         ("timer-request", "lake"),
         ("timer-request", "client"),
+        ("timer-schedule", "client"),
         ("timer-request", "console"),
     }
 

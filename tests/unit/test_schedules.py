@@ -139,3 +139,15 @@ async def test_a_schedule_needs_an_id_and_a_topic(schedules: Schedules) -> None:
     for call in (schedules.pause, schedules.resume, schedules.run_now, schedules.next):
         with pytest.raises(ScheduleError, match="there is no schedule 'nobody'"):
             await call("nobody")
+
+
+def test_programs_without_asyncio_have_schedules_too() -> None:
+    timers = InMemoryTimers(ManualClock(NOW_S))
+    with timers.sync_client as client:
+        put = client.schedules.put("report", every=10, topic="reports")
+        assert client.schedules.get("report") == put
+        assert client.schedules.list() == [put]
+        client.schedules.delete("report")
+        assert client.schedules.get("report") is None
+        with pytest.raises(ScheduleError, match="there is no schedule 'report'"):
+            client.schedules.run_now("report")

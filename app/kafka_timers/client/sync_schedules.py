@@ -1,0 +1,51 @@
+"""`Schedules` for programs without asyncio; `kafka_timers.sync` has it."""
+
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from kafka_timers.client import schedules
+from kafka_timers.client.timer_client import TimerClient
+
+__all__ = ["Schedules"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class _Call(Protocol):
+    def __call__(self, ask: Callable[[TimerClient], Coroutine[Any, Any, _R]], /) -> _R: ...
+
+
+def _waiting(
+    method: Callable[Concatenate[schedules.Schedules, _P], Coroutine[Any, Any, _R]],
+) -> Callable[Concatenate["Schedules", _P], _R]:
+    """Return a method that calls *method* and blocks until it is done."""
+
+    @functools.wraps(method)
+    def call(self: "Schedules", /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return self._call(lambda client: method(client.schedules, *args, **kwargs))
+
+    return call
+
+
+class Schedules:
+    """
+    Recurring timers. Each method is that of `TimerClient.schedules`, and blocks until it is done.
+
+    Args:
+        call: calls a function of an asynchronous client, and returns what comes of it.
+    """
+
+    def __init__(self, call: _Call) -> None:
+        self._call = call
+
+    put = _waiting(schedules.Schedules.put)
+    write = _waiting(schedules.Schedules.write)
+    get = _waiting(schedules.Schedules.get)
+    list = _waiting(schedules.Schedules.list)
+    pause = _waiting(schedules.Schedules.pause)
+    resume = _waiting(schedules.Schedules.resume)
+    delete = _waiting(schedules.Schedules.delete)
+    run_now = _waiting(schedules.Schedules.run_now)
+    next = _waiting(schedules.Schedules.next)
