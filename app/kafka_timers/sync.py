@@ -28,6 +28,9 @@ from kafka_timers.errors import ClientStateError
 if TYPE_CHECKING:
     pass
 
+if TYPE_CHECKING:
+    from kafka_timers.client.sync_schedules import Schedules
+
 __all__ = ["TimerClient"]
 
 _P = ParamSpec("_P")

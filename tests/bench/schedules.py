@@ -1,0 +1,108 @@
+"""
+Measure a planner with a million schedules: first plan, memory, a start anew, and many runs at one moment.
+
+    PYTHONPATH=tests:tests/acceptance python tests/bench/schedules.py [--schedules N] [--at-once N] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aiokafka import AIOKafkaProducer
+from service import Process, Service
+
+from kafka_timers.core.routing import hash_of
+from kafka_timers.core.schedules import Schedule
+from kafka_timers.dev.broker import EmbeddedKafka
+
+PARTITIONS = 4
+
+
+def daily(minute: int, hour: int, topic: str, rng: random.Random) -> bytes:
+    schedule = Schedule()
+    schedule.cron.expression, schedule.cron.zone = f"{minute} {hour} * * *", "UTC"
+    schedule.callback.callBackTopic, schedule.callback.callBackKey = topic, f"customer-{rng.randrange(10**6)}"
+    schedule.callback.callBack = rng.randbytes(32)
+    return schedule.SerializeToString()
+
+
+async def put(service: Service, values: dict[bytes, bytes]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=service.bootstrap, linger_ms=20, max_batch_size=1 << 18) as producer:
+        for number, (name, value) in enumerate(values.items()):
+            at = hash_of(name) % PARTITIONS
+            await producer.send(service.topics.schedules, value, key=name, partition=at)
+            if number % 5_000 == 0:
+                await asyncio.sleep(0)
+
+
+def rss_mb(process: Process) -> float:
+    status = Path(f"/proc/{process.child.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+
+async def until_planned(planner: Process, count: int, started_s: float) -> float:
+    """Return the seconds until *count* schedules are planned and nothing is left to plan."""
+    while planner.metric("kafka_timers_schedules") < count or planner.metric("kafka_timers_planner_behind_seconds") > 2:
+        if planner.child.returncode is not None:
+            raise SystemExit(await planner.child.obituary())
+        await asyncio.sleep(0.5)
+    return time.monotonic() - started_s
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--schedules", type=int, default=1_000_000)
+    parser.add_argument("--at-once", type=int, default=100_000)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rng, told = random.Random(1), dict[str, float]()
+    with tempfile.TemporaryDirectory(prefix="bench-schedules-") as folder:
+        async with (
+            EmbeddedKafka(Path(folder) / "kafka") as kafka,
+            Service(kafka.bootstrap, "", Path(folder), PARTITIONS) as service,
+        ):
+            await service.start("oscillator")
+            others = {
+                b"schedule-%d" % number: daily(rng.randrange(60), (time.gmtime().tm_hour + 3) % 24, "callbacks", rng)
+                for number in range(given.schedules - given.at_once)
+            }
+            await put(service, others)
+            planner = await service.start("planner", "--group", "workers")
+            told["first_plan_s"] = await until_planned(planner, len(others), time.monotonic())
+            print(json.dumps(told), flush=True)
+            # Whose planning is due soon after they were read: a minute before they are due.
+            due_s = (int(time.time()) // 60 + 4) * 60
+            due = datetime.fromtimestamp(due_s, UTC)
+            at_once = {
+                b"midnight-%d" % number: daily(due.minute, due.hour, "callbacks", rng)
+                for number in range(given.at_once)
+            }
+            await put(service, at_once)
+            await until_planned(planner, given.schedules, time.monotonic())
+            planner.child.kill()
+            await planner.child.wait()
+            started_s = time.monotonic()
+            planner = await service.start("planner", "--group", "workers", "--session-timeout-s", "6")
+            told["start_anew_s"] = await until_planned(planner, given.schedules, started_s)
+            told["rss_mb"] = rss_mb(planner)
+            print(json.dumps(told), flush=True)
+            begun_s = 0.0
+            while (asked := planner.metric("kafka_timers_schedule_runs_total")) < given.at_once:
+                begun_s = begun_s or (time.monotonic() if asked else 0.0)
+                await asyncio.sleep(0.05)
+            told["asked_s"] = time.monotonic() - begun_s
+            told["runs_per_s"] = given.at_once / told["asked_s"]
+            told["seconds_before"] = due_s - time.time()
+            told["rss_after_mb"] = rss_mb(planner)
+    print(json.dumps(told))
+    if given.json:
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+asyncio.run(main())
