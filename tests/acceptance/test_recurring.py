@@ -10,6 +10,7 @@ import pytest
 from service import Process, Service
 
 from kafka_timers import TimerClient
+from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.schedules import Planned, Schedule, instant_text
 from kafka_timers.core.wire import REJECT_PREFIX
 from kafka_timers.errors import AnswerError
@@ -107,6 +108,8 @@ async def test_a_run_can_be_cancelled_and_what_is_no_schedule_is_rejected(servic
             if answer.outcome == "CANCELLED":
                 break
             await asyncio.sleep(0.2)
+    _, status = await service.status()
+    assert f"recurring     1 planner, time zones of tzdata {TZDATA_VERSION}" in status
     records = await service.read_all(service.callbacks, 2, 60)
     assert [
         dict(record.headers)["timer-schedule-instant"] for record in sorted(records, key=lambda r: r.timestamp)

@@ -33,6 +33,7 @@ ASKING, SOURCE, TICK_CLOCK = "broker/asking.py", "adapters/source.py", "core/tic
 READER, SLICES = "worker/reader.py", "worker/slices.py"
 CLUSTER, BOUNDS, SEALS, FETCHING = "broker/cluster.py", "broker/bounds.py", "broker/seals.py", "broker/fetching.py"
 OUTCOMES, PREBUILD, TAKEOVER = "core/outcomes.py", "worker/prebuild.py", "core/takeover.py"
+PLANNING, CALENDAR = "core/planning.py", "core/calendar.py"
 
 MUTANTS = [
     # --- those that the first version's tests did not see ------------------------------------------------------------
@@ -1144,6 +1145,52 @@ MUTANTS = [
     ),
     _one("an owner does not name the seal of the one before", OWNER, ", tail.last),", ', b""),'),
     _one("a callback is dated when it was built", SLICES, "            batch.leave(now_ms)\n", "            pass\n"),
+    # --- recurring timers --------------------------------------------------------------------------------------------
+    _one(
+        "a run that is replaced is asked for as if it were not known",
+        PLANNING,
+        "Condition.IF_PENDING if run_ms in dropped else Condition.IF_ABSENT",
+        "Condition.IF_ABSENT",
+    ),
+    _one(
+        "a run is asked for without a condition",
+        PLANNING,
+        "Condition.IF_PENDING if run_ms in dropped else Condition.IF_ABSENT",
+        "Condition.CONDITION_UNSPECIFIED",
+    ),
+    _one(
+        "a dropped run is not cancelled", PLANNING, "if planned.cancelled_ms < run_ms <= now_ms + EDGE_MS:", "if False:"
+    ),
+    _one(
+        "a dropped run is cancelled at once",
+        PLANNING,
+        "if planned.cancelled_ms < run_ms <= now_ms + EDGE_MS:",
+        "if planned.cancelled_ms < run_ms:",
+    ),
+    _one(
+        "a change reaches runs that are due at once",
+        PLANNING,
+        "edge_ms, runs = now_ms + EDGE_MS, list(",
+        "edge_ms, runs = now_ms, list(",
+    ),
+    _one(
+        "runs of a schedule that is gone go on",
+        PLANNING,
+        "if _schedule_in(entry) is None and name not in self._changed:",
+        "if False:",
+    ),
+    _one("a paused schedule runs", PLANNING, " and not schedule.paused:", ":"),
+    _one("a pause is made up for", PLANNING, "is_behind = 0 < planned.next_ms <= edge_ms", "is_behind = True"),
+    _one("a missed run is due in its own second", PLANNING, "if due < now_ms - _MISSED_MS:", "if False:"),
+    _one("a schedule goes on after its last run", PLANNING, "planned.runs >= schedule.runs_max", "False"),
+    _one("a change does not take runs back from their count", PLANNING, "    planned.runs -= len(ahead)\n", ""),
+    _one(
+        "a planner begins anew with each schedule when it takes over",
+        PLANNING,
+        "if entry is not None and (planned := _planned_in(entry)).schedule == offset:",
+        "if entry is not None and (planned := _planned_in(entry)).schedule == -1:",
+    ),
+    _one("a run of the gap is left out", CALENDAR, "                return at * 1000\n", "                pass\n"),
 ]
 
 # Survivors, and why nothing is wrong with that.

@@ -28,7 +28,7 @@ LAST = ROOT / "docs" / "mutants.json"
 # Those that are quick to fail come first.
 TESTS = (
     *(f"tests/unit/test_{name}.py" for name in ("partition", "backlog", "decisions", "verdicts", "rows", "outcomes")),
-    *(f"tests/unit/test_{name}.py" for name in ("prebuild", "slices", "replies")),
+    *(f"tests/unit/test_{name}.py" for name in ("prebuild", "slices", "replies", "planning", "schedules", "calendar")),
     "tests/store",
     "tests/unit",
     "tests/simulation",

@@ -9,6 +9,7 @@ from kafka_timers.operate.health import (
     Door,
     Leaderless,
     PartitionStatus,
+    Planners,
     ServiceStatus,
     Worker,
     overdue_of,
@@ -108,3 +109,12 @@ def test_how_long_something_may_be_overdue_is_since_the_last_seal_or_since_the_t
         for change in ({}, {"lag_s": 13}, {"lag_s": 14}, {"blocked_s": 3.0}, {"lag_s": 20, "blocked_s": 30.0})
     ]
     assert ages_s == [0, 0, 14, 2, 29]
+
+
+def test_schedules_need_a_planner_and_one_version_of_time_zones() -> None:
+    assert problems_of(replace(WELL, planners=Planners(0, (), has_schedules=False))) == []
+    assert problems_of(replace(WELL, planners=Planners(2, ("2026a",), has_schedules=True))) == []
+    (told,) = problems_of(replace(WELL, planners=Planners(0, (), has_schedules=True)))
+    assert told.startswith("no planner plans recurring timers: start workers without --no-planner")
+    (told,) = problems_of(replace(WELL, planners=Planners(2, ("2026a", "2026b"), has_schedules=True)))
+    assert told.startswith("planners have time zones of different versions (2026a, 2026b)")

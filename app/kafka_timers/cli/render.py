@@ -22,7 +22,7 @@ from kafka_timers.core.text import bytes_in, fraction_of
 from kafka_timers.core.wire import EXPIRY_HEADER, MILLIS_HEADER, SECOND_LIMIT
 from kafka_timers.operate.capacity import Need
 from kafka_timers.operate.find import Found
-from kafka_timers.operate.health import PartitionStatus, Refused, ServiceStatus
+from kafka_timers.operate.health import PartitionStatus, Planners, Refused, ServiceStatus
 from kafka_timers.operate.watch import lateness_of
 
 __all__ = [
@@ -110,12 +110,20 @@ def status_lines(status: ServiceStatus) -> list[str]:
             for number, worker in enumerate(status.workers or ())
         ),
         f"refused       {_refused(status.refused)}",
+        *([f"recurring     {_planners(planners)}"] if (planners := status.planners) else ()),
         *(
             f"door {door.door}: {door.lag} records of {door.topic} not read yet; read by {door.readers} workers"
             for door in status.doors
         ),
     ]
     return [printable(line.encode()) for line in lines]
+
+
+def _planners(planners: Planners) -> str:
+    if not planners.count:
+        return "no planner"
+    named = "planner" if planners.count == 1 else "planners"
+    return f"{planners.count} {named}, time zones of tzdata {', '.join(planners.tzdata)}"
 
 
 def _sealed(seconds: Sequence[int | None]) -> str:

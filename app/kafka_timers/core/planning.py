@@ -308,7 +308,7 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
     schedule_id, now_ms = name.decode(), step.now_ms
     through_ms = now_ms + AHEAD_MS + _stride_ms(name)
     asked, dropped = list(_runs(planned.asked_ms)), set(_runs(planned.dropped_ms))
-    after_ms, next_ms = planned.planned_ms, None
+    after_ms = planned.planned_ms
 
     def ask(run_ms: int) -> None:
         planned.runs += 1
@@ -329,7 +329,8 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
         return bool(schedule.runs_max) and planned.runs >= schedule.runs_max
 
     missed_ms = now_ms - _MISSED_MS
-    if after_ms < missed_ms:
+    next_ms = planned.next_ms or timetable.next_after(after_ms)
+    if next_ms is not None and next_ms <= missed_ms:
         oldest_ms = max(after_ms, now_ms - timetable.window_ms - 1)
         if schedule.catch_up == CatchUp.CATCH_UP_ALL:
             after_ms = oldest_ms
@@ -339,15 +340,15 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
                 if last_ms is not None:
                     ask(last_ms)
             after_ms = missed_ms
+        next_ms = timetable.next_after(after_ms)
     for _ in range(_RUNS_MAX):
-        next_ms = None if is_over() else timetable.next_after(after_ms)
-        if next_ms is None or next_ms > through_ms:
+        if next_ms is None or next_ms > through_ms or is_over():
             after_ms = max(after_ms, through_ms)
             break
         ask(next_ms)
-        after_ms = next_ms
-    else:
-        next_ms = None if is_over() else timetable.next_after(after_ms)
+        after_ms, next_ms = next_ms, timetable.next_after(next_ms)
+    if is_over():
+        next_ms = None
     planned.planned_ms, planned.next_ms = after_ms, next_ms or 0
     _set_runs(planned.asked_ms, asked)
     _set_runs(planned.dropped_ms, sorted(dropped))

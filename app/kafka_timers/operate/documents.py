@@ -57,6 +57,7 @@ def status_document(status: ServiceStatus) -> Document:
         "partitions": rows,
         "workers": status.workers and [dataclasses.asdict(worker) for worker in status.workers],
         "doors": [dataclasses.asdict(door) for door in status.doors],
+        "planners": dataclasses.asdict(status.planners) if status.planners else None,
         "refused": dataclasses.asdict(status.refused) if status.refused else None,
         "problems": problems_of(status),
     }

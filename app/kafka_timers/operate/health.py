@@ -55,6 +55,22 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
+class Planners:
+    """
+    The planners of recurring timers.
+
+    Attributes:
+        count: number of members of their group.
+        tzdata: versions of their time zones, sorted.
+        has_schedules: whether anything was ever written to `timer-schedule`.
+    """
+
+    count: int
+    tzdata: tuple[str, ...]
+    has_schedules: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """
     Requests refused in the last hour.
@@ -102,6 +118,7 @@ class ServiceStatus:
         is_settled: whether the group has assigned its partitions to its members.
         refused: refused requests; None if they could not be read.
         doors: doors that have read anything.
+        planners: planners of recurring timers; None if they are unknown, or `timer-schedule` does not exist.
         leaderless: topics that the service may write to and that have partitions without a leader.
         untold: facts that could not be read, each with the reason.
         seal_every_s: longest time between two seals of a partition in which nothing is due.
@@ -114,9 +131,26 @@ class ServiceStatus:
     is_settled: bool = True
     refused: Refused | None = None
     doors: Sequence[Door] = ()
+    planners: Planners | None = None
     leaderless: Sequence[Leaderless] = ()
     untold: Sequence[str] = ()
     seal_every_s: float = 5.0
+
+
+def _problems_of_planners(planners: Planners | None) -> list[str]:
+    if planners is None or not planners.has_schedules:
+        return []
+    if not planners.count:
+        return [
+            "no planner plans recurring timers: start workers without --no-planner, or processes of "
+            "`kafka-timers planner`"
+        ]
+    if len(planners.tzdata) > 1:
+        return [
+            f"planners have time zones of different versions ({', '.join(planners.tzdata)}): install the same tzdata "
+            "for all"
+        ]
+    return []
 
 
 def overdue_of(row: PartitionStatus, requests: str, seal_every_s: float) -> Overdue:
@@ -158,6 +192,7 @@ def problems_of(found: ServiceStatus) -> list[str]:
             for door in found.doors
             if door.lag and not door.readers
         ),
+        *_problems_of_planners(found.planners),
     ]
 
 

@@ -30,7 +30,8 @@ from kafka_timers.clock import Clock
 from kafka_timers.core.callbacks import topics_in
 from kafka_timers.core.wire import OSCILLATOR_HEADER, Record, Sealed, Topics, partitions_in, rejection_in
 from kafka_timers.errors import BrokerError, TopicsError
-from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Refused, ServiceStatus, Worker
+from kafka_timers.operate.health import Door, Leaderless, PartitionStatus, Planners, Refused, ServiceStatus, Worker
+from kafka_timers.planner import planner_group
 from kafka_timers.worker.overdue import LIMIT_S
 
 __all__ = ["read_status", "status_of"]
@@ -189,7 +190,9 @@ async def read_status(
     async with AsyncExitStack() as opened:
         async with answering(kafka):
             cluster = await opened.enter_async_context(Cluster.open(kafka))
-            await cluster.look_up([topics.sealed, topics.oscillator, topics.requests, topics.rejected])
+            await cluster.look_up(
+                [topics.sealed, topics.oscillator, topics.requests, topics.rejected, topics.schedules]
+            )
         numbers = cluster.partitions(topics.sealed)
         if not numbers:
             raise TopicsError(f"topic {topics.sealed} is missing: create it with kafka-timers topics create")
@@ -201,6 +204,7 @@ async def read_status(
             told(f"refused requests on {topics.rejected}", reading.refused()),
             told("leaders of topics", cluster.leaderless()),
         )
+        planners = await told("planners of recurring timers", _planners(cluster, topics, group))
         names = sorted({lag.adapter for lag in lags or ()})
         readers = await asyncio.gather(
             *(told(f"door {name}", group_of(cluster, adapter_group(group, name), _LIMIT_S)) for name in names)
@@ -217,10 +221,22 @@ async def read_status(
         members is not None and members.is_settled,
         refused,
         _doors(lags or (), dict(zip(names, readers, strict=True))),
+        planners,
         _leaderless(leaderless or {}, topics, allowed_topics),
         asking.untold,
         seal_every_s,
     )
+
+
+async def _planners(cluster: Cluster, topics: Topics, group: str) -> Planners | None:
+    numbers = cluster.partitions(topics.schedules)
+    if not numbers:
+        return None
+    members = (await group_of(cluster, planner_group(group), _LIMIT_S)).members
+    bounds = LogBounds(cluster, topics.schedules, _LIMIT_S)
+    ends = await asyncio.gather(*(bounds.end(number) for number in numbers))
+    versions = {member.told.decode(errors="replace") for member in members}
+    return Planners(len(members), tuple(sorted(versions)), any(ends))
 
 
 def _name_of(member: Member) -> str:

@@ -71,7 +71,13 @@ class SchedulePlanner:
         self._metrics = metrics
         self._clock = clock
         self._sharing = SharedTopic(
-            kafka, self._topics.schedules, self._group, session_timeout_s, self._serve, lambda _: True
+            kafka,
+            self._topics.schedules,
+            self._group,
+            session_timeout_s,
+            self._serve,
+            lambda _: True,
+            TZDATA_VERSION.encode(),
         )
         self._ticks: TickReader | None = None
         # Newest second and what is set with each, by partition.

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
 from kafka_timers.broker.cluster import Cluster
@@ -35,6 +37,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         session_timeout_s: seconds of silence after which other members take over.
         serve: serves a partition until it is cancelled.
         is_served: returns True if a partition is to be served at all.
+        told: user data of this process in the group, which `group_of` returns.
 
     Attributes:
         assigned: partitions that the group has assigned to this process and that are to be served.
@@ -48,6 +51,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         session_timeout_s: float,
         serve: Callable[[Cluster, TopicPartition], Coroutine[None, None, None]],
         is_served: Callable[[TopicPartition], bool],
+        told: bytes = b"",
     ) -> None:
         self.assigned: frozenset[TopicPartition] = frozenset()
         self._kafka = kafka
@@ -56,6 +60,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         self._session_ms = int(session_timeout_s * 1000)
         self._serve = serve
         self._is_served = is_served
+        self._assignor = _telling(told)
         self._changed = asyncio.Event()
         self._serving: dict[TopicPartition, asyncio.Task[None]] = {}
 
@@ -72,6 +77,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
                     self._kafka,
                     kind=Member,
                     group_id=self._group,
+                    partition_assignment_strategy=[self._assignor],
                     # New partitions are assigned within this time.
                     metadata_max_age_ms=int(_REFRESH_S * 1000),
                     session_timeout_ms=self._session_ms,
@@ -106,6 +112,17 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
     async def _release(self) -> None:
         serving, self._serving = self._serving, {}
         await cancel(serving.values())
+
+
+def _telling(told: bytes) -> type[RoundRobinPartitionAssignor]:
+    """Return aiokafka's default assignor, whose members tell *told* of themselves."""
+
+    class Telling(RoundRobinPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
+        @classmethod
+        def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
+            return ConsumerProtocolMemberMetadata(cls.version, list(topics), told)
+
+    return Telling
 
 
 async def _refresh(cluster: Cluster) -> None:
