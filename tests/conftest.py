@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
 # Of what needs the Spark session, that which takes about as long as all else that does.
-_FIRST_OF_SPARK = ("test_lake.py", "test_lake_promoted.py")
+_FIRST_OF_SPARK = ("test_lake.py", "test_lake_faults.py", "test_lake_promoted.py")
 
 
 def part_of(path: str) -> str:

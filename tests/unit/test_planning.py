@@ -369,5 +369,5 @@ def check(topics: Topics, versions: dict[bytes, list[Told]]) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 async def test_each_run_fires_once_whatever_changes_and_whoever_dies(seed: int, histories: int | None) -> None:
-    for number in range((histories or 300) // 10):
+    for number in range((histories or 900) // 30):
         await lived(seed * 100_000 + number)
