@@ -139,3 +139,40 @@ async def test_the_commands_of_the_checklist_find_a_service_that_is_well(
     ]
     assert "all topics are as they should be" in said["kafka-timers topics check"]
     assert "all is well" in said["kafka-timers status"]
+
+
+async def test_a_schedule_comes_again_and_again_until_it_is_deleted(plain_service: Service, tmp_path: Path) -> None:
+    page = Page("recurring", plain_service, tmp_path)
+    put, watch, upcoming, listed, shown, pause, resume, run, delete, program, _ = page.commands
+    assert [command.split()[2] for command in (put, upcoming, listed, shown, pause, resume, run, delete)] == [
+        *("put", "next", "list", "show", "pause", "resume", "run", "delete"),
+    ]
+    told, callbacks, refused = page.outputs
+    _, callback, headers = map(_at_any_moment, callbacks.splitlines())
+    async with page.start(watch) as watching:
+        await lines(watching, "watching callbacks; Ctrl-C ends")
+        same = told.partition("next run")[0]
+        assert (await page.run(put)).startswith(same)
+        moments = (await page.run(upcoming)).splitlines()
+        assert len([moment for moment in moments if re.fullmatch(r"\S+ \d\d:\d\d:\d0\+0\d:00  CES?T", moment)]) == 5
+        assert "*/10 * * * * * in Europe/Paris" in await page.run(listed)
+        assert (await page.run(shown)).startswith(same)
+        await lines(watching, callback, f"{headers} timer-schedule-run=1")
+        assert re.search(r"^next run +paused\nnote +until the new receiver is there$", await page.run(pause), re.M)
+        assert re.search(r"^next run +2.*\nnote +until the new receiver is there$", await page.run(resume), re.M)
+        assert "fires at once, timer id hello@" in await page.run(run)
+        await lines(watching, headers)
+        assert await page.run(delete) == "deleted hello\n"
+    said = await page.run(program)
+    assert "hello-2 runs */10 * * * * * in Europe/Paris\nasked for hello-2@" in said
+    assert refused.startswith("cron.zone: 'Europe/Pariss' is no time zone of tzdata ")
+
+
+def _at_any_moment(shown: str) -> str:
+    """Return a pattern for a line of `watch` that may be of another moment, and is shown in full."""
+    moment = r"\\d{4}-\\d\\d-\\d\\d[ T]\\d\\d:\\d\\d:\\d\\d(\\.\\d+)?"
+    pattern = re.escape(shown.rstrip("…")).replace(r"\ ", " ").replace(r"\-", "-")
+    pattern = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d", moment, pattern)
+    pattern = re.sub(r" +\d+ ms late", r" +[\\d.]+ m?s late", pattern)
+    pattern = re.sub(r"timer-request=\d+:\d+", r"timer-request=\\d+:\\d+", pattern)
+    return pattern + (r"\S+" if shown.endswith("…") else "")

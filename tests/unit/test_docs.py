@@ -16,6 +16,7 @@ from kafka_timers.adapters import DOORS
 from kafka_timers.adapters.commands import Refusal
 from kafka_timers.core.refused import Reason
 from kafka_timers.lake.metrics import LakeMetrics
+from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.worker.metrics import WorkerMetrics
 from kafka_timers_oscillator.health import Metrics
 
@@ -44,9 +45,10 @@ def exposed(registry: CollectorRegistry) -> set[str]:
 
 
 def test_operators_find_every_metric() -> None:
-    oscillator = CollectorRegistry()
+    oscillator, planner = CollectorRegistry(), CollectorRegistry()
     Metrics(oscillator)
-    names = exposed(WorkerMetrics().registry) | exposed(LakeMetrics().registry) | exposed(oscillator)
+    PlannerMetrics(planner)
+    names = exposed(WorkerMetrics().registry) | exposed(LakeMetrics().registry) | exposed(oscillator) | exposed(planner)
     assert names == set(re.findall(r"^\| `(kafka_timers_\w+)` \|", OPERATE.read_text(), re.MULTILINE))
 
 

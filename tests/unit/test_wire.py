@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor
 
 from kafka_timers.client.callback import token_from
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future, Header, Request, Sealed, callback_headers, future_from, sealed_from
 from kafka_timers.errors import WireError
-from kafka_timers.v1 import future_pb2, reply_pb2, run_pb2, sealed_pb2
+from kafka_timers.v1 import future_pb2, reply_pb2, run_pb2, schedule_pb2, sealed_pb2
 
 WIRE_PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 
@@ -35,7 +36,7 @@ def original_future() -> type:
 
 def test_generated_code_has_no_two_names_alike_in_any_language() -> None:
     """Constants of Java are all capitals, and accessors of C++ have none: two fields may not differ by those alone."""
-    for file in (future_pb2, reply_pb2, run_pb2, sealed_pb2):
+    for file in (future_pb2, reply_pb2, run_pb2, schedule_pb2, sealed_pb2):
         for message in file.DESCRIPTOR.message_types_by_name.values():
             names = [field.name.lower().replace("_", "") for field in message.fields]
             assert len(set(names)) == len(names), message.full_name
@@ -131,9 +132,13 @@ def test_partition_is_that_of_every_java_client(name: str, hashed: int) -> None:
         assert partition_of(name, partitions) == (hashed & 0x7FFFFFFF) % partitions
 
 
-@pytest.mark.parametrize("message", [Future, Sealed])
-def test_wire_page_names_every_field_with_its_number(message: type[Future] | type[Sealed]) -> None:
-    for field in message.DESCRIPTOR.fields:
+@pytest.mark.parametrize(
+    "message",
+    [Future.DESCRIPTOR, Sealed.DESCRIPTOR, *schedule_pb2.DESCRIPTOR.message_types_by_name.values()],
+    ids=lambda message: message.name,
+)
+def test_wire_page_names_every_field_with_its_number(message: Descriptor) -> None:
+    for field in message.fields:
         assert f"`{field.name}` = {field.number}" in WIRE_PAGE
 
 
