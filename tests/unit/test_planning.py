@@ -263,6 +263,36 @@ async def test_a_record_that_is_no_schedule_is_refused_once_and_ends_the_one_bef
     assert topics.fired() == instants([0])
 
 
+async def test_no_schedule_is_taken_whose_runs_no_topic_would_take(topics: Topics) -> None:
+    """One that fails again and again would hold up all others of its partition."""
+    topics.plans = Plans(bytes_max=2_000)
+    large = every(10)
+    large.callback.callBack = b"x" * 1_900
+    topics.put(b"large", large)
+    topics.put(b"i" * 1_001, every(10))
+    topics.put(b"s", every(10))
+    await topics.run(10)
+    assert topics.refused[0].startswith("callback: the schedule has 19")
+    assert topics.refused[1] == "key: the id has more than 1000 bytes: give a shorter one"
+    assert topics.fired() == instants(range(0, 11, 10))
+
+
+async def test_a_transaction_has_no_more_bytes_than_brokers_like(topics: Topics) -> None:
+    large = every(1, catch_up=CatchUp.CATCH_UP_ALL)
+    large.callback.callBack = b"x" * 500_000
+    topics.put(b"s", large)
+    topics.put(b"u", large)
+    await topics.clock.advance(60)
+    sizes = []
+    while step := topics.next_step():
+        sizes.append(sum(len(write.value) for write in step.requests))
+        topics.commit(step)
+        topics.plans.written(step)
+    assert max(sizes) < 9 << 20
+    await topics.clock.advance(1)
+    assert Counter(told["timer-schedule"] for told in topics.headers()) == {"s": 62, "u": 62}
+
+
 async def test_jitter_moves_a_run_by_the_same_each_time(topics: Topics) -> None:
     topics.put(b"s", every(10, jitter_ms=5_000))
     topics.plan()

@@ -118,6 +118,7 @@ async def test_the_next_runs_are_told_in_the_schedules_own_zone(schedules: Sched
         ({"at": []}, "instants.at_ms: there are 0"),
         ({"every": 5, "runs": 0}, "runs: 0 runs are none"),
         ({"every": 5, "start": NOW_S, "end": NOW_S}, "until_ms: "),
+        ({"every": 5, "jitter": 90_000}, "jitter_ms: 90000000 is more than a day"),
         ({"every": 5, "jitter": -1}, "jitter_ms: -1000 is negative"),
         ({"every": 5, "catch_up": "some"}, "catch_up: 'some' is none of last, all, none"),
         ({"every": 5, "headers": {"timer-schedule": b"x"}}, "callback.headers: timer-schedule is set by the service"),

@@ -59,6 +59,10 @@ _MISSED_MS = 5_000
 # Most runs of one schedule in one step.
 _RUNS_MAX = 1_000
 
+# Of a request, without id and callback; and Kafka's own limit.
+_RUN_BYTES, _BYTES_MAX = 300, 1_000_000
+_ID_BYTES_MAX = 1_000
+_STEP_BYTES = 8 << 20
 _WAKE = struct.Struct(">qI")
 _NEVER = -1
 
@@ -104,6 +108,12 @@ class Step:
     counts: Counter[str] = field(default_factory=Counter)
     entries: dict[bytes, bytes | None] = field(default_factory=dict)
     done: int = 0
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its requests have as many bytes as one transaction should have."""
+        return self.size >= _STEP_BYTES
 
     @property
     def records(self) -> int:
@@ -125,7 +135,8 @@ class Plans:
     some 200 bytes and its own size.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = _BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         # For each schedule: when to look at it next, its plan, and its record.
         self._entries: dict[bytes, bytes] = {}
         self._changed: dict[bytes, _Record] = {}
@@ -199,9 +210,9 @@ class Plans:
             step: a step since which no record was passed in.
             records_max: stop after about this many records. All records of a schedule are in one step.
         """
-        while step.changed and step.records < records_max:
+        while step.changed and step.records < records_max and not step.is_full:
             self._replan(step, step.changed.pop())
-        while not step.changed and step.due and step.records < records_max:
+        while not step.changed and step.due and step.records < records_max and not step.is_full:
             name = step.due.pop()
             step.done += 1
             if name not in self._changed and name not in step.entries:
@@ -262,6 +273,7 @@ class Plans:
             if record.value is not None:
                 _check_id(name)
                 schedule = schedule_from(record.value)
+                _check_size(name, record.value, self._bytes_max)
                 timetable = timetable_of(schedule)
         except ScheduleError as error:
             step.refused.append(Refused(record.offset, name, record.value or b"", str(error)))
@@ -319,7 +331,9 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
         future = future_of_run(schedule_id, schedule, run_ms, planned.runs)
         future.condition = Condition.IF_PENDING if run_ms in dropped else Condition.IF_ABSENT
         future.millis = due % 1000
-        step.requests.append(Write(future.timerId.encode(), b"%d" % (due // 1000), future.SerializeToString()))
+        value = future.SerializeToString()
+        step.requests.append(Write(future.timerId.encode(), b"%d" % (due // 1000), value))
+        step.size += len(value)
         step.counts["replaced" if run_ms in dropped else "asked"] += 1
         dropped.discard(run_ms)
         if run_ms > now_ms:
@@ -347,6 +361,8 @@ def _extend(step: Step, name: bytes, schedule: Schedule, timetable: Timetable, p
             break
         ask(next_ms)
         after_ms, next_ms = next_ms, timetable.next_after(next_ms)
+        if step.is_full:
+            break
     if is_over():
         next_ms = None
     planned.planned_ms, planned.next_ms = after_ms, next_ms or 0
@@ -381,8 +397,20 @@ def _wake_ms(planned: Planned, *, is_deleted: bool) -> int:
 def _check_id(name: bytes) -> None:
     if not name or not is_text(name):
         raise ScheduleError("the key is the schedule's id: give a text that is not empty", field="key")
+    if len(name) > _ID_BYTES_MAX:
+        raise ScheduleError(f"the id has more than {_ID_BYTES_MAX} bytes: give a shorter one", field="key")
     if name.startswith(OWN_KEYS):
         raise ScheduleError("an id does not begin with a zero byte: give another one", field="key")
+
+
+def _check_size(name: bytes, value: bytes, bytes_max: int) -> None:
+    # A run's request has the id twice, with the instant, and headers of the service.
+    if len(value) + 3 * len(name) + _RUN_BYTES > bytes_max:
+        raise ScheduleError(
+            f"the schedule has {len(value)} bytes, and the request of a run has to fit into {bytes_max}: give a "
+            "shorter value, or raise max.message.bytes of timer-request",
+            field="callback",
+        )
 
 
 def _runs(differences: Iterable[int]) -> Iterable[int]:

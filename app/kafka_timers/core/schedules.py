@@ -49,6 +49,7 @@ LEAST_EVERY_MS = 1000
 _LIMIT_MS = SECOND_LIMIT * 1000
 _WINDOW_S = 86_400
 _INSTANTS_MAX = 10_000
+_JITTER_MAX_MS = 86_400_000
 # Fields of `Future` that a schedule's callback may have.
 _CALLBACK_FIELDS = frozenset(
     (
@@ -184,6 +185,8 @@ def _check(schedule: Schedule) -> None:
     for name in ("from_ms", "until_ms", "runs_max", "jitter_ms", "catch_up_window_s"):
         if not 0 <= (given := getattr(schedule, name)) < _LIMIT_MS:
             raise ScheduleError(f"{given} is negative, or too large", field=name)
+    if schedule.jitter_ms > _JITTER_MAX_MS:
+        raise ScheduleError(f"{schedule.jitter_ms} is more than a day: give milliseconds", field="jitter_ms")
     if schedule.until_ms and schedule.until_ms <= schedule.from_ms:
         raise ScheduleError(f"{schedule.until_ms} is not later than from_ms", field="until_ms")
     if schedule.catch_up not in CatchUp.values():

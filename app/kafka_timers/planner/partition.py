@@ -100,7 +100,7 @@ class PlannedPartition:
         self._metrics = metrics
         self._clock = clock
         self.planned_s = clock.elapsed_s()
-        self._plans = Plans()
+        self._plans = Plans(outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES)
         self._zones = ""
         self._topic_id = cluster.topic_id(topics.schedules)
         self._producer = Producer(cluster, transactional_id, timeout_s, outlet.batch_bytes, f"planner {number}")
@@ -219,7 +219,7 @@ class PlannedPartition:
         """Write all that is to be written by now."""
         while (now_ms := self._now_ms()) is not None and (step := self._plans.step(now_ms, _RECORDS_MAX)):
             is_left, records = True, 0
-            while is_left and records < _RECORDS_MAX:
+            while is_left and records < _RECORDS_MAX and not step.is_full:
                 records = max(records, step.records) + _STRIDE_RECORDS
                 is_left = self._plans.fill(step, records)
                 await asyncio.sleep(0)

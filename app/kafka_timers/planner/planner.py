@@ -12,7 +12,6 @@ from kafka_timers.clock import Clock
 from kafka_timers.core.calendar import TZDATA_VERSION
 from kafka_timers.core.tick_clock import tick_second
 from kafka_timers.core.wire import Topics, number_in
-from kafka_timers.errors import TopicsError
 from kafka_timers.planner import planner_group
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.partition import PlannedPartition
@@ -159,9 +158,6 @@ class SchedulePlanner:
                 )
                 try:
                     await partition.run()
-                except TopicsError as error:
-                    self._failed(f"planning of partition {number}", error)
-                    raise
                 except Exception as error:
                     self._failed(f"planning of partition {number} begins anew", error)
                 await asyncio.sleep(_RETRY_S)
