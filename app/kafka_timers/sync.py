@@ -26,9 +26,6 @@ from kafka_timers.clock import Clock
 from kafka_timers.errors import ClientStateError
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from kafka_timers.client.sync_schedules import Schedules
 
 __all__ = ["TimerClient"]

@@ -168,11 +168,14 @@ class SchedulePlanner:
 
     def _failed(self, what: str, error: Exception) -> None:
         self._metrics.failures.inc()
-        log.warning("%s: %s", what, error or type(error).__name__)
+        log.warning("%s: %s", what, str(error) or type(error).__name__)
 
     def _on_tick(self, number: int, key: bytes | None, appended_ms: int, epoch: int) -> None:
         second = number_in(key)
         usable = None if second is None else tick_second(second, appended_ms, _SKEW_S)
+        if usable is not None:
+            # Seconds that were missed are ticked anew, one behind the other. What was missed in them is known at once.
+            usable = appended_ms // 1000
         # The worker that owns the partition tells of ticks that are none.
         if usable is not None and usable > self._seconds.get(number, 0):
             self._seconds[number] = usable
