@@ -144,12 +144,23 @@ class CronTimes:
         )
         self._first_of_day = self._hours[0] * 3_600 + self._minutes[0] * 60 + self._seconds[0]
         self._zone = zone
+        # Many schedules have the same times. So the last answer is kept: up to that run it is the answer to all.
+        self._last = 0, 0
         keeps_to_real_time = any(each.startswith("*") for each in fields[-5:-3])
         self._jumps = gap is Gap.AT_JUMP or (gap is Gap.DEFAULT and not keeps_to_real_time)
         self._first_only = overlap is Overlap.FIRST or (overlap is Overlap.DEFAULT and not keeps_to_real_time)
 
     def next_after(self, ms: int) -> int | None:
         """Return the first run later than *ms*; None if there is none for some fifty years."""
+        after_ms, found_ms = self._last
+        if after_ms <= ms < found_ms:
+            return found_ms
+        found = self._next_after(ms)
+        if found is not None:
+            self._last = ms, found
+        return found
+
+    def _next_after(self, ms: int) -> int | None:
         zone, at = self._zone, ms // 1000
         offset = zone.offset(at)
         local = at + offset

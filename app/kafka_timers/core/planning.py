@@ -261,7 +261,7 @@ class Plans:
         self._cancel(step, name, planned)
         if value is not None and planned.next_ms:
             schedule = Schedule.FromString(value)
-            _extend(step, name, schedule, timetable_of(schedule), planned)
+            _extend(step, name, schedule, timetable_of(schedule, is_checked=True), planned)
         self._put(step, name, planned, value)
 
     def _replan(self, step: Step, name: bytes) -> None:
@@ -293,6 +293,11 @@ class Plans:
     def _cancel(self, step: Step, name: bytes, planned: Planned) -> None:
         """Cancel the dropped runs that are due soon, and forget those that are over."""
         left, now_ms = [], step.now_ms
+        if planned.asked_ms:
+            _set_runs(planned.asked_ms, [run_ms for run_ms in _runs(planned.asked_ms) if run_ms > now_ms])
+        if not planned.dropped_ms:
+            planned.cancelled_ms = 0
+            return
         for run_ms in _runs(planned.dropped_ms):
             if run_ms <= now_ms:
                 # No planner was there to cancel it, so it has fired.
@@ -305,7 +310,6 @@ class Plans:
                 step.counts["cancelled"] += 1
         planned.cancelled_ms = max(planned.cancelled_ms, now_ms + EDGE_MS) if left else 0
         _set_runs(planned.dropped_ms, left)
-        _set_runs(planned.asked_ms, (run_ms for run_ms in _runs(planned.asked_ms) if run_ms > now_ms))
 
     def _put(self, step: Step, name: bytes, planned: Planned, value: bytes | None) -> None:
         if value is None and not planned.asked_ms and not planned.dropped_ms:

@@ -144,14 +144,19 @@ def schedule_from(value: bytes) -> Schedule:
         raise ScheduleError("the value is no protobuf message Schedule", field="value") from error
 
 
-def timetable_of(schedule: Schedule) -> Timetable:
+def timetable_of(schedule: Schedule, *, is_checked: bool = False) -> Timetable:
     """
     Return the times of *schedule*.
+
+    Args:
+        schedule: the schedule.
+        is_checked: whether this has returned its times before, so that it need not be checked again.
 
     Raises:
         ScheduleError: it asks for something impossible; the text names the field and how to correct it.
     """
-    _check(schedule)
+    if not is_checked:
+        _check(schedule)
     kind = schedule.WhichOneof("when")
     if kind == "cron":
         cron = schedule.cron
@@ -208,6 +213,7 @@ def _cron(expression: str, zone: str, gap: int, overlap: int) -> CronTimes:
     return CronTimes(expression, zone_of(zone), _GAPS[gap], _OVERLAPS[overlap])
 
 
+@lru_cache(maxsize=10_000)
 def instant_text(run_ms: int) -> str:
     """Return *run_ms* as ISO 8601 in UTC, with milliseconds if they are not 0."""
     told = datetime.fromtimestamp(run_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
