@@ -42,7 +42,8 @@ def runs(
         told = times.next_after(at)
         if told is None:
             break
-        found.append(datetime.fromtimestamp(told / 1000, zone_of_tzdata(zone)).isoformat(timespec="minutes"))
+        local = datetime.fromtimestamp(told / 1000, zone_of_tzdata(zone))
+        found.append(local.isoformat(timespec="auto" if told % 60_000 else "minutes"))
         at = told
     return found
 
@@ -57,6 +58,14 @@ def test_a_local_time_that_exists_once_is_a_run_whatever_the_offset() -> None:
     assert runs("0 9 * * MON-FRI", PARIS, "2026-03-26T12:00+01:00", 2) == [
         "2026-03-27T09:00+01:00",
         "2026-03-30T09:00+02:00",
+    ]
+
+
+def test_a_sixth_field_in_front_is_the_second() -> None:
+    assert runs("15,45 58/1 23 * * *", PARIS, "2026-06-01T23:58:50+02:00", 3) == [
+        "2026-06-01T23:59:15+02:00",
+        "2026-06-01T23:59:45+02:00",
+        "2026-06-02T23:58:15+02:00",
     ]
 
 
