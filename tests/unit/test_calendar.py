@@ -146,7 +146,8 @@ def test_overlap_both_holds_for_any_other_expression_too() -> None:
     [
         ("15 2 * * *", "Australia/Lord_Howe", "2026-10-04T01:59+10:30", "2026-10-04T02:30+11:00"),
         ("30 1,2 * * *", "Antarctica/Troll", "2026-03-29T00:59+00:00", "2026-03-29T03:00+02:00"),
-        # North Korea and Venezuela took other offsets for good, Samoa left a day out.
+        # Nepal, North Korea and Venezuela took other offsets for good, Samoa left a day out.
+        ("10 0 1 1 *", "Asia/Kathmandu", "1985-12-31T12:00+05:30", "1986-01-01T00:15+05:45"),
         ("45 23 4 5 *", "Asia/Pyongyang", "2018-05-04T12:00+08:30", "2018-05-05T00:00+09:00"),
         ("40 2 * * *", "America/Caracas", "2016-05-01T02:00-04:30", "2016-05-01T03:00-04:00"),
         ("0 9 30 12 *", "Pacific/Apia", "2011-12-29T12:00-10:00", "2011-12-31T00:00+14:00"),
