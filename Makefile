@@ -14,7 +14,7 @@ TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kafka-timers/bin
 HELM_VERSION := v4.3.1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check pythons mutants test test-wheel test-deploy docs lint proto proto-released bench bench-questions bench-lake soak rolling chaos chaos-lake faults java
+.PHONY: help run check pythons mutants test test-wheel test-deploy docs lint proto proto-released bench bench-questions bench-lake bench-schedules soak rolling chaos chaos-lake faults java
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench-questions: $(INSTALLED) java ## Measure what questions about waiting timer
 
 bench-lake: $(INSTALLED) java ## Measure the lake, some fifteen minutes; docs/lake.md tells of it
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/bench_lake.py --json docs/performance/lake.json
+
+bench-schedules: $(INSTALLED) java ## Measure the planning of a million recurring timers, some ten minutes
+	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/schedules.py --json docs/performance/schedules.json
 
 soak: $(INSTALLED) java ## Run at 5,000 timers a second for 20 minutes and kill a worker each minute
 	PYTHONPATH=tests:tests/acceptance $(BIN)/python tests/bench/soak.py kill docs/performance/soak.json

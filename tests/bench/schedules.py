@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
-from service import Process, Service
+from service import Process, Service, take
 
+from kafka_timers import TimerClient
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.schedules import Schedule
 from kafka_timers.dev.broker import EmbeddedKafka
@@ -53,6 +54,40 @@ async def until_planned(planner: Process, count: int, started_s: float) -> float
             raise SystemExit(await planner.child.obituary())
         await asyncio.sleep(0.5)
     return time.monotonic() - started_s
+
+
+async def beside_live_timers(service: Service, known: int, more: int, rng: random.Random) -> dict[str, float]:
+    """Return the p99 of lateness of 200 timers a second, alone, and while the worker that fires them plans *more*."""
+    worker = await service.start("worker", "--seal-every-s", "1")
+    await until_planned(worker, known, time.monotonic())
+    # What fires at once is over.
+    await asyncio.sleep(60)
+    told = {"live_p99_ms_alone": await lateness_p99_ms(service)}
+    new = {b"new-%d" % number: daily(0, (time.gmtime().tm_hour + 3) % 24, "callbacks", rng) for number in range(more)}
+    measuring = asyncio.create_task(lateness_p99_ms(service))
+    await asyncio.sleep(5)
+    await put(service, new)
+    told["live_p99_ms_beside"] = await measuring
+    return told
+
+
+async def lateness_p99_ms(service: Service, seconds: int = 30) -> float:
+    """Ask for 200 timers a second, due two seconds later, and return how late their callbacks were appended."""
+    async with TimerClient(service.bootstrap) as timers, service.reading("callbacks") as consumer:
+        await consumer.seek_to_end()
+        for partition in consumer.assignment():
+            await consumer.position(partition)
+        for _ in range(seconds):
+            begun_s, due_s = time.monotonic(), int(time.time()) + 2
+            await asyncio.gather(*(timers.at(due_s, topic="callbacks", key=f"live-{n}") for n in range(200)))
+            await asyncio.sleep(max(0, 1 - (time.monotonic() - begun_s)))
+        records = await take(consumer, 10**9, 10)
+    late = sorted(
+        record.timestamp - int(dict(record.headers)["timer-expiry"]) * 1000
+        for record in records
+        if (record.key or b"").startswith(b"live-")
+    )
+    return late[int(len(late) * 0.99)]
 
 
 async def main() -> None:
@@ -100,6 +135,9 @@ async def main() -> None:
             told["runs_per_s"] = given.at_once / told["asked_s"]
             told["seconds_before"] = due_s - time.time()
             told["rss_after_mb"] = rss_mb(planner)
+            planner.child.kill()
+            await planner.child.wait()
+            told |= await beside_live_timers(service, given.schedules, given.at_once, rng)
     print(json.dumps(told))
     if given.json:
         given.json.write_text(json.dumps(told, indent=1) + "\n")

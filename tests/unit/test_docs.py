@@ -182,6 +182,7 @@ def test_newcomers_find_every_target_of_make() -> None:
         "bench",
         "bench-questions",
         "bench-lake",
+        "bench-schedules",
         "soak",
         "faults",
         "rolling",
