@@ -444,14 +444,14 @@ async def test_two_readers_share_the_partitions_and_one_takes_them_all_when_the_
         written += 1_000
 
     async with harness.open() as first:
-        await until(lambda: len(first._serving) == 2)
+        await until(lambda: len(first._sharing._serving) == 2)
         write()
         async with harness.open() as second:
             write()
-            await until(lambda: len(first._serving) == 1 and len(second._serving) == 1)
+            await until(lambda: len(first._sharing._serving) == 1 and len(second._sharing._serving) == 1)
             write()
         write()
-        await until(lambda: len(first._serving) == 2)
+        await until(lambda: len(first._sharing._serving) == 2)
         write()
         records = await harness.requests(written)
     assert Counter(future.tombstoneKey for _, future in parsed(records)) == {f"s{n}": 1 for n in range(written)}
@@ -490,7 +490,7 @@ async def test_topics_of_one_adapter_are_read_side_by_side(harness: Harness) -> 
     """They share a consumer group, each with its own part of it."""
     await make_topic(harness.bootstrap, harness.prefix + "more", 3)
     async with harness.open() as one, harness.open(topic="more") as other:
-        await until(lambda: len(one._serving) == 2 and len(other._serving) == 3)
+        await until(lambda: len(one._sharing._serving) == 2 and len(other._sharing._serving) == 3)
         harness.write([(b"a%d" % n, b"v", schedule()) for n in range(100)])
         harness.write([(b"b%d" % n, b"v", schedule()) for n in range(100)], topic="more")
         assert len(await harness.requests(200)) == 200

@@ -18,7 +18,10 @@ from kafka_timers.worker.process import Worker
 from kafka_timers.worker.targets import TopicLookup
 
 DAY_MS = 86_400_000
-OWN = ("timer-request", "oscillator", "timer-sealed", "timer-rejected", "timer-reply")
+OWN = (
+    *("timer-request", "oscillator", "timer-sealed", "timer-rejected", "timer-reply"),
+    *("timer-schedule", "timer-planned"),
+)
 
 
 async def settings_of(bootstrap: str, name: str) -> dict[str, str]:
@@ -94,6 +97,8 @@ async def test_missing_topics_are_not_made_with_another_count_than_the_others_ha
                 "segment.ms": str(DAY_MS),
             },
         ),
+        ("timer-schedule", {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}),
+        ("timer-planned", {"cleanup.policy": "compact", "segment.ms": "3600000"}),
     ],
 )
 async def test_each_topic_is_made_for_what_it_holds(
@@ -121,6 +126,8 @@ SOUND = {
     },
     "timer-rejected": {"message.timestamp.type": "CreateTime", "retention.ms": "1000"},
     "timer-reply": {"message.timestamp.type": "CreateTime", "retention.ms": "1000"},
+    "timer-schedule": {"message.timestamp.type": "LogAppendTime", "cleanup.policy": "compact"},
+    "timer-planned": {"message.timestamp.type": "CreateTime", "cleanup.policy": "compact"},
 }
 
 
@@ -141,6 +148,9 @@ SOUND = {
         ("timer-sealed", {"min.compaction.lag.ms": "0"}),
         ("timer-rejected", {"cleanup.policy": "compact"}),
         ("timer-reply", {"cleanup.policy": "compact"}),
+        ("timer-schedule", {"cleanup.policy": "delete"}),
+        ("timer-schedule", {"message.timestamp.type": "CreateTime"}),
+        ("timer-planned", {"cleanup.policy": "compact,delete"}),
     ],
 )
 async def test_check_tells_a_wrong_setting_and_what_it_must_be(
