@@ -235,7 +235,10 @@ class PlannedPartition:
         topics, outlet, now_ms = self._topics, self._outlet, self._wall_ms()
         filling = Filling(self._producer.new_batch)
         partitions = outlet.requests_take.partitions
-        for name, key, value in step.requests:
+        for number, (name, key, value) in enumerate(step.requests):
+            if number % _STRIDE_RECORDS == 0:
+                await asyncio.sleep(0)
+                await self._gate.over_soon()
             filling.add(topics.requests, hash_of(name) % partitions, now_ms, key, value)
         for name, planned in step.planned.items():
             filling.add(topics.planned, self._number, now_ms, name, planned)
