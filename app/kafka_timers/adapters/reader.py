@@ -63,6 +63,7 @@ from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.rejecting import Headers, Refused, fitted
 from kafka_timers.worker.sender import Filling
 from kafka_timers.worker.shared_topic import SharedTopic
+from kafka_timers.worker.tasks import completed
 
 log = logging.getLogger(__name__)
 
@@ -284,13 +285,8 @@ class AdapterReader:
             # Markers of transactions count as read too, so that the lag becomes 0.
             position = source.position
             if position > owned.position:
-                work = asyncio.create_task(self._pass_on(at, owned, records, position))
-                try:
-                    await asyncio.shield(work)
-                finally:
-                    # If the partition is revoked during a transaction, let the transaction end.
-                    await asyncio.wait([work], timeout=_HAND_OVER_S)
-                    work.cancel()
+                # If the partition is revoked during a transaction, let the transaction end.
+                await completed(self._pass_on(at, owned, records, position), _HAND_OVER_S)
             self._lags[at] = max(source.stable - position, 0)
             self._show_lag()
             if len(records) < _MANY:

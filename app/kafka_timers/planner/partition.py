@@ -37,7 +37,7 @@ from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.rejecting import Refused, fitted
 from kafka_timers.worker.sender import Filling
-from kafka_timers.worker.tasks import cancel
+from kafka_timers.worker.tasks import cancel, completed
 
 __all__ = ["PlannedPartition"]
 
@@ -136,16 +136,20 @@ class PlannedPartition:
 
     async def _take_over(self) -> int:
         """Write the record behind which nobody has planned anything but this planner, and return its offset."""
-        filling = Filling(self._producer.new_batch)
-        told = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
-        filling.add(self._topics.planned, self._number, self._wall_ms(), _TAKEOVER_KEY, told.SerializeToString())
-        [(ready, topic, to)] = filling.all()
+        [(ready, topic, to)] = self._signed(_TAKEOVER_KEY).all()
         self._producer.begin()
         self._producer.send(ready, topic, to)
         await self._producer.flush()
         offset = self._producer.offset_of(topic, to)
         await self._producer.commit()
         return offset
+
+    def _signed(self, key: bytes) -> Filling:
+        """Return a record for `timer-planned` that tells who plans this partition, and by which time zones."""
+        filling = Filling(self._producer.new_batch)
+        told = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
+        filling.add(self._topics.planned, self._number, self._wall_ms(), key, told.SerializeToString())
+        return filling
 
     async def _read(self, topic: str, end: int, take: Callable[[SourceRecord], None]) -> int:
         """Hand the records before offset *end* over, and return the offset behind them."""
@@ -209,10 +213,7 @@ class PlannedPartition:
             self._ticked.clear()
             await self._ticked.wait()
         await self._plan()
-        filling = Filling(self._producer.new_batch)
-        told = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
-        filling.add(self._topics.planned, self._number, self._wall_ms(), _PLANNER_KEY, told.SerializeToString())
-        await self._commit(filling)
+        await self._commit(self._signed(_PLANNER_KEY))
         self._zones = TZDATA_VERSION
 
     async def _plan(self) -> None:
@@ -254,13 +255,7 @@ class PlannedPartition:
         for ready, topic, to in batches:
             self._producer.send(ready, topic, to)
         # One that is under way when the partition is given up does not stay open.
-        work = asyncio.create_task(self._producer.commit())
-        try:
-            await asyncio.shield(work)
-        finally:
-            if not work.done():
-                await asyncio.wait([work], timeout=_HAND_OVER_S)
-                work.cancel()
+        await completed(self._producer.commit(), _HAND_OVER_S)
 
     def _reject(self, filling: Filling, refused: NoSchedule, now_ms: int) -> None:
         log.warning(

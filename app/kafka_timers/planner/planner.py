@@ -172,12 +172,12 @@ class SchedulePlanner:
 
     def _on_tick(self, number: int, key: bytes | None, appended_ms: int, epoch: int) -> None:
         second = number_in(key)
-        usable = None if second is None else tick_second(second, appended_ms, _SKEW_S)
-        if usable is not None:
-            # Seconds that were missed are ticked anew, one behind the other. What was missed in them is known at once.
-            usable = appended_ms // 1000
         # The worker that owns the partition tells of ticks that are none.
-        if usable is not None and usable > self._seconds.get(number, 0):
-            self._seconds[number] = usable
+        if second is None or tick_second(second, appended_ms, _SKEW_S) is None:
+            return
+        # Seconds that were missed are ticked anew, one behind the other. What was missed in them is known at once.
+        now_s = appended_ms // 1000
+        if now_s > self._seconds.get(number, 0):
+            self._seconds[number] = now_s
             if ticked := self._ticked.get(number):
                 ticked.set()

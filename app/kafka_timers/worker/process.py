@@ -313,8 +313,7 @@ class Worker:
         named = door_topics(self._settings.door)
         if not named:
             return []
-        topic = ports.names.requests
-        outlet = Outlet(topic, ports.rejects.home, ports.rejects.topic, ports.rejects.target)
+        outlet = _outlet(ports)
         return [
             AdapterReader(self._settings, name, topic, outlet, ports.gate, self.metrics, self._clock)
             for name, topic in named
@@ -322,14 +321,13 @@ class Worker:
 
     def _planner(self, ports: Ports) -> SchedulePlanner:
         settings = self._settings
-        outlet = Outlet(ports.names.requests, ports.rejects.home, ports.rejects.topic, ports.rejects.target)
         return SchedulePlanner(
             settings.kafka,
             settings.topic_prefix,
             settings.group,
             settings.session_timeout_s,
             settings.transaction_timeout_s,
-            outlet,
+            _outlet(ports),
             ports.gate,
             PlannerMetrics(self.metrics.registry),
             self._clock,
@@ -384,6 +382,11 @@ class Worker:
         outlet = Outlet(topic, rejects.target, rejects.topic, rejects.target)
         settings, clock = self._settings, self._clock
         await AddedPartitions(settings, topic, ports.partitions, outlet, ports.gate, self.metrics, clock).run()
+
+
+def _outlet(ports: Ports) -> Outlet:
+    """Return where doors and the planner send requests, and records that they refuse."""
+    return Outlet(ports.names.requests, ports.rejects.home, ports.rejects.topic, ports.rejects.target)
 
 
 def run(settings: WorkerSettings) -> int:
