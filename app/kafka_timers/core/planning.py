@@ -215,19 +215,32 @@ class Plans:
         while not step.changed and step.due and step.records < records_max and not step.is_full:
             name = step.due.pop()
             step.done += 1
-            if name not in self._changed and name not in step.entries:
+            if name not in self._changed and name not in step.entries and self._is_due(name, step.now_ms):
                 self._plan(step, name)
         return bool(step.changed or step.due)
 
-    def written(self, step: Step) -> None:
-        """Mark *step* as done. Call this once its transaction has been committed, before you pass in other records."""
-        for name, entry in step.entries.items():
+    def written(self, step: Step, schedules_max: int | None = None) -> bool:
+        """
+        Mark *step* as done, and return whether there is more to mark.
+
+        Call this once the transaction has been committed, until it returns False, before you pass in other records.
+
+        Args:
+            step: the step that was written.
+            schedules_max: mark at most this many of its schedules; None marks all.
+        """
+        entries = step.entries
+        for _ in range(len(entries) if schedules_max is None else min(len(entries), schedules_max)):
+            name, entry = entries.popitem()
             self._changed.pop(name, None)
             if entry is None:
                 self._entries.pop(name, None)
             else:
                 self._set(name, _planned_in(entry), _schedule_in(entry))
+        if entries:
+            return True
         self._due[: len(step.due) + step.done] = step.due[::-1]
+        return False
 
     # --- the next look at a schedule ----------------------------------------------------------------------------------
 
@@ -244,11 +257,12 @@ class Plans:
 
     def _wake(self, now_ms: int) -> None:
         while self._order and self._order[0] <= now_ms // 1000:
-            second = heapq.heappop(self._order)
-            for name in self._wakes.pop(second):
-                entry = self._entries.get(name)
-                if entry is not None and _WAKE.unpack_from(entry)[0] // 1000 == second:
-                    self._due.append(name)
+            self._due += self._wakes.pop(heapq.heappop(self._order))
+
+    def _is_due(self, name: bytes, now_ms: int) -> bool:
+        """Return whether the schedule's time has come; since it was put down, that time may have changed."""
+        entry = self._entries.get(name)
+        return entry is not None and 0 <= _WAKE.unpack_from(entry)[0] // 1000 <= now_ms // 1000
 
     # --- requests of runs ---------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from kafka_timers.core.schedules import Planner
 from kafka_timers.core.wire import REJECT_PREFIX, Topics, reject_headers
 from kafka_timers.errors import TopicsError
 from kafka_timers.planner.metrics import PlannerMetrics
-from kafka_timers.worker.priority import PriorityGate
+from kafka_timers.planner.turns import STRIDE_RECORDS, Turns
 from kafka_timers.worker.rejecting import Refused, fitted
 from kafka_timers.worker.sender import Filling
 from kafka_timers.worker.tasks import cancel, completed
@@ -48,8 +48,8 @@ SCHEDULE_INVALID = "schedule-invalid"
 WHY_HEADER = REJECT_PREFIX + "why"
 
 _TAKEOVER_KEY, _PLANNER_KEY = OWN_KEYS + b"takeover", OWN_KEYS + b"planner"
-# Of one transaction, which readers of the request log wait for; and between two turns of the event loop.
-_RECORDS_MAX, _STRIDE_RECORDS = 4_000, 100
+# Of one transaction, which readers of the request log wait for.
+_RECORDS_MAX = 4_000
 _READ_RECORDS = 500
 _HAND_OVER_S = 2.0
 
@@ -70,7 +70,7 @@ class PlannedPartition:
         timeout_s: after it the broker aborts the transaction of a dead planner.
         now_ms: the newest tick, None while there is none.
         ticked: is set at each tick.
-        gate: holds planning up while callbacks leave.
+        turns: of the partitions that this process plans.
         metrics: of the planner.
         clock: stamps what is written; nothing is planned by it.
     """
@@ -85,7 +85,7 @@ class PlannedPartition:
         timeout_s: float,
         now_ms: Callable[[], int | None],
         ticked: asyncio.Event,
-        gate: PriorityGate,
+        turns: Turns,
         metrics: PlannerMetrics,
         clock: Clock,
     ) -> None:
@@ -96,7 +96,7 @@ class PlannedPartition:
         self._timeout_s = timeout_s
         self._now_ms = now_ms
         self._ticked = ticked
-        self._gate = gate
+        self._turns = turns
         self._metrics = metrics
         self._clock = clock
         self.planned_s = clock.elapsed_s()
@@ -221,12 +221,12 @@ class PlannedPartition:
         while (now_ms := self._now_ms()) is not None and (step := self._plans.step(now_ms, _RECORDS_MAX)):
             is_left, records = True, 0
             while is_left and records < _RECORDS_MAX and not step.is_full:
-                records = max(records, step.records) + _STRIDE_RECORDS
+                records = max(records, step.records) + STRIDE_RECORDS
                 is_left = self._plans.fill(step, records)
-                await asyncio.sleep(0)
-                await self._gate.over_soon()
+                await self._turns.over()
             await self._write(step)
-            self._plans.written(step)
+            while self._plans.written(step, STRIDE_RECORDS):
+                await self._turns.over()
             for what, count in step.counts.items():
                 self._metrics.runs.labels(what).inc(count)
         if now_ms is not None:
@@ -236,14 +236,11 @@ class PlannedPartition:
         topics, outlet, now_ms = self._topics, self._outlet, self._wall_ms()
         filling = Filling(self._producer.new_batch)
         partitions = outlet.requests_take.partitions
-        for number, (name, key, value) in enumerate(step.requests):
-            if number % _STRIDE_RECORDS == 0:
-                await asyncio.sleep(0)
-                await self._gate.over_soon()
+        async for name, key, value in self._turns.spread(step.requests):
             filling.add(topics.requests, hash_of(name) % partitions, now_ms, key, value)
-        for name, planned in step.planned.items():
+        async for name, planned in self._turns.spread(step.planned.items()):
             filling.add(topics.planned, self._number, now_ms, name, planned)
-        for refused in step.refused:
+        async for refused in self._turns.spread(step.refused):
             self._reject(filling, refused, now_ms)
         await self._commit(filling)
 

@@ -15,6 +15,7 @@ from kafka_timers.core.wire import Topics, number_in
 from kafka_timers.planner import planner_group
 from kafka_timers.planner.metrics import PlannerMetrics
 from kafka_timers.planner.partition import PlannedPartition
+from kafka_timers.planner.turns import Turns
 from kafka_timers.worker.priority import PriorityGate
 from kafka_timers.worker.shared_topic import SharedTopic
 from kafka_timers.worker.tasks import cancel
@@ -43,7 +44,7 @@ class SchedulePlanner:
         session_timeout_s: silence after which other planners take over.
         transaction_timeout_s: after it the broker aborts the transaction of a dead planner.
         outlet: where requests and rejected records go.
-        gate: holds planning up while callbacks leave.
+        gate: holds planning up while the worker of this process fires a second.
         metrics: of the planner.
         clock: tells how long planning takes; nothing is planned by it.
     """
@@ -66,7 +67,7 @@ class SchedulePlanner:
         self._group = planner_group(group)
         self._timeout_s = transaction_timeout_s
         self._outlet = outlet
-        self._gate = gate
+        self._turns = Turns(gate)
         self._metrics = metrics
         self._clock = clock
         self._sharing = SharedTopic(
@@ -152,7 +153,7 @@ class SchedulePlanner:
                     self._timeout_s,
                     lambda: self._seconds.get(number, 0) * 1000 or None,
                     ticked,
-                    self._gate,
+                    self._turns,
                     self._metrics,
                     self._clock,
                 )

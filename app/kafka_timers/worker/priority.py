@@ -51,14 +51,15 @@ class PriorityGate:
         """Return once no partition sends, but soon: senders may wait for a broker, and take turns without end."""
         await self._soon(lambda: not self._sending)
 
-    async def idle_soon(self) -> None:
-        """Return once no partition fires a second, but soon."""
-        await self._soon(lambda: not self._firing)
+    async def idle_soon(self) -> bool:
+        """Return once no partition fires a second, but soon. Returns False if one still does."""
+        return await self._soon(lambda: not self._firing)
 
-    async def _soon(self, is_over: Callable[[], bool]) -> None:
+    async def _soon(self, is_over: Callable[[], bool]) -> bool:
         with suppress(TimeoutError):
             async with asyncio.timeout(_SOON_S):
                 await self._until(is_over)
+        return is_over()
 
     async def _until(self, is_over: Callable[[], bool]) -> None:
         while not is_over():

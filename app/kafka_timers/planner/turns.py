@@ -1,0 +1,47 @@
+"""The partitions of a process plan in turns, so that the callbacks of its worker do not wait for them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TypeVar
+
+from kafka_timers.worker.priority import PriorityGate
+
+__all__ = ["STRIDE_RECORDS", "Turns"]
+
+_T = TypeVar("_T")
+
+# About a millisecond of work: callbacks wait for as long as it takes.
+STRIDE_RECORDS = 25
+# Strides after a wait in vain, so that a worker that fires without a pause does not stop planning.
+_STRIDES_UNASKED = 40
+
+
+class Turns:
+    """
+    Pauses between strides of planning.
+
+    Args:
+        gate: knows whether the worker of this process is firing a second.
+    """
+
+    def __init__(self, gate: PriorityGate) -> None:
+        self._gate = gate
+        # Without it, each turn of the event loop would have a stride of every partition.
+        self._one = asyncio.Lock()
+        self._unasked = 0
+
+    async def over(self) -> None:
+        """End a stride of at most `STRIDE_RECORDS` records, and return when the next one may begin."""
+        async with self._one:
+            await asyncio.sleep(0)
+            if self._unasked:
+                self._unasked -= 1
+            elif not await self._gate.idle_soon():
+                self._unasked = _STRIDES_UNASKED
+
+    async def spread(self, items: Iterable[_T]) -> AsyncIterator[_T]:
+        """Yield *items*, and end a stride before each `STRIDE_RECORDS` of them."""
+        for number, item in enumerate(items):
+            if number % STRIDE_RECORDS == 0:
+                await self.over()
+            yield item

@@ -1,0 +1,76 @@
+"""How planning shares the event loop with callbacks."""
+
+import asyncio
+
+import pytest
+
+from kafka_timers.planner.turns import STRIDE_RECORDS, Turns
+from kafka_timers.worker import priority
+from kafka_timers.worker.priority import PriorityGate
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> PriorityGate:
+    monkeypatch.setattr(priority, "_SOON_S", 0.01)
+    return PriorityGate()
+
+
+async def test_one_partition_plans_in_a_turn_of_the_event_loop(gate: PriorityGate) -> None:
+    turns, strides, most = Turns(gate), 0, 0
+
+    async def plan() -> None:
+        nonlocal strides
+        for _ in range(20):
+            await turns.over()
+            strides += 1
+
+    planning = asyncio.gather(*(plan() for _ in range(8)))
+    while not planning.done():
+        before = strides
+        await asyncio.sleep(0)
+        most = max(most, strides - before)
+    assert (strides, most) == (160, 1)
+
+
+async def test_planning_waits_while_a_second_is_fired(gate: PriorityGate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priority, "_SOON_S", 60)
+    turns = Turns(gate)
+    with gate.firing():
+        stride = asyncio.create_task(turns.over())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not stride.done()
+    async with asyncio.timeout(30):
+        await stride
+
+
+async def test_planning_goes_on_beside_a_worker_that_always_fires(gate: PriorityGate) -> None:
+    waits = 0
+    original = gate.idle_soon
+
+    async def counted() -> bool:
+        nonlocal waits
+        waits += 1
+        return await original()
+
+    gate.idle_soon = counted  # type: ignore[method-assign]
+    turns = Turns(gate)
+    with gate.firing():
+        for _ in range(82):
+            await turns.over()
+    assert waits == 2
+
+
+async def test_all_items_come_in_order_and_none_waits_for_more_than_a_stride(gate: PriorityGate) -> None:
+    turns, overs = Turns(gate), 0
+    original = turns.over
+
+    async def counted() -> None:
+        nonlocal overs
+        overs += 1
+        await original()
+
+    turns.over = counted  # type: ignore[method-assign]
+    items = list(range(2 * STRIDE_RECORDS + 1))
+    assert [item async for item in turns.spread(items)] == items
+    assert overs == 3
