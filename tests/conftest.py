@@ -17,6 +17,7 @@ import pytest
 from brokers import StartKafka
 from pyspark.sql import SparkSession
 
+from kafka_timers.dev import broker as ports
 from kafka_timers.dev import java
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.errors import KafkaSetupError
@@ -25,6 +26,10 @@ from kafka_timers.settings import LakeSettings
 
 # Read before the variables of whoever runs the tests are removed.
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
+
+# A port that one process has chosen is free for some moments, in which another process would choose it too.
+_OF_A_PROCESS = len(ports.PORTS) // 8
+ports.PORTS = ports.PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) * _OF_A_PROCESS :][:_OF_A_PROCESS]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

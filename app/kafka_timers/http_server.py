@@ -61,9 +61,7 @@ class HttpServer:
             await web.TCPSite(runner, self._host, self.port, ssl_context=self._tls).start()
         except OSError as error:
             await runner.cleanup()
-            if error.errno == errno.EADDRINUSE:
-                raise SettingsError(f"port {self.port} on {self._host} is taken; give another one") from error
-            raise SettingsError(f"cannot listen on {self._host} port {self.port}: {error.strerror}") from error
+            raise no_listening(self._host, self.port, error) from error
         self._runner = runner
 
     async def stop(self) -> None:
@@ -71,3 +69,10 @@ class HttpServer:
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
+
+
+def no_listening(host: str, port: int, error: OSError) -> SettingsError:
+    """Return the error for a server that cannot listen on *host* and *port* because of *error*."""
+    if error.errno == errno.EADDRINUSE:
+        return SettingsError(f"port {port} on {host} is taken; give another one")
+    return SettingsError(f"cannot listen on {host} port {port}: {error.strerror}")

@@ -16,7 +16,7 @@ from kafka_timers.console.access import Access
 from kafka_timers.console.routes import app_of
 from kafka_timers.console.service import Service
 from kafka_timers.console.settings import ConsoleSettings
-from kafka_timers.errors import SettingsError
+from kafka_timers.http_server import no_listening
 
 __all__ = ["run"]
 
@@ -50,9 +50,10 @@ def run(settings: ConsoleSettings) -> int:
         port=settings.port,
     )
     try:
-        listening = config.bind_socket()
-    except (OSError, SystemExit) as error:
-        raise SettingsError(f"{settings.host}:{settings.port} cannot be listened on: {error}") from error
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        listening = socket.create_server((settings.host, settings.port), family=family)
+    except OSError as error:
+        raise no_listening(settings.host, settings.port, error) from error
     with listening:
         asyncio.run(_serve(_Server(config), listening))
     return 0

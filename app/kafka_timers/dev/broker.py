@@ -25,9 +25,15 @@ from kafka_timers.dev import jars, java
 from kafka_timers.dev.process import Child
 from kafka_timers.errors import KafkaSetupError
 
-__all__ = ["EmbeddedKafka", "Member", "free_port", "new_cluster_id", "refuse_taken_port"]
+__all__ = ["INNER_PORTS", "PORTS", "EmbeddedKafka", "Member", "free_port", "new_cluster_id", "refuse_taken_port"]
 
 HOST = "127.0.0.1"
+
+# Both lie below the ports that systems use for outgoing connections. Among those, a client that retries a stopped
+# broker would sooner or later take the broker's own port as its source, and the broker could not start again.
+# Ports of the second range are known to brokers only. A port of the first range is free for some moments while its
+# program starts, so nothing may take one unasked.
+PORTS, INNER_PORTS = range(20_000, 30_000), range(30_000, 32_000)
 
 _START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 20.0
@@ -208,7 +214,7 @@ class EmbeddedKafka:
     def _alone(self) -> dict[str, str]:
         # The controller's port may differ from start to start: this process is the only voter of the quorum, and it
         # tells the quorum its address.
-        controller = f"{HOST}:{free_port(besides=(self.port,))}"
+        controller = f"{HOST}:{free_port(inner=True)}"
         return {
             "node.id": "1",
             "controller.quorum.bootstrap.servers": controller,
@@ -280,15 +286,16 @@ def new_cluster_id() -> str:
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
-def free_port(besides: Collection[int] = ()) -> int:
+def free_port(besides: Collection[int] = (), *, inner: bool = False) -> int:
     """
     Return a TCP port on 127.0.0.1 that is free and not in *besides*.
 
-    It lies below the range that systems use for outgoing connections. In that range, a client that retries a stopped
-    broker would sooner or later take the broker's own port as its source, and the broker could not start again.
+    Args:
+        besides: ports to leave out.
+        inner: return one of `INNER_PORTS`, for brokers only, instead of one of `PORTS`.
     """
     while True:
-        port = random.randrange(20_000, 32_000)  # noqa: S311  # not a secret
+        port = random.choice(INNER_PORTS if inner else PORTS)  # noqa: S311  # not a secret
         if port not in besides and _is_free(port):
             return port
 

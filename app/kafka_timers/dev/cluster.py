@@ -76,9 +76,9 @@ class EmbeddedCluster:
         properties: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder.absolute()
-        taken = list(ports) or _free_ports(3)
+        taken = list(ports) or _free_ports(3, inner=False)
         self._ports = dict(zip(_NODES, taken, strict=True))
-        more = iter(_free_ports(9, besides=taken))
+        more = iter(_free_ports(9, inner=True))
         internal, controller = dict(zip(_NODES, more, strict=False)), dict(zip(_NODES, more, strict=False))
         # The ports that the brokers themselves listen on for clients.
         behind = dict(zip(_NODES, more, strict=True)) if client_relay else self._ports
@@ -219,12 +219,11 @@ class EmbeddedCluster:
         return hosts
 
 
-def _free_ports(count: int, besides: Iterable[int] = ()) -> list[int]:
-    ports = list(besides)
-    start = len(ports)
-    while len(ports) < start + count:
-        ports.append(free_port(besides=ports))
-    return ports[start:]
+def _free_ports(count: int, *, inner: bool) -> list[int]:
+    ports: list[int] = []
+    while len(ports) < count:
+        ports.append(free_port(ports, inner=inner))
+    return ports
 
 
 def _remembered_id(file: Path) -> str:

@@ -54,6 +54,9 @@ _CONF = {
     "spark.hadoop.parquet.writer.version": "v2",
     # VACUUM lists a table's folders in this many tasks; with Spark's 10,000 it took minutes for four small tables.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
+    # With both, Spark looks at the stack for each column that is made, to name its line in errors: a tenth of an audit.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
     # Delta reads the state of a table in this many tasks; with its 50, a commit took 3 s instead of 1 on two cores.
     "spark.databricks.delta.snapshotPartitions": "4",
     # `optimize` merges and sorts into files of this size, so that a bucket of promote reads few of them.
