@@ -478,7 +478,7 @@ MUTANTS = [
     _one(
         "an id is forgotten though it was asked for again",
         STORE,
-        "            if version and version.latest == offset:\n",
+        "            if version and version.made_at == offset:\n",
         "            if version:\n",
     ),
     _one(

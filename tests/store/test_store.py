@@ -529,7 +529,7 @@ class Steps:
             changes.versions[name] = chance.choice([None, self._version()])
         self.offset += 1
         changes.last = self.offset
-        known = [(name, version.latest) for name, version in changes.versions.items() if version]
+        known = [(name, version.made_at) for name, version in changes.versions.items() if version]
         if known:
             names, offsets = zip(*known, strict=True)
             changes.expiring[chance.randrange(60, 6_000, 60)] = [*names], [*offsets]

@@ -92,8 +92,8 @@ class MemoryStore:
             _, _, names, offsets = self._expiring.pop(0)
             for name, offset in zip(names, offsets, strict=True):
                 version = self.known.get(name)
-                # If the id has a later request, that one is kept.
-                if version and version.latest == offset:
+                # If a later record is known, that one is kept.
+                if version and version.made_at == offset:
                     del self.known[name]
 
     def _between(self, start: bytes, before: bytes) -> list[bytes]:

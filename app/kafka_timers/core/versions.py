@@ -68,13 +68,18 @@ class Version(NamedTuple):
 
     @property
     def latest(self) -> int:
-        """Offset of the last record that this state follows from."""
+        """Offset of the last record that this state follows from; for a copy that of its original."""
         return self.by or self.offset
 
     @property
     def at(self) -> int:
         """Offset of its own record: of the copy, if it is one."""
         return self.copied.at if self.copied else self.offset
+
+    @property
+    def made_at(self) -> int:
+        """Offset of the record that made this state; a copy makes another one than its original."""
+        return self.by or self.at
 
     @property
     def counted(self) -> int:
@@ -338,4 +343,4 @@ class Decided:
         if expiring is None:
             expiring = self.expiring[minute] = ([], [])
         expiring[0].append(name)
-        expiring[1].append(version.latest)
+        expiring[1].append(version.made_at)

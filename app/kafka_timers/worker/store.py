@@ -398,8 +398,8 @@ class TimerStore:
         expiring = list(batches.ids_in(row))
         batch = WriteBatch(raw_mode=True)
         for (name, offset), version in zip(expiring, self.versions([name for name, _ in expiring]), strict=True):
-            # If the id has a later request, keep that one.
-            if version and version.latest == offset:
+            # If a later record is known, keep that one.
+            if version and version.made_at == offset:
                 batch.delete(name, self._id_family)
         batch.delete(key, self._side_family)
         self._write(batch)
