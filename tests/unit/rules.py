@@ -29,13 +29,13 @@ class Rule:
     Attributes:
         text: the rule.
         partition: a class to put in front of `Partition`.
-        patches: module, name, and a function that makes what stands there out of what has stood there.
+        patches: module or class, name, and a function that makes what stands there out of what has stood there.
         needs_lake: whether it is about far requests.
     """
 
     text: str
     partition: type[Partition] | None = None
-    patches: Sequence[tuple[ModuleType, str, Callable[[Any], Any]]] = ()
+    patches: Sequence[tuple[ModuleType | type, str, Callable[[Any], Any]]] = ()
     needs_lake: bool = False
 
 
@@ -596,6 +596,11 @@ LAKE_CORE_RULES: dict[str, Rule] = {
     ),
     "a copy is never far": Rule(
         "a copy is kept however far ahead it comes", patches=[(verdicts, "_take", _far_copies_are_left)], **_LAKE
+    ),
+    "forgotten by its own offset": Rule(
+        "an id is not forgotten with the original of its copy",
+        patches=[(Version, "made_at", _instead(Version.latest))],
+        **_LAKE,
     ),
     "overtaken": Rule(
         "a copy means nothing if there is a record of its id that its decision did not know",

@@ -494,7 +494,7 @@ class Walk:
         self.owner = self.owners[0]  # to whom the group has given the partition
         self.unsendable: set[int] = set()
         self.format = FORMAT
-        self.instants = 0.0
+        self.instants, self.far_s = 0.0, 25
         self.slice_rows = 1000
         self.seal_every_s = 0
         self.skew_ms = 0
@@ -678,6 +678,8 @@ class Walk:
         if self.is_fenced and not has_lake:
             self.forwarded = self.ways.choice((0.0, 0.5))
         self.instants = rng.choice((0.0, 0.5, 0.9))
+        # Some are due more than an hour after they were asked for.
+        self.far_s = 12 if has_lake and self.ways.random() < 0.5 else 25
         trouble = rng.choice((0.0, 0.06, 0.06, 0.12))
         if self.hits(0.1):
             trouble = self.commit_lost = self.commit_in_doubt = self.commit_unanswered = 0.0
@@ -715,7 +717,7 @@ class Walk:
         rng, log = self.rng, self.log
         ahead_s = 4
         if self.terms.is_forgetful and self.hits(0.5):
-            ahead_s = 12 if self.terms.horizon_s else 25
+            ahead_s = self.far_s
         second = log.now_ms // 1000 + self.between(-3, ahead_s)
         dice = rng.random()
         if dice < 0.05:
