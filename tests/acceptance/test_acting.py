@@ -121,7 +121,7 @@ async def test_what_is_wrong_itself_is_not_sent_again(live: Live) -> None:
     assert (code, output) == (1, "")
     assert "its key names no second (key-not-a-second): give one, with --in or --at" in errors
     code, _, errors = await live.run("redrive", "0:999999", "--yes")
-    assert (code, "nothing lies at 0:999999" in errors) == (1, True)
+    assert (code, "timer-rejected has no record at 0:999999" in errors) == (1, True)
 
 
 async def test_rejected_follows_what_is_refused_from_now_on(live: Live) -> None:

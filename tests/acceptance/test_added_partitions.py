@@ -62,7 +62,7 @@ async def test_a_running_worker_tells_of_them_and_rejects_what_lies_there(servic
     expected = Counter(("partition-added", partition_of(name, ADDED)) for name in IDS)
     assert places(await service.read_all(service.topics.rejected, len(IDS))) == expected
     assert worker.metric("kafka_timers_topic_problems") == 1
-    assert "the topic must not be deleted" in worker.child.last_words()
+    assert "timer-request must not be deleted" in worker.child.last_words()
     # Another worker tells nothing twice, and finds the number in the seals.
     await service.worker()
     worker.child.kill()

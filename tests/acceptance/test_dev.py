@@ -35,7 +35,7 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
     """Start, send, watch, Ctrl-C; and a second start goes on where the first one was."""
     ports = dev_ports()
     async with dev(tmp_path, ports) as first:
-        send, watch, status = (first.hints[name][1:] for name in ("send a timer", "watch callbacks", "see how it goes"))
+        send, watch, status = (first.hints[name][1:] for name in ("send a timer", "watch callbacks", "show the status"))
         callback = await seen_after(send, watch, seconds=2)
         assert callback["value"] == "hello"
         assert callback["key"] == "order-1"
@@ -47,9 +47,7 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
         assert all(row["owner"] == f"http://127.0.0.1:{ports[1]}" for row in rows)
         # Everything is to be ended by then, also on a busy machine.
         waits = json.loads(await said_by(*scheduled(send, 20, value="while you were away"), "--json"))
-        [listed] = map(
-            json.loads, (await said_by(*first.hints["see what waits"][1:], "--json", "--values")).splitlines()
-        )
+        [listed] = map(json.loads, (await said_by(*first.hints["list timers"][1:], "--json", "--values")).splitlines())
         assert (listed["request"], listed["value"]) == (waits["request"], "while you were away")
         assert len(first.children) == 5
         async with aiohttp.ClientSession() as session, session.get(first.hints["look and try"][0]) as page:

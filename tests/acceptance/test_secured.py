@@ -342,7 +342,7 @@ NEEDED = [
     # Of its own topics it tells what is wrong with them, of callback topics how much they take at once.
     if acl.process in ("oscillator", "worker") and operation != "DescribeConfigs"
     # There are none.
-    if acl.why != "what lies in added partitions"
+    if acl.why != "requests in added partitions"
 ]
 
 

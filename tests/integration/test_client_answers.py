@@ -286,7 +286,7 @@ async def test_a_question_without_an_answer_has_changed_nothing(
     client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
     for call in (client.get("id", timeout_s=0.2), client.move("id", FAR, timeout_s=0.2)):
-        with pytest.raises(AnswerError, match=r"What waits under 'id' was asked .* which changes nothing"):
+        with pytest.raises(AnswerError, match=r"The question about 'id' is in partition .* and changes nothing"):
             await call
 
 
@@ -296,7 +296,7 @@ async def test_a_worker_that_does_not_tell_what_waits_is_said(
     for call in (client.get("id"), client.move("id", FAR)):
         task, record = await asked(call, requests)
         await reply(producer, record, outcome=Reply.IGNORED, waits=None)
-        with pytest.raises(AnswerError, match=r"request 0:0 of 'id' waits was not told.*upgrade all workers"):
+        with pytest.raises(AnswerError, match=r"does not say whether request 0:0 of 'id' waits.*upgrade all workers"):
             await task
     task, record = await asked(client.get("id"), requests)
     await reply(producer, record, outcome=Reply.IGNORED)

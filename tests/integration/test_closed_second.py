@@ -35,7 +35,7 @@ async def test_workers_read_what_promote_has_told_last(cluster: Cluster, bootstr
 
 
 async def test_a_topic_that_is_gone_is_told(bootstrap: str, prefix: str) -> None:
-    with pytest.raises(BrokerError, match="keep how far the lake has promoted"):
+    with pytest.raises(BrokerError, match="keep the progress of the lake"):
         await tell_closed(Kafka(bootstrap), prefix + "none-", 1_900_000_000, {})
 
 

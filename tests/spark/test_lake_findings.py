@@ -224,7 +224,7 @@ RECEIVED = [
         [
             ("unexpected", 18, 5010, "callback in t, and it was rejected, topic-unknown"),
             ("unexpected", 21, 5011, "callback in t, and timer-request has no such request"),
-            ("unexpected", 30, 5012, "callback in u for second 5013; asked for were t and second 5012"),
+            ("unexpected", 30, 5012, "callback in u for second 5013; its request names t and second 5012"),
         ],
     ),
 ]

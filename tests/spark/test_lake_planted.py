@@ -443,11 +443,11 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
     ),
     "of another second": (
         sets(first(1), headers=[("timer-expiry", b"5011"), ("timer-request", b"N:1")]),
-        [("unexpected", 1, "for second 5011; asked for were t and second 5010")],
+        [("unexpected", 1, "for second 5011; its request names t and second 5010")],
     ),
     "on another topic": (
         sets(first(1), topic="u"),
-        [("unexpected", 1, "callback in u for second 5010; asked for were t")],
+        [("unexpected", 1, "callback in u for second 5010; its request names t")],
     ),
     "of a cancelled timer": (came_too(4, 5_011_020), [("stale-version", 4, "record 5 had withdrawn it")]),
     "of a moved timer": (came_too(13, 5_101_020), [("stale-version", 13, "record 14 had withdrawn it")]),
@@ -511,14 +511,17 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         says(5, b"CANCELLED", 1),
         [("answer", 5, "answered CANCELLED in r, and request 1 has fired")],
     ),
-    "moved, by a cancel": (says(5, b"MOVED", 4), [("answer", 5, "answered MOVED in r, and what asked is a cancel")]),
+    "moved, by a cancel": (
+        says(5, b"MOVED", 4),
+        [("answer", 5, "answered MOVED in r, and the record that asked is a cancel")],
+    ),
     "too late, and it was withdrawn": (
         says(5, b"TOO_LATE", 4),
         [("answer", 5, "answered TOO_LATE in r, and request 4 was withdrawn")],
     ),
     "ignored, and it counts": (
         says(14, b"IGNORED", 13),
-        [("answer", 14, "answered IGNORED in r, and what asked has counted")],
+        [("answer", 14, "answered IGNORED in r, and the record that asked took effect")],
     ),
     "an id that was forgotten": (says(5, b"UNKNOWN"), NONE),
 }
@@ -628,8 +631,8 @@ def test_an_audit_says_what_it_has_not_checked(told: audits.Audit) -> None:
     assert told.sealed[NUMBERS["the last seals are dropped"]] == (FIRST, 5100)
     assert not told.undecided
     assert [each for each in told.unchecked if "retention" in each or "by a broker's clock" in each] == [
-        "what retention may have deleted since the time range began in u",
-        "when callbacks came to t, u by a broker's clock: their times are those of the workers",
+        "records that retention may have deleted since the time range began, of u",
+        "arrival of callbacks in t, u by a broker's clock: their times are those of the workers",
     ]
 
 

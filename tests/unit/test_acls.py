@@ -32,7 +32,7 @@ def test_callback_topics_are_those_that_workers_allow() -> None:
     written = [(acl.name, acl.is_prefix) for acl in found if acl.why == "callbacks"]
     assert written == [("orders-", True), ("mails", False)]
     for glob in ("*-orders", "a*b", "order?", "[ab]*"):
-        with pytest.raises(SettingsError, match="Kafka allows one topic, or all that begin alike"):
+        with pytest.raises(SettingsError, match="ACLs name one topic, or all topics with a prefix"):
             acls_of("", "g", glob)
 
 

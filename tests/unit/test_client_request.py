@@ -288,9 +288,9 @@ def test_conditions_on_the_wire() -> None:
     "request_", ["", "3", "3:", ":17", "3:-1", "03:17", "3:17 ", "3:1\n", "3:٣", "a:b", "3:" + 20 * "1", 17, b"3:17"]
 )
 def test_what_names_no_request_is_refused(request_: Any) -> None:
-    with pytest.raises(RequestError, match=r"is not partition:offset: give what Timer\.request"):
+    with pytest.raises(RequestError, match=r"is not partition:offset: give the value of Timer\.request"):
         only_if_pending(cancel_of("id"), True, request_)
-    with pytest.raises(RequestError, match=r"is not partition:offset: give what Timer\.request"):
+    with pytest.raises(RequestError, match=r"is not partition:offset: give the value of Timer\.request"):
         only_if_absent(asked(timer_id="id"), request_)
 
 

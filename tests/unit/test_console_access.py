@@ -169,7 +169,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"user_header": "X-User"}, "belong together"),
         ({"proxy": "10.0.0.1"}, "belong together"),
         ({"operators": "alice"}, "give user_header and proxy"),
-        ({"writable": True, "token_file": "tokens"}, "writable is for those who need no token"),
+        ({"writable": True, "token_file": "tokens"}, "writable is for users without a token"),
         ({"key": "key.pem"}, "give certificate too"),
     ],
 )

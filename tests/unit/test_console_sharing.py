@@ -127,7 +127,7 @@ async def test_while_kafka_is_silent_the_status_is_what_it_was_and_then_it_is_to
         await clock.advance(10)
         assert await service.status() == (status, 1_000.0)
         await clock.advance(10)
-        with pytest.raises(LateError, match="how the service stands: no answer within"):
+        with pytest.raises(LateError, match="the status of the service: no answer within"):
             await service.status()
         silent.answer.set_result(status)
         assert await service.status() == (status, 1_020.0)

@@ -82,7 +82,7 @@ def test_a_transaction_that_is_open_for_a_moment_is_no_problem() -> None:
 
 def test_a_partition_that_no_member_has_is_named_once_the_group_has_settled() -> None:
     alone = replace(WELL, workers=WELL.workers[:1])
-    assert begins(alone) == ["partition 2 is no worker's, though group g has members"]
+    assert begins(alone) == ["no worker owns partition 2, though group g has members"]
     assert begins(replace(alone, is_settled=False)) == []
 
 
@@ -96,9 +96,9 @@ def test_topics_without_leaders_doors_without_readers_and_what_nobody_told_are_n
     assert problems_of(status) == [
         "doors: no answer",
         "calls: partitions 0, 3 cannot be written or read, no broker leads: start broker 2 again. "
-        "What is due there waits until one does",
-        "b: partition 1 cannot be written or read, no broker leads: look at the brokers. What is due there waits until "
-        "one does",
+        "Timers there wait until one does",
+        "b: partition 1 cannot be written or read, no broker leads: look at the brokers. Timers there wait until one "
+        "does",
         "door etf1: no worker reads theirs, and 7 records of it wait: start workers with --door etf1=theirs",
     ]
 

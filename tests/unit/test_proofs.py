@@ -119,8 +119,8 @@ def test_what_it_shows_is_said_in_sentences() -> None:
     assert verified(PROOFS["cancelled"][0]).lines == [
         "The record at 3:7 was appended at 2027-01-15 08:00:02.000 UTC.",
         "The record at 3:8 was appended at 2027-01-15 08:00:09.000 UTC.",
-        "It did not fire with what is sealed from 2027-01-15 08:00:13.000 UTC to 2027-01-15 08:00:14.000 UTC, which is "
-        "the first seal that covers it,",
+        "It did not fire: the seal from 2027-01-15 08:00:13.000 UTC to 2027-01-15 08:00:14.000 UTC, the first one that "
+        "covers it, does not count it as fired,",
         "and a request fires with no other seal.",
         "It was cancelled by the record at offset 8, 4,000 ms before it was due.",
     ]

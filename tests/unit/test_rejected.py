@@ -77,7 +77,7 @@ def test_what_is_no_request_is_told_by_its_bytes(value: bytes | None) -> None:
 def test_a_record_that_tells_nothing_is_shown_all_the_same() -> None:
     odd = Rejected.of(Record(None, None, headers=[("other", None)]))
     assert (odd.reason, odd.topic, odd.request, odd.future) == ("", "", "?:?", None)
-    with pytest.raises(RequestError, match="it was read from a topic that is not told"):
+    with pytest.raises(RequestError, match="it was read from an unknown topic"):
         odd.again("timer-request", 8, NOW_MS)
 
 
@@ -136,7 +136,7 @@ def test_one_whose_key_names_no_second_needs_one(reason: str) -> None:
             "from eu.timer-request, and requests lie on timer-request",
         ),
         ("too-large", {"cut": 7}, {}, f"7 bytes of it are missing here: the whole lies on timer-request at {HOME}:5"),
-        ("condition-invalid", {}, {}, "is wrong itself .condition-invalid.: publish it anew"),
+        ("condition-invalid", {}, {}, "the request itself is wrong .condition-invalid.: correct it"),
         ("topic-missing", {}, {"callBackTopic": ""}, "publish it anew"),
         ("condition-unsupported", {}, {"cancel": True}, "use kafka-timers cancel"),
         ("condition-unsupported", {}, {"condition": Condition.IF_PENDING}, "use kafka-timers move"),

@@ -440,8 +440,8 @@ class TimerClient:
         known = await self.ask(question_of(timer_id, home), None, timeout_s)
         if known.waits is None:
             raise AnswerError(
-                f"whether request {known.request} of {timer_id!r} waits was not told, since a worker of an earlier "
-                "version has answered: upgrade all workers of the group; nothing has changed",
+                f"the answer does not say whether request {known.request} of {timer_id!r} waits, since a worker of an "
+                "earlier version has answered: upgrade all workers of the group; nothing has changed",
                 asked=known.asked,
             )
         return known
@@ -474,8 +474,8 @@ class TimerClient:
         future = await self._channel.read(checked_request(request))
         if future is None:
             raise RequestError(
-                f"request {request} of {timer_id!r} lies on timer-request no more, so what it asks for is not known: "
-                "give topic, key and value"
+                f"request {request} of {timer_id!r} is no longer on timer-request, so its callback is not known: give "
+                "topic, key and value"
             )
         if future.timerId != timer_id:
             raise RequestError(f"request {request} is not one of {timer_id!r}")
