@@ -120,7 +120,7 @@ class Service:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close what was opened."""
+        """Close all connections."""
         await self._looks.close()
         await self._reads.close()
         if self._looking:

@@ -1,4 +1,4 @@
-"""What a planner counts; docs/operate.md says what to do about it."""
+"""The metrics of a planner; docs/operate.md explains them, and the steps to take."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 

@@ -145,7 +145,7 @@ class PlannedPartition:
         return offset
 
     def _signed(self, key: bytes) -> Filling:
-        """Return a record for `timer-planned` that tells who plans this partition, and by which time zones."""
+        """Return a record for `timer-planned` that names the planner of this partition, and its version of tzdata."""
         filling = Filling(self._producer.new_batch)
         told = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
         filling.add(self._topics.planned, self._number, self._wall_ms(), key, told.SerializeToString())

@@ -87,7 +87,7 @@ class SchedulePlanner:
         metrics.behind.set_function(self._behind_s)
 
     async def run(self) -> None:
-        """Plan until cancelled; after any fault anew by what the topics hold."""
+        """Plan until cancelled; after any fault, begin anew from the records on the topics."""
         while True:
             try:
                 pause_s = await self._run()
@@ -134,7 +134,7 @@ class SchedulePlanner:
         return _RETRY_S
 
     async def _serve(self, cluster: Cluster, at: TopicPartition) -> None:
-        """Plan one partition until it is revoked; after any fault anew by what the topics hold."""
+        """Plan one partition until it is revoked; after any fault, begin anew from the records on the topics."""
         number = at.partition
         ticked = self._ticked[number] = asyncio.Event()
         self._seconds.pop(number, None)

@@ -120,7 +120,7 @@ class QueryServer(HttpServer):
 
 
 class _AskedError(Exception):
-    """The question is not understood; the text says what to ask instead."""
+    """The question is not understood; the text names a correct one."""
 
 
 class _NotReadyError(Exception):
