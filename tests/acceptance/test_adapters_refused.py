@@ -105,7 +105,7 @@ async def test_a_callback_that_fails_when_due_is_rejected_as_the_record_that_was
     assert (tombstone.key, tombstone.value, tombstone.partition) == (b"vid1-online", None, 1)
 
 
-async def test_what_the_door_etf1_has_fired_lies_on_its_history_once_more(service: Service) -> None:
+async def test_timers_fired_for_the_door_etf1_are_copied_to_its_history(service: Service) -> None:
     """As it fired, and nothing else: not what was moved, cancelled, refused, or could not be written."""
     schedules, history = service.prefix + "schedules", service.prefix + "history"
     await service.create_topic(schedules, cleanup_policy="compact")

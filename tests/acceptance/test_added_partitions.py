@@ -52,7 +52,7 @@ def places(records: Iterable[ConsumerRecord]) -> Counter[tuple[str, int]]:
     return found
 
 
-async def test_a_running_worker_tells_of_them_and_rejects_what_lies_there(service: Service) -> None:
+async def test_a_running_worker_reports_added_partitions_and_rejects_requests_in_them(service: Service) -> None:
     second = int(time.time()) - 1000
     worker = await service.worker()
     await service.requests(second + 100, ["waits"])
@@ -76,7 +76,7 @@ async def test_a_running_worker_tells_of_them_and_rejects_what_lies_there(servic
     assert sorted(await service.callback_names(names)) == sorted(names)
 
 
-async def test_a_worker_starts_on_what_was_sealed_and_fires_what_waits(service: Service) -> None:
+async def test_a_worker_starts_with_the_sealed_partitions_and_fires_pending_timers(service: Service) -> None:
     """Here all topics that must have as many partitions were enlarged alike."""
     second, topics = int(time.time()) - 1000, service.topics
     first = await service.worker()

@@ -170,7 +170,7 @@ async def test_the_largest_request_that_kafka_takes_stops_no_other(service: Serv
     assert await service.callback_names(["good"]) == ["good"]
 
 
-async def test_a_header_whose_name_is_not_text_keeps_nothing_from_firing(service: Service) -> None:
+async def test_a_header_whose_name_is_not_text_stops_no_timer(service: Service) -> None:
     """A batch of a client in Go: to it the name is any bytes. Also for a worker that takes over."""
     second = int(time.time()) - 1000
     names = ["before", "odd", "behind"]
@@ -187,7 +187,7 @@ async def test_a_header_whose_name_is_not_text_keeps_nothing_from_firing(service
     assert sorted(await service.callback_names([*names, *names, "next"])) == sorted([*names, *names, "next"])
 
 
-async def test_what_lies_behind_the_compressed_records_of_a_batch_keeps_nothing_from_firing(service: Service) -> None:
+async def test_bytes_behind_the_compressed_records_of_a_batch_stop_no_timer(service: Service) -> None:
     """Brokers take it, and Kafka's own clients read over it."""
     second, names = int(time.time()) - 1000, []
     for codec, behind in ((1, b"junk"), (2, snappy_encode(b"")[:16]), (3, b"junk")):
@@ -244,7 +244,7 @@ async def test_topic_deleted_while_a_timer_waits_costs_that_timer_alone(service:
     await assert_balanced(service, 404, 400)
 
 
-async def test_topic_that_takes_less_than_before_refuses_only_what_is_too_large(service: Service) -> None:
+async def test_a_topic_with_a_lowered_limit_refuses_only_callbacks_that_are_too_large(service: Service) -> None:
     """The limit is lowered while timers wait: large ones are rejected, the small ones of that topic fire."""
     worker = await service.worker()
     second = int(time.time()) - 1000

@@ -61,7 +61,7 @@ def told(reply: Reply) -> tuple[str, str, int]:
     return reply.timerId, Reply.Outcome.Name(reply.outcome), reply.second
 
 
-async def test_what_was_cancelled_or_moved_does_not_fire_and_whoever_asked_is_told(service: Service) -> None:
+async def test_cancelled_and_moved_timers_do_not_fire_and_the_sender_gets_an_answer(service: Service) -> None:
     await service.start("oscillator")
     worker = await service.worker()
     await worker.until("/readyz", lambda status, _: status == 200)
@@ -99,7 +99,7 @@ async def test_what_was_cancelled_or_moved_does_not_fire_and_whoever_asked_is_to
     assert {reply.request for reply in replies if reply.outcome == Reply.TOO_LATE} <= by_request
 
 
-async def test_seals_tell_what_was_taken_back(service: Service) -> None:
+async def test_seals_count_cancelled_and_moved_timers(service: Service) -> None:
     await service.worker()
     past, due = int(time.time()) - 100, int(time.time()) + 3
     asker = Asker(service)
@@ -161,7 +161,7 @@ async def test_a_reply_topic_that_may_not_be_written_to_stops_neither_the_cancel
     assert 'kafka_timers_replies_total{outcome="topic-reserved"} 3.0' in worker.get("/metrics")[1]
 
 
-async def test_what_is_answered_is_true_however_often_workers_are_killed(service: Service) -> None:
+async def test_answers_are_true_however_often_workers_are_killed(service: Service) -> None:
     """Ids are moved and cancelled close to their seconds while owners die; each answer is held against what fired."""
     await service.start("oscillator")
     workers = [await service.worker(), await service.worker()]

@@ -210,7 +210,7 @@ async def test_fire_now_and_ask_again(pages: Pages) -> None:
     await pages.until_shown("pending; fires")
 
 
-async def test_what_was_refused_is_sent_again_once(pages: Pages) -> None:
+async def test_a_refused_request_is_sent_again_once(pages: Pages) -> None:
     topic = pages.service.prefix + "missing"
     await pages.service.request(int(time.time()), Future(callBackTopic=topic, callBack=b"v", timerId="refused"))
     await pages.service.until_sealed(int(time.time()) + 1)
@@ -223,7 +223,7 @@ async def test_what_was_refused_is_sent_again_once(pages: Pages) -> None:
         await pages.until_shown(said)
 
 
-async def test_it_shows_what_the_service_lacks(pages: Pages) -> None:
+async def test_the_page_shows_the_problems_of_the_service(pages: Pages) -> None:
     await pages.open("partitions")
     await pages.until_shown("sealed up to")
     await pages.until(lambda: len(pages.browser.find_elements(By.CSS_SELECTOR, "tbody tr")) == 4)

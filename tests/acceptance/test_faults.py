@@ -137,7 +137,7 @@ async def owned_by(worker: Process, count: int) -> set[str]:
     return set(pattern.findall(await worker.until("/metrics", lambda _, body: len(pattern.findall(body)) == count)))
 
 
-async def test_a_worker_that_comes_back_gets_the_partitions_of_which_it_has_the_stores(service: Service) -> None:
+async def test_a_worker_that_comes_back_gets_the_partitions_whose_stores_it_has(service: Service) -> None:
     """As in a rolling restart: the other one has all of them meanwhile, and gives up those."""
     first, second = await service.worker(), await service.worker()
     was = await owned_by(first, 2), await owned_by(second, 2)

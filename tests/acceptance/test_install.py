@@ -220,7 +220,7 @@ def environment(built: tuple[Path, Path], tmp_path: Path, request: pytest.Fixtur
     shutil.rmtree(tmp_path / "venv")
 
 
-async def test_each_command_works_or_tells_what_to_install(environment: Environment) -> None:
+async def test_each_command_works_or_names_the_extra_to_install(environment: Environment) -> None:
     packages = [name for part in sorted(environment.working) for name in PACKAGES[part]]
     environment.run("python", "-c", f"import {', '.join(PUBLIC)}\n{IMPORT_ALL}", *packages)
 
@@ -285,7 +285,7 @@ def test_the_wheel_has_both_packages_whole_and_nothing_else(built: tuple[Path, P
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
-def test_the_sources_have_what_each_target_of_make_needs(built: tuple[Path, Path]) -> None:
+def test_the_sources_have_all_files_that_the_targets_of_make_need(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[1]) as sources:
         names = {member.name.partition("/")[2] for member in sources if member.isfile()}
     wanted = set().union(*(files_below(ROOT / name) for name in ("deploy", "docs", "examples", "proto", "tests")))

@@ -293,7 +293,7 @@ async def test_timers_up_to_two_years_ahead_fire_once_each_in_their_second(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(20))
-async def test_they_do_so_whatever_is_killed_when(
+async def test_they_do_so_although_processes_are_killed_at_any_time(
     service: Service, tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
     waits_s = (NEXT_WEEK_S, TWO_YEARS_S if seed % 2 else HALF_A_YEAR_S)

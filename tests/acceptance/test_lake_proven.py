@@ -64,7 +64,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-async def test_what_became_of_a_timer_is_proven_unless_the_lake_was_changed(
+async def test_the_outcome_of_a_timer_is_proven_unless_the_lake_was_changed(
     service: Service, spark: SparkSession, tmp_path: Path
 ) -> None:
     await set_topic(service.bootstrap, service.topics.requests, {"message.timestamp.type": "CreateTime"})

@@ -91,7 +91,7 @@ async def test_callbacks_of_one_second_keep_the_order_of_acceptance(service: Ser
 
 
 @pytest.mark.parametrize(("every_ms", "millis_ready"), [("0", 500), ("10", 0)])
-async def test_what_comes_after_a_second_was_prepared_fires_with_it(
+async def test_a_request_that_comes_after_its_second_was_prepared_fires_with_it(
     service: Service, every_ms: str, millis_ready: int
 ) -> None:
     """Callbacks are built ahead of their tick; requests that come later, also with less millis, are not forgotten."""

@@ -91,7 +91,7 @@ def token_endpoint() -> Iterator[tuple[str, list[dict[str, list[str]]]]]:
 
 
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "token file", "token endpoint", "certificate"])
-async def test_whoever_asks_and_whoever_fires_may_log_in_in_any_way(
+async def test_clients_and_workers_may_log_in_in_any_way(
     way: str, service: SecuredService, token_endpoint: tuple[str, list[dict[str, list[str]]]], tmp_path: Path
 ) -> None:
     """Oscillator, worker and client; a cancel too, whose answer is read over a connection of its own."""
@@ -197,9 +197,7 @@ async def test_a_door_takes_records_in_once_with_the_rights_that_acls_prints(
     assert sorted(Future.FromString(record.value).timerId for record in requests) == ["0", "1"]
 
 
-async def test_no_password_is_in_logs_command_lines_metrics_or_what_is_printed(
-    service: SecuredService, tmp_path: Path
-) -> None:
+async def test_no_password_is_in_logs_command_lines_metrics_or_output(service: SecuredService, tmp_path: Path) -> None:
     """Also with --log-level debug, and when a login fails; the password comes by the environment."""
     secured = service.kafka
     config = secured.write(
@@ -242,7 +240,7 @@ def command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
 
 
-async def test_what_does_not_log_in_says_so(service: SecuredService) -> None:
+async def test_a_process_that_cannot_log_in_says_so(service: SecuredService) -> None:
     """In plain text against TLS, with a certificate of nobody, with a password that is wrong."""
     secured = service.kafka
     strangers = trustme.CA()
@@ -294,7 +292,7 @@ async def test_brokers_know_a_process_by_its_client_id(service: SecuredService) 
 
 
 @pytest.mark.parametrize("entity", ["users", "clients"])
-async def test_a_quota_holds_back_whom_it_is_for_and_nobody_else(entity: str, service: SecuredService) -> None:
+async def test_a_quota_holds_back_its_user_and_nobody_else(entity: str, service: SecuredService) -> None:
     """By user and by client id, set as docs/security.md tells."""
     secured, client_id = service.kafka, service.prefix + "batch"
     login = Kafka.of(secured.sasl, str(secured.config("client", client_id=client_id)))

@@ -190,7 +190,7 @@ def test_each_process_logs_in_as_its_own_user() -> None:
         assert volumes[mounted["/etc/kafka/user"]] == user
 
 
-def test_workers_leave_to_the_lake_what_it_promotes() -> None:
+def test_workers_and_lake_have_the_same_horizon() -> None:
     for scenario in ("lake-cronjob-values.yaml", "lake-executors-values.yaml"):
         worker = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
         horizons = {
@@ -247,7 +247,7 @@ def test_pods_have_least_rights(scenario: str) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_only_who_starts_executors_may_ask_kubernetes(scenario: str) -> None:
+def test_only_jobs_that_start_executors_may_ask_kubernetes(scenario: str) -> None:
     roles = [each for each in rendered(scenario) if each["kind"] in ("Role", "ClusterRole")]
     assert bool(roles) == (scenario in ("lake-executors-values.yaml", "lake-operator-values.yaml"))
     for role in roles:
@@ -269,7 +269,7 @@ def test_nothing_but_names_and_brokers_is_reached() -> None:
 
 
 @pytest.mark.parametrize("scenario", ["console-values.yaml", "secured-values.yaml"])
-def test_the_console_starts_with_what_it_is_given_and_finds_the_workers(scenario: str) -> None:
+def test_the_console_starts_with_its_settings_and_finds_the_workers(scenario: str) -> None:
     console = one(scenario, "Deployment", "timers-kafka-timers-console")["spec"]["template"]
     worker = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
     [container] = console["spec"]["containers"]
@@ -292,7 +292,7 @@ def test_the_console_starts_with_what_it_is_given_and_finds_the_workers(scenario
     assert (probe["path"], probe["httpHeaders"]) == ("/livez", [{"name": "Host", "value": "localhost"}])
 
 
-def test_the_console_is_known_by_its_names_and_reached_by_those_who_may() -> None:
+def test_the_console_is_known_by_its_names_and_reached_by_permitted_pods() -> None:
     scenario, name = "console-values.yaml", "timers-kafka-timers-console"
     env = env_of(one(scenario, "Deployment", name)["spec"]["template"])
     assert (
@@ -323,7 +323,7 @@ def test_alarms_are_installed_as_they_are() -> None:
     assert rule["metadata"]["labels"]["release"] == "prometheus"
 
 
-def test_each_alarm_has_a_section_that_says_what_to_do() -> None:
+def test_each_alarm_has_a_section_with_steps_to_take() -> None:
     told = (CHART.parents[1] / "docs" / "operate.md").read_text()
     [group] = yaml.safe_load((CHART / "alarms.yaml").read_text())["groups"]
     names = [rule["alert"] for rule in group["rules"]]

@@ -23,7 +23,7 @@ def queries() -> Iterator[tuple[str, str]]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$namespace", ".*")
 
 
-def test_what_is_asked_for_is_documented() -> None:
+def test_metrics_of_dashboard_and_alarms_are_documented() -> None:
     known = set(re.findall(r"^\| `(kafka_timers_\w+)` \|", OPERATE.read_text(), re.MULTILINE))
     alarms = yaml.safe_load((CHART / "alarms.yaml").read_text())["groups"][0]["rules"]
     asked = [*queries(), *((rule["alert"], rule["expr"]) for rule in alarms)]
@@ -43,7 +43,7 @@ def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_alarms_ring_for_what_they_are_for_and_for_nothing_else() -> None:
+def test_alarms_ring_for_their_problem_and_for_nothing_else() -> None:
     told = subprocess.run(
         ["promtool", "test", "rules", Path(__file__).parent / "alarms.yaml"],
         capture_output=True,

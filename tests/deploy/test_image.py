@@ -97,7 +97,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("who", "arguments"), [*commands()])
-def test_whatever_starts_a_process_gives_options_that_it_has(who: str, arguments: list[str]) -> None:
+def test_every_start_of_a_process_gives_options_that_it_has(who: str, arguments: list[str]) -> None:
     command: click.Command = program
     context = None
     while isinstance(command, click.Group):

@@ -188,7 +188,7 @@ async def test_each_record_is_one_request_in_the_partition_of_its_id(harness: Ha
     assert (key.decode(), cancel.timerId) == (cancel.timerId, f"etf1:{harness.prefix}theirs:s7")
 
 
-async def test_what_is_refused_goes_to_timer_rejected_with_all_that_it_had(harness: Harness) -> None:
+async def test_a_refused_record_goes_to_timer_rejected_with_all_its_parts(harness: Harness) -> None:
     bad: list[tuple[bytes | None, bytes | None, Headers]] = [
         (None, b"a", schedule()),
         (b"b", b"b", {"other": b"1", "timer-rejected-offset": b"77"}),
@@ -388,7 +388,7 @@ async def test_status_tells_how_far_each_adapter_is_behind(harness: Harness) -> 
     assert json.loads(told.output)["doors"] == [door]
 
 
-async def test_what_is_past_its_grace_is_rejected(harness: Harness) -> None:
+async def test_a_schedule_past_its_grace_is_rejected(harness: Harness) -> None:
     now = int(time.time())
     harness.write([(b"old", b"v", schedule(now - 1_000)), (b"late", b"v", schedule(now - 100))])
     async with harness.open(door_grace_s=500):
@@ -560,7 +560,7 @@ async def make_anew(harness: Harness, cluster: Cluster, partitions: int) -> None
             await cluster.refresh()
 
 
-async def test_what_was_read_of_a_topic_is_committed_for_that_topic_alone(harness: Harness) -> None:
+async def test_offsets_of_a_topic_are_committed_for_that_topic_alone(harness: Harness) -> None:
     """
     The topic is made anew while a transaction is under way: its offset would have the first records of the new one be
     passed over.
@@ -587,7 +587,7 @@ async def test_what_was_read_of_a_topic_is_committed_for_that_topic_alone(harnes
     assert caught.value.retriable
 
 
-async def test_what_was_read_while_a_topic_was_made_anew_is_not_passed_on(harness: Harness) -> None:
+async def test_records_read_while_a_topic_was_recreated_are_not_passed_on(harness: Harness) -> None:
     """It is of either, and the new one is read from its beginning."""
     reader = harness.reader()
     follow, passed_on, made = reader._follow, reader._pass_on, asyncio.Event()
@@ -633,7 +633,7 @@ def fired_by_etf1(written_s: int) -> Headers:
     return schedule() | {"scheduler-timestamp": b"%d" % written_s, "scheduler-key": b"k", "scheduler-topic": b"t"}
 
 
-async def test_what_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_lies(harness: Harness) -> None:
+async def test_a_schedule_that_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_lies(harness: Harness) -> None:
     """Its own producer hashes otherwise than Java's or JavaScript's, so most of them lie in the other partition."""
     now_s = int(time.time())
     past, written = now_s - 3_000, (now_s - 4_000) * 1000
@@ -806,7 +806,7 @@ async def limit(harness: Harness, topic: str, bytes_max: int) -> None:
         await admin.alter_configs([resource])
 
 
-async def test_what_has_fired_here_does_not_fire_again_when_the_door_begins_anew(harness: Harness) -> None:
+async def test_a_schedule_that_has_fired_here_does_not_fire_again_when_the_door_begins_anew(harness: Harness) -> None:
     """Our own tombstones tell of it, unless the last version was not due yet by then."""
     past, own = int(time.time()) - 1_000, {"timer-request": b"0:1"}
 
@@ -836,7 +836,7 @@ def plan(second: int = LATER, value: bytes = b"v") -> bytes:
     return json.dumps(body).encode()
 
 
-async def test_what_skyuk_has_fired_does_not_fire_again_and_what_was_moved_on_does(harness: Harness) -> None:
+async def test_a_schedule_that_skyuk_has_fired_does_not_fire_again_and_a_moved_one_does(harness: Harness) -> None:
     """Its producer hashes as Java's clients do; schedules of others lie in other partitions than its tombstones."""
     now_s = int(time.time())
     past, written, fired = now_s - 3_000, (now_s - 4_000) * 1000, (now_s - 3_000) * 1000 + 90

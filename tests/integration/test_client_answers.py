@@ -190,7 +190,7 @@ async def test_two_clients_on_one_reply_topic_get_their_own_answers(
         assert ((await mine).outcome, (await mine).asked) == (Outcome.CANCELLED, place(first))
 
 
-async def test_what_others_write_on_the_reply_topic_is_ignored(
+async def test_foreign_records_on_the_reply_topic_are_ignored(
     bootstrap: str, topics: str, client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
     call, record = await asked(client.cancel("id"), requests)
@@ -290,7 +290,7 @@ async def test_a_question_without_an_answer_has_changed_nothing(
             await call
 
 
-async def test_a_worker_that_does_not_tell_what_waits_is_said(
+async def test_get_names_a_worker_that_is_too_old_to_answer(
     client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
     for call in (client.get("id"), client.move("id", FAR)):
@@ -425,7 +425,7 @@ async def test_transactional_producer_is_told_that_no_answer_can_come(bootstrap:
             await client.cancel("id")
 
 
-async def test_what_is_asked_for_is_checked_before_anything_else(client: TimerClient) -> None:
+async def test_a_request_is_checked_before_anything_else(client: TimerClient) -> None:
     with pytest.raises(RequestError, match="timer_id is empty"):
         await client.cancel("")
     with pytest.raises(RequestError, match="timer_id is of type int"):

@@ -26,7 +26,7 @@ async def cluster(bootstrap: str, prefix: str) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_workers_read_what_promote_has_told_last(cluster: Cluster, bootstrap: str, prefix: str) -> None:
+async def test_workers_read_the_latest_progress_of_promote(cluster: Cluster, bootstrap: str, prefix: str) -> None:
     assert await closed_second(cluster, prefix) is None
     for second, landed in ((1_900_000_000, {}), (1_900_003_600, {0: 7, 1: 9})):
         await tell_closed(Kafka(bootstrap), prefix, second, landed)

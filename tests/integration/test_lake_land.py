@@ -297,7 +297,7 @@ async def test_of_two_landings_into_a_new_lake_one_waits_for_the_other(lake: Lak
         await asyncio.to_thread(land_once, lake.spark, lake.settings, wait_s=0)
 
 
-async def test_what_is_landed_and_how_far_behind_it_is_can_be_watched(lake: Lake) -> None:
+async def test_metrics_show_the_landed_records_and_the_lag(lake: Lake) -> None:
     metrics, stop, begun_s = LakeMetrics(), threading.Event(), time.time()
 
     def shown(name: str, topic: str = lake.names.requests) -> float | None:
@@ -355,7 +355,7 @@ async def test_landing_goes_on_when_the_lake_is_back(lake: Lake) -> None:
         await lake.land()
 
 
-async def test_what_a_topic_dropped_before_it_was_landed_is_not_passed_over_in_silence(lake: Lake) -> None:
+async def test_records_deleted_before_they_were_landed_are_reported(lake: Lake) -> None:
     await lake.publish(10)
     await lake.land()
     await lake.publish(10)

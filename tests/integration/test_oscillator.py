@@ -268,7 +268,7 @@ async def test_two_replicas_tick_as_one_and_one_goes_on_when_the_other_is_killed
     assert log.least_late_s(after=killed_at) < 1.3
 
 
-async def test_a_replica_that_was_stopped_does_not_repeat_what_the_other_emitted(log: Log) -> None:
+async def test_a_replica_that_was_stopped_does_not_repeat_the_ticks_of_the_other(log: Log) -> None:
     """
     All but two: one that was on its way when it was stopped, as what is not acknowledged goes out again, and one that
     both emit when it goes on.

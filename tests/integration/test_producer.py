@@ -108,7 +108,7 @@ async def values(cluster: Cluster, topic: str, partition: int = 0) -> list[bytes
 
 
 @pytest.mark.parametrize("asked", ["InitProducerId", "AddPartitionsToTxnRequest", "Produce", "EndTxn", "later epoch"])
-async def test_what_was_done_is_not_done_twice_when_the_answer_is_lost(
+async def test_a_request_to_the_broker_takes_effect_once_when_the_answer_is_lost(
     cluster: Lossy, topic: str, prefix: str, asked: str
 ) -> None:
     names = {
@@ -146,7 +146,7 @@ async def test_records_are_there_once_without_transactions(cluster: Lossy, topic
     await producer.stop()
 
 
-async def test_what_was_aborted_can_be_sent_again(cluster: Lossy, topic: str, address: str, prefix: str) -> None:
+async def test_an_aborted_transaction_can_be_sent_again(cluster: Lossy, topic: str, address: str, prefix: str) -> None:
     """As it is, also in the transactions that follow: a producer is of use after a topic has refused."""
     await make_topic(address, prefix + "small", configs={"max.message.bytes": "300"})
     producer = await started(cluster, prefix)
@@ -363,7 +363,9 @@ async def test_offsets_of_one_that_was_shut_out_are_refused_and_those_before_are
         await each.stop()
 
 
-async def test_a_refusal_to_commit_offsets_says_who_refuses_and_what(cluster: Lossy, topic: str, prefix: str) -> None:
+async def test_a_refusal_to_commit_offsets_names_the_broker_and_the_offsets(
+    cluster: Lossy, topic: str, prefix: str
+) -> None:
     producer = await started(cluster, prefix, group=prefix + "g")
     producer.begin()
     with pytest.raises(

@@ -48,7 +48,7 @@ async def test_bytes_pass_both_ways_unchanged() -> None:
         writer.close()
 
 
-async def test_what_is_held_arrives_later_and_connections_stay() -> None:
+async def test_held_bytes_arrive_later_and_connections_stay() -> None:
     """Neither those that were there nor new ones are told anything."""
     async with relayed() as relay:
         old_reader, old_writer = await asyncio.open_connection(*relay.address)

@@ -104,7 +104,7 @@ def test_no_broker_is_said_by_the_first_call_and_the_next_one_tries_again() -> N
     timers.close()
 
 
-def test_a_program_that_does_not_close_its_client_ends_and_what_it_asked_for_stands(run: Run) -> None:
+def test_a_program_that_does_not_close_its_client_ends_and_its_requests_stand(run: Run) -> None:
     assert run("print(timers.after(1, topic='reminders').partition >= 0)") == "True\n"
 
 
@@ -232,7 +232,7 @@ def test_a_client_that_is_closed_while_it_connects_gives_up(monkeypatch: pytest.
             each.result(LIMIT_S)
 
 
-async def test_a_client_of_asyncio_on_another_loop_says_what_to_do(bootstrap: str, topics: str) -> None:
+async def test_a_client_of_asyncio_on_another_loop_names_the_remedy(bootstrap: str, topics: str) -> None:
     async with AsyncClient(bootstrap, topic_prefix=topics) as timers:
 
         def elsewhere() -> Timer:

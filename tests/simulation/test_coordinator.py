@@ -48,7 +48,7 @@ def scene() -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_producer_whose_later_epoch_is_not_told_is_still_the_one(scene: Scene, version: int) -> None:
+def test_a_producer_whose_later_epoch_is_not_told_is_still_the_current_one(scene: Scene, version: int) -> None:
     """The coordinator has written it, and the answer is lost: asked again, it tells the same."""
     scene.kafka.transaction_version = version
     coordinator = scene.coordinator()

@@ -137,7 +137,7 @@ def test_a_producer_that_is_slow_to_end_leaves_no_locked_store() -> None:
         assert [offset for offset, _ in story.fired()] == [0]
 
 
-def test_a_second_whose_callbacks_are_all_visible_is_sealed_by_whoever_goes_on() -> None:
+def test_a_second_whose_callbacks_are_all_visible_is_sealed_by_the_next_owner() -> None:
     """Its last slice was full to the last row, so nothing of its scan is left but to say that this was all."""
     with told(slice_rows=2, seal_every_s=9) as story:
         story.start("a", 0)
@@ -164,7 +164,7 @@ def test_a_worker_that_finds_a_store_of_its_own_locked_ends_itself() -> None:
         story.finish()
 
 
-def test_what_could_not_be_written_once_is_not_lost() -> None:
+def test_a_request_that_could_not_be_written_at_first_is_not_lost() -> None:
     """The disk is full for one write, while the end of the log is asked for."""
     with told() as story:
         story.start("a", 0)
@@ -219,7 +219,7 @@ def test_a_disk_that_is_full_at_the_start_is_waited_for_before_the_store_is_open
         assert [offset for offset, _ in story.fired()] == [0]
 
 
-def test_what_is_held_back_while_the_reader_begins_anew_fires_once() -> None:
+def test_a_request_held_back_while_the_reader_begins_anew_fires_once() -> None:
     """
     A cancel becomes readable while its timer fires, and what lies behind it is held back.
 
@@ -272,7 +272,7 @@ def test_a_question_that_fails_when_nobody_waits_for_it_any_more_is_no_noise() -
         story.until(20)
 
 
-def test_a_worker_that_is_killed_while_it_closes_its_store_knows_what_was_cancelled() -> None:
+def test_a_worker_that_is_killed_while_it_closes_its_store_knows_the_cancelled_timers() -> None:
     """The rows are on the disk, the cancel is not: both or none have to be."""
     with told() as story:
         a = story.start("a", 0)

@@ -157,7 +157,7 @@ def test_a_wrong_seal_is_found_and_nothing_else(spark: SparkSession) -> None:
         assert words.replace("request 2:", f"request {number}:") in detail
 
 
-def test_what_the_lake_did_not_promote_is_found(spark: SparkSession) -> None:
+def test_a_request_that_the_lake_did_not_promote_is_found(spark: SparkSession) -> None:
     requested = [row for row in REQUESTED if row.offset not in (15, 16, 31)]
     history = History(spark, (requested, _with(1, due=0, fired=0, digest=0)))
     wanted = [(0, "not-promoted", 0, 5010), (0, "not-promoted", 2, 5012)]

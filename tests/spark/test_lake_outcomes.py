@@ -103,7 +103,9 @@ def test_of_a_second_that_is_sealed_in_parts_each_request_fires_in_the_part_of_i
     outcomes.unpersist()
 
 
-def test_what_was_withdrawn_does_not_fire_unless_it_was_scanned_before_that_was_read(spark: SparkSession) -> None:
+def test_a_withdrawn_request_does_not_fire_unless_its_scan_began_before_the_cancel_was_read(
+    spark: SparkSession,
+) -> None:
     requests = [
         request(0, 1, 10, "a"),
         cancel(1, 2, "a"),
@@ -129,7 +131,7 @@ def test_what_was_withdrawn_does_not_fire_unless_it_was_scanned_before_that_was_
     assert told(outcomes.where("taken_by is not null"), "offset", "taken_by") == [(0, 1), (4, 5), (22, 23)]
 
 
-def test_what_is_far_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
+def test_a_far_request_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
     far = [
         request(offset, 10, 5000, timer_id) for offset, timer_id in enumerate([None, "b", "c", None, "e", None, "g"])
     ]
@@ -171,7 +173,7 @@ def test_what_is_far_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
     assert (7, 5000, True) in told(fires(outcomes_of(*frames, 1999)), "offset", "sealed_in", "far")
 
 
-def test_slices_add_up_and_what_is_there_twice_counts_once(spark: SparkSession) -> None:
+def test_slices_add_up_and_a_repeated_record_counts_once(spark: SparkSession) -> None:
     seals = [
         seal(10, 20, [0, 1], through=b"1", lateness_max_ms=7),
         seal(10, 20, [2], 1, through=b"2", lateness_max_ms=9),

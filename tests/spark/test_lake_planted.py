@@ -624,7 +624,7 @@ def test_callbacks_that_were_late_are_a_finding_for_their_topic(told: audits.Aud
     assert [(row.kind, row.offset, row.detail) for row in told.findings if row.kind == "late" and row.offset] == [LATE]
 
 
-def test_an_audit_says_what_it_has_not_checked(told: audits.Audit) -> None:
+def test_an_audit_lists_the_checks_that_it_left_out(told: audits.Audit) -> None:
     assert told.partitions == len(FAULTS)
     assert len(told.sealed) == len(FAULTS) - 2
     assert told.sealed[NUMBERS["nothing"]] == (FIRST, LAST)
@@ -636,7 +636,7 @@ def test_an_audit_says_what_it_has_not_checked(told: audits.Audit) -> None:
     ]
 
 
-def test_the_page_lists_each_planted_fault_with_what_it_is_found_as() -> None:
+def test_the_page_lists_each_planted_fault_with_its_finding() -> None:
     listed = re.findall(r"^\| ([^|`]+) \| (-|`[^|]+`) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     found = {name: sorted({each[0] for each in wanted}) for name, (_, wanted) in FAULTS.items()}
     wanted = [(name, ", ".join(f"`{kind}`" for kind in kinds) or "-") for name, kinds in found.items()]

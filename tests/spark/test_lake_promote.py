@@ -121,7 +121,7 @@ def test_only_the_days_months_and_years_of_a_bucket_are_read(spark: SparkSession
 BUCKET = Bucket(20_001, 30_000, 1_000)
 
 
-def test_what_is_left_to_promote(spark: SparkSession) -> None:
+def test_the_lake_promotes_the_far_requests_that_are_left(spark: SparkSession) -> None:
     """One look at all stories, each in a partition of its own: a look takes seconds, however little there is."""
     unnamed, timer = request(0, 1, 21_000), request(1, 1, 21_000, "a")
     stale = copy(5, timer, 4, age_s=COPY_STALE_S + 1)
@@ -156,7 +156,7 @@ def test_what_is_left_to_promote(spark: SparkSession) -> None:
     assert dict(zip(stories, left, strict=True)) == {name: wanted for name, (_, wanted) in stories.items()}
 
 
-def test_what_workers_had_when_they_got_a_horizon_is_not_promoted(spark: SparkSession) -> None:
+def test_requests_that_workers_had_when_they_got_a_horizon_are_not_promoted(spark: SparkSession) -> None:
     """
     They had read and fired everything up to offset 100 when they got one of 10,000 s; at 200 it was made 2,000 s.
     Below it nothing waited at them, but what they had left to the lake may still.
@@ -174,7 +174,7 @@ def test_what_workers_had_when_they_got_a_horizon_is_not_promoted(spark: SparkSe
     assert sorted((row.partition, row.offset) for row in left.collect()) == wanted
 
 
-def test_only_what_says_something_of_a_far_request_is_looked_at(spark: SparkSession) -> None:
+def test_only_records_about_far_requests_are_looked_at(spark: SparkSession) -> None:
     rows = [
         request(3, 1, 21_000, "a"),
         request(2, 1, 90_000, "a"),
@@ -271,14 +271,14 @@ def test_each_partition_has_its_own_decision(spark: SparkSession) -> None:
     assert {partition: future.copy.decidedOffset for partition, future in made.items()} == {0: 7, 1: 9}
 
 
-def test_what_was_landed_since_the_decision_waits_for_the_next(spark: SparkSession) -> None:
+def test_requests_landed_since_the_decision_wait_for_the_next_one(spark: SparkSession) -> None:
     """A copy that says to have been decided before its original would be refused."""
     requests = spark.createDataFrame([request(offset, 1, 21_000) for offset in (6, 7, 8)], COLUMNS)
     made = [Future.FromString(row.value.removeprefix(b"value 6")) for row in copies_of(requests, {0: 7}, 40).collect()]
     assert [(future.copy.offset, future.copy.decidedOffset) for future in made] == [(6, 7)]
 
 
-def test_what_is_said_of_the_size_of_a_copy_is_true(spark: SparkSession) -> None:
+def test_a_copy_is_larger_by_the_bytes_that_promote_counts(spark: SparkSession) -> None:
     requests = spark.createDataFrame([request(0, 1, 21_000)], COLUMNS)
     [made] = copies_of(requests, {0: 7}, 40).collect()
     assert len(made.value) == len(b"value 0") + COPY_BYTES

@@ -147,7 +147,7 @@ CASES: list[tuple[str, Any, Any, dict[int, str]]] = [
 ]
 
 
-def test_what_the_lake_has_lost_or_has_too_many_is_missed_in_the_seal_that_counts_it(spark: SparkSession) -> None:
+def test_lost_and_extra_records_of_the_lake_are_found_in_the_seal_that_counts_them(spark: SparkSession) -> None:
     chains = [chain(number).values for number, (_, chain, _, _) in enumerate(CASES)]
     rows = [row for number, (_, _, lake, _) in enumerate(CASES) for row in lake(number)]
     requests = spark.createDataFrame(rows, COLUMNS)

@@ -184,7 +184,7 @@ def test_sixteen_questions_are_answered(spark: SparkSession) -> None:
     assert len(told) == 16
 
 
-def test_callbacks_are_parsed_for_those_who_ask_for_them_only(spark: SparkSession) -> None:
+def test_callbacks_are_parsed_only_for_queries_that_use_them(spark: SparkSession) -> None:
     def planned(query: str) -> str:
         return plan_of(spark.sql(query))
 

@@ -70,7 +70,7 @@ def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: Spa
     assert read(spark, root, SEALS).where("format is null").count() == 2
 
 
-def test_what_is_appended_again_under_its_version_is_there_once(spark: SparkSession, root: str) -> None:
+def test_rows_appended_again_under_their_version_are_there_once(spark: SparkSession, root: str) -> None:
     rows = [("timer-request", 0, 5, 100), ("timer-request", 1, 7, 100), ("timer-sealed", 0, 900, 100)]
     for at in range(3):
         append(spark.createDataFrame(rows, COLUMNS), root, POSITIONS, "landing", min(at, 1))

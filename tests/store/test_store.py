@@ -119,7 +119,7 @@ def test_a_long_scan_is_not_cut_short(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_scan_shows_what_was_there_when_it_began(tmp_path: Path) -> None:
+def test_a_scan_shows_the_rows_that_were_there_when_it_began(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     filled(store, partition, [100] * 10)
     rows = store.rows(FIRST, first_key(101_000))
@@ -129,7 +129,7 @@ def test_a_scan_shows_what_was_there_when_it_began(tmp_path: Path) -> None:
     store.close()
 
 
-def test_due_is_what_lies_between_the_sealed_second_and_the_tick(tmp_path: Path) -> None:
+def test_rows_between_the_sealed_second_and_the_tick_are_due(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     assert not store.has_due(FIRST_MS, 10**14)
     keys = filled(store, partition, [200, 300])
@@ -178,7 +178,7 @@ def test_a_store_of_a_later_format_is_left_as_it_is(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_has_fired_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
+def test_fired_rows_are_gone_and_the_others_stay(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     keys = filled(store, partition, [100, 101, 102])
     drop(store, partition, keys[1] + b"\0")
@@ -201,7 +201,7 @@ def test_rows_move_to_the_keys_that_they_must_have_by_now(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("through", "left"), [(None, [10, 11, 12]), (11, [12]), (12, [])])
-def test_a_batch_of_which_a_part_has_fired_is_taken_apart(tmp_path: Path, through: int | None, left: list[int]) -> None:
+def test_a_partly_fired_batch_is_taken_apart(tmp_path: Path, through: int | None, left: list[int]) -> None:
     """Another owner has read the same requests in other fetches, and has died between two slices."""
     store, partition = opened(tmp_path), Partition(0)
     requests = {offset: Future(callBack=b"%d" % offset).SerializeToString() for offset in (10, 11, 12)}
@@ -223,7 +223,7 @@ def test_a_batch_of_which_a_part_has_fired_is_taken_apart(tmp_path: Path, throug
 
 
 @pytest.mark.parametrize("family", ["_db", "_ids", "_side"])
-def test_a_store_of_which_a_kill_left_families_of_different_moments_says_nothing(tmp_path: Path, family: str) -> None:
+def test_a_store_whose_families_are_of_different_moments_after_a_kill_says_nothing(tmp_path: Path, family: str) -> None:
     """RocksDB closes one family after the other; the next owner found fewer requests counted than it had rows."""
     store, partition = opened(tmp_path / "store"), Partition(0)
     filled(store, partition, [100, 200])
@@ -381,7 +381,7 @@ def left(store: TimerStore) -> list[bytes]:
     return [row for _, row in store.rows(FIRST, LAST)]
 
 
-def test_what_was_withdrawn_is_no_row_any_more_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_withdrawn_request_is_no_row_any_more_also_after_a_restart(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     for offset, second in enumerate((100, 200, None, 100, 300)):
         asked(store, partition, offset, second, b"a" if offset < 3 else b"b")
@@ -399,7 +399,7 @@ def test_what_was_withdrawn_is_no_row_any_more_also_after_a_restart(tmp_path: Pa
     store.close()
 
 
-def test_what_was_dropped_costs_what_is_dropped_later_nothing(tmp_path: Path) -> None:
+def test_dropped_rows_do_not_slow_down_later_drops(tmp_path: Path) -> None:
     """In CPU time, since RocksDB looks at all that it has deleted when the way in which that was done is wrong."""
     store, partition = opened(tmp_path), Partition(0)
     keys = [row_key(second * 1000, offset) for offset, second in enumerate(range(100, 1_700))]
@@ -435,7 +435,7 @@ def test_ids_are_forgotten_an_hour_after_their_second_but_not_those_asked_for_ag
     store.close()
 
 
-def test_a_next_owner_does_not_fire_what_was_withdrawn_from_a_batch_that_it_takes_apart(tmp_path: Path) -> None:
+def test_a_next_owner_does_not_fire_a_request_withdrawn_from_a_batch_that_it_takes_apart(tmp_path: Path) -> None:
     """Of a second half of which was sealed by another one."""
     store, partition = opened(tmp_path), Partition(0)
     requests = {offset: Future(timerId=f"id-{offset}").SerializeToString() for offset in range(6)}
@@ -481,7 +481,7 @@ def test_two_stores_in_one_folder_are_refused_and_that_is_no_damage(tmp_path: Pa
     store.close()
 
 
-def test_what_comes_late_takes_the_batch_apart_that_it_comes_to_lie_in(tmp_path: Path) -> None:
+def test_a_late_request_takes_the_batch_apart_in_which_it_comes_to_lie(tmp_path: Path) -> None:
     """A slice tells by its last key what is done, so the keys of a second are those of its requests one by one."""
     store, partition = opened(tmp_path), Partition(0)
     request = Future(callBack=b"v").SerializeToString()
@@ -624,7 +624,7 @@ def test_a_store_on_disk_and_one_in_memory_keep_the_same(tmp_path: Path, seed: i
     store.close()
 
 
-def test_what_is_remembered_into_a_second_is_remembered_to_its_end(tmp_path: Path) -> None:
+def test_an_id_remembered_into_a_second_is_remembered_to_its_end(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.write(Changes(Partition(0).head, counts={0: (0, 5_001), 1: (1, 5_000)}))
     assert store.counts() == {0: (0, 6_000), 1: (1, 5_000)}
@@ -644,7 +644,7 @@ class Refusing:
         return getattr(self._db, name)
 
 
-def test_a_store_of_which_only_the_ids_were_flushed_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+def test_a_store_with_nothing_but_flushed_ids_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
     """What it says of them would be of records that are read again."""
     store, partition = opened(tmp_path / "killed"), Partition(0)
     keep(store, partition, partition.read(1))
@@ -657,7 +657,7 @@ def test_a_store_of_which_only_the_ids_were_flushed_is_not_taken_for_a_new_one(t
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_write_that_is_refused_changes_nothing_in_what_the_store_says(
+def test_a_refused_write_changes_nothing_in_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     store, memory, steps = opened(tmp_path), MemoryStore(), Steps(seed)

@@ -50,7 +50,7 @@ def test_doors_are_read_and_some_get_tombstones(door: str, operations: tuple[str
     assert {acl["principal"] for acl in more} == {"User:worker"}
 
 
-def test_nobody_may_more_than_read_what_others_write() -> None:
+def test_each_process_may_only_read_the_records_of_others() -> None:
     """Only workers seal, only oscillators tick."""
     found = acls_of("", "kafka-timers", "orders-*")
     writers = {(acl.name, acl.process) for acl in found if acl.resource == "topic" and "Write" in acl.operations}

@@ -83,7 +83,7 @@ both = pytest.mark.parametrize("write", [avro, in_json])
 
 
 @both
-def test_a_schedule_becomes_what_that_scheduler_would_write(write: Callable[[Schedule], bytes]) -> None:
+def test_a_schedule_becomes_the_record_that_skyuk_would_write(write: Callable[[Schedule], bytes]) -> None:
     second, name, future = future_of(write(GOOD), headers=(("of the record", b"stays behind"),))
     assert (second, name) == (DUE_MS // 1000, b"skyuk:schedules:id")
     assert future == Future(
@@ -183,7 +183,7 @@ def test_headers_may_be_left_out_of_json(value: bytes) -> None:
 # --- what takes a schedule back --------------------------------------------------------------------------------------
 
 
-def test_a_record_without_a_value_cancels_unless_it_says_what_has_fired() -> None:
+def test_a_record_without_a_value_cancels_unless_it_says_that_its_schedule_has_fired() -> None:
     command = parse(None)
     assert isinstance(command, Command)
     assert command.key == b"skyuk:schedules:id"
@@ -194,7 +194,7 @@ def test_a_record_without_a_value_cancels_unless_it_says_what_has_fired() -> Non
     assert parse(None, headers=(("timer-rejected-reason", b"past-grace"),)) is None
 
 
-def test_a_tombstone_ends_what_was_due_by_then_and_nothing_that_was_moved_on() -> None:
+def test_a_tombstone_ends_schedules_due_by_then_and_none_that_were_moved_on() -> None:
     keeping, fired = KEEPINGS["skyuk"], (("schedule:expired", b"true"),)
     told = Given(b"id", None, fired, topic=TOPIC)
     # Whether or not the door knows the topic: it is the other scheduler that has fired it.
@@ -235,7 +235,7 @@ def test_a_version_that_is_refused_cancels_the_one_before_as_it_does_there() -> 
 
 
 @both
-def test_what_an_earlier_callback_was_told_does_not_travel_on(write: Callable[[Schedule], bytes]) -> None:
+def test_headers_of_an_earlier_callback_do_not_travel_on(write: Callable[[Schedule], bytes]) -> None:
     """A receiver that asks for its callback again may put the headers of that into the schedule."""
     stale = {"timer-request": b"0:1", "timer-id": b"old", "timer-expiry": b"1", "timer-millis": b"1", "mine": b"1"}
     _, _, future = future_of(write(GOOD | {"headers": stale}))
@@ -364,7 +364,7 @@ def test_each_truncation_is_refused(write: Callable[[Schedule], bytes]) -> None:
 
 
 @both
-def test_damaged_schedules_and_random_bytes_are_refused_or_are_what_a_library_reads(
+def test_damaged_schedules_and_random_bytes_are_refused_or_read_as_by_a_library(
     write: Callable[[Schedule], bytes],
 ) -> None:
     chance, taken = random.Random(41), 0

@@ -61,7 +61,7 @@ ETF1: SourceHeaders = (
 VIDEO = Given(b"vid1-online", b'"video 1"', ETF1, topic="schedules")
 
 
-def test_a_schedule_of_etf1_becomes_what_that_scheduler_would_write() -> None:
+def test_a_schedule_of_etf1_becomes_the_record_that_etf1_would_write() -> None:
     second, name, future = parsed("etf1", VIDEO)
     assert (second, name) == (SECOND, b"etf1:schedules:vid1-online")
     assert future == Future(
@@ -81,7 +81,7 @@ def test_a_schedule_of_etf1_becomes_what_that_scheduler_would_write() -> None:
     )
 
 
-def test_a_schedule_without_a_value_is_taken_back_whoever_wrote_it_but_ourselves() -> None:
+def test_a_schedule_without_a_value_is_taken_back_unless_we_wrote_the_tombstone() -> None:
     _, _, future = parsed("etf1", Given(b"vid1-online", None, topic="schedules"))
     assert future == Future(timerId="etf1:schedules:vid1-online", cancel=True)
     # What that scheduler writes when it has fired: the tombstone has the headers of the callback.
@@ -104,7 +104,7 @@ def test_of_headers_that_share_a_name_the_first_counts() -> None:
 
 
 @pytest.mark.parametrize("adapter", WITH_HEADERS)
-def test_what_an_earlier_callback_was_told_does_not_travel_on(adapter: str) -> None:
+def test_headers_of_an_earlier_callback_do_not_travel_on(adapter: str) -> None:
     """A receiver that schedules its callback again sends the service's headers along."""
     stale: SourceHeaders = (("timer-request", b"0:1"), ("timer-id", b"old"))
     good = GOOD[adapter]
@@ -261,7 +261,7 @@ KARAFKA: SourceHeaders = (
 )
 
 
-def test_an_envelope_of_karafka_becomes_what_it_would_dispatch() -> None:
+def test_an_envelope_of_karafka_becomes_the_record_that_karafka_would_dispatch() -> None:
     second, name, future = parsed("karafka", Given(b"events-uuid", b"{}", KARAFKA))
     assert (second, name) == (SECOND, b"karafka:theirs:3:events-uuid")
     assert future == Future(
@@ -280,7 +280,7 @@ def test_an_envelope_of_karafka_becomes_what_it_would_dispatch() -> None:
 
 
 @pytest.mark.parametrize("kind", [b"cancel", b"tombstone"])
-def test_karafka_takes_back_what_is_cancelled_or_dispatched(kind: bytes) -> None:
+def test_karafka_takes_back_cancelled_and_dispatched_messages(kind: bytes) -> None:
     headers = (("schedule_schema_version", b"1.0.0"), ("schedule_source_type", kind))
     wanted = Future(timerId="karafka:theirs:3:events-uuid", cancel=True)
     assert parsed("karafka", Given(b"events-uuid", None, headers)) == (None, b"karafka:theirs:3:events-uuid", wanted)

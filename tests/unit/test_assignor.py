@@ -37,11 +37,11 @@ def rebalance(members: dict[str, StoreAssignor], *, leader: str) -> dict[str, li
     return {name: sorted(at.partition for at in member.assigned_actives()) for name, member in members.items()}
 
 
-def test_a_member_gets_the_partitions_of_which_it_has_the_stores(members: dict[str, StoreAssignor]) -> None:
+def test_a_member_gets_the_partitions_whose_stores_it_has(members: dict[str, StoreAssignor]) -> None:
     assert rebalance(members, leader="a") == {"a": [1, 3], "b": [0, 2]}
 
 
-def test_a_member_keeps_what_it_owns_whoever_leads(members: dict[str, StoreAssignor]) -> None:
+def test_a_member_keeps_its_partitions_under_any_leader(members: dict[str, StoreAssignor]) -> None:
     assert rebalance({"a": members["a"]}, leader="a") == {"a": [0, 1, 2, 3]}
     both = rebalance(members, leader="b")
     assert both == {"a": [1, 3], "b": [0, 2]}

@@ -45,7 +45,7 @@ def test_a_log_without_a_horizon_grows_for_ever_by_so_much_a_day() -> None:
     assert "3.4 GB/day" in shown.output
 
 
-def test_a_lake_takes_what_waits_from_workers_and_log() -> None:
+def test_a_lake_takes_pending_timers_from_workers_and_log() -> None:
     month = 30 * DAY_S
     without = amounts(Load(rate=1_000, delay_s=month, payload_bytes=118))
     found = amounts(Load(rate=1_000, delay_s=month, payload_bytes=118, horizon_s=DAY_S))

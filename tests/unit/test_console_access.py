@@ -70,7 +70,7 @@ async def test_without_tokens_this_host_may_look_and_more_only_if_told() -> None
     assert await asked(ConsoleSettings(writable=True)) == (200, Caller("somebody on this host", Role.OPERATE))
 
 
-async def test_a_token_says_who_comes_and_what_they_may(tokens: str) -> None:
+async def test_a_token_has_a_name_and_a_role(tokens: str) -> None:
     settings = ConsoleSettings(token_file=tokens, host="0.0.0.0")
     assert await asked(settings, {"authorization": f"Bearer {READ}"}) == (200, Caller("token of line 3", Role.READ))
     assert await asked(settings, {"authorization": f"bearer  {OPERATE} "}) == (
@@ -126,7 +126,7 @@ async def test_a_page_of_elsewhere_changes_nothing_though_it_may_lead_here() -> 
         assert (await asked(settings, elsewhere, method=method))[0] == 403
 
 
-async def test_what_is_too_much_is_refused() -> None:
+async def test_too_many_bytes_or_headers_are_refused() -> None:
     settings = ConsoleSettings()
     assert (await asked(settings, body=b"x" * BODY_BYTES_MAX))[0] == 200
     assert (await asked(settings, body=b"x" * (BODY_BYTES_MAX + 1)))[0] == 413

@@ -35,7 +35,7 @@ def test_the_append_time_decides_to_the_millisecond(appended_ms: int, outcome: s
     assert outcomes(Partition(0), asked(0, DUE_MS), asked(1, None, appended_ms))[1] == outcome
 
 
-def test_what_depends_on_an_open_scan_is_left_with_all_that_comes_behind() -> None:
+def test_a_record_that_depends_on_an_open_scan_is_left_with_all_behind_it() -> None:
     partition = Partition(0)
     partition.apply(partition.read(1))
     partition.begin(DUE_MS + 1_000)
@@ -45,7 +45,7 @@ def test_what_depends_on_an_open_scan_is_left_with_all_that_comes_behind() -> No
     assert decided.withdrawn == decided.answers == []
 
 
-def test_what_a_seal_covers_is_not_answered_again() -> None:
+def test_a_record_that_a_seal_covers_is_not_answered_again() -> None:
     partition = Partition(0)
     partition.acquire([Sealed(last=SECOND, fence=2)], None)
     decided = decide([asked(0, DUE_MS), asked(1, None), asked(2, None)], {}, partition)
@@ -54,7 +54,7 @@ def test_what_a_seal_covers_is_not_answered_again() -> None:
     assert [(answer.offset, answer.outcome) for answer in decided.answers] == [(2, Reply.UNKNOWN)]
 
 
-def test_what_was_done_an_hour_ago_is_not_kept() -> None:
+def test_an_id_that_was_done_an_hour_ago_is_not_kept() -> None:
     partition = Partition(0)
     partition.acquire([Sealed(last=SECOND + ID_MEMORY_S, fence=2)], None)
     decided = decide([asked(0, DUE_MS), TimerRecord(b"b", DUE_MS + 1_000, 1, EARLY_MS, b"")], {}, partition)
@@ -88,7 +88,7 @@ def test_a_reply_names_the_asking_record_and_the_request_that_it_is_about() -> N
     assert Answer(7, b"replies", b"a", Reply.UNKNOWN, None, "1:4").reply(2).asked == "1:4"
 
 
-def test_a_copy_fires_and_leaves_the_last_word_to_what_was_decided_of_its_id_since() -> None:
+def test_a_copy_fires_and_leaves_the_last_word_to_later_records_of_its_id() -> None:
     """An owner that has begun behind the original knows the cancel behind it alone, which came too late for it."""
     partition = Partition(0, horizon_s=5)
     known = dict(decide([asked(9, None, 11_000)], {}, partition).versions)
@@ -245,7 +245,7 @@ def test_a_record_if_pending_means_something_only_for_the_timer_that_was_meant(
         assert decided.ignored == ({} if cancel else {AT: NEW_MS})
 
 
-def test_what_is_ignored_leaves_the_timer_as_it_is_for_the_next_record() -> None:
+def test_an_ignored_record_leaves_the_timer_as_it_is_for_the_next_record() -> None:
     records = [under(Condition.IF_ABSENT), under(Condition.IF_PENDING, offset=8, cancel=True, expected=3)]
     decided = decide(records, {b"a": PENDING}, judging())
     assert [answer.outcome for answer in decided.answers] == [Reply.IGNORED, Reply.CANCELLED]
@@ -273,13 +273,13 @@ def test_a_move_if_pending_that_stood_once_stands_for_every_next_owner() -> None
     assert (decided.versions, decided.ignored) == ({}, {20: due_ms})
 
 
-def test_a_move_if_pending_that_a_seal_covers_stands_beside_what_it_has_replaced() -> None:
+def test_a_move_if_pending_that_a_seal_covers_stands_beside_the_replaced_timer() -> None:
     """Whether the first owner has read it in time cannot be told any more, and it has been answered."""
     decided = decide([under(Condition.IF_PENDING, appended_ms=2_000)], {b"a": FIRED}, judging(snapshot=20))
     assert (decided.versions, decided.answers, decided.ignored) == ({b"a": Version(NEW_MS, AT)}, [], {})
 
 
-def test_what_is_done_by_now_does_not_wait_in_vain() -> None:
+def test_an_ignored_record_that_is_done_by_now_is_not_kept() -> None:
     record = under(Condition.IF_PENDING)._replace(due_ms=4_000, offset=4)
     assert decide([record], {b"a": CANCELLED}, judging(snapshot=5)).ignored == {}
     assert decide([record._replace(offset=5)], {b"a": CANCELLED}, judging(snapshot=5)).ignored == {5: 4_000}

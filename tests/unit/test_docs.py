@@ -229,7 +229,7 @@ def test_newcomers_find_every_folder() -> None:
     assert folders == set(re.findall(r"^\| `([^/]+)/` \|", README.read_text(), re.MULTILINE))
 
 
-def test_generated_code_is_what_make_proto_makes(tmp_path: Path) -> None:
+def test_generated_code_is_the_same_as_make_proto_makes(tmp_path: Path) -> None:
     protos = [str(path) for path in (ROOT / "proto").rglob("*.proto")]
     arguments = [f"-I{ROOT / 'proto'}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
     assert protoc.main([sys.argv[0], *arguments, *protos]) == 0

@@ -110,7 +110,7 @@ async def test_a_broker_that_is_silent_holds_up_no_partition_of_another() -> Non
         assert await waiting == 102
 
 
-async def test_an_end_is_proved_when_all_who_have_the_partition_have_answered() -> None:
+async def test_an_end_is_proved_when_all_brokers_of_the_partition_have_answered() -> None:
     log = Log()
     log.silent = {2: asyncio.Event()}
     with asking(log) as ends:

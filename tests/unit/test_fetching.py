@@ -57,7 +57,7 @@ class Slow:
         return type("Answer", (), {"topics": []})
 
 
-async def test_what_a_slow_network_does_not_bring_in_time_is_asked_for_in_smaller_parts() -> None:
+async def test_records_that_a_slow_network_does_not_bring_in_time_are_fetched_in_smaller_parts() -> None:
     slow = Slow(1 << 20)
     fetcher = Fetcher(slow, "timer-request", "requests")  # type: ignore[arg-type]
     for _ in range(2):

@@ -46,7 +46,7 @@ def test_one_cause_is_told_once() -> None:
     assert told == "no worker is a member of group g, so nothing fires: start kafka-timers worker"
 
 
-def test_workers_of_which_nobody_told_are_not_taken_for_none() -> None:
+def test_unknown_workers_are_not_taken_for_none() -> None:
     assert problems_of(replace(WELL, workers=None, untold=["members of group g: no"])) == ["members of group g: no"]
 
 
@@ -71,7 +71,7 @@ def test_a_partition_without_ticks_is_named() -> None:
         ({"blocked_s": 40.0, "lag_s": 30}, "partition 1: requests wait behind an open transaction for 40 s"),
     ],
 )
-def test_what_stands_still_is_named_with_its_cause(change: dict[str, object], told: str) -> None:
+def test_a_partition_that_stands_still_is_named_with_its_cause(change: dict[str, object], told: str) -> None:
     (problem,) = problems_of(but(1, **change))
     assert problem.startswith(told)
 
@@ -86,7 +86,7 @@ def test_a_partition_that_no_member_has_is_named_once_the_group_has_settled() ->
     assert begins(replace(alone, is_settled=False)) == []
 
 
-def test_topics_without_leaders_doors_without_readers_and_what_nobody_told_are_named() -> None:
+def test_topics_without_leaders_doors_without_readers_and_unanswered_questions_are_named() -> None:
     status = replace(
         WELL,
         leaderless=[Leaderless("calls", [0, 3], [2]), Leaderless("b", [1], [])],

@@ -142,7 +142,7 @@ async def fired(rows: list[Row]) -> Outbox:
 
 @pytest.mark.parametrize("horizon_s", [0, 3_600])
 @pytest.mark.parametrize("sealed", [False, True], ids=["first", "after seals"])
-async def test_whatever_lies_beside_it_a_request_fires_and_what_is_odd_is_told(horizon_s: int, sealed: bool) -> None:
+async def test_a_request_fires_beside_any_odd_records_and_those_are_reported(horizon_s: int, sealed: bool) -> None:
     chance, odd = random.Random(15), Counter[str]()
     for _ in range(ROUNDS):
         partition = Partition(0, horizon_s)

@@ -189,7 +189,7 @@ async def test_agents_of_a_user_read_committed_records_once_they_are_told_to(com
     thread.thread_loop.close()
 
 
-async def test_a_member_asks_one_broker_after_the_other_who_coordinates_and_waits_for_none_for_long(
+async def test_a_member_asks_one_broker_after_the_other_for_the_coordinator_and_waits_for_none_for_long(
     started: Started,
 ) -> None:
     """A frozen one among them costs one question, also where its connection is open."""

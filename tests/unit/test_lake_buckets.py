@@ -36,12 +36,12 @@ def test_nothing_that_is_appended_from_then_on_is_far_and_due_in_the_bucket() ->
         assert not is_far(bucket.last, now - SKEW_S, HORIZON_S)
 
 
-def test_what_was_missed_while_the_job_was_down_is_one_bucket() -> None:
+def test_seconds_missed_while_the_job_was_down_are_one_bucket() -> None:
     bucket = next_bucket([closed(NEW_YEAR)], NEW_YEAR + 10 * DAY_S, HORIZON_S, BUCKET_S)
     assert bucket == Bucket(NEW_YEAR + 1, NEW_YEAR + 11 * DAY_S - BUCKET_S, HORIZON_S)
 
 
-def test_workers_are_told_the_last_second_of_which_nothing_is_left() -> None:
+def test_workers_get_the_last_second_that_is_wholly_promoted() -> None:
     """A smaller horizon has left something again, until it has closed a bucket of its own."""
     assert closed_second([], HORIZON_S) == 0
     rows = [closed(NEW_YEAR + DAY_S), closed(NEW_YEAR)]
@@ -74,7 +74,7 @@ def test_with_a_smaller_horizon_nothing_is_taken_for_closed_that_was_not_due_whe
         assert again.first == bucket.last + 1
 
 
-def test_with_a_larger_horizon_what_was_left_to_the_lake_by_the_smaller_one_is_still_far() -> None:
+def test_with_a_larger_horizon_requests_left_to_the_lake_by_the_smaller_one_are_still_far() -> None:
     """
     1. by a horizon of an hour a request due in 2 h is left to the lake     2. workers and lake get one of a day, by
     which it is not far     3. it is promoted all the same, until none like it can be left

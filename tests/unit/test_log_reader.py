@@ -122,7 +122,7 @@ async def test_a_partition_that_its_leader_withholds_keeps_no_other_from_being_r
     assert not any(feed.faults for feed in feeds)
 
 
-async def test_who_can_wait_for_callbacks_to_leave_does_not_wait_for_ever() -> None:
+async def test_a_wait_for_callbacks_to_leave_is_limited() -> None:
     """They may wait for a broker themselves, those of several partitions in turn."""
     gate = PriorityGate()
     with gate.on():

@@ -31,7 +31,7 @@ def compiled(batch: bytes) -> list[tuple]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_it_says_of_each_record_what_the_compiled_parser_says(codec: int) -> None:
+def test_it_reads_each_record_like_the_compiled_parser(codec: int) -> None:
     batch = batch_of(RECORDS, codec=codec, base_offset=2**40)
     assert told(odd_batches.parsed(batch)) == compiled(batch)
     assert [each.key for each in odd_batches.parsed(batch)] == [key for key, _ in RECORDS]
@@ -55,14 +55,14 @@ BEHIND = [(1, b"junk"), (1, b"\x1f"), (1, b"\x1f\x8b"), (2, snappy_encode(b"")[:
 
 @pytest.mark.parametrize(("codec", "behind"), BEHIND)
 @pytest.mark.parametrize("odd", [(), (2,)], ids=["text", "not text"])
-def test_what_lies_behind_compressed_records_changes_nothing(codec: int, behind: bytes, odd: tuple[int, ...]) -> None:
+def test_bytes_behind_compressed_records_change_nothing(codec: int, behind: bytes, odd: tuple[int, ...]) -> None:
     batch = batch_of(RECORDS, odd=odd, codec=codec, behind=behind)
     records = AnyRecords(batch).next_batch()
     assert records.validate_crc()
     assert told(records) == told(odd_batches.parsed(batch_of(RECORDS, odd=odd)))
 
 
-def test_a_fetch_is_read_to_its_end_whatever_lies_in_it() -> None:
+def test_a_fetch_with_any_content_is_read_to_its_end() -> None:
     """As aiokafka's consumer does it, with batches of more records than are parsed in one go, and one cut short."""
     many = [(b"%d" % n, None) for n in range(1_200)]
     batches = [

@@ -208,7 +208,7 @@ async def test_lateness_is_that_of_the_given_share_of_the_callbacks() -> None:
 # --- what goes to timer-rejected -------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
+async def test_a_request_that_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
     """The topic was there, allowed and roomy enough when the requests were accepted."""
     known = Known(callbacks=ROOMY, small=Target(1, 700), secret=Reason.TOPIC_FORBIDDEN)
     rows = [row(0), row(1, "secret"), row(2, "small", callBack=b"x" * 900), row(3, "small"), row(4, "gone"), row(5)]
@@ -326,7 +326,7 @@ def to_send_on(offset: int, timer_id: str = "a", size: int = 0) -> Row:
     return key, pack_forwarded(3, asked(offset, timerId=timer_id, callBack=b"x" * size))
 
 
-async def test_what_is_sent_on_goes_to_the_partition_of_its_id_behind_all_others() -> None:
+async def test_a_request_that_is_sent_on_goes_to_the_partition_of_its_id_behind_all_others() -> None:
     outbox = Outbox()
     done = await built(outbox, [to_send_on(8), to_send_on(9, "b"), row(1)], home=Target(5, 10_000))
     sent = list(outbox.records("timer-request"))
@@ -340,7 +340,7 @@ async def test_what_is_sent_on_goes_to_the_partition_of_its_id_behind_all_others
 
 
 @pytest.mark.parametrize("reason", ["topic-refused", "too-large"])
-async def test_what_its_topic_does_not_take_is_rejected_in_place_of_being_sent_on(reason: str) -> None:
+async def test_a_request_that_its_topic_does_not_take_is_rejected_and_not_sent_on(reason: str) -> None:
     known = Known(callbacks=ROOMY)
     if reason == "topic-refused":
         known.refuse("timer-request", Reason.TOPIC_REFUSED)
@@ -531,7 +531,7 @@ async def assert_only_2_is_unreadable(rows: list[Row], odd: bytes) -> None:
     assert sorted(done.contents.offsets) == [0, 1, 2, 3]
 
 
-async def test_a_row_of_which_no_callback_can_be_made_is_rejected_as_unreadable() -> None:
+async def test_a_row_that_makes_no_callback_is_rejected_as_unreadable() -> None:
     """Its topic is no text, which no owner has let pass."""
     odd = b"\x0a\x02\xff\xfe"
     await assert_only_2_is_unreadable([row(0), row(1), (row_key(DUE_MS, 2), odd), row(3)], odd)
@@ -556,7 +556,7 @@ async def test_a_request_on_which_building_fails_is_rejected_as_unreadable(
     await assert_only_2_is_unreadable(rows, values[2])
 
 
-async def test_the_tombstones_of_what_was_built_go_with_it_where_building_fails(
+async def test_tombstones_go_with_their_callbacks_where_building_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
