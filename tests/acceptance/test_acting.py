@@ -1,4 +1,4 @@
-"""The commands that act on what waits and on what was refused, on a real worker: each thing happens once."""
+"""The commands that act on pending timers and on refused requests, on a real worker: each thing happens once."""
 
 import asyncio
 import json
@@ -36,13 +36,13 @@ class Live:
         return process.returncode, output.decode(), errors.decode()
 
     async def told(self, *arguments: str, code: int = 0) -> Any:
-        """Return what a command prints as JSON."""
+        """Return the JSON output of a command."""
         ended_with, output, errors = await self.run(*arguments, "--json")
         assert ended_with == code, (ended_with, output, errors)
         return json.loads(output)
 
     async def rejected(self, topic: str, count: int) -> list[dict[str, Any]]:
-        """Return what `rejected` tells of requests for *topic*, once there are so many."""
+        """Return the output of `rejected` about requests for *topic*, once there are so many."""
         end_s = time.monotonic() + LIMIT_S
         while True:
             code, output, _ = await self.run("rejected", "--topic", topic, "--json")

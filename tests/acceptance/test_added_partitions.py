@@ -1,4 +1,4 @@
-"""Partitions that somebody adds by mistake cost no timer, and what is sent there is told."""
+"""Partitions that somebody adds by mistake cost no timer, and requests sent there are reported."""
 
 import time
 from collections import Counter

@@ -93,7 +93,7 @@ async def test_any_bytes_leave_as_they_were_asked_for(service: Service) -> None:
 
 
 async def test_a_record_with_a_binary_key_and_a_tombstone_come_again(service: Service) -> None:
-    """What a consumer of Avro or of a compacted topic gives to `retry`."""
+    """As a consumer of Avro or of a compacted topic gives it to `retry`."""
     topic = service.prefix + "people"
     await make_topic(service.bootstrap, topic, 3, {"cleanup.policy": "compact"})
     await service.start("oscillator")

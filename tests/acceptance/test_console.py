@@ -50,7 +50,7 @@ class Console:
             return response.status, json.loads(await response.read())
 
     async def answer(self, path: str) -> Any:
-        """Return the JSON that a reader gets, who asks again while there is no answer yet: machines may be busy."""
+        """Return the JSON that a reader gets, and ask again while there is no answer yet: machines may be busy."""
         end_s = time.monotonic() + LIMIT_S
         while True:
             status, told = await self.ask("GET", path, token=READ)
@@ -141,7 +141,7 @@ async def test_any_bytes_tombstones_and_partitions_are_asked_for_and_changed(con
     [callback] = await console.fired(topic, 1)
     assert request_from(callback.headers) == fires["request"]
     assert (callback.key, callback.value, callback.partition) == (b"\xff\x00", None, 1)
-    # What is left out of a change stays.
+    # Fields that are left out of a change stay.
     for number, change in enumerate(
         [{}, {"value": "v"}, {"key": "k"}, {"keyBase64": "", "partition": 0}, {"partition": None}]
     ):
@@ -321,7 +321,7 @@ async def test_partitions_of_a_silent_worker_are_unknown_and_the_others_are_list
         assert all("does not answer within" in each["why"] for each in page["unknown"])
         for path in ("/v1/ahead?unit=hour", "/v1/topics"):
             assert {each["partition"] for each in (await console.answer(path))["unknown"]} == unknown
-        # Each timer is told all the same: what no worker tells, the log does.
+        # Each timer is shown all the same: if no worker answers, from the log.
         for number in range(8):
             assert (await console.answer(f"/v1/timers/half-{number}"))["state"] == "pending"
         assert (await console.ask("GET", "/schedules", token=READ))[0] == 502
@@ -378,7 +378,7 @@ async def test_each_role_has_its_permissions_and_no_more(console: Console) -> No
     assert (await console.ask("GET", "/v1/status", token=None))[0] == 401
     assert (await console.ask("GET", "/openapi.json", token=None))[0] == 401
     assert (await console.ask("GET", "/v1/me", token=READ))[0] == 200
-    # Of another origin, whatever it brings along.
+    # Of another origin, with any credentials.
     for origin in ("http://elsewhere", f"http://127.0.0.1:{console.process.port + 1}", "null"):
         assert (await console.ask("POST", "/v1/timers", asked, Origin=origin))[0] == 403
     assert (await console.ask("POST", "/v1/timers", asked, Sec_Fetch_Site="cross-site"))[0] == 403

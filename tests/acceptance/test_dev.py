@@ -1,4 +1,4 @@
-"""`kafka-timers dev` as a user has it: one command in an empty folder, and what it says to try next."""
+"""`kafka-timers dev` as a user has it: one command in an empty folder, and the commands that it prints to try next."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
 
 
 def shown(port: int, metric: str) -> float:
-    """Return what a process at *port* shows; 0 if it does not show it."""
+    """Return the metric of the process at *port*; 0 if it has none."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
     return float(lines.get(metric, 0))

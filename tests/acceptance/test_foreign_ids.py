@@ -20,7 +20,7 @@ class Plain:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.producer = Producer({"bootstrap.servers": service.bootstrap, "linger.ms": 0})
-        self.placed: dict[str, str] = {}  # partition:offset of each record by what it is
+        self.placed: dict[str, str] = {}  # partition:offset of each record by its name
 
     def ask(self, timer_id: str, second: int, partition: int = -1) -> None:
         service = self.service

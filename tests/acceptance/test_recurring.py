@@ -1,4 +1,4 @@
-"""Recurring timers: each run fires once, whichever process is killed when; and what users do with schedules."""
+"""Recurring timers: each run fires once, whichever process is killed when; and the use of schedules."""
 
 import asyncio
 import random

@@ -57,7 +57,7 @@ async def secured(needs_java: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 async def service(secured: SecuredKafka, prefix: str, tmp_path: Path) -> AsyncIterator[SecuredService]:
-    """A service whose users may do what they must, and write to this test's own callback topics."""
+    """A service whose users have just the rights that they need, and write to this test's own callback topics."""
     secured.allow(prefix, "--allowed-topics", f"{prefix}callbacks*")
     async with SecuredService(secured, prefix, tmp_path) as opened:
         yield opened
@@ -65,7 +65,7 @@ async def service(secured: SecuredKafka, prefix: str, tmp_path: Path) -> AsyncIt
 
 @pytest.fixture
 def token_endpoint() -> Iterator[tuple[str, list[dict[str, list[str]]]]]:
-    """An endpoint that gives tokens for whoever has the secret, and what it was asked."""
+    """An endpoint that gives tokens to clients with the secret, and the requests that it got."""
     asked: list[dict[str, list[str]]] = []
 
     class Endpoint(BaseHTTPRequestHandler):
@@ -303,7 +303,7 @@ async def test_a_quota_holds_back_its_user_and_nobody_else(entity: str, service:
         quota(service.bootstrap, entity, {"users": "client", "clients": client_id}[entity], 15_000),
         TimerClient(login, topic_prefix=service.prefix) as client,
     ):
-        # What goes beyond the quota is taken in; what comes next waits, some 10 s here, until it is met again.
+        # A request beyond the quota is taken in; the next one waits, some 10 s here, until the quota is met again.
         await client.at(second, topic=service.callbacks, value=b"before".ljust(large))
         waiting = asyncio.create_task(client.at(second, topic=service.callbacks, value=b"behind".ljust(large)))
         await service.requests(second, ["from another"])
@@ -337,7 +337,7 @@ NEEDED = [
     (acl.process, operation, acl.why)
     for acl in acls_of("", "kafka-timers", "callbacks*")
     for operation in acl.operations
-    # Of its own topics it tells what is wrong with them, of callback topics how much they take at once.
+    # Of its own topics it reports the problems, of callback topics the size limit.
     if acl.process in ("oscillator", "worker") and operation != "DescribeConfigs"
     # There are none.
     if acl.why != "requests in added partitions"
@@ -346,8 +346,8 @@ NEEDED = [
 
 async def works(service: SecuredService) -> bool:
     """
-    Tell whether timers fire, a cancel is answered, what cannot fire is rejected, and the worker shows what a lake has
-    told, each within some seconds.
+    Tell whether timers fire, a cancel is answered, an impossible request is rejected, and the worker shows the progress
+    of a lake, each within some seconds.
 
     The second timer fires by a worker that took over what the first one has sealed.
     """

@@ -62,7 +62,7 @@ MANY = 2_000_000
 FEW = 1_000
 # Key and value of a request on the log; the payload in it is random.
 TIMER_BYTES = 150
-# Due over two years, as what waits in a lake is.
+# Due over two years, as requests in a lake are.
 SPREAD_S = 2 * 365 * 86_400
 TOPIC = "reminders"
 IN_BUCKET = 1_000_000
@@ -73,7 +73,7 @@ AUDITED = 16_000_000
 
 @dataclass
 class Bench:
-    """What is measured, on one running Kafka."""
+    """The measurements, on one running Kafka."""
 
     bootstrap: str
     folder: Path
@@ -95,7 +95,7 @@ class Bench:
         return self._spark
 
     def settings(self, prefix: str) -> LakeSettings:
-        """Return a lake of its own for what lies under *prefix*."""
+        """Return a lake of its own for the topics with *prefix*."""
         self._lakes += 1
         lake = self.folder / f"lake-{self._lakes}"
         return LakeSettings(bootstrap=self.bootstrap, topic_prefix=prefix, lake=str(lake), horizon_s=HORIZON_S)
@@ -152,7 +152,7 @@ def _request(rand: random.Random, number: int, second: int, name: str = "") -> t
 
 
 async def session(bench: Bench) -> None:
-    """Seconds until a session is there, and until a first small landing is done; then what a further one takes."""
+    """Seconds until a session is there, and until a first small landing is done; then those of a further one."""
     await bench.publish("few-", plain(FEW, int(time.time()) + 86_400, 3_600))
     _ = bench.spark
     bench.note("first landing of 1,000, s", (await bench.land(bench.settings("few-")))[0])

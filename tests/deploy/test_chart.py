@@ -1,4 +1,4 @@
-"""What Helm makes of the chart, for each file of values in deploy/chart/ci: valid, as expected, with least rights."""
+"""The manifests of the chart, for each file of values in deploy/chart/ci: valid, as expected, with least rights."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def one(scenario: str, kind: str, name: str) -> Manifest:
 
 
 def pods(scenario: str) -> Iterator[tuple[str, Manifest]]:
-    """Yield the pods of a scenario, each with the name of what it is made by."""
+    """Yield the pods of a scenario, each with the name of the object that makes it."""
     for each in rendered(scenario):
         spec, name = each.get("spec", {}), each["metadata"]["name"]
         if each["kind"] == "CronJob":
@@ -112,7 +112,7 @@ def test_wrong_values_are_named(given: list[str], words: str) -> None:
 
 def test_settings_are_the_options_of_the_processes() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
-    # `worker.queries` has what they need: the address of each pod, and a mounted Secret.
+    # `worker.queries` has all that they need: the address of each pod, and a mounted Secret.
     queries = {field.name for field in dataclasses.fields(WorkerSettings) if field.name.startswith("query_")}
     known = {
         "oscillator": (OscillatorSettings, {*KAFKA, "replica", "host", "port"}),
@@ -132,7 +132,7 @@ def test_settings_are_the_options_of_the_processes() -> None:
         assert set(schema[part]["properties"]["settings"]["properties"]) == fields, part
 
 
-# --- it is what the processes expect ---------------------------------------------------------------------------------
+# --- the processes accept it -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -174,7 +174,7 @@ def test_values_reach_the_processes() -> None:
 
 
 def test_each_process_logs_in_as_its_own_user() -> None:
-    """What its environment says is how a Kafka is logged in to; the password is in no manifest."""
+    """Its environment has the login to Kafka; the password is in no manifest."""
     for name, pod in pods("secured-values.yaml"):
         part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
         user, [container] = f"timers-{part}", pod["spec"]["containers"]
@@ -313,7 +313,7 @@ def test_the_console_is_known_by_its_names_and_reached_by_permitted_pods() -> No
     assert "ingress" not in one("secured-values.yaml", "NetworkPolicy", name)["spec"]
 
 
-# --- what watches it -------------------------------------------------------------------------------------------------
+# --- monitoring ------------------------------------------------------------------------------------------------------
 
 
 def test_alarms_are_installed_as_they_are() -> None:

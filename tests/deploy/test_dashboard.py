@@ -17,7 +17,7 @@ needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promto
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Yield the title of each panel, and what it asks for with the dashboard's variables filled in."""
+    """Yield the title of each panel, and its query with the dashboard's variables filled in."""
     for panel in json.loads((CHART / "dashboard.json").read_text())["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$namespace", ".*")

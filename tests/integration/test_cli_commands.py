@@ -42,7 +42,7 @@ async def ended(*arguments: str, stdin: bytes | None = None) -> tuple[int | None
 
 @asynccontextmanager
 async def watching(*arguments: str) -> AsyncIterator[Process]:
-    """`kafka-timers watch`, once it says that it sees what comes from now on; ended if the block leaves it running."""
+    """`kafka-timers watch`, once it says that it sees callbacks from now on; ended if the block leaves it running."""
     process = await started("watch", *arguments)
     assert process.stderr is not None
     try:
@@ -177,7 +177,7 @@ async def test_send_without_the_topics_says_how_to_make_them(where: list[str], p
 
 @asynccontextmanager
 async def answered(bootstrap: str, prefix: str) -> AsyncIterator[list[ConsumerRecord[bytes, bytes]]]:
-    """What is asked for on the way, each answered with the outcome that its timer id names, if it names one."""
+    """The requests on the way, each answered with the outcome that its timer id names, if it names one."""
     seen = []
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""The client against a real broker: what lies on the topic, in which partition, and what is said when it cannot."""
+"""The client against a real broker: the records on the topic, their partitions, and the errors."""
 
 import asyncio
 import re

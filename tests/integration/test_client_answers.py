@@ -67,7 +67,7 @@ async def reply(producer: AIOKafkaProducer, record: Record, **given: Any) -> Non
 
 @asynccontextmanager
 async def working(requests: AIOKafkaConsumer, producer: AIOKafkaProducer) -> AsyncIterator[None]:
-    """A worker that answers whatever comes."""
+    """A worker that answers every request."""
 
     async def work() -> None:
         async for record in requests:
@@ -82,7 +82,7 @@ async def working(requests: AIOKafkaConsumer, producer: AIOKafkaProducer) -> Asy
 
 
 async def asked(call: Coroutine[Any, Any, Answer], requests: AIOKafkaConsumer) -> tuple[asyncio.Task[Answer], Record]:
-    """Begin *call*, and return it with what it has published."""
+    """Begin *call*, and return it with its published record."""
     task = asyncio.create_task(call)
     return task, await asyncio.wait_for(requests.getone(), LIMIT_S)
 

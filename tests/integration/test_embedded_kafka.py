@@ -58,7 +58,7 @@ async def test_a_cluster_id_may_begin_with_a_dash(start_kafka: StartKafka, monke
 
 
 async def test_records_outlive_a_crash_a_stop_and_a_change_of_port(start_kafka: StartKafka) -> None:
-    """What makes a second `kafka-timers dev` go on where the first one was."""
+    """A second `kafka-timers dev` relies on this to go on where the first one was."""
     broker = await start_kafka()
     await make_topic(broker.bootstrap, "x")
     await produce(broker.bootstrap, "x", b"first")

@@ -1,4 +1,4 @@
-"""Audit, replay and forecast on real tables: what they read, write and show."""
+"""Audit, replay and forecast on real tables: their input, output and tables."""
 
 import hashlib
 import json
@@ -101,7 +101,7 @@ def test_a_clean_lake_is_judged_replayed_and_told_ahead(spark: SparkSession, tmp
     assert "nothing is wrong" in shown(printed(told))
     seconds = read(spark, root_of(settings), AUDIT_SECONDS)
     assert sorted((row.last, row.ok) for row in seconds.collect()) == [(101, True), (102, True), (105, True)]
-    # What is not landed yet is not judged.
+    # Records that are not landed yet are not judged.
     [row] = replayed(spark, settings, 100, None)
     assert (row.fired, row.sealed_fired, row.digest, row.same) == (3, 3, row.sealed_digest, True)
     assert "yes" in shown(printed_rows([row]))
@@ -157,7 +157,7 @@ def test_a_lake_of_an_earlier_version_is_audited_and_ignored_requests_do_not_fir
     told = audit(spark, settings, 1_007, first=100, last=105)
     assert (told.seals, told.due, told.fired, told.rejected, told.kinds) == (3, 4, 3, 1, {})
     assert replayed(spark, settings, 100, None)[0].same
-    # Also where what the conditions are about was done before the time range.
+    # Also where the timers of the conditions were done before the time range.
     assert audit(spark, settings, 1_008, first=104, last=105).kinds == {}
     open_views(spark, settings)
     shown = {view: select(spark, f"select offset from {view} order by 1").collect() for view in ("ignored", "fired")}

@@ -110,7 +110,7 @@ async def test_many_timers_are_cancelled_and_moved_by_a_condition_in_sql(lake: L
 
 
 async def test_the_payloads_of_one_person_leave_the_lake(lake: Lake) -> None:
-    """No version of the table has a byte of it in the end; what a landing may be writing stays, and so do the rows."""
+    """No version of the table has a byte of it in the end; files of a landing under way stay, and so do the rows."""
     secret, other = b"the secret of seven", b"what eight has"
     soon, past = lake.now + SOON_S, lake.now - 100
     where, fired_at = await lake.request(past, _of("seven", secret), at_s=past - 100)

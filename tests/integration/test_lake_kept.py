@@ -105,7 +105,7 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
     assert [row.day for row in read(spark, root, REJECTED).collect()] == ["2027-01-01"]
     assert sorted(row.position for row in read(spark, root, POSITIONS).collect()) == [4, 9]
 
-    # However long nothing was sealed, the last seal stays: what has not fired since would be taken for done.
+    # However long nothing was sealed, the last seal stays: without it, pending requests would be taken for done.
     expire(spark, settings, 30, NOW + 4_000 * DAY_S)
     assert [row.last for row in read(spark, root, SEALS).collect()] == [NOW]
     assert {row.offset // 10 for row in read(spark, root, REQUESTS).collect()} == {2, 4}

@@ -1,4 +1,4 @@
-"""Landing, on a real Kafka and real tables: each record is there once, whatever is killed or away."""
+"""Landing, on a real Kafka and real tables: each record is there once, although processes are killed or away."""
 
 import asyncio
 import itertools
@@ -108,11 +108,11 @@ async def until(log: Path, child: Child, words: str, count: int = 1) -> None:
         await asyncio.sleep(0.05)
 
 
-# --- what lands ------------------------------------------------------------------------------------------------------
+# --- landed records --------------------------------------------------------------------------------------------------
 
 
 async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> None:
-    """Of a transaction, its markers too are passed by the positions; a copy is no request, nor is what is refused."""
+    """Of a transaction, its markers too are passed by the positions; a copy is no request, nor is a refused record."""
     now, timer = int(time.time()), Future(callBackTopic="t", callBack=b"v")
     home = partition_of("a", PARTITIONS)
     named = Future(callBackTopic="t", callBack=b"v", timerId="a").SerializeToString()
@@ -233,7 +233,7 @@ async def test_a_kill_between_the_commits_of_table_and_checkpoint_doubles_nothin
 
 
 async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
-    """Kill a landing *count* times while requests come in, then end one gently, and check what is landed."""
+    """Kill a landing *count* times while requests come in, then end one gently, and check the landed rows."""
     rand, published, done, port = random.Random(seed), 0, asyncio.Event(), free_port()
 
     async def publish() -> None:
@@ -327,7 +327,7 @@ async def test_metrics_show_the_landed_records_and_the_lag(lake: Lake) -> None:
     assert (shown("landed_total", lake.names.sealed), shown("landing_lag_records", lake.names.sealed)) == (None, 0)
 
 
-# --- what is away ----------------------------------------------------------------------------------------------------
+# --- missing things --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -349,7 +349,7 @@ async def test_landing_goes_on_when_the_lake_is_back(lake: Lake) -> None:
         await lake.land()
     await lake.land()
     await lake.assert_landed(20)
-    # A checkpoint without its table would pass over what it had landed.
+    # A checkpoint without its table would pass over the records that it had landed.
     shutil.rmtree(folder / "requests")
     with pytest.raises(LakeError, match="requests is gone"):
         await lake.land()

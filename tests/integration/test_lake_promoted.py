@@ -45,7 +45,7 @@ from kafka_timers.settings import LakeSettings
 
 @asynccontextmanager
 async def logged_by(name: str) -> AsyncIterator[list[str]]:
-    """Yield what is logged by *name* while the block runs."""
+    """Yield the messages logged by *name* while the block runs."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
@@ -62,7 +62,7 @@ async def logged_by(name: str) -> AsyncIterator[list[str]]:
 
 @dataclass
 class History:
-    """What was asked for, by a name for each request, and what came of it."""
+    """The requests, by a name for each, and their copies."""
 
     lake: Lake
     at: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -94,8 +94,8 @@ async def history(
     """
     Requests, cancels and moves; a promotion which two cancels overtake; and another promotion.
 
-    Two of the cancels are appended when it is decided already what to publish: that of "overtaken" is in time, that of
-    "overtaken too late" is not.
+    Two of the cancels are appended after the decision about the copies to publish: that of "overtaken" is in time, that
+    of "overtaken too late" is not.
     """
     async with Lake.open(spark, bootstrap, f"promote{os.getpid()}-", tmp_path_factory.mktemp("promote")) as lake:
         history = History(lake)
@@ -127,7 +127,7 @@ async def history(
                 _, history.cancelled_at[name] = await lake.cancel(name, at_s)
 
         class Overtaken(Promoter):
-            """Decides once what is not true any more when it is published."""
+            """Makes one decision that is not true any more when it is published."""
 
             def _landed(self, ends: Mapping[int, int]) -> dict[int, int]:
                 decided = super()._landed(ends)
@@ -212,7 +212,7 @@ def test_a_promoted_request_is_counted_once(history: History) -> None:
     assert history.metric("closed_second") == closed.last
     assert [history.metric(f"{name}_total") for name in ("promoted", "promoted_late", "too_large")] == [6, 1, 1]
     assert (history.metric("look_seconds") or 0) > 0
-    # What had been landed before is not counted: these are the copies, and three cancels.
+    # Records landed before are not counted: these are the copies, and three cancels.
     landed = history.metric("landed_total", topic=history.lake.topics.requests)
     assert landed == len(history.copies) + 1 + len(history.cancelled_at)
 
@@ -249,7 +249,7 @@ async def test_a_worker_knows_how_far_is_promoted(history: History, tmp_path: Pa
         await child.stop()
 
 
-# --- what stands in the way -------------------------------------------------------------------------------------------
+# --- failures and delays ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -426,6 +426,6 @@ async def test_killed_while_it_publishes_it_goes_on(lake: Lake, tmp_path: Path) 
     assert await asyncio.to_thread(lake.promoter().catch_up) == 0
     copies = Counter((record.partition, Future.FromString(record.value).copy.offset) for record in await lake.copies())
     assert set(copies) == {(number, offset) for number in range(PARTITIONS) for offset in range(count // PARTITIONS)}
-    # What was there had been landed before anything was decided anew.
+    # All records had been landed before anything was decided anew.
     assert set(copies.values()) == {1}
     assert [closed.promoted for closed in lake.closed()] == [count]

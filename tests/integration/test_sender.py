@@ -1,4 +1,4 @@
-"""All or nothing: what a slice's transaction makes visible, and what it does not, in both protocols of transactions."""
+"""All or nothing: the records that a slice's transaction makes visible, in both protocols of transactions."""
 
 import asyncio
 import time
@@ -54,7 +54,7 @@ def send(sender: KafkaSender, topic: str, *values: bytes, partition: int = 0) ->
 
 
 async def visible(bootstrap: str, topic: str) -> list[bytes | None]:
-    """Return what partition 0 of *topic* has for readers of committed records, all transactions complete."""
+    """Return the committed records of partition 0 of *topic*, all transactions complete."""
     at = TopicPartition(topic, 0)
     values: list[bytes | None] = []
     # A commit is acknowledged before its markers are in the partitions, and readers of committed records end before it.
@@ -159,7 +159,7 @@ async def test_transactions_of_one_owner_appear_in_their_order(start: Start, add
 
 
 async def finish(sender: KafkaSender, moment: str, prefix: str) -> None:
-    """Do what is left of a slice after *moment*."""
+    """Do the rest of a slice after *moment*."""
     if moment == "before begin":
         await sender.begin()
     if moment != "before commit":

@@ -35,7 +35,7 @@ Run = Callable[[str], str]
 
 @pytest.fixture
 def run(bootstrap: str, topics: str) -> Run:
-    """Run a program that has a client `timers`, and return what it prints; it must end, and complain of nothing."""
+    """Run a program that has a client `timers`, and return its output; it must end, and complain of nothing."""
 
     def run(program: str) -> str:
         made = f"timers = TimerClient({bootstrap!r}, topic_prefix={topics!r})"
@@ -49,7 +49,7 @@ def run(bootstrap: str, topics: str) -> Run:
 
 
 def in_thread(work: Callable[[], object]) -> "Future[object]":
-    """Return what *work* comes to in a thread of its own, which does not keep the tests from ending if it hangs."""
+    """Return the result of *work* in a thread of its own, which does not keep the tests from ending if it hangs."""
     outcome: Future[object] = Future()
 
     def do() -> None:

@@ -22,7 +22,7 @@ async def cluster(bootstrap: str) -> AsyncIterator[Cluster]:
 
 
 async def verdict(known: TopicLookup, name: str) -> Target | Reason:
-    """Return what is known of *name*, looked up if nothing is."""
+    """Return the verdict on *name*, looked up if it is unknown."""
     if name not in known.verdicts:
         await known.resolve([name])
     return known.verdicts[name]

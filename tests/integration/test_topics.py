@@ -217,7 +217,7 @@ async def test_a_topic_that_the_broker_refuses_is_said_with_its_reason(bootstrap
         await topics.create(Kafka(bootstrap), "no good-", 1)
 
 
-# --- what the worker tells of them -----------------------------------------------------------------------------------
+# --- the worker's reports about them ---------------------------------------------------------------------------------
 
 
 async def test_a_worker_reports_problems_of_the_topics(

@@ -1,4 +1,4 @@
-"""Logs are read from who leads them, and from nobody who only believes that it does."""
+"""Logs are read from their leaders, and from no broker that only believes that it leads."""
 
 import asyncio
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Scene:
             self.kafka.requests(0).append(Record(key, b""), self.kafka.now_ms)
 
     def source(self, position: int) -> SourceLog:
-        """Return what a door reads the log of requests by."""
+        """Return the reader by which a door reads the log of requests."""
         return SourceLog(self.cluster, self.kafka.own.requests, 0, position, "lane")
 
     def seal(self, second: int) -> int:
@@ -76,7 +76,7 @@ def test_an_end_is_that_of_a_leader_that_has_all_acknowledged_records(scene: Sce
 
 
 def test_a_leader_of_before_is_not_believed_again(scene: Scene) -> None:
-    """The broker that was cut off is asked who leads as well, in its turn."""
+    """The broker that was cut off is asked for the leader as well, in its turn."""
     log = scene.kafka.requests(0)
     before = log.leader
     scene.elect(log)
@@ -170,7 +170,7 @@ def test_a_question_that_one_broker_may_not_know_is_asked_of_two(scene: Scene) -
 
 
 def test_ticks_go_on_when_their_leader_was_cut_off_and_others_have_another(scene: Scene) -> None:
-    """The leader of before answers as ever, with no tick; and nothing else has a reason to ask who leads."""
+    """The leader of before answers as ever, with no tick; and nothing else has a reason to ask for the leader."""
     log, came, loop = scene.kafka.requests(0), list[bytes | None](), scene.loop
     log.append(Record(b"1", b""), scene.kafka.now_ms)
     ticks = TickReader(scene.cluster, log.topic, lambda _, key, *__: came.append(key))
@@ -246,7 +246,7 @@ def test_a_source_goes_on_behind_records_that_were_deleted_before_it_read_them(
 
 
 def test_a_source_that_ends_before_the_last_read_record_is_not_read_anew(scene: Scene) -> None:
-    """Whoever tells so may be cut off; from the first record on all would be passed on twice."""
+    """The broker that tells so may be cut off; from the first record on all would be passed on twice."""
     scene.write(b"a", b"b")
     scene.elect(scene.kafka.requests(0))
     scene.write(b"c", b"d")

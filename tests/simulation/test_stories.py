@@ -1,4 +1,4 @@
-"""Told stories: what the worker does in one situation each, from the first to the last."""
+"""Told stories: the worker in one situation each, from the first event to the last."""
 
 from unittest import mock
 
@@ -141,16 +141,16 @@ def test_a_copy_from_the_lake_has_a_new_worker_read_the_records_since_its_decisi
         story.until(7)
         copy = Copy(offset=far.offset, appended=EPOCH_S, decidedOffset=far.offset + 1, decided=EPOCH_S + 6)
         story.request(20, more={"copy": copy})
-        # What must be true of copies is what the walk knows, and not the simulation.
+        # The promises about copies are known to the walk, and not to the simulation.
         story.until(21)
         assert [offset for offset, _ in story.fired()] == [*range(7)]
 
 
 def _a_paused_owner_reads_a_cancel_late(story: Story) -> tuple[Process, Process]:
     """
-    Have A, which owns the partition no more, read what B could not read when it fired.
+    Have A, which owns the partition no more, read a cancel that B could not read when it fired.
 
-    1. A is paused, a transaction with a cancel is open    2. B fires what the cancel is about
+    1. A is paused, a transaction with a cancel is open    2. B fires the timer of the cancel
     3. the transaction is committed    4. A goes on, reads the cancel, and finds the timer pending
     """
     a = story.start("a", 0)

@@ -1,4 +1,4 @@
-"""One landing per lake: who has the lease, who waits for it, and who takes it over."""
+"""One landing per lake: it has the lease; others wait for it, and take it over."""
 
 import json
 import os

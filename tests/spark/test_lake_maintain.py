@@ -1,4 +1,4 @@
-"""What the lake may forget, and which of its folders are looked at."""
+"""The rows that the lake may delete, and the folders that it looks at."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ def refused(offset: int, appended_s: int) -> tuple[object, ...]:
 def needed(
     spark: SparkSession, old: list[tuple[object, ...]], live: list[tuple[object, ...]], **more: object
 ) -> set[int]:
-    """Return the offsets of what stays of *old*."""
+    """Return the offsets of the rows of *old* that stay."""
     known = {"sealed_s": SEALED, "horizon_s": HORIZON_S, "promoted": [(0, 9_000)]} | more
     rows = still_needed(spark.createDataFrame(old, COLUMNS), spark.createDataFrame(live, COLUMNS), **known)
     assert rows.columns == [column.split()[0] for column in COLUMNS.split(", ")]
@@ -93,7 +93,7 @@ def test_the_records_that_decide_a_condition_stay_with_the_request(spark: SparkS
     """Without the request that it replaced, a move under a condition would seem to have found nothing to replace."""
     old = [
         request(0, 100, "a"),
-        request(1, 200, "a"),  # stands, whatever was before
+        request(1, 200, "a"),  # stands, after any records
         cancel(2, "a"),
         request(3, 300, "a", condition="IF_ABSENT"),
         request(4, 400, "b", condition="IF_PENDING"),

@@ -1,4 +1,4 @@
-"""What fires, and in which second, follows from requests and the fences of seals."""
+"""The fired requests and their seconds follow from requests and the fences of seals."""
 
 from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
 from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
         request(90, 15, 16),  # not sealed yet
         request(91, 15, 13),  # nor is this
         request(35, 5, 10, partition=1),
-        request(35, 5, 10, partition=2),  # of which nothing is sealed
+        request(35, 5, 10, partition=2),  # without any seal
     ]
     seals = [
         seal(9, 30),
@@ -127,7 +127,7 @@ def test_a_withdrawn_request_does_not_fire_unless_its_scan_began_before_the_canc
         of(spark, [], REJECTED),
     )
     assert told(fires(outcomes), "offset", "sealed_in") == [(2, 10), (5, 12), (6, 10), (8, 10), (21, 12)]
-    # Of what is not sealed yet, too, it is known.
+    # It is known of unsealed requests, too.
     assert told(outcomes.where("taken_by is not null"), "offset", "taken_by") == [(0, 1), (4, 5), (22, 23)]
 
 

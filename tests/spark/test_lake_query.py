@@ -1,4 +1,4 @@
-"""What the lake tells in SQL, and what is published when many timers are asked about at once."""
+"""The answers of the lake in SQL, and the published records when many timers are changed at once."""
 
 from datetime import UTC, datetime
 
@@ -54,7 +54,7 @@ def requests_of(spark: SparkSession) -> DataFrame:
 
 
 def at(second: float) -> str:
-    """Return what SQL prints of a moment."""
+    """Return a moment as SQL prints it."""
     text = datetime.fromtimestamp(second, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     return text.rstrip("0").rstrip(".") if "." in text else text
 

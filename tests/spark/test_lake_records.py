@@ -1,4 +1,4 @@
-"""What lies on the topics is what lies in the tables."""
+"""The records on the topics are the rows of the tables."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The tables of the lake: where they lie, and what a reader finds."""
+"""The tables of the lake: where they lie, and the rows that a reader finds."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ COLUMNS = "topic string, partition int, position bigint, landed_s bigint"
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    # What lies in a path belongs to it, also where SQL or a pattern would mean something by it.
+    # Each character of a path belongs to it, also one with a meaning to SQL or a pattern.
     return f"file:{tmp_path}/a lake's `root` %20[1]"
 
 

@@ -1,4 +1,4 @@
-"""The request log of a partition → its store and its state, with a real RocksDB: what failures and repeats leave."""
+"""The request log of a partition → its store and its state, with a real RocksDB, after failures and repeats."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,7 @@ def cancel(offset: int, timer_id: str) -> Record:
 
 
 class Wanted:
-    """Stands for what is known of callback topics: takes note of what is wanted."""
+    """Stands for the knowledge of callback topics: takes note of the wanted ones."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Any] = {}
@@ -67,7 +67,7 @@ class Wanted:
 
 
 class Followed:
-    """A follower of partition 0, and what it tells others."""
+    """A follower of partition 0, and its messages to others."""
 
     def __init__(self, folder: Path, **partition: int) -> None:
         self.stores = StoreFolders(folder, "cluster/timer-request", partition.get("horizon_s", 0))
@@ -181,7 +181,7 @@ def test_positions_that_pass_offsets_without_a_record_are_kept(follow: Follow) -
 
 
 def test_a_write_that_fails_moves_no_position_and_tells_nobody(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what has failed is read again, by whoever takes over next."""
+    """So the failed records are read again, by the next owner."""
     followed = follow()
     follower = followed.follower
     follower.ingest([asked(0), asked(1, timerId="a")], 2)
@@ -206,7 +206,7 @@ def test_a_write_that_fails_moves_no_position_and_tells_nobody(follow: Follow, m
 
 @pytest.mark.parametrize("first", [1, 2, 5])
 def test_requests_fed_twice_are_counted_once(follow: Follow, first: int) -> None:
-    """A fetch may begin below what was read, and end within it, at its end or behind it."""
+    """A fetch may begin below the read records, and end within them, at their end or behind it."""
     followed = follow()
     records = [asked(offset, **({"timerId": "a"} if offset == 3 else {})) for offset in range(5)]
     follower = followed.follower
@@ -286,7 +286,7 @@ def test_a_record_held_back_is_counted_as_read_once_it_is_decided_and_not_twice(
 
 
 def test_a_record_held_back_is_decided_once_a_slice_of_the_scan_is_sealed(follow: Follow) -> None:
-    """Whoever goes on with the scan has its snapshot then."""
+    """The next owner of the scan has its snapshot then."""
     followed = follow()
     scanning(followed)
     [(first, _), *_] = followed.follower.store.rows(first_key(0) + b"\xff", LAST)

@@ -1,4 +1,4 @@
-"""What waits, asked over HTTP of real stores: filters, pages, counts, and who may ask."""
+"""Pending timers, read over HTTP from real stores: filters, pages, counts, and access."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ APPENDED_MS = 5_000
 
 
 class NoTopics:
-    """Stands for what is known of callback topics, of which nobody asks here."""
+    """Stands for the knowledge of callback topics, which nobody asks for here."""
 
     def want(self, names: Any) -> None:
         pass
@@ -53,7 +53,7 @@ def never() -> float:
 
 
 class Service:
-    """The partitions of one or more workers, with what is read of `timer-request`."""
+    """The partitions of one or more workers, with the records read from `timer-request`."""
 
     def __init__(self, folder: Path) -> None:
         self.stores = StoreFolders(folder, "cluster/timer-request", 0)
@@ -116,7 +116,7 @@ async def serving(questions: Questions | None, **settings: Any) -> AsyncIterator
 
 @asynccontextmanager
 async def workers(service: Service, *owned: tuple[int, ...]) -> AsyncIterator[Workers]:
-    """Serve the partitions of each worker in *owned*, and give who asks them."""
+    """Serve the partitions of each worker in *owned*, and yield the one that asks them."""
     addresses = dict.fromkeys(range(PARTITIONS), "")
     async with aiohttp.ClientSession() as session:
         servers = []
@@ -304,7 +304,7 @@ async def test_a_partition_that_is_given_up_while_it_is_read_is_unknown(service:
     gate = PriorityGate()
     questions = Questions(lambda: service.held(0, 1, 2), PARTITIONS, gate, never, HostClock())
     with gate.firing():
-        # It waits for what is being fired, after the first rows.
+        # It waits for callbacks that are being fired, after the first rows.
         asking = asyncio.create_task(questions.page(Wanted(key=b"nobody"), 10))
         await asyncio.sleep(0.1)
         await service.followers[1].close()
@@ -355,7 +355,7 @@ async def test_a_long_look_is_cut_and_goes_on_from_there(service: Service) -> No
     assert (await questions.counts(BEGIN_S * 1000, (BEGIN_S + 3_000) * 1000, 60)).is_cut
 
 
-# --- who may ask, and what --------------------------------------------------------------------------------------------
+# --- access, and valid questions --------------------------------------------------------------------------------------
 
 
 async def got(url: str, **more: Any) -> tuple[int, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What `kafka-timers acls` prints; that it is enough and what it is for is shown by the secured service."""
+"""The output of `kafka-timers acls`; the tests of the secured service show that these rights are enough and needed."""
 
 import json
 import shlex

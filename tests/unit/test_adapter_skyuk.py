@@ -180,7 +180,7 @@ def test_headers_may_be_left_out_of_json(value: bytes) -> None:
     assert headers_of(future_of(value)[2]) == []
 
 
-# --- what takes a schedule back --------------------------------------------------------------------------------------
+# --- cancels of a schedule -------------------------------------------------------------------------------------------
 
 
 def test_a_record_without_a_value_cancels_unless_it_says_that_its_schedule_has_fired() -> None:
@@ -231,7 +231,7 @@ def test_a_version_that_is_refused_cancels_the_one_before_as_it_does_there() -> 
     assert KEEPINGS["etf1"].withdrawn(record, Refusal.PAST_GRACE) == b"etf1:schedules:id"
 
 
-# --- what comes round ------------------------------------------------------------------------------------------------
+# --- loops -----------------------------------------------------------------------------------------------------------
 
 
 @both
@@ -244,7 +244,7 @@ def test_headers_of_an_earlier_callback_do_not_travel_on(write: Callable[[Schedu
 
 @both
 def test_a_schedule_that_comes_round_is_counted_and_refused_in_the_end(write: Callable[[Schedule], bytes]) -> None:
-    """Whether what the callback was told comes back as headers of the record, or within the schedule."""
+    """Whether the headers of the callback come back on the record, or within the schedule."""
     told = [("timer-request", b"0:1")]
     for hops in range(1, 101):
         inner, outer = (dict(told), ()) if hops % 2 else ({}, tuple(told))
@@ -255,7 +255,7 @@ def test_a_schedule_that_comes_round_is_counted_and_refused_in_the_end(write: Ca
         parse(write(GOOD | {"headers": dict(told)}))
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused records -------------------------------------------------------------------------------------------------
 
 
 def test_a_schedule_needs_an_id_and_a_topic() -> None:
@@ -346,7 +346,7 @@ def test_avro_that_is_no_schedule_is_refused(value: bytes) -> None:
 
 
 def outcome(value: bytes) -> Parsed | str:
-    """Return what becomes of a record of any bytes at the door; every other exception would stop it."""
+    """Return the outcome of a record of any bytes at the door; every other exception would stop it."""
     try:
         return parse(value)
     except UnicodeError:
@@ -356,7 +356,7 @@ def outcome(value: bytes) -> Parsed | str:
 @both
 def test_each_truncation_is_refused(write: Callable[[Schedule], bytes]) -> None:
     value = write(GOOD | {"headers": {"one": b"1" * 70, "two": b""}})
-    # What ends before the headers is a schedule of a version that had none.
+    # A schedule that ends before the headers is of a version that had none.
     whole = {len(value), len(avro(GOOD, WITHOUT_HEADERS))} if write is avro else {len(value)}
     for size in range(len(value) + 1):
         refused = outcome(value[:size])

@@ -84,7 +84,7 @@ def test_a_schedule_of_etf1_becomes_the_record_that_etf1_would_write() -> None:
 def test_a_schedule_without_a_value_is_taken_back_unless_we_wrote_the_tombstone() -> None:
     _, _, future = parsed("etf1", Given(b"vid1-online", None, topic="schedules"))
     assert future == Future(timerId="etf1:schedules:vid1-online", cancel=True)
-    # What that scheduler writes when it has fired: the tombstone has the headers of the callback.
+    # The record of that scheduler when it has fired: the tombstone has the headers of the callback.
     fired = (*ETF1, ("scheduler-timestamp", b"1607918336"), ("scheduler-key", b"vid1-online"))
     assert parsed("etf1", Given(b"vid1-online", None, fired, topic="schedules"))[2].cancel
     ours = Given(b"vid1-online", None, (("timer-request", b"0:12"),), topic="schedules")
@@ -392,7 +392,7 @@ def test_callback_keys_of_any_bytes_and_tombstones_are_taken(adapter: str, recor
     assert future.callBackRecord.HasField("value") is (key not in (b"key", b"order-7"))
 
 
-# --- what comes round ------------------------------------------------------------------------------------------------
+# --- loops -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("adapter", WITH_HEADERS)
@@ -406,7 +406,7 @@ def test_a_record_that_comes_round_is_counted_and_refused_in_the_end(adapter: st
         told = headers_of(future)
         assert [value for name, value in told if name == "timer-hops"] == [b"%d" % hops]
         sizes.append(len(told))
-        # What the service sets on the callback, and what the door took for itself.
+        # The headers that the service sets on the callback, and those that the door took for itself.
         headers = [("timer-request", b"0:1"), *told, *(each for each in good.headers if each not in told)]
     assert len(set(sizes)) == 1, "headers must not grow"
     with pytest.raises(TooManyHopsError):
@@ -453,7 +453,7 @@ def test_names_of_headers_that_make_no_sense_are_refused(text: str, said: str) -
         names_of(text)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused records -------------------------------------------------------------------------------------------------
 
 GOOD: Mapping[str, Given] = {
     "etf1": VIDEO,

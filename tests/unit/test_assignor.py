@@ -1,4 +1,4 @@
-"""What members of the group tell each other, and what they make of it, by Faust's own reading."""
+"""The messages of members of the group to each other, and their assignments, by Faust's own reading."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def rebalance(members: dict[str, StoreAssignor], *, leader: str) -> dict[str, li
     told = {name: member.metadata({"oscillator"}) for name, member in members.items()}
     assigned = members[leader].assign(CLUSTER, told)
     for name, member in members.items():
-        # Raises when what it is told contradicts itself.
+        # Raises when its input contradicts itself.
         member.on_assignment(assigned[name])
     return {name: sorted(at.partition for at in member.assigned_actives()) for name, member in members.items()}
 

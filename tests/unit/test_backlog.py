@@ -1,4 +1,4 @@
-"""How many requests wait, and from where the log must be read to know them: counts, and what a step makes of them."""
+"""How many requests wait, and from where the log must be read to know them: counts, and their change by a step."""
 
 import pytest
 

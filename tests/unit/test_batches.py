@@ -1,4 +1,4 @@
-"""A batch is built once, and sent again by whoever its producer is by then."""
+"""A batch is built once, and sent again by its producer of that time."""
 
 import struct
 from collections import deque

@@ -18,7 +18,7 @@ from cronsim import CronSim
 from kafka_timers.core.calendar import CronTimes, Gap, Overlap, zone_of
 from kafka_timers.errors import ScheduleError
 
-# Read before the variables of whoever runs the tests are removed.
+# Read now, before the variables of the user who runs the tests are removed.
 SEED = int(os.environ.get("KAFKA_TIMERS_TEST_SEED", "1"))
 EXPRESSIONS = 200
 

@@ -1,4 +1,4 @@
-"""What a receiver reads of a callback, whichever Kafka client it was read with."""
+"""The fields of a callback for a receiver, read with any Kafka client."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -85,7 +85,7 @@ def of_faust(headers: Any = HEADERS) -> Any:
         OfConfluent(),
         of_faust(),
         of_faust().message,
-        # What FastStream hands to a subscriber, over either client.
+        # The messages that FastStream hands to a subscriber, over either client.
         SimpleNamespace(raw_message=of_aiokafka(), headers={"trace": "abc"}, body=b"pay"),
         SimpleNamespace(raw_message=OfConfluent(), headers={"trace": "abc"}, body=b"pay"),
     ],

@@ -11,7 +11,7 @@ def test_a_request_well_below_the_limit_of_its_topic_fits() -> None:
 
 
 def test_fields_that_the_callback_does_not_carry_do_not_count_near_the_limit() -> None:
-    """The request has the names of two topics beside what is passed on."""
+    """The request has the names of two topics beside the fields that are passed on."""
     future = Future(callBackTopic="t" * 249, callBack=b"x" * 500, replyTopic="r" * 249)
     request = Request.FromString(future.SerializeToString())
     assert fits(request, future.ByteSize(), Target(1, 850))

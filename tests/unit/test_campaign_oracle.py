@@ -1,4 +1,4 @@
-"""What the campaign's oracle takes for right and for wrong: it judges the service, so nothing else judges it."""
+"""The verdicts of the campaign's oracle, right and wrong: it judges the service, so nothing else judges it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the command line takes, and what it makes of it, without a broker."""
+"""The arguments of the command line, and their effect, without a broker."""
 
 import dataclasses
 import json

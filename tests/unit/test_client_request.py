@@ -1,4 +1,4 @@
-"""What a caller may ask for: points in time, and what a request can carry."""
+"""The valid requests of a caller: points in time, and contents."""
 
 import math
 import random
@@ -31,7 +31,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def asked(**given: Any) -> Future:
-    """A request for a callback on `reminders`, changed by what is given."""
+    """A request for a callback on `reminders`, changed by the arguments."""
     return future_of(CallbackSpec(**({"topic": "reminders"} | given)), reserved={"timer-request"})
 
 

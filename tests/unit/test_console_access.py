@@ -1,4 +1,4 @@
-"""Who may do what with the console, before anything is asked of Kafka."""
+"""The roles of the console's users, before anything is asked of Kafka."""
 
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -14,7 +14,7 @@ READ, OPERATE = "read-0123456789abcdef", "operate-0123456789abcdef"
 
 
 class Served:
-    """An application that takes note of who has come."""
+    """An application that takes note of its callers."""
 
     def __init__(self) -> None:
         self.callers: list[Caller] = []
@@ -35,7 +35,7 @@ async def asked(
     client: str = "10.0.0.9",
     body: bytes = b"",
 ) -> tuple[int, Caller | None]:
-    """Return the status of an answer, and who was let in."""
+    """Return the status of an answer, and the caller that was let in."""
     served, statuses = Served(), []
     told = {"host": f"127.0.0.1:{settings.port}"} | dict(headers or {})
 

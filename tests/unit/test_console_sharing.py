@@ -1,4 +1,4 @@
-"""Questions that take long, of which each is asked once and nobody waits long; and what is told meanwhile."""
+"""Questions that take long: each is asked once, nobody waits long, and callers get an answer meanwhile."""
 
 import asyncio
 
@@ -37,7 +37,7 @@ async def test_a_question_is_asked_once_and_all_waiting_callers_get_its_answer()
     question.answer.set_result(7)
     assert await asyncio.gather(*waiting) == [7] * 5
     assert question.asked == 1
-    # And what was answered is not kept.
+    # And the answer is not kept.
     assert await shared.told("it", question, "it") == 7
     assert question.asked == 2
 

@@ -1,4 +1,4 @@
-"""What the records of a timer id mean for each other, and what is answered."""
+"""The effect of the records of a timer id on each other, and the answers."""
 
 from collections.abc import Iterable
 
@@ -111,7 +111,7 @@ AT, NEW_MS = 7, 50_000_000
 
 
 def told(before: Version | None, appended_ms: int) -> Version | None:
-    """What an ignored record is told of the timer *before* it: also whether that one waits."""
+    """The answer to an ignored record about the timer *before* it: also whether that one waits."""
     if before is None or not before.due_ms:
         return None
     return before._replace(waits=not before.cancelled and before != FIRED and appended_ms < before.second_ms)
@@ -182,7 +182,7 @@ def test_a_request_if_absent_stands_only_where_none_was_made_within_the_hour(
         (FIRED, 3_000, True),
         (CANCELLED, DUE_MS - 1, False),
         (CANCELLED, DUE_MS, True),
-        # Whoever asks knows the original's offset.
+        # The sender of the question knows the original's offset.
         (COPY, DUE_MS, True),
         (Version(DUE_MS, 4), DUE_MS, False),
         (Version(DUE_MS, 4), OVER_MS, True),
@@ -211,7 +211,7 @@ IF_PENDING_CASES = pytest.mark.parametrize(
         (PENDING, DUE_MS, None, False),
         (PENDING, OVER_MS, None, False),
         (FAR, EARLY_MS, 3, True),
-        # Whoever asks knows the original's offset.
+        # The sender of the question knows the original's offset.
         (COPY, EARLY_MS, 3, True),
         (COPY, EARLY_MS, 6, False),
         (None, EARLY_MS, None, False),
@@ -239,7 +239,7 @@ def test_a_record_if_pending_means_something_only_for_the_timer_that_was_meant(
         assert [each.superseded for each in decided.withdrawn] == ([] if before.far else [not cancel])
         assert decided.ignored == {}
     else:
-        # Of an id of which only a cancel is known there is nothing to tell.
+        # If only a cancel of an id is known, there is nothing to tell.
         assert (answer.outcome, answer.version) == (Reply.IGNORED, told(before, appended_ms))
         assert (decided.versions, decided.withdrawn) == ({}, [])
         assert decided.ignored == ({} if cancel else {AT: NEW_MS})
@@ -253,7 +253,7 @@ def test_an_ignored_record_leaves_the_timer_as_it_is_for_the_next_record() -> No
 
 
 def test_a_request_that_was_ignored_once_is_ignored_by_every_next_owner() -> None:
-    """What its condition was judged by lies below what is read again."""
+    """The records that decide its condition lie below those that are read again."""
     for condition in (Condition.IF_ABSENT, Condition.IF_PENDING):
         heir = judging(snapshot=20, ignored=[AT])
         decided = decide([under(condition)], {}, heir)
@@ -262,11 +262,11 @@ def test_a_request_that_was_ignored_once_is_ignored_by_every_next_owner() -> Non
 
 
 def test_a_move_if_pending_that_stood_once_stands_for_every_next_owner() -> None:
-    """The request that it has replaced lies below what is read again, which it does after an hour."""
+    """The request that it has replaced lies below the records that are read again, which it does after an hour."""
     heir, due_ms = judging(sealed=SECOND + ID_MEMORY_S, snapshot=20), NEW_MS + 2 * ID_MEMORY_MS
     decided = decide([under(Condition.IF_PENDING)._replace(due_ms=due_ms)], {}, heir)
     assert (decided.versions, decided.answers, decided.ignored) == ({b"a": Version(due_ms, AT)}, [], {})
-    # Within the hour, and behind what was answered before, nothing known means that there is nothing.
+    # Within the hour, and behind earlier answers, nothing known means that there is nothing.
     decided = decide([under(Condition.IF_PENDING)], {}, judging(snapshot=20))
     assert (decided.versions, decided.ignored) == ({}, {AT: NEW_MS})
     decided = decide([under(Condition.IF_PENDING, offset=20)._replace(due_ms=due_ms)], {}, heir)
@@ -287,7 +287,7 @@ def test_an_ignored_record_that_is_done_by_now_is_not_kept() -> None:
 
 @pytest.mark.parametrize("condition", [Condition.IF_ABSENT, Condition.IF_PENDING])
 def test_conditions_are_judged_once_a_seal_tells_from_where_on(condition: int) -> None:
-    """From the snapshot of its scan: what lies below was refused, and what lies behind waits."""
+    """From the snapshot of its scan: records below it were refused, and records behind it wait."""
     partition = Partition(0)
     partition.begin(2_000)
     records = [asked(0, DUE_MS), under(condition, offset=1), asked(2, 30_000)]

@@ -1,4 +1,4 @@
-"""The cache of Kafka's jars: what is in it is complete, and once it is, no network is used."""
+"""The cache of Kafka's jars: its files are complete, and once all are there, no network is used."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when there is none."""
+"""The choice of a Java, and the error when there is none."""
 
 from pathlib import Path
 

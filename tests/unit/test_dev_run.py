@@ -1,4 +1,4 @@
-"""What `kafka-timers dev` decides before it starts anything, and what it prints."""
+"""The decisions of `kafka-timers dev` before it starts anything, and its output."""
 
 import shlex
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_the_command_line_takes_the_commands_of_all_processes(prefix: str, tmp_p
     assert [given[f"oscillator-{replica}"]["replica"] for replica in range(2)] == [0, 1]
     assert given["worker"]["data_dir"] == str(tmp_path / "worker")
     assert len({of_one["port"] for of_one in given.values()}) == 4
-    # Whoever tries it may change things, and nobody reaches it from elsewhere.
+    # Its user may change things, and nobody reaches it from elsewhere.
     assert (given["console"]["host"], given["console"]["writable"]) == ("127.0.0.1", True)
 
 

@@ -1,4 +1,4 @@
-"""What a callback counts as is one number, and any other callback counts as another one."""
+"""The digest of a callback is one number, and any other callback has another one."""
 
 from itertools import combinations
 

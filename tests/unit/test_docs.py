@@ -1,4 +1,4 @@
-"""What the pages for users and operators must name is what the code has; their links lead somewhere."""
+"""The pages for users and operators name all that the code has; their links lead somewhere."""
 
 import ast
 import re
@@ -53,7 +53,7 @@ def test_operators_find_every_metric() -> None:
 
 
 def fragments(nodes: list[ast.AST]) -> Iterator[str]:
-    """Yield the words of all strings below *nodes*, without what is filled in."""
+    """Yield the words of all strings below *nodes*, without the filled-in values."""
     for node in nodes:
         for below in ast.walk(node):
             if (
@@ -76,7 +76,7 @@ def functions(path: Path, *names: str) -> list[ast.AST]:
 
 
 def values_of(path: Path, attribute: str) -> list[ast.AST]:
-    """Return what is assigned to `self.`*attribute* anywhere."""
+    """Return all values assigned to `self.`*attribute*."""
     return [
         node.value
         for node in ast.walk(ast.parse(path.read_text()))

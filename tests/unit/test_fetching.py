@@ -1,4 +1,4 @@
-"""What a broker answers to a fetch, and how much is asked for."""
+"""The answer of a broker to a fetch, and the size of the question."""
 
 import struct
 from typing import Any
@@ -17,7 +17,7 @@ PRODUCER = 7
 
 
 def of_a_transaction(batch: bytes, attributes: int, *, is_empty: bool = False) -> bytes:
-    """Return *batch* as one of a transaction of `PRODUCER`; an empty one is what compaction leaves of it."""
+    """Return *batch* as one of a transaction of `PRODUCER`; an empty one is left of it by compaction."""
     header = 61
     odd = bytearray(batch[:header] if is_empty else batch)
     struct.pack_into(">h", odd, 21, attributes)

@@ -1,4 +1,4 @@
-"""What is wrong with a service follows from what Kafka tells of it; one cause is told once, with what to do."""
+"""The problems of a service follow from Kafka's answers; one cause is named once, with the steps to take."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ WELL = ServiceStatus("g", "timer-request", ROWS, [Worker("http://w:1", "w", (0, 
 
 
 def but(number: int, **change: object) -> ServiceStatus:
-    """Return what is well but for one partition."""
+    """Return a status that is well but for one partition."""
     return replace(WELL, partitions=[replace(row, **change) if row.partition == number else row for row in ROWS])
 
 

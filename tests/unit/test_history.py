@@ -23,7 +23,7 @@ def asked(topic: str = "callbacks", tombstones: str = "schedules", **more: Any) 
 
 
 async def leave(futures: Sequence[Future], *, together: bool = False, **topics: Target | Reason) -> tuple[Any, Any]:
-    """Return what each topic gets where *futures* fire, as (partition, key, value, headers), and their slice."""
+    """Return the records of each topic where *futures* fire, as (partition, key, value, headers), and their slice."""
     values = [future.SerializeToString() for future in futures]
     rows = [(row_key(DUE_MS, offset), value) for offset, value in enumerate(values)]
     if together:

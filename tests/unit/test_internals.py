@@ -146,7 +146,7 @@ class Started:
         # Instead of a broker.
         self.consumer._client.bootstrap = connect
         self.thread._create_consumer = lambda loop: self.consumer
-        # What it does first in its own thread.
+        # Its first work in its own thread.
         await type(self.thread).on_start(self.thread)
 
 
@@ -162,7 +162,7 @@ async def started(tmp_path: Path) -> AsyncIterator[Started]:
 
 
 async def test_a_worker_is_a_member_of_its_group_and_reads_nothing_by_that(started: Started) -> None:
-    """Its ticks are read by `worker/ticks.py`; what the fetcher is told to do has the form that it expects."""
+    """Its ticks are read by `worker/ticks.py`; the orders to the fetcher have the form that it expects."""
     assert isinstance(started.consumer, Member)
     fetcher = started.consumer._fetcher
     fetches, resets, _, is_stale, paused = type(fetcher)._get_actions_per_node(fetcher, SimpleNamespace(tps=[]))
@@ -182,7 +182,7 @@ async def test_agents_of_a_user_read_committed_records_once_they_are_told_to(com
 
     consumer._client.bootstrap = connect
     await consumer.start()
-    # What each fetch asks for: 1 is committed.
+    # The isolation level of each fetch: 1 is committed.
     assert consumer._fetcher._isolation_level == int(committed)
     await consumer.stop()
     # Its thread would have closed it.

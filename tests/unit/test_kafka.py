@@ -1,4 +1,4 @@
-"""How to connect: what a file and the environment say, what is refused, and that no secret is shown."""
+"""How to connect: settings from a file and the environment, refused ones, and that no secret is shown."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_files_of_tls_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         kafka = Kafka("k:9092", {"security.protocol": "SSL", **given})
         for options in (kafka.client_options, kafka.java_options):
             if options == kafka.java_options and "ssl.certificate.location" in given:
-                continue  # Java reads what is in it
+                continue  # Java reads its value
             with pytest.raises(SettingsError) as raised:
                 options()
             assert next(iter(given.values())) in str(raised.value)
@@ -108,7 +108,7 @@ def test_java_gets_certificates_and_key_as_text(tmp_path: Path) -> None:
 
 
 def test_clients_share_the_certificates_read_for_tls() -> None:
-    """What a system trusts takes long to read, and a worker makes a client for each partition."""
+    """The system's certificates take long to read, and a worker makes a client for each partition."""
     settings = WorkerSettings(bootstrap="k:9092")
     assert settings.kafka is settings.kafka
     kafka = Kafka("k:9092", {"security.protocol": "SSL"})

@@ -1,4 +1,4 @@
-"""When far requests come back to the workers: which bucket is next, and what time it is."""
+"""When far requests come back to the workers: the next bucket, and the time."""
 
 import pytest
 
@@ -60,13 +60,13 @@ def test_another_length_of_buckets_leaves_no_gap() -> None:
 def test_with_a_smaller_horizon_nothing_is_taken_for_closed_that_was_not_due_when_it_was_closed() -> None:
     """
     1. at second NEW_YEAR seconds up to NEW_YEAR + one day were closed     2. the horizon becomes an hour
-    3. a request due in NEW_YEAR + 2 h is far now, and in what was closed
+    3. a request due in NEW_YEAR + 2 h is far now, and in a closed bucket
     """
     rows = [closed(NEW_YEAR), closed(NEW_YEAR + DAY_S)]
     bucket = next_bucket(rows, NEW_YEAR + 1_800, 3_600, 600)
     assert bucket
     assert bucket.first <= NEW_YEAR + 1
-    # What was closed anew by the smaller one is what counts from then on, also when the horizon grows again.
+    # Buckets closed anew by the smaller one count from then on, also when the horizon grows again.
     rows.append(closed(bucket.last, 3_600, closed_s=NEW_YEAR + 1_900))
     for horizon_s in (3_600, HORIZON_S):
         again = next_bucket(rows, NEW_YEAR + 10_000, horizon_s, 600)
@@ -83,7 +83,7 @@ def test_with_a_larger_horizon_requests_left_to_the_lake_by_the_smaller_one_are_
     bucket = next_bucket(rows, NEW_YEAR - 3_000, HORIZON_S, BUCKET_S)
     assert bucket
     assert bucket.far_s == 3_600
-    # What was appended until the switch was noticed is due within a day from then on.
+    # A request appended until the switch was noticed is due within a day from then on.
     switched_s = NEW_YEAR - 3_000
     rows.append(closed(bucket.last, HORIZON_S, closed_s=switched_s))
     while bucket.first <= switched_s + DAY_S:

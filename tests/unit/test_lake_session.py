@@ -1,4 +1,4 @@
-"""What is said when Spark cannot start; nothing here needs Java."""
+"""The errors when Spark cannot start; nothing here needs Java."""
 
 import io
 import logging

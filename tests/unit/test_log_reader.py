@@ -1,4 +1,4 @@
-"""A log is read fairly: no partition keeps others of its broker from being read, whatever it has or lacks."""
+"""A log is read fairly: no partition keeps others of its broker from being read, with any number of records."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class Place:
 
 @dataclass
 class Feed:
-    """Takes what comes of one partition."""
+    """Takes the records of one partition."""
 
     partition: Place
     awaited: int = 0

@@ -1,4 +1,4 @@
-"""Where there is no token to log in with, brokers cannot be reached: that ends nobody, and is told as what it is."""
+"""Without a token to log in, brokers cannot be reached: that ends no process, and the error names the token."""
 
 from typing import Any
 

@@ -26,7 +26,7 @@ def told(records: Iterable[Any]) -> list[tuple]:
 
 
 def compiled(batch: bytes) -> list[tuple]:
-    """Return what the compiled parser says of each record."""
+    """Return the records as the compiled parser reads them."""
     return told(MemoryRecords(batch).next_batch())
 
 
@@ -49,7 +49,7 @@ def test_a_name_that_is_not_text_changes_nothing_but_itself(codec: int) -> None:
     assert [each.headers[1:] for each in records] == [each.headers[1:] for each in usual]
 
 
-# What a broker takes behind compressed records, by the number of the codec; none else is taken.
+# The bytes that a broker takes behind compressed records, by the number of the codec; no others are taken.
 BEHIND = [(1, b"junk"), (1, b"\x1f"), (1, b"\x1f\x8b"), (2, snappy_encode(b"")[:16]), (3, b"junk")]
 
 
@@ -100,5 +100,5 @@ def test_bytes_that_are_no_batch_raise_one_error_and_end() -> None:
         for _ in range(rng.randrange(1, 20)):
             broken[rng.randrange(57, min(len(broken), 90))] = rng.randrange(256)
         with suppress(CorruptRecordException):
-            # What was changed may still be a batch.
+            # The changed bytes may still be a batch.
             assert len(list(odd_batches.parsed(bytes(broken)))) < len(batch)

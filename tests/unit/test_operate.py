@@ -1,4 +1,4 @@
-"""What operators ask for comes as plain values and JSON documents, to be used by any front end."""
+"""Operators get plain values and JSON documents, for use by any front end."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What became of the timers of an id follows from its records and the seals; `law_cases` has the table."""
+"""The outcomes of the timers of an id follow from its records and the seals; `law_cases` has the table."""
 
 from io import StringIO
 
@@ -49,7 +49,7 @@ def test_why_a_request_was_refused_is_told() -> None:
 def test_a_move_if_pending_without_its_timer_in_reach_stands_if_it_came_an_hour_ago(
     sealed: int, whole: bool, state: State
 ) -> None:
-    """What was replaced within an hour of the last seal is read."""
+    """A request replaced within an hour of the last seal is read."""
     asked = [request(5, 9, 15, condition=Condition.IF_PENDING)]
     [found] = outcomes_of(asked, [seal(sealed, 14, 1, format=2)], 0, 1, whole=whole)
     assert found.state is state

@@ -1,4 +1,4 @@
-"""How long the oldest request has been due follows from what the owner of its partition sees."""
+"""How long the oldest request has been due follows from the state of its partition's owner."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
 
 
 def seen(**ages: float) -> Overdue:
-    """Return what follows from *ages*; all others are those of a partition that is well."""
+    """Return the result of *ages*; all others are those of a partition that is well."""
     well = {"row_s": 0.0, "blocked_s": 0.0, "unread_s": 0.0, "proof_s": 0.4, "unserved_s": 0.0}
     return oldest_due("timer-request", 3, **(well | ages))
 

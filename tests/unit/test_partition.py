@@ -33,7 +33,7 @@ def sealed_up_to(second: int, snapshot: int) -> Partition:
 
 
 def contents_of(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Contents:
-    """Return what a slice says of its rows, none of which is a batch."""
+    """Return the contents of a slice of these rows, none of which is a batch."""
     return Contents(
         [parts_of(key)[1] for key in due],
         [parts_of(key)[1] for key in rejected],
@@ -421,7 +421,7 @@ def test_the_latest_seal_counts_in_any_format() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"through": first_key(12_500)}], ids=["complete", "slice"])
 def test_a_seal_of_a_later_format_is_not_gone_on_from(more: dict[str, Any]) -> None:
-    """Also not when an earlier one says all that is needed: what the later one adds may be what must not be lost."""
+    """Also not when an earlier one says all that is needed: the addition of the later one may be needed too."""
     partition = Partition(4)
     later = Sealed(partition=4, first=12, last=12, fence=9, format=FORMAT + 1, first_ms=12_000, end_ms=13_000, **more)
     with pytest.raises(NewerFormatError, match=r"partition 4 has seals of format 5, .* up to 4: upgrade this worker"):
@@ -536,7 +536,7 @@ def test_from_where_conditions_are_judged_is_told_once_and_handed_on() -> None:
 
 
 def test_a_request_that_waits_in_vain_is_named_by_each_seal_until_an_hour_after_its_moment() -> None:
-    """Who begins without a store reads it again, and could not tell by the log that is left."""
+    """An owner that begins without a store reads it again, and could not tell by the log that is left."""
     partition = Partition(0)
     changes = partition.read(9)
     changes.ignored = {7: 12_500, 3: 40_000}

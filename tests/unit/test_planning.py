@@ -1,4 +1,4 @@
-"""Which runs of schedules are asked for, whatever changes and crashes. The rules of the service decide which fire."""
+"""The runs of schedules that are requested, through changes and crashes. The rules of the service decide which fire."""
 
 import random
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ def every(seconds: int, **more: object) -> Schedule:
 
 
 class Topics:
-    """What lies on the three topics, and the service that fires; a planner may begin anew with it at any time."""
+    """The records on the three topics, and the service that fires; a planner may begin anew with it at any time."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW_S)
@@ -49,7 +49,7 @@ class Topics:
         self.plans.schedule(name, *self.schedules[name])
 
     def begin_anew(self, *, compacted: bool = True) -> None:
-        """Have another planner take over, by what the topics hold."""
+        """Have another planner take over, by the records on the topics."""
         self.plans = Plans()
         for name, value in self.planned.items():
             self.plans.planned(name, value)
@@ -333,7 +333,7 @@ async def lived(seed: int) -> None:
     rng, topics = random.Random(seed), Topics()
     versions: dict[bytes, list[Told]] = defaultdict(list)
     budget = rng.choice([1, 7, 50, 5_000])
-    # A planner that is away for 5 s does not cancel what a change has dropped.
+    # A planner that is away for 5 s does not cancel runs that a change has dropped.
     away, last_away = 0, 0
     for number in range(120):
         for name in (b"a", b"b", b"c"):
@@ -356,7 +356,7 @@ async def lived(seed: int) -> None:
 
 
 def work(topics: Topics, versions: dict[bytes, list[Told]], rng: random.Random, budget: int) -> None:
-    """Plan what there is to plan; the planner may die before or after each commit, and another one begins anew."""
+    """Plan all runs to plan; the planner may die before or after each commit, and another one begins anew."""
     while step := topics.next_step(budget):
         if rng.random() < 0.1:
             topics.begin_anew(compacted=rng.random() < 0.5)

@@ -1,4 +1,4 @@
-"""Callbacks that are ready before their tick: which of them are used, and what must be fired with them."""
+"""Callbacks that are ready before their tick: those that are used, and those that must fire with them."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -56,7 +56,7 @@ def offsets(built: Slice | None) -> list[int] | None:
 
 async def test_a_slice_that_fails_while_it_is_built_gives_back_no_more_than_it_took() -> None:
     class Failing:
-        """Rows of which the second one's topic cannot be looked up."""
+        """Rows; the topic of the second one cannot be looked up."""
 
         def __iter__(self) -> Iterator[Row]:
             yield row(0), REQUEST
@@ -88,7 +88,7 @@ async def test_slices_are_handed_out_one_behind_the_other_and_give_their_budget_
 
 
 async def test_a_slice_that_does_not_begin_where_the_scan_goes_on_is_not_used() -> None:
-    """Much is left before it, or the tick covers less than what was made ready."""
+    """Much is left before it, or the tick covers less than the prepared slice."""
     store, earlier = Store(row(0)), batch_key(DUE_MS - 1_000, 2_000, 1_001)
     ready = await prebuilt(store, ByteBudget(BUDGET))
     store.keys.append(earlier)
@@ -185,7 +185,7 @@ async def test_a_request_withdrawn_while_its_slice_is_built_drops_that_slice() -
 
 
 async def two_seconds(store: Store, budget: ByteBudget) -> PrebuiltSeconds:
-    """Return what is ready of SECOND and the one behind it."""
+    """Return the prepared slices of SECOND and the one behind it."""
     ahead = PrebuiltSeconds()
     for start in (START, END):
         end = first_key(DUE_MS + 1_000 * (1 + (start == END)))
@@ -213,7 +213,7 @@ async def test_each_second_is_handed_out_at_its_tick() -> None:
 
 
 async def test_a_tick_that_covers_two_seconds_gets_the_first_one_and_reads_the_rest() -> None:
-    """As after a tick that was missed: what is ready of a later second ends where the slice of this scan goes on."""
+    """As after a missed tick: the prepared slice of a later second ends where the slice of this scan goes on."""
     store, budget = Store(row(0), later(1)), ByteBudget(BUDGET)
     ahead = await two_seconds(store, budget)
     built, _, is_last = ahead.next_slice(START, first_key(DUE_MS + 2_000), store.rows) or (None, (), None)

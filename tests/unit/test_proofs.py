@@ -1,4 +1,4 @@
-"""A proof shows what became of a request, and nothing else can be made of it."""
+"""A proof shows the outcome of a request, and nothing else can be made of it."""
 
 import base64
 import copy
@@ -43,7 +43,7 @@ RECORDS = [
     asked(12, 30, 11),
     asked(13, 5_000, 12, copy={"offset": 10, "appended": START_S + 9, "decidedOffset": 12, "decided": START_S + 12}),
 ]
-# End and fence of each seal, and what has fired by it; a slice has more behind it.
+# End and fence of each seal, and the requests fired by it; a slice has more behind it.
 SEALS = [
     (12, 6, [], False),
     (13, 6, [0], True),

@@ -27,7 +27,7 @@ def buf() -> str:
 
 
 def said(*command: str | Path) -> str:
-    """Return what *command* objects to; empty if nothing."""
+    """Return the objections of *command*; empty if there are none."""
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode == 0) == (not ended.stdout), ended.stderr
     return ended.stdout

@@ -1,4 +1,4 @@
-"""The terminal that the README's first screen shows prints what the commands print."""
+"""The terminal on the README's first screen shows the output of the commands."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is told of a refused request, and how it is asked for once more."""
+"""The record of a refused request, and its second try."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,7 +151,7 @@ def test_one_that_cannot_be_sent_again_says_why(
 
 @pytest.mark.parametrize("reason", Reason)
 def test_of_every_reason_it_is_known_whether_the_request_can_be_sent_again(reason: Reason) -> None:
-    """A new one is to be thought of: whether what it refuses can ever be taken."""
+    """Think about each new one: whether its requests can ever be taken."""
     contents = ["value-", "millis-", "id-missing", "condition-invalid", "copy-", "topic-missing"]
     is_wrong_itself = any(reason.startswith(each) for each in contents)
     try:

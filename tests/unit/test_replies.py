@@ -1,4 +1,4 @@
-"""Answers on their way out: what a seal waits for, what it takes along, and what it hears when they cannot leave."""
+"""Answers on their way out: a seal waits for some, takes others along, and gets an error when they cannot leave."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def letters(*answers: Answer) -> list[Letter]:
 
 class Topics:
     """
-    Stand for the way to reply topics: keep what is sent, once they take it.
+    Stand for the way to reply topics: keep the sent answers, once they take them.
 
     Attributes:
         sent: in its order.
@@ -52,7 +52,7 @@ class Topics:
 
 
 class Desk:
-    """An outbox that runs, with a clock that the test moves, and a broker that tells whose the partition is."""
+    """An outbox that runs, with a clock that the test moves, and a broker that tells the owner of the partition."""
 
     def __init__(self, topics: Topics, *, held: bool = True) -> None:
         self.now_s = 0.0
@@ -92,7 +92,7 @@ async def test_a_seal_waits_for_answers_confirmed_before_it() -> None:
     assert topics.sent == letters(CANCELLED, UNKNOWN)
     desk.box.add([UNKNOWN])
     assert await desk.box.confirmed() == 3
-    # What tells of nothing that was withdrawn needs no question.
+    # An answer about no withdrawn timer needs no question.
     assert desk.asked == 1
     desk.running.cancel()
 

@@ -1,4 +1,4 @@
-"""The requests that aiokafka has not, byte by byte: what Kafka's description of its protocol says of each."""
+"""The requests that aiokafka lacks, byte by byte, against Kafka's description of its protocol."""
 
 from io import BytesIO
 from typing import Any

@@ -1,4 +1,4 @@
-"""Requests that are kept together: what comes back, and that nobody can tell them from those kept one by one."""
+"""Requests that are kept together: they come back whole, and nobody can tell them from those kept one by one."""
 
 import random
 from collections import Counter

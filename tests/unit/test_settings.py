@@ -1,4 +1,4 @@
-"""Settings are read from the environment once, and say in words what does not fit."""
+"""Settings are read from the environment once, and name in words the values that do not fit."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ def numbers() -> Iterator[tuple[Settings, "dataclasses.Field[object]"]]:
 
 
 def outside() -> Iterator[tuple[Settings, str, float]]:
-    """Yield for each field that is a number what it must not be: class, name and value."""
+    """Yield values outside of the bounds of each field that is a number: class, name and value."""
     for settings, field in numbers():
         least, above, most = (field.metadata[name] for name in ("least", "above", "most"))
         if type(field.default) is int:

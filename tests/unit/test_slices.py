@@ -1,4 +1,4 @@
-"""Rows → record batches: which partition, in which order, how large, and what goes to `timer-rejected` instead."""
+"""Rows → record batches: their partition, order and size, and the requests that go to `timer-rejected` instead."""
 
 import itertools
 import random
@@ -92,7 +92,7 @@ async def test_callbacks_of_one_partition_keep_the_order_of_the_rows() -> None:
     outbox = Outbox()
     rows = [row(offset, callBackKey=f"{offset % 50}", callBack=b"%0100d" % offset) for offset in range(20_000)]
     done = await built(outbox, rows)
-    assert len(outbox.batches) > ROOMY.partitions  # of which a partition gets several
+    assert len(outbox.batches) > ROOMY.partitions  # a partition gets several of them
     values: dict[int, list[bytes]] = {}
     for partition, record in outbox.records("callbacks"):
         values.setdefault(partition, []).append(record.value)
@@ -205,7 +205,7 @@ async def test_lateness_is_that_of_the_given_share_of_the_callbacks() -> None:
     assert [part.lateness_ms(share) for share in (0.5, 0.98, 0.99, 1)] == [250, 250, 1_250, 1_250]
 
 
-# --- what goes to timer-rejected -------------------------------------------------------------------------------------
+# --- requests for timer-rejected -------------------------------------------------------------------------------------
 
 
 async def test_a_request_that_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
@@ -379,7 +379,7 @@ async def test_a_tombstone_goes_with_the_callback_that_asks_for_it(small: bool) 
 
 
 def shaped(offset: int, topic: str = "callbacks", second: int = SECOND, **callback: Any) -> Row:
-    """A request that says in the field `callBackRecord` what fires."""
+    """A request with its callback in the field `callBackRecord`."""
     key = Partition(3).place(second * 1000, offset)
     assert key
     return key, Future(callBackRecord=Callback(topic=topic, **callback)).SerializeToString()
@@ -420,7 +420,7 @@ async def test_a_callback_goes_to_the_partition_that_it_names_or_that_its_key_fo
         *(shaped(at, key=b"key", value=b"", partition=at) for at in partitions),
         *(shaped(10 + n, key=b"key", value=b"", partitionKey=b"home-%d" % n) for n in range(20)),
         *(shaped(40 + n, key=b"\xff%d" % n, value=b"") for n in range(20)),
-        # An empty key is a key: all of its records lie together, whatever their second.
+        # An empty key is a key: all of its records lie together, of any second.
         shaped(70, key=b"", value=b""),
         shaped(71, key=b"key", value=b"", partitionKey=b""),
     ]
@@ -541,7 +541,7 @@ async def test_a_row_that_makes_no_callback_is_rejected_as_unreadable() -> None:
 async def test_a_request_on_which_building_fails_is_rejected_as_unreadable(
     monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    """Also in the midst of others that are like it, of which some are built by then; none fires twice."""
+    """Also in the midst of others that are like it, some of which are built by then; none fires twice."""
 
     def failing(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
         if name == b"3:2":

@@ -1,4 +1,4 @@
-"""What a store says of itself, as bytes."""
+"""The head of a store, as bytes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What seals tell of records that were read and fired, as sums."""
+"""The sums of read and fired records in seals."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the package gives to users' tests: a clock that is moved, and the service in memory."""
+"""The package's parts for users' tests: a clock that is moved, and the service in memory."""
 
 import asyncio
 import inspect
@@ -437,7 +437,7 @@ async def test_real_client_that_was_not_started_says_so() -> None:
 
 
 def of_the_page(text: str) -> dict[str, Any]:
-    """Return what the block of the receivers page defines in which *text* is."""
+    """Return the names that the block with *text* on the receivers page defines."""
     names: dict[str, Any] = {}
     [block] = [block for block in python_blocks(RECEIVERS_PAGE) if text in block]
     exec(block, names)
@@ -532,7 +532,7 @@ async def test_tests_on_the_receivers_page_pass() -> None:
         await test()
 
 
-# --- the time alone, and what waits ----------------------------------------------------------------------------------
+# --- the time alone, and pending timers ------------------------------------------------------------------------------
 
 
 async def test_move_without_a_topic_changes_the_time_alone() -> None:

@@ -1,4 +1,4 @@
-"""What time it is at least, as ticks tell."""
+"""The least possible time, by the ticks."""
 
 import random
 

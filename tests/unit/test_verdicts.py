@@ -1,4 +1,4 @@
-"""What a record on `timer-request` asks for, and for which reasons it is refused."""
+"""The meaning of a record on `timer-request`, and the reasons to refuse it."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -113,7 +113,7 @@ def test_an_id_outside_of_its_partition_is_refused_while_not_all_workers_can_sen
 
 
 def sending_on() -> Partition:
-    """Return a partition of workers that send on what has an id of another one: of three, none of `a`."""
+    """Return a partition of workers that send on requests with an id of another one: of three, none of `a`."""
     partition = Partition((partition_of("a", 3) + 1) % 3)
     partition.judge_from(0, 0, 0)
     return partition
@@ -137,7 +137,7 @@ def test_an_id_outside_of_its_partition_is_sent_on_as_it_is_with_where_it_comes_
     assert (first.fromPartition, first.fromOffset, first.appendedMs) == (partition.number, 4, record.timestamp)
     sent.ClearField("forwarded")
     assert sent == future_from(record.value or b"")
-    # And there it is taken for what it is, by whoever knows of it.
+    # And there it is taken for a forwarded one, by each worker that knows the field.
     home = Partition(partition_of("a", 3))
     home.judge_from(0, 0, 0)
     arrived = accepted([replace(record, value=value, offset=9)], home, partitions=3)
@@ -268,7 +268,7 @@ def test_workers_that_hold_the_original_take_no_copy_of_it() -> None:
         assert accepted([copied(20, 3, 12)], Partition(0, horizon_s)).copies == {"held": 1}
     grown = Partition(0, horizon_s=100)
     grown.acquire([Sealed(last=1, fence=4, restore_from=4, horizon_s=60)], None)
-    # What lies below was judged by the horizon of before.
+    # Requests below it were judged by the horizon of before.
     assert accepted([copied(20, 3, 12), copied(21, 4, 12)], grown).copies == {"in time": 1, "held": 1}
 
 
@@ -342,7 +342,7 @@ def test_a_condition_is_judged_by_the_known_records_of_its_id(more: dict[str, ob
         ({"condition": IF_PENDING, "timerId": "", "cancel": True}, "id-missing"),
         ({"condition": ABSENT, "copy": Copy(offset=3, decidedOffset=5)}, "condition-invalid"),
         ({"condition": IF_PENDING, "copy": Copy(offset=3, decidedOffset=5)}, "condition-invalid"),
-        # What is wrong otherwise is told as ever.
+        # Other faults are reported as ever.
         ({"condition": ABSENT, "topic": ""}, "topic-missing"),
         ({"condition": ABSENT, "key": b"soon"}, "key-not-a-second"),
         ({"condition": ABSENT, "millis": 1_000}, "millis-out-of-range"),
@@ -441,7 +441,7 @@ def test_a_condition_waits_for_a_seal_that_tells_from_where_they_are_judged() ->
 
 
 def shaped(offset: int, **more: Any) -> Record:
-    """A request that says in the field `callBackRecord` what fires."""
+    """A request with its callback in the field `callBackRecord`."""
     callback = more.pop("callback", {"topic": "calls", "key": b"\xff"})
     given = {"callBackKey": "", "callBack": b"", "topic": "", "callBackRecord": Callback(**callback)}
     return asked(offset, **(given | more))
@@ -681,7 +681,7 @@ def test_of_several_records_on_which_the_code_fails_each_is_set_aside(monkeypatc
 
 
 def test_an_error_outside_of_a_record_is_no_fault_of_it() -> None:
-    """The store that cannot be read, and what has to be read again, are for the partition's owner."""
+    """A store that cannot be read, and records to read again, are for the partition's owner."""
 
     def broken(names: Sequence[bytes]) -> list[Version | None]:
         raise OSError("the disk is gone")

@@ -19,7 +19,7 @@ from kafka_timers.core.wire import Condition, Reply
 
 HISTORIES = 10_000
 HISTORIES_UNTIL_MISSED = 100_000
-# Read before the variables of whoever runs the tests are removed.
+# Read now, before the variables of the user who runs the tests are removed.
 HISTORIES_OF_A_CAMPAIGN = int(os.environ.get("KAFKA_TIMERS_TEST_HISTORIES", "500000"))
 
 # A history that misses each of the rules that few miss. Where the walk has changed it is looked for anew, for minutes
@@ -120,14 +120,14 @@ class Story:
         owner.fire()
 
     def begin_before(self, owner: Owner, end_ms: int) -> None:
-        """Have *owner* begin the scan of what is due before *end_ms*."""
+        """Have *owner* begin the scan of timers due before *end_ms*."""
         self.walk.instants, self.walk.between = 1.0, lambda low, high: end_ms  # type: ignore[method-assign]
         self.begin(owner)
         self.walk.instants = 0.0
         del self.walk.between
 
     def seal_before(self, owner: Owner, end_ms: int) -> None:
-        """Have *owner* begin the scan of what is due before *end_ms*, and seal a slice of it."""
+        """Have *owner* begin the scan of timers due before *end_ms*, and seal a slice of it."""
         self.begin_before(owner, end_ms)
         owner.fire()
 
@@ -142,7 +142,7 @@ class Story:
 
     @property
     def answers(self) -> list[tuple[int, str]]:
-        """What was answered, in the order of the first time: a next owner says again what no seal covers."""
+        """The answers, in the order of the first time: a next owner repeats those that no seal covers."""
         said = [(reply.offset, Reply.Outcome.Name(reply.outcome)) for reply in self.log.replies]  # type: ignore[arg-type]
         return list(dict.fromkeys(said))
 
@@ -636,7 +636,7 @@ def test_a_paused_owner_that_has_begun_the_same_second_later_does_not_lose_its_c
 
 @pytest.mark.parametrize("off", [(), ("no row within a batch",)])
 def test_a_late_request_does_not_lie_within_a_batch(off: tuple[str, ...]) -> None:
-    """A paused owner has read a batch; a slice ends with what lies within it, and the next owner has no store."""
+    """A paused owner has read a batch; a slice ends with a request within it, and the next owner has no store."""
     with story(*off) as told:
         told.walk.slice_rows = 1
         told.walk.take_over(told.a)
@@ -772,7 +772,7 @@ def test_an_ignored_request_makes_no_id_known_after_its_second(off: tuple[str, .
 
 
 def test_a_condition_that_was_refused_before_an_upgrade_does_not_hold_the_log_back() -> None:
-    """All below the last snapshot was read by an owner who did not know conditions."""
+    """All records below the last snapshot were read by an owner that did not know conditions."""
     with story() as told:
         told.walk.format = 1
         told.walk.request(30)
@@ -791,7 +791,7 @@ def test_a_condition_that_was_refused_before_an_upgrade_does_not_hold_the_log_ba
 
 @pytest.mark.parametrize("off", [(), ("conditions wait for a seal",)])
 def test_an_answer_behind_a_refused_condition_stays_true_through_an_upgrade(off: tuple[str, ...]) -> None:
-    """Behind the last seal, where an owner who did not know conditions has read and answered."""
+    """Behind the last seal, where an owner that did not know conditions has read and answered."""
     with story(*off) as told:
         told.walk.format = 1
         told.walk.request(13, b"a")
@@ -889,7 +889,7 @@ def test_an_id_whose_outcome_is_unknown_is_not_absent(off: tuple[str, ...]) -> N
 
 
 def test_an_id_that_was_cancelled_long_ago_is_known_to_an_owner_that_reads_the_log_again() -> None:
-    """It is known until an hour after the second of what was cancelled, however long ago that was."""
+    """It is known until an hour after the second of the cancelled timer, however long ago the cancel was."""
     with story(terms=SHORT) as told:
         begin_with_conditions(told)
         second = 14 + 2 * SHORT.memory_s
@@ -906,7 +906,7 @@ def test_an_id_that_was_cancelled_long_ago_is_known_to_an_owner_that_reads_the_l
 
 @pytest.mark.parametrize("off", [(), ("milliseconds",)])
 def test_a_cancel_is_in_time_up_to_the_millisecond_of_its_timer(off: tuple[str, ...]) -> None:
-    """What of its second is due before was fired by then."""
+    """The earlier timers of its second have fired by then."""
     with story(*off) as told:
         told.walk.take_over(told.a)
         told.walk.request(12)
@@ -971,7 +971,7 @@ def test_a_part_of_a_second_that_another_owner_has_begun_goes_on() -> None:
 
 @pytest.mark.parametrize("off", [(), ("replaced an hour ago",)])
 def test_a_request_that_was_ignored_is_not_taken_for_a_timer_once_it_is_done(off: tuple[str, ...]) -> None:
-    """What it would have replaced would be read again, so who finds nothing knows that there was nothing."""
+    """The replaced request would be read again, so an owner that finds none knows that there was none."""
     with story(*off, terms=replace(SHORT, horizon_s=4)) as told:
         begin_with_conditions(told)
         told.tick_until(told.a, 11 + SHORT.memory_s)
@@ -989,7 +989,7 @@ def test_a_request_that_was_ignored_is_not_taken_for_a_timer_once_it_is_done(off
 
 @pytest.mark.parametrize("off", [(), ("replaced what is not read",)])
 def test_a_request_that_has_replaced_another_one_long_ago_stands(off: tuple[str, ...]) -> None:
-    """What it has replaced is not read again by an owner without a store."""
+    """The replaced request is not read again by an owner without a store."""
     with story(*off, terms=SHORT) as told:
         begin_with_conditions(told)
         told.walk.request(14, b"a")
@@ -1018,7 +1018,7 @@ def test_a_request_that_has_replaced_a_far_one_is_known_to_have_done_so() -> Non
         assert (told.fired, told.answers) == ([1, 2], [(2, "MOVED")])
 
 
-# --- what is sent on from other partitions ---------------------------------------------------------------------------
+# --- requests sent on from other partitions --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("off", [(), ("overtaken by a cancel",)])
@@ -1038,7 +1038,7 @@ def test_a_cancel_takes_back_a_request_appended_before_it_that_arrives_later(off
 
 @pytest.mark.parametrize("off", [(), ("overtaken stays so",)])
 def test_a_request_that_a_cancel_has_overtaken_does_not_fire_an_hour_later(off: tuple[str, ...]) -> None:
-    """Whoever reads the log again begins behind the cancel; the seals name the request."""
+    """An owner that reads the log again begins behind the cancel; the seals name the request."""
     with story(*off, terms=SHORT) as told:
         told.walk.take_over(told.a)
         told.tick_until(told.a, 11)

@@ -72,7 +72,7 @@ class PlannedPartition:
         ticked: is set at each tick.
         gate: holds planning up while callbacks leave.
         metrics: of the planner.
-        clock: stamps what is written; nothing is planned by it.
+        clock: stamps the records that are written; nothing is planned by it.
     """
 
     def __init__(
