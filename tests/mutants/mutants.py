@@ -323,14 +323,15 @@ MUTANTS = [
     _one(
         "numbers go on in the next epoch",
         PRODUCER,
-        "            # Their records are counted by epoch.\n            self._partitions.clear()\n",
+        "            # Sequence numbers start again with each epoch.\n            self._partitions.clear()\n",
         "            pass\n",
     ),
     _one(
         "numbers go on in an epoch that was asked for",
         PRODUCER,
-        "        # Their records are counted by epoch.\n        self._partitions.clear()\n        return",
-        "        return",
+        "        # Sequence numbers start again with each epoch.\n        self._partitions.clear()\n"
+        "        return is_held",
+        "        return is_held",
     ),
     _one(
         "a partition is taken to be in the next transaction too",
