@@ -377,9 +377,9 @@ class TimerClient:
         """
         Make *record* come again after the delay of *policy*, or go to its dead-letter topic after the last retry.
 
-        The repeat is asked for once, however often you read the record: call this, then commit the record's offset. (An
-        hour after the repeat the service has forgotten it.) If you give a transactional producer as `producer=`, the
-        repeat and the offsets in your transaction are committed together or not at all.
+        A record that you read twice comes again once: call this, then commit the record's offset. The service ignores a
+        second request for the same repeat until an hour after it has fired. If you give the client a transactional
+        producer (`producer=`), the repeat and the offsets in your transaction are committed together or not at all.
 
         The record keeps its key, value, token and own headers. Headers tell how often it came and why; see `Callback`.
         Its timer id is a generated one, so a cancel by its first id does not find it.
@@ -391,6 +391,7 @@ class TimerClient:
             error: reason of the failure, for the header `timer-retry-error`; cut to 500 characters.
 
         Raises:
+            WhenError: the delay of *policy* leads to a time that a timer cannot have.
             RequestError: *record* is not a record, or a request cannot carry it.
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
