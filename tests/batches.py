@@ -1,4 +1,4 @@
-"""Batches as clients in other languages may send them, of which aiokafka's parser does not read all."""
+"""Batches as clients in other languages may send them; aiokafka's parser does not read all of them."""
 
 import struct
 import time

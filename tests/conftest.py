@@ -159,9 +159,9 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # A test's tables are a few rows, and most of its time went into all that Spark does around them:
-        # compiling what runs once, planning anew after each stage, one task more for each part of nothing.
-        # Of code that was compiled for Spark's planner 48 MB, which is what one compiler alone gets, are too few: the
-        # JVM throws away what it needs again, and each audit takes twice as long.
+        # compiling code that runs once, planning anew after each stage, one task more for each part of nothing.
+        # Of code that was compiled for Spark's planner 48 MB, as one compiler alone gets them, are too few: the
+        # JVM throws away code that it needs again, and each audit takes twice as long.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
         # The messages about an execution to listeners.
         "spark.sql.ui.explainMode": "simple",

@@ -1,8 +1,8 @@
 """
 The outcomes of requests, as a table of cases: records, seals, and the state that each record must have.
 
-Every form of the rule runs through it: `core.outcomes`, which reads the records as an owner does and is what `find`
-shows (tests/unit/test_outcomes.py), and the lake's form in Spark (tests/spark/test_lake_law.py). Times are UNIX
+Every form of the rule runs through it: `core.outcomes`, which reads the records as an owner does and as `find`
+shows them (tests/unit/test_outcomes.py), and the lake's form in Spark (tests/spark/test_lake_law.py). Times are UNIX
 seconds, small ones.
 """
 
@@ -36,7 +36,7 @@ class Case:
         name: the rule that it shows.
         records: of one timer id, or with none of any.
         seals: in the order of the log.
-        states: what each record but copies must have come to, in their order.
+        states: the expected outcome of each record but copies, in their order.
         rejected: offsets that lie on `timer-rejected`, and why.
         only_live: the lake cannot tell, for the reason given.
     """

@@ -2,7 +2,7 @@
 The checks when a history is over: the promises of docs/design.md, by request log, seals and visible records.
 
 It follows the words of `sealed.proto`, `future.proto` and docs/design.md, not the code of `core`. So it is also P12:
-whoever owned the partition, the fired timers follow from the request log and the snapshots in the seals.
+under any owners, the fired timers follow from the request log and the snapshots in the seals.
 """
 
 import struct

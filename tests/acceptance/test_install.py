@@ -264,7 +264,7 @@ def test_every_command_and_every_extra_is_tried() -> None:
 
 
 def files_below(folder: Path) -> set[str]:
-    """Return the files below *folder*, of which Python's caches are no part, as they lie in its parent."""
+    """Return the files below *folder*, without Python's caches, as they lie in its parent."""
     return {
         str(path.relative_to(folder.parent))
         for path in folder.rglob("*")

@@ -349,7 +349,7 @@ async def works(service: SecuredService) -> bool:
     Tell whether timers fire, a cancel is answered, an impossible request is rejected, and the worker shows the progress
     of a lake, each within some seconds.
 
-    The second timer fires by a worker that took over what the first one has sealed.
+    The second timer fires by a worker that took over from the first one's seals.
     """
     await service.start("oscillator")
     second = int(time.time()) + 2

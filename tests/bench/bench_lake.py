@@ -1,16 +1,16 @@
 """
 How fast the lake is on this machine, and how small: `make bench-lake`.
 
-Spark on two cores (local[2]), a Kafka of its own with eight partitions, a lake in a temporary folder. What is published
-lies ready before a figure is taken. Figures are medians of three runs unless there is one only; of what is measured
-warm, two runs go before, since a JVM gets faster over some minutes.
+Spark on two cores (local[2]), a Kafka of its own with eight partitions, a lake in a temporary folder. The requests
+lie ready before a figure is taken. Figures are medians of three runs unless there is one only. Two more runs come
+before each warm figure, since a JVM gets faster over some minutes.
 
     session     from nothing to a Spark session, and its first batch of 1,000 requests; later ones cost no start
     land        2,000,000 requests into a new lake, records a second of its batches; the same with a timer id each
-    disk        what the table takes per request of 150 bytes, as landed and after optimize
-    promote     a bucket of 1,000,000, of which every fifth has a timer id, out of 1, 5 and 20 million that are parked
+    disk        bytes of the table per request of 150 bytes, as landed and after optimize
+    promote     a bucket of 1,000,000, every fifth with a timer id, out of 1, 5 and 20 million that are parked
                 in a lake that was optimized: timers a second, from the first question to the last copy on the log
-    audit       10,000 s with 16 million requests, of which every fifth has a timer id, and 80,000 seals: requests and
+    audit       10,000 s with 16 million requests, every fifth with a timer id, and 80,000 seals: requests and
                 seals a second of a whole audit
 
     bench_lake.py [--json FILE] [STEP ...]      without a STEP all of them, in their order

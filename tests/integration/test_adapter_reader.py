@@ -825,7 +825,7 @@ async def test_a_schedule_that_has_fired_here_does_not_fire_again_when_the_door_
     assert sorted((future.tombstoneKey, future.callBack) for _, future in found) == [("again", b"v2"), ("moved", b"v2")]
 
 
-# --- sky-uk's scheduler: times in milliseconds, and tombstones that do not tell of which version they are ------------
+# --- sky-uk's scheduler: times in milliseconds, and tombstones that do not name their version ------------------------
 
 FIRED_BY_SKYUK: Headers = {"schedule:expired": b"true"}
 

@@ -23,7 +23,7 @@ from kafka_timers.core.wire import Condition, Future, Reply, Sealed, future_from
 
 LIMIT_S = 30.0
 
-# Outcomes of which an answer names no earlier timer.
+# Outcomes whose answer names no earlier timer.
 NOT_KNOWN = ("UNKNOWN", "ACCEPTED")
 
 

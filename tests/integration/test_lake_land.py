@@ -163,7 +163,7 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
     await lake.assert_landed(6)
     assert read_positions(lake.spark, lake.root, lake.names.requests)[home] == 10
 
-    # Only what is new; and a checkpoint that is lost costs nothing, though its successor counts batches from 0 again.
+    # Only new records; and a checkpoint that is lost costs nothing, though its successor counts batches from 0 again.
     await lake.publish(20)
     await lake.land()
     await lake.assert_landed(26)
@@ -176,7 +176,7 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
 async def test_a_large_batch_is_not_moved_and_a_small_one_makes_few_files(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three days, of which both partitions have requests; the third batch is small again."""
+    """Three days, both partitions with requests; the third batch is small again."""
 
     def files() -> int:
         return len(read(lake.spark, lake.root, REQUESTS).inputFiles())

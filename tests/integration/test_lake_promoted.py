@@ -298,7 +298,7 @@ async def test_a_bucket_stays_open_while_a_transaction_may_have_requests_of_it(l
 
 
 class InAPause(HostClock):
-    """Does something instead of each pause, of which this clock says that it took a minute."""
+    """Does something instead of each pause, and this clock says that the pause took a minute."""
 
     def __init__(self, does: Callable[[], None]) -> None:
         self._does, self._paused_s = does, 0

@@ -39,7 +39,7 @@ class Lossy(Cluster):
 
     Attributes:
         loses: names of requests whose next answer is lost.
-        lost: those of which one was.
+        lost: those whose answer was lost.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -255,7 +255,7 @@ async def test_a_barrier_ends_a_transaction_whose_end_the_broker_has_lost(
     start_kafka: StartKafka, prefix: str, which: int
 ) -> None:
     """
-    A transaction of the owner before, of which the broker's coordinator knows nothing: it would stay open for ever.
+    A transaction of the owner before, unknown to the broker's coordinator: it would stay open for ever.
 
     Kafka 4.3 leaves one when it is killed between the decision and its markers (KAFKA-20734). Here it is written by a
     client that no broker asks whether its transaction was begun.

@@ -89,7 +89,7 @@ class Brokers:
         return {"bootstrap_servers": [f"broker:{node}" for node in NODES], "brokers": self}
 
     async def ask(self, node: int, request: Any) -> Any:
-        """Return what broker *node* answers."""
+        """Return the answer of broker *node*."""
         answer, poll = await self._answer(node, request)
         answered = await self._network.ask(node, answer, limit_s=_LIMIT_S, poll=poll)
         if isinstance(request, (EndTransaction, EndTxnRequest)):

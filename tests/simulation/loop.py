@@ -1,9 +1,9 @@
 """
 An event loop with virtual time, in which a seed draws the task that runs first.
 
-Time stands still while anything can run, and jumps to the next timer otherwise: an hour of waiting costs nothing. What
-is ready at the same time runs in an order that is drawn, so a seed finds orders that a machine shows once in a year.
-No socket, no thread and no clock of the host is involved: the same seed tells the same history.
+Time stands still while anything can run, and jumps to the next timer otherwise: an hour of waiting costs nothing. Tasks
+that are ready at the same time run in an order that is drawn, so a seed finds orders that a machine shows once in a
+year. No socket, no thread and no clock of the host is involved: the same seed tells the same history.
 
 Code of a process runs in a context that says so (`PROCESS`), and all that it starts inherits that. So a process can be
 paused as SIGSTOP does it: nothing of it runs, its timers included, while the brokers go on with its questions.

@@ -31,7 +31,7 @@ class Offsets:
     _written: list[tuple[Transaction, Place, int]] = field(default_factory=list)
 
     def cut_off(self, successor: int) -> None:
-        """Cut the coordinator off from the others, of which *successor* takes its place."""
+        """Cut the coordinator off from the others; *successor* takes its place."""
         self._before = {place: self.committed(place) for _, place, _ in self._written}
         self.former, self.coordinator = self.coordinator, successor
 

@@ -1,7 +1,7 @@
 """
 The private names and the layouts of aiokafka and Faust that the service relies on, tried on the installed versions.
 
-If a test fails here after an upgrade, `broker/internals.py`, or the module that the test names, no longer does what it
+If a test fails here after an upgrade, `broker/internals.py`, or the module that the test names, no longer works as it
 says. No test needs a broker.
 """
 

@@ -1,13 +1,13 @@
 """
 One partition of schedules: read, planned by ticks, and written in transactions.
 
-    timer-schedule ──▶ Plans ──▶ requests            ┐
-    oscillator ──────▶            timer-planned       ├ one transaction
-                                  what is no schedule ┘ ──▶ timer-rejected
+    timer-schedule ──▶ Plans ──▶ requests        ┐
+    oscillator ──────▶           timer-planned   ├ one transaction
+                                 invalid records ┘ ──▶ timer-rejected
 
-Who takes the partition over shuts out the planner before, and writes a record of its own to `timer-planned`. When it
-reads that record, it has read all that any planner before has committed, whichever broker answers. So each run is asked
-for once, whoever dies when.
+The next planner of the partition shuts out the one before, and writes a record of its own to `timer-planned`. When it
+reads that record, it has read all that any planner before has committed, whichever broker answers. So each run is
+requested once, whichever planner dies.
 """
 
 import asyncio

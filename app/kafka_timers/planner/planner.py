@@ -79,7 +79,7 @@ class SchedulePlanner:
             TZDATA_VERSION.encode(),
         )
         self._ticks: TickReader | None = None
-        # Newest second and what is set with each, by partition.
+        # Newest second, and an event that is set with each, by partition.
         self._seconds: dict[int, int] = {}
         self._ticked: dict[int, asyncio.Event] = {}
         self._partitions: dict[int, PlannedPartition] = {}
@@ -175,7 +175,7 @@ class SchedulePlanner:
         # The worker that owns the partition tells of ticks that are none.
         if second is None or tick_second(second, appended_ms, _SKEW_S) is None:
             return
-        # Seconds that were missed are ticked anew, one behind the other. What was missed in them is known at once.
+        # Seconds that were missed are ticked anew, one behind the other. Runs missed in them are known at once.
         now_s = appended_ms // 1000
         if now_s > self._seconds.get(number, 0):
             self._seconds[number] = now_s
