@@ -1,4 +1,4 @@
-"""Batches as clients in other languages may send them, of which aiokafka's parser does not read all."""
+"""Batches as clients in other languages may send them; aiokafka's parser does not read all of them."""
 
 import struct
 import time
@@ -16,7 +16,7 @@ NOT_UTF8 = b"\xff\xfe\xfd\xfc"
 # As long as NOT_UTF8, which takes its place where the batch is built.
 _IN_ITS_PLACE = "~~~~"
 _HEADER_BYTES = 61
-# A broker that looks after its topics deletes what is older than they keep, whether or not it was read.
+# A broker that looks after its topics deletes records that are older than they keep, read or not.
 _STARTED_MS = int(time.time() * 1000)
 CODECS: dict[int, Callable[[bytes], bytes]] = {
     0: bytes,
@@ -45,7 +45,7 @@ def batch_of(
         records: key and value of each.
         odd: places of those that get a header whose name is `NOT_UTF8`; all others have one that is text.
         codec: number of the compression, as Kafka counts them.
-        behind: what follows the compressed records.
+        behind: bytes that follow the compressed records.
         base_offset: as a broker would set it.
         base_ms: time of the first, in UNIX milliseconds; each has the next one 7 ms later.
         headers: that all have behind that one.

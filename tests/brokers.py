@@ -1,4 +1,4 @@
-"""What tests of all folders do with brokers; `conftest.py` cannot be imported, since each folder may have one."""
+"""Functions of all test folders for brokers; `conftest.py` cannot be imported, since each folder may have one."""
 
 import asyncio
 import time
@@ -78,13 +78,13 @@ async def end_of(bootstrap: str, topic: str, partition: int) -> int:
 
 
 async def delete_records(bootstrap: str, topic: str, partition: int, before: int) -> None:
-    """Delete what lies below the offset *before*."""
+    """Delete the records below the offset *before*."""
     async with administering(bootstrap) as admin:
         await admin.delete_records({TopicPartition(topic, partition): RecordsToDelete(before)})
 
 
 class Told(NamedTuple):
-    """What a broker tells of a partition: ids of brokers, the leader -1 if there is none."""
+    """The answer of a broker about a partition: ids of brokers, the leader -1 if there is none."""
 
     leader: int
     replicas: set[int]
@@ -92,7 +92,7 @@ class Told(NamedTuple):
 
 
 async def partitions_as_told_by(address: str, topic: str = "") -> dict[tuple[str, int], Told]:
-    """Return what this one broker tells of each partition of a topic, or of all, by topic and partition."""
+    """Return the answer of this one broker about each partition of a topic, or of all, by topic and partition."""
     host, port = address.split(":")
     # No client, which would go on to another broker.
     connection = await create_conn(host, int(port), request_timeout_ms=10_000)

@@ -1,5 +1,5 @@
 """
-The brokers that tests run against. They are real ones: what a broker does is never mocked.
+The brokers that tests run against. They are real ones: no broker is ever mocked.
 
 `kafka` is one broker for all tests, so each test uses names of its own (`prefix`). A test that stops its broker, or
 needs other settings, starts its own with `start_kafka`. With KAFKA_TIMERS_TEST_BOOTSTRAP set, tests that only need an
@@ -24,7 +24,7 @@ from kafka_timers.errors import KafkaSetupError
 from kafka_timers.lake.session import open_session
 from kafka_timers.settings import LakeSettings
 
-# Read before the variables of whoever runs the tests are removed.
+# Read now, before the variables of the user who runs the tests are removed.
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
 
 # A port that one process has chosen is free for some moments, in which another process would choose it too.
@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # --- `make test` runs in three processes ------------------------------------------------------------------------------
 
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
-# Of what needs the Spark session, that which takes about as long as all else that does.
+# Of the tests that need the Spark session, the file that takes about as long as all others together.
 _FIRST_OF_SPARK = ("test_lake.py", "test_lake_faults.py", "test_lake_promoted.py")
 
 
@@ -71,7 +71,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the longest parts first, and then the folders whose files take longer: what is short evens out the end."""
+    """Put the longest parts first, and then the folders whose files take longer: short tests even out the end."""
     if not hasattr(config, "workerinput"):  # no process of pytest-xdist
         return
 
@@ -95,7 +95,7 @@ def histories(pytestconfig: pytest.Config) -> int | None:
 @pytest.fixture(scope="session", autouse=True)
 def clean_environment() -> Iterator[None]:
     """
-    Remove settings that whoever runs the tests has in the environment; child processes inherit what is left.
+    Remove the user's settings from the environment; child processes inherit the rest.
 
     So they do with signals that are ignored, as Ctrl-C is where a shell runs the tests in the background: tests that
     press it would wait for ever.
@@ -154,7 +154,7 @@ def address(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session that all tests share."""
-    # Wanted by what compares frames, before it is imported.
+    # The module that compares frames needs it before it is imported.
     os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
     folder = tmp_path_factory.mktemp("spark")
     conf = {
@@ -164,11 +164,11 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # A test's tables are a few rows, and most of its time went into all that Spark does around them:
-        # compiling what runs once, planning anew after each stage, one task more for each part of nothing.
-        # Of code that was compiled for Spark's planner 48 MB, which is what one compiler alone gets, are too few: the
-        # JVM throws away what it needs again, and each audit takes twice as long.
+        # compiling code that runs once, planning anew after each stage, one task more for each part of nothing.
+        # Of code that was compiled for Spark's planner 48 MB, as one compiler alone gets them, are too few: the
+        # JVM throws away code that it needs again, and each audit takes twice as long.
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
-        # What an execution is told as to listeners.
+        # The messages about an execution to listeners.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
@@ -191,7 +191,7 @@ def prefix() -> str:
 
 @pytest.fixture
 async def start_kafka(needs_java: None, tmp_path: Path) -> AsyncIterator[StartKafka]:
-    """Start brokers of the test's own, with what `EmbeddedKafka` takes; all are stopped at its end."""
+    """Start brokers of the test's own, with arguments of `EmbeddedKafka`; all are stopped at its end."""
     started: list[EmbeddedKafka] = []
 
     async def start(

@@ -26,7 +26,7 @@ class SmallDisk:
                     continue
 
     def free(self) -> None:
-        """Give back what `fill` took."""
+        """Give back the space that `fill` took."""
         self._ballast.unlink()
 
     def resize(self, mib: int) -> None:

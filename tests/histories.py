@@ -89,7 +89,7 @@ class _History:
         decided = max(of + 1, self.offset - some.choice([-1, -1, 0]))
         known = [record for record in self.records if record.offset < decided]
         waits = {each.offset for each in _outcomes(known, self.seals) if each.state in (State.PARKED, State.PENDING)}
-        # The lake copies what is far and waits, as far as it knows; of what has a condition once a seal covers it.
+        # The lake copies far requests that it believes to be pending; those with a condition once a seal covers them.
         if second - appended <= HORIZON_S or of not in waits or of >= self._fence:
             return
         self.now_s = max(self.now_s, second - some.choice([60, 20, 3, 0]))

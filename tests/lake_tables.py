@@ -1,7 +1,7 @@
 """Rows of the lake's tables that a test or a benchmark makes up."""
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
+from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
 from kafka_timers.lake.schema import Table
 

@@ -1,8 +1,8 @@
 """
-What becomes of requests, as a table of cases: records, seals, and the state that each record must have.
+The outcomes of requests, as a table of cases: records, seals, and the state that each record must have.
 
-Every form of the rule runs through it: `core.outcomes`, which reads the records as an owner does and is what `find`
-shows (tests/unit/test_outcomes.py), and the lake's form in Spark (tests/spark/test_lake_law.py). Times are UNIX
+Every form of the rule runs through it: `core.outcomes`, which reads the records as an owner does and as `find`
+shows them (tests/unit/test_outcomes.py), and the lake's form in Spark (tests/spark/test_lake_law.py). Times are UNIX
 seconds, small ones.
 """
 
@@ -33,10 +33,10 @@ class Case:
     One history of a partition.
 
     Attributes:
-        name: what it shows.
+        name: the rule that it shows.
         records: of one timer id, or with none of any.
         seals: in the order of the log.
-        states: what each record but copies must have come to, in their order.
+        states: the expected outcome of each record but copies, in their order.
         rejected: offsets that lie on `timer-rejected`, and why.
         only_live: the lake cannot tell, for the reason given.
     """
@@ -63,7 +63,7 @@ def cancel(offset: int, appended_s: float, **more: object) -> Record:
 
 
 def sent_on(appended_s: float) -> Forwarded:
-    """Return what a record says that was appended in another partition at first."""
+    """Return the text of a record that was appended in another partition at first."""
     return Forwarded(appendedMs=round(appended_s * 1000))
 
 
@@ -95,7 +95,7 @@ def seal(
 
 
 def lake_seal(last: int, fence: int, first: int | None = None) -> Sealed:
-    """Return a seal of a partition that leaves to the lake what is due in more than a hundred seconds."""
+    """Return a seal of a partition that leaves requests due in more than a hundred seconds to the lake."""
     made = seal(last, fence, first)
     made.horizon_s = HORIZON_S
     return made

@@ -1,8 +1,8 @@
 """
-What is checked when a history is over: the promises of docs/design.md, told by request log, seals and what is visible.
+The checks when a history is over: the promises of docs/design.md, by request log, seals and visible records.
 
 It follows the words of `sealed.proto`, `future.proto` and docs/design.md, not the code of `core`. So it is also P12:
-whoever owned the partition, what has fired follows from the request log and the snapshots in the seals.
+under any owners, the fired timers follow from the request log and the snapshots in the seals.
 """
 
 import struct
@@ -25,7 +25,7 @@ class PromiseError(AssertionError):
 
 class Wish(NamedTuple):
     """
-    What a record on `timer-request` asks for, known without parsing it.
+    The request of a record on `timer-request`, known without parsing it.
 
     Attributes:
         second: UNIX second in which it is due; 0 for a cancel.
@@ -33,12 +33,12 @@ class Wish(NamedTuple):
         appended_ms: UNIX milliseconds of its append.
         timer_id: empty without one.
         is_cancel: withdraws the timer of its id.
-        asks: wants to be told what came of it.
+        asks: wants an answer.
         is_refused: its own bytes show that no worker may accept it.
         condition: under which it means anything.
         expected: offset of the only request that `IF_PENDING` means; None for any.
         original: set for a copy.
-        has_callback: whether it says in the field `callBackRecord` what fires.
+        has_callback: whether its callback is in the field `callBackRecord`.
         first_ms: UNIX milliseconds of its first append, if it was sent on from another partition.
     """
 
@@ -66,7 +66,7 @@ class Wish(NamedTuple):
 
 
 class Callback(NamedTuple):
-    """What became visible of the request at `offset`: its callback, or its reject."""
+    """The visible record of the request at `offset`: its callback, or its reject."""
 
     offset: int
     appended_ms: int
@@ -76,7 +76,7 @@ class Callback(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Terms:
     """
-    What a history was lived under.
+    The settings of a history.
 
     Attributes:
         horizon_s: requests due more seconds than this after their append are left to a lake; 0 leaves none.
@@ -93,7 +93,7 @@ class Terms:
 
 @dataclass(slots=True)
 class _Request:
-    """A request that was read: where it lies itself, and what has come of it so far."""
+    """A request that was read: its own place, and its outcome so far."""
 
     wish: Wish
     at: int
@@ -114,11 +114,11 @@ class _Request:
 @dataclass(slots=True)
 class Audit:
     """
-    What request log and seals tell, once `follow` has gone through both.
+    The facts of request log and seals, once `follow` has gone through both.
 
     Attributes:
         requests: by offset; without cancels and copies.
-        true: what the record at an offset may be answered.
+        true: the answers that the record at an offset may get.
         ignored: offsets of records whose condition did not hold.
     """
 
@@ -127,7 +127,7 @@ class Audit:
     requests: dict[int, _Request] = field(default_factory=dict)
     true: dict[int, set[int]] = field(default_factory=dict)
     ignored: set[int] = field(default_factory=set)
-    # Those that are held and not done: also what was withdrawn waits for its second.
+    # Those that are held and not done: also a withdrawn request waits for its second.
     _waiting: dict[int, _Request] = field(default_factory=dict)
     # The offset of the last request of each id, and of its last record that meant anything.
     _standing: dict[bytes, int] = field(default_factory=dict)
@@ -200,7 +200,7 @@ class Audit:
         meant = (len(due), len(fired), len(due) - len(fired), late, digest)
         withdrawn, gone_by = (seal.cancelled, seal.moved), (cancelled, len(gone) - cancelled)
         if self.terms.is_forgetful:
-            # What was withdrawn an hour ago is not read again by an owner without a store, who then counts less.
+            # A request withdrawn an hour ago is not read again by an owner without a store, which then counts less.
             gone_by = min(withdrawn[0], gone_by[0]), min(withdrawn[1], gone_by[1])
         if (said, withdrawn) != (meant, gone_by):
             said, meant = (*said, *withdrawn), (*meant, *gone_by)
@@ -244,7 +244,7 @@ class Audit:
             self._standing[wish.timer_id] = offset
 
     def _decide(self, offset: int, wish: Wish, *, counts_millis: bool) -> bool:
-        """Note what the record means for the request of its id before it; False when it is ignored."""
+        """Note the effect of the record on the request of its id before it; False when it is ignored."""
         of = self._standing.get(wish.timer_id)
         before = None if of is None else self.requests[of]
         is_in_time = before is not None and before.wish.is_in_time(wish, counts_millis=counts_millis)
@@ -276,7 +276,7 @@ class Audit:
             true = {Reply.CANCELLED if wish.is_cancel else Reply.MOVED}
             before.withdrawn_by = offset
         else:
-            # Whoever reads the log again cannot tell whether an earlier record, which was in time, could be read so.
+            # An owner that reads the log again cannot tell whether an earlier record in time could be read in time.
             true = {Reply.TOO_LATE, Reply.UNKNOWN} if was_doubtful else {Reply.TOO_LATE}
         if self.terms.is_forgetful:
             true.add(Reply.UNKNOWN)
@@ -307,7 +307,7 @@ def check(
     Check the promises about a partition in which everything that was asked for is sealed.
 
     Args:
-        wishes: what the records on its request log ask for, by offset.
+        wishes: the requests of the records on its request log, by offset.
         seals: in their order.
         callbacks: in their order; rejects among them.
         replies: the offset of each record that was answered, and the outcome that was told.
@@ -348,7 +348,7 @@ def check(
 def check_callbacks(
     wishes: Mapping[int, Wish], callbacks: Iterable[Callback], requests: Mapping[int, _Request] | None = None
 ) -> None:
-    """Check that callbacks are of requests (P7), not early (P3), and in order (P6) where *requests* say who is late."""
+    """Check that callbacks are of requests (P7), not early (P3), and in order (P6) if *requests* name late ones."""
     latest: dict[int, int] = {}
     for offset, appended_ms, is_reject in callbacks:
         wish = wishes.get(offset)
@@ -371,7 +371,7 @@ def check_callbacks(
 def check_answers(
     wishes: Mapping[int, Wish], replies: Iterable[tuple[int, int]], true: Mapping[int, Collection[int]]
 ) -> None:
-    """Check that whoever asked was answered, and nothing but what is true (P4)."""
+    """Check that each question was answered, and truly (P4)."""
     said: dict[int, set[int]] = defaultdict(set)
     for offset, outcome in replies:
         said[offset].add(outcome)
@@ -386,7 +386,7 @@ def check_answers(
 
 def check_at_least_once(wishes: Mapping[int, Wish], seals: Iterable[Sealed], callbacks: Sequence[Callback]) -> None:
     """
-    Check what holds also where nothing shuts out an owner that was paused: nothing is lost, and no second left out.
+    Check the promises that hold also where no fence shuts out a paused owner: nothing is lost, and no second left out.
 
     Raises:
         PromiseError: one does not hold.
@@ -423,6 +423,6 @@ def _followed_in_time(wishes: Mapping[int, Wish]) -> set[int]:
 
 
 def fired_digest(number: int, offsets: Iterable[int]) -> int:
-    """Return the digest of what has fired, as `sealed.proto` has it: requests of partition *number* at *offsets*."""
+    """Return the digest of fired requests, as `sealed.proto` has it: those of partition *number* at *offsets*."""
     seed = xxhash.xxh64(number.to_bytes(8, "little"), 42).intdigest()
     return sum(xxhash.xxh64(offset.to_bytes(8, "little"), seed).intdigest() for offset in offsets) % 2**64

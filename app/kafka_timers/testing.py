@@ -229,7 +229,7 @@ class InMemoryTimers:
         appended_ms = max(now_ms, partition.sealed_ms - 1)
         accepted = accept([_Record(key, value, offset, appended_ms)], partition, 1, self._store.versions)
         if accepted.refused or not accepted.count:
-            raise AssertionError(f"the client has let pass what the service does not take: {accepted}")
+            raise AssertionError(f"the client has accepted a request that the service refuses: {accepted}")
         self._write(partition.read(offset + 1, accepted.rows, accepted.offsets, accepted.decided))
         self._answers.add(accepted.decided.answers)
         self._requests.append((key, value))

@@ -252,5 +252,5 @@ def _in_words(error: Exception) -> str:
 def _not_append_time(topic: str) -> TopicsError:
     return TopicsError(
         f"topic {topic} does not have message.timestamp.type=LogAppendTime, so its ticks do not carry the broker's "
-        "time; set it (`kafka-timers topics check` shows what else is wrong) and start again"
+        "time; set it (`kafka-timers topics check` shows other problems) and start again"
     )

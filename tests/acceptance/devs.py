@@ -1,4 +1,4 @@
-"""`kafka-timers dev` for tests: started, and ended whatever becomes of the test."""
+"""`kafka-timers dev` for tests: started, and always ended with the test."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ class Dev:
         process: the command itself.
         ports: as `dev_ports` gives them.
         children: the ids of its processes: Kafka, the two oscillators, the worker, the console.
-        hints: what it says to try next, in words of a command line, by what it is for.
+        hints: the commands that it prints to try next, as words, by purpose.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, ports: list[int], hints: dict[str, list[str]]) -> None:
@@ -33,7 +33,7 @@ class Dev:
         self.hints = hints
 
     async def end(self) -> str:
-        """Press Ctrl-C, and return what is said until the end."""
+        """Press Ctrl-C, and return the output until the end."""
         self.process.send_signal(signal.SIGINT)
         async with asyncio.timeout(30):
             output, _ = await self.process.communicate()
@@ -60,7 +60,7 @@ def dev_ports(brokers: int = 1) -> list[int]:
 
 @asynccontextmanager
 async def dev(folder: Path, ports: list[int], *more: str) -> AsyncIterator[Dev]:
-    """Run the command in *folder* until it says what to try next; its end is left to the test, or forced."""
+    """Run the command in *folder* until it prints the commands to try next; its end is left to the test, or forced."""
     kafka, worker, oscillator, _, queries, console, lake = ports[:7]
     options = ["--port", str(kafka), "--worker-port", str(worker), "--oscillator-port", str(oscillator)]
     options += ["--query-port", str(queries), "--console-port", str(console), "--lake-port", str(lake)]

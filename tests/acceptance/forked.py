@@ -14,7 +14,7 @@ from typing import IO
 
 
 def outcome(arguments: list[str]) -> tuple[int, str, str]:
-    """Return the exit code of `kafka-timers` with *arguments*, and what it writes."""
+    """Return the exit code of `kafka-timers` with *arguments*, and its output."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         child = os.fork()
         if not child:
@@ -50,6 +50,6 @@ def _text(file: IO[bytes]) -> str:
 
 
 if __name__ == "__main__":
-    with suppress(ImportError):  # where the program has not what it needs, each command is to say so
+    with suppress(ImportError):  # where a library is missing, each command is to say so
         import kafka_timers.cli.program  # noqa: F401
     print(json.dumps([outcome(arguments) for arguments in json.load(sys.stdin)]))

@@ -1,8 +1,8 @@
 """
 A Kafka with TLS, SASL and an authorizer, and the service on it.
 
-What a test itself does goes over a listener in plain text, whose user may do everything; the processes of the service
-log in, each as its own user, and may do what `kafka-timers acls` prints.
+The test itself uses a listener in plain text, whose user may do everything; the processes of the service
+log in, each as its own user, and have the rights that `kafka-timers acls` prints.
 """
 
 import base64
@@ -34,7 +34,7 @@ from kafka_timers.dev.broker import EmbeddedKafka, free_port
 
 USERS = ("oscillator", "worker", "topics", "client", "observer", "console", "lake")
 
-# Process, operation and what for, as `kafka-timers acls` tells them.
+# Process, operation and purpose, as `kafka-timers acls` prints them.
 Right = tuple[str, str, str]
 
 _MODULES = "org.apache.kafka.common.security."
@@ -53,7 +53,7 @@ _OPERATIONS = {
 
 
 class SecuredKafka:
-    """A broker of which `bootstrap` is for the test, `sasl` and `tls` for the service."""
+    """A broker: its `bootstrap` is for the test, `sasl` and `tls` for the service."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,7 +111,7 @@ class SecuredKafka:
         await self._broker.stop()
 
     def allow(self, prefix: str, *options: str, but: Right | None = None) -> None:
-        """Have all processes of an instance do what `kafka-timers acls` prints, *but* for one right."""
+        """Give all processes of an instance the rights that `kafka-timers acls` prints, *but* for one."""
         arguments = ["acls", "--topic-prefix", prefix, "--group", prefix + "workers", *options, "--json"]
         told = json.loads(CliRunner().invoke(program, arguments, catch_exceptions=False).stdout)
         acls = [

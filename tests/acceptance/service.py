@@ -224,7 +224,7 @@ class Service:
     async def read(
         self, topic: str, count: int, limit_s: float = LIMIT_S, committed: bool = True
     ) -> list[ConsumerRecord]:
-        """Return the first *count* records of a topic, or what there is after *limit_s*."""
+        """Return the first *count* records of a topic, or those that are there after *limit_s*."""
         async with self.reading(topic, committed=committed) as consumer:
             return await take(consumer, count, limit_s)
 

@@ -1,4 +1,4 @@
-"""The commands that act on what waits and on what was refused, on a real worker: each thing happens once."""
+"""The commands that act on pending timers and on refused requests, on a real worker: each thing happens once."""
 
 import asyncio
 import json
@@ -36,13 +36,13 @@ class Live:
         return process.returncode, output.decode(), errors.decode()
 
     async def told(self, *arguments: str, code: int = 0) -> Any:
-        """Return what a command prints as JSON."""
+        """Return the JSON output of a command."""
         ended_with, output, errors = await self.run(*arguments, "--json")
         assert ended_with == code, (ended_with, output, errors)
         return json.loads(output)
 
     async def rejected(self, topic: str, count: int) -> list[dict[str, Any]]:
-        """Return what `rejected` tells of requests for *topic*, once there are so many."""
+        """Return the output of `rejected` about requests for *topic*, once there are so many."""
         end_s = time.monotonic() + LIMIT_S
         while True:
             code, output, _ = await self.run("rejected", "--topic", topic, "--json")
@@ -77,7 +77,7 @@ async def live(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Asyn
         yield Live(service)
 
 
-async def test_what_was_refused_is_shown_and_sent_again_once_the_reason_is_gone(live: Live) -> None:
+async def test_a_refused_request_is_shown_and_sent_again_once_the_reason_is_gone(live: Live) -> None:
     """A second redrive of the same is ignored, with an id and without one."""
     service = live.service
     topic, due = service.prefix + "later", int(time.time()) + 1
@@ -113,7 +113,7 @@ async def test_what_was_refused_is_shown_and_sent_again_once_the_reason_is_gone(
     assert await live.fired(topic, 2) == sorted([lost["asked"], once["asked"]])
 
 
-async def test_what_is_wrong_itself_is_not_sent_again(live: Live) -> None:
+async def test_a_request_that_is_wrong_itself_is_not_sent_again(live: Live) -> None:
     await live.service.request("soon", Future(callBackTopic=live.service.prefix + "wrong", callBack=b"v"), 0)
     [found] = await live.rejected(live.service.prefix + "wrong", 1)
     assert found["reason"] == "key-not-a-second"
@@ -121,10 +121,10 @@ async def test_what_is_wrong_itself_is_not_sent_again(live: Live) -> None:
     assert (code, output) == (1, "")
     assert "its key names no second (key-not-a-second): give one, with --in or --at" in errors
     code, _, errors = await live.run("redrive", "0:999999", "--yes")
-    assert (code, "nothing lies at 0:999999" in errors) == (1, True)
+    assert (code, "timer-rejected has no record at 0:999999" in errors) == (1, True)
 
 
-async def test_rejected_follows_what_is_refused_from_now_on(live: Live) -> None:
+async def test_rejected_follows_requests_that_are_refused_from_now_on(live: Live) -> None:
     topic = live.service.prefix + "followed"
     where = ("--bootstrap", live.service.bootstrap, "--topic-prefix", live.service.prefix)
     command = [sys.executable, "-m", "kafka_timers", "rejected", "--topic", topic, "--follow", *where]
@@ -146,7 +146,7 @@ async def test_rejected_follows_what_is_refused_from_now_on(live: Live) -> None:
     assert lines[1].endswith(f" to {topic}, key \\x1b[31m\n")
 
 
-async def test_cancel_where_takes_back_what_matches_and_nothing_else(live: Live) -> None:
+async def test_cancel_where_cancels_the_matching_timers_and_no_others(live: Live) -> None:
     due = int(time.time()) + 3_600
     service = live.service
     for name in ("cust-7-a", "cust-7-b", "cust-8-a"):
@@ -218,7 +218,7 @@ async def test_a_timer_is_asked_for_moved_and_fires_by_the_millisecond(live: Liv
     assert before_ms + 1_250 <= due_ms <= record.timestamp
 
 
-async def test_next_and_ahead_tell_what_comes_and_how_much(live: Live) -> None:
+async def test_next_and_ahead_show_the_coming_timers_and_their_number(live: Live) -> None:
     service, due = live.service, (int(time.time()) // 60 + 2_000) * 60
     topic = service.prefix + "coming"
     for number, second in enumerate((due + 120, due + 61, due, due + 60, due + 60)):

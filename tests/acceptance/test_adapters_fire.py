@@ -167,7 +167,7 @@ async def test_a_client_without_protobuf_cancels_and_is_answered(service: Servic
 
 
 async def test_a_worker_that_is_killed_loses_and_doubles_nothing_of_an_adapter(service: Service) -> None:
-    """The first is killed while it passes records on; what it had begun is done by the second."""
+    """The first is killed while it passes records on; the second one finishes its work."""
     second = int(time.time()) - 1_000
     topic = service.prefix + "schedules"
     await service.create_topic(topic)
@@ -261,7 +261,7 @@ async def test_schedules_of_skyuk_fire_in_either_format_and_their_topics_stay_ti
     """
     Sent, moved, deleted and damaged by clients that are not ours, with librdkafka's partitioner.
 
-    What is taken back would be due much later, so nothing comes too late for that.
+    The cancelled schedules are due much later, so no cancel comes too late.
     """
     in_avro, in_json = service.prefix + "avro", service.prefix + "json"
     for topic in (in_avro, in_json):
@@ -320,7 +320,7 @@ async def test_schedules_of_skyuk_fire_in_either_format_and_their_topics_stay_ti
     }
     assert {each["timer-rejected-topic"].decode() for each in told} == {in_avro, in_json}
     for topic in (in_avro, in_json):
-        # What has fired, and what the user has taken back; the scheduler does not read what is damaged.
+        # The fired schedules, and those that the user has taken back; the scheduler does not read damaged ones.
         records = await service.read(topic, 9 + 4)
         at = {(record.key, record.partition) for record in records if record.value is not None}
         ended = [(record.key, record.partition) for record in records if "timer-request" in dict(record.headers)]

@@ -1,4 +1,4 @@
-"""What came through an adapter and fails when it is due, and the history of etf1, by a client that is not ours."""
+"""Schedules through an adapter that fail when they are due, and the history of etf1, by a client that is not ours."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 async def told(service: Service, *arguments: str) -> list[dict[str, Any]]:
-    """Return what a command about *service* prints as JSON, be it one document or a line for each."""
+    """Return the JSON output of a command about *service*, be it one document or a line for each."""
     where = ("--bootstrap", service.bootstrap, "--topic-prefix", service.prefix, "--json")
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kafka_timers", *arguments, *where), stdin=DEVNULL, stdout=PIPE, stderr=PIPE
@@ -27,7 +27,7 @@ async def told(service: Service, *arguments: str) -> list[dict[str, Any]]:
 
 
 async def test_a_callback_that_fails_when_due_is_rejected_as_the_record_that_was_written(service: Service) -> None:
-    """Shown, found and sent again as what it is, once its topic has been made."""
+    """It is shown, found and sent again as the record that it is, once its topic has been created."""
     schedules, countdowns = service.prefix + "schedules", service.prefix + "countdowns"
     missing, second = service.prefix + "missing", int(time.time()) - 1_000
     await service.create_topic(schedules, cleanup_policy="compact", message_timestamp_type="CreateTime")
@@ -105,8 +105,8 @@ async def test_a_callback_that_fails_when_due_is_rejected_as_the_record_that_was
     assert (tombstone.key, tombstone.value, tombstone.partition) == (b"vid1-online", None, 1)
 
 
-async def test_what_the_door_etf1_has_fired_lies_on_its_history_once_more(service: Service) -> None:
-    """As it fired, and nothing else: not what was moved, cancelled, refused, or could not be written."""
+async def test_timers_fired_for_the_door_etf1_are_copied_to_its_history(service: Service) -> None:
+    """As it fired, and nothing else: no schedule that was moved, cancelled, refused, or could not be written."""
     schedules, history = service.prefix + "schedules", service.prefix + "history"
     await service.create_topic(schedules, cleanup_policy="compact")
     await service.create_topic(history)

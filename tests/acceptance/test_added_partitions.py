@@ -1,4 +1,4 @@
-"""Partitions that somebody adds by mistake cost no timer, and what is sent there is told."""
+"""Partitions that somebody adds by mistake cost no timer, and requests sent there are reported."""
 
 import time
 from collections import Counter
@@ -52,7 +52,7 @@ def places(records: Iterable[ConsumerRecord]) -> Counter[tuple[str, int]]:
     return found
 
 
-async def test_a_running_worker_tells_of_them_and_rejects_what_lies_there(service: Service) -> None:
+async def test_a_running_worker_reports_added_partitions_and_rejects_requests_in_them(service: Service) -> None:
     second = int(time.time()) - 1000
     worker = await service.worker()
     await service.requests(second + 100, ["waits"])
@@ -62,7 +62,7 @@ async def test_a_running_worker_tells_of_them_and_rejects_what_lies_there(servic
     expected = Counter(("partition-added", partition_of(name, ADDED)) for name in IDS)
     assert places(await service.read_all(service.topics.rejected, len(IDS))) == expected
     assert worker.metric("kafka_timers_topic_problems") == 1
-    assert "the topic must not be deleted" in worker.child.last_words()
+    assert "timer-request must not be deleted" in worker.child.last_words()
     # Another worker tells nothing twice, and finds the number in the seals.
     await service.worker()
     worker.child.kill()
@@ -76,7 +76,7 @@ async def test_a_running_worker_tells_of_them_and_rejects_what_lies_there(servic
     assert sorted(await service.callback_names(names)) == sorted(names)
 
 
-async def test_a_worker_starts_on_what_was_sealed_and_fires_what_waits(service: Service) -> None:
+async def test_a_worker_starts_with_the_sealed_partitions_and_fires_pending_timers(service: Service) -> None:
     """Here all topics that must have as many partitions were enlarged alike."""
     second, topics = int(time.time()) - 1000, service.topics
     first = await service.worker()

@@ -1,4 +1,4 @@
-"""What no worker can fire: it is told with its reason, counted, and stops nothing else."""
+"""A request that no worker can fire is reported with its reason, counted, and stops nothing else."""
 
 import asyncio
 import time
@@ -70,7 +70,7 @@ async def publish(service: Service, bad: list[Bad]) -> dict[str, Bad]:
 
 
 async def rejected(service: Service, count: int) -> list[ConsumerRecord]:
-    """Return what is in `timer-rejected`, once *count* records are there and nothing more comes for a moment."""
+    """Return the records of `timer-rejected`, once *count* records are there and nothing more comes for a moment."""
     return await service.read_all(service.topics.rejected, count)
 
 
@@ -113,7 +113,7 @@ async def set_limit(service: Service, topic: str, bytes_max: int) -> None:
 
 
 async def test_each_bad_request_is_rejected_once_with_its_reason_and_stops_no_other(service: Service) -> None:
-    """Whatever happens to the workers, one record tells of each; the timers of the same second fire."""
+    """Through all faults of the workers, one record tells of each; the timers of the same second fire."""
     await service.create_topic(service.prefix + "small", max_message_bytes="2000")
     allowed = ["--allowed-topics", f"{service.prefix}*, timer-*,__*"]
     second = int(time.time()) - 1000
@@ -121,7 +121,7 @@ async def test_each_bad_request_is_rejected_once_with_its_reason_and_stops_no_ot
     good = [f"good-{n}" for n in range(40)]
 
     worker = await service.worker(*allowed)
-    # They wait all the time, so whoever has an empty disk reads the log from its beginning.
+    # They wait all the time, so a worker with an empty disk reads the log from its beginning.
     await service.requests(second + 900, [f"later-{n}" for n in range(4)])
     placed = await publish(service, bad)
     await service.requests(second, good)
@@ -151,7 +151,7 @@ async def test_each_bad_request_is_rejected_once_with_its_reason_and_stops_no_ot
 
 
 async def test_the_largest_request_that_kafka_takes_stops_no_other(service: Service) -> None:
-    """With the service's headers the callback would be larger than its topic takes; what fits of it is told."""
+    """With the service's headers the callback would be larger than its topic takes; the parts that fit are reported."""
     await service.worker()
     second = int(time.time()) - 1000
     future = Future(callBackTopic=service.callbacks)
@@ -170,7 +170,7 @@ async def test_the_largest_request_that_kafka_takes_stops_no_other(service: Serv
     assert await service.callback_names(["good"]) == ["good"]
 
 
-async def test_a_header_whose_name_is_not_text_keeps_nothing_from_firing(service: Service) -> None:
+async def test_a_header_whose_name_is_not_text_stops_no_timer(service: Service) -> None:
     """A batch of a client in Go: to it the name is any bytes. Also for a worker that takes over."""
     second = int(time.time()) - 1000
     names = ["before", "odd", "behind"]
@@ -187,7 +187,7 @@ async def test_a_header_whose_name_is_not_text_keeps_nothing_from_firing(service
     assert sorted(await service.callback_names([*names, *names, "next"])) == sorted([*names, *names, "next"])
 
 
-async def test_what_lies_behind_the_compressed_records_of_a_batch_keeps_nothing_from_firing(service: Service) -> None:
+async def test_bytes_behind_the_compressed_records_of_a_batch_stop_no_timer(service: Service) -> None:
     """Brokers take it, and Kafka's own clients read over it."""
     second, names = int(time.time()) - 1000, []
     for codec, behind in ((1, b"junk"), (2, snappy_encode(b"")[:16]), (3, b"junk")):
@@ -244,7 +244,7 @@ async def test_topic_deleted_while_a_timer_waits_costs_that_timer_alone(service:
     await assert_balanced(service, 404, 400)
 
 
-async def test_topic_that_takes_less_than_before_refuses_only_what_is_too_large(service: Service) -> None:
+async def test_a_topic_with_a_lowered_limit_refuses_only_callbacks_that_are_too_large(service: Service) -> None:
     """The limit is lowered while timers wait: large ones are rejected, the small ones of that topic fire."""
     worker = await service.worker()
     second = int(time.time()) - 1000
@@ -307,7 +307,7 @@ async def test_topics_that_refuse_writes_or_are_missing_cost_their_own_timers_al
 ) -> None:
     """A refusal shows when the second is sent: all of it is sent again, without the culprit."""
     properties = {
-        # Here a missing topic is made for whoever asks for it by its name, even by mistake.
+        # Here a missing topic is created for any client that asks for it by its name, even by mistake.
         "auto.create.topics.enable": "true",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -317,7 +317,7 @@ async def test_topics_that_refuse_writes_or_are_missing_cost_their_own_timers_al
         await service.create_topic(prefix + "closed")
         rule = (ResourceType.TOPIC, prefix + "closed", ResourcePatternType.LITERAL)
         deny = AclBinding(*rule, "User:ANONYMOUS", "*", AclOperation.WRITE, AclPermissionType.DENY)
-        # With a rule of its own, a topic is open to nobody but those whom a rule names.
+        # With a rule of its own, a topic is open only to the users that a rule names.
         allow = AclBinding(*rule, "User:*", "*", AclOperation.ALL, AclPermissionType.ALLOW)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
         acls = admin.create_acls([deny, allow])

@@ -1,4 +1,4 @@
-"""Kafka comes late, goes for a while, or is not what it was; and what else keeps a worker from starting."""
+"""Kafka comes late, goes for a while, or comes back changed; and other faults that keep a worker from starting."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ async def own_service(fragile_kafka: EmbeddedKafka, prefix: str, tmp_path: Path)
 
 
 async def ended(process: Process) -> str:
-    """Wait until *process* has ended by itself, with exit code 1, and return what it said."""
+    """Wait until *process* has ended by itself, with exit code 1, and return its output."""
     async with asyncio.timeout(LIMIT_S):
         assert await process.child.wait() == 1, process.child.last_words()
     said = process.child.last_words()
@@ -47,7 +47,7 @@ async def ended(process: Process) -> str:
 
 
 async def test_processes_started_before_kafka_wait_for_it(own_service: Service, fragile_kafka: EmbeddedKafka) -> None:
-    """Both say what they wait for, and take up work once it is there."""
+    """Both say that they wait for it, and take up work once it is there."""
     service, kafka = own_service, fragile_kafka
     second = int(time.time()) + 4
     await service.requests(second, ["t"])
@@ -91,7 +91,7 @@ async def stop_in_mid_transaction(service: Service, worker: Process) -> None:
 
         async def has_sent() -> bool:
             if (now := await uncommitted()) >= 5_000:
-                # Whatever it had sent is in the log, and decided, once nothing changes any more.
+                # All that it had sent is in the log, and decided, once nothing changes any more.
                 before = -1
                 while before != now:
                     await asyncio.sleep(0.5)
@@ -146,11 +146,11 @@ async def test_worker_ends_when_asked_to_while_kafka_is_away(
         assert process.child.returncode == 0, process.child.last_words()
 
 
-# --- Kafka is not what it was ----------------------------------------------------------------------------------------
+# --- Kafka comes back changed ----------------------------------------------------------------------------------------
 
 
 async def test_request_topic_made_anew_stops_its_partitions_and_says_so(service: Service) -> None:
-    """The seals name offsets that the new log has not reached: what is fired from it might be lost or repeated."""
+    """The seals name offsets that the new log has not reached: timers fired from it might be lost or repeated."""
     second = int(time.time()) - 1000
     worker = await service.worker()
     await service.requests(second, [f"old-{n}" for n in range(40)])
@@ -193,7 +193,7 @@ async def test_requests_deleted_under_a_worker_fire_from_its_disk_and_are_told(s
     """Nothing is lost yet, but a takeover with an empty disk would lose it; once it has fired, all is well again."""
     second = int(time.time()) - 1000
     worker = await service.worker()
-    # What is pending is known to a run of 16,384 offsets; the alarm comes once all of a run is gone.
+    # The oldest pending request is known to a run of 16,384 offsets; the alarm comes once all of a run is gone.
     names = [f"t-{n}" for n in range(16_500)]
     await service.requests(second, names, partition=2)
     await worker.until("/metrics", lambda *_: worker.metric("kafka_timers_pending") == 16_500)
@@ -207,11 +207,11 @@ async def test_requests_deleted_under_a_worker_fire_from_its_disk_and_are_told(s
     assert worker.metric("kafka_timers_request_log_gap") == 0
 
 
-# --- what keeps a worker from starting -------------------------------------------------------------------------------
+# --- faults that keep a worker from starting -------------------------------------------------------------------------
 
 
 async def test_worker_that_cannot_start_says_why_and_ends(service: Service, tmp_path: Path) -> None:
-    """One sentence each, on what to do; no traceback."""
+    """One sentence each, with the steps to take; no traceback."""
     (tmp_path / "file").touch()
     names = {count: Service(service.bootstrap, f"{service.prefix}{count}-", tmp_path).topics for count in (2, 3)}
     uneven = [(names[2].requests, 2), (names[2].oscillator, 3), (names[2].sealed, 2)]

@@ -60,7 +60,7 @@ async def test_any_bytes_leave_as_they_were_asked_for(service: Service) -> None:
         producer.flush()
         producer.produce(service.topics.requests, key=str(due), value=framing + cancel.SerializeToString())
     producer.flush()
-    # The client's own forms of the same, of which one is cancelled, one moved, and one looked at.
+    # The client's own forms of the same: one is cancelled, one moved, and one looked at.
     async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as timers:
         await timers.at(due, topic=topic, key=AVRO_KEY, value=None, timer_id="tombstone")
         await timers.at(due, topic=topic, key=b"\xff", timer_id="cancelled")
@@ -93,7 +93,7 @@ async def test_any_bytes_leave_as_they_were_asked_for(service: Service) -> None:
 
 
 async def test_a_record_with_a_binary_key_and_a_tombstone_come_again(service: Service) -> None:
-    """What a consumer of Avro or of a compacted topic gives to `retry`."""
+    """As a consumer of Avro or of a compacted topic gives it to `retry`."""
     topic = service.prefix + "people"
     await make_topic(service.bootstrap, topic, 3, {"cleanup.policy": "compact"})
     await service.start("oscillator")

@@ -1,4 +1,4 @@
-"""Timers are cancelled and moved by their id, and whoever asks is told what came of it."""
+"""Timers are cancelled and moved by their id, and the sender gets an answer."""
 
 import asyncio
 import random
@@ -61,7 +61,7 @@ def told(reply: Reply) -> tuple[str, str, int]:
     return reply.timerId, Reply.Outcome.Name(reply.outcome), reply.second
 
 
-async def test_what_was_cancelled_or_moved_does_not_fire_and_whoever_asked_is_told(service: Service) -> None:
+async def test_cancelled_and_moved_timers_do_not_fire_and_the_sender_gets_an_answer(service: Service) -> None:
     await service.start("oscillator")
     worker = await service.worker()
     await worker.until("/readyz", lambda status, _: status == 200)
@@ -69,7 +69,7 @@ async def test_what_was_cancelled_or_moved_does_not_fire_and_whoever_asked_is_to
     asker = Asker(service)
     for timer_id, second in {"keep": due, "drop": due, "later": due, "sooner": due + 1000}.items():
         asker.ask(timer_id, second)
-    # Nobody who wants no answer gets one.
+    # A sender that wants no answer gets none.
     asker.ask("quiet", due)
     await asker.done()
     for timer_id, second in {"drop": None, "later": due + 1, "sooner": due, "never-seen": None}.items():
@@ -99,7 +99,7 @@ async def test_what_was_cancelled_or_moved_does_not_fire_and_whoever_asked_is_to
     assert {reply.request for reply in replies if reply.outcome == Reply.TOO_LATE} <= by_request
 
 
-async def test_seals_tell_what_was_taken_back(service: Service) -> None:
+async def test_seals_count_cancelled_and_moved_timers(service: Service) -> None:
     await service.worker()
     past, due = int(time.time()) - 100, int(time.time()) + 3
     asker = Asker(service)
@@ -161,8 +161,8 @@ async def test_a_reply_topic_that_may_not_be_written_to_stops_neither_the_cancel
     assert 'kafka_timers_replies_total{outcome="topic-reserved"} 3.0' in worker.get("/metrics")[1]
 
 
-async def test_what_is_answered_is_true_however_often_workers_are_killed(service: Service) -> None:
-    """Ids are moved and cancelled close to their seconds while owners die; each answer is held against what fired."""
+async def test_answers_are_true_however_often_workers_are_killed(service: Service) -> None:
+    """Ids are moved and cancelled close to their seconds while owners die; each answer must fit the callbacks."""
     await service.start("oscillator")
     workers = [await service.worker(), await service.worker()]
     asker, chance = Asker(service), random.Random(5)
@@ -193,7 +193,7 @@ async def test_what_is_answered_is_true_however_often_workers_are_killed(service
             assert reply.request in fired, reply
     assert outcomes.keys() == asker.asked.keys()
     assert {Reply.CANCELLED, Reply.MOVED, Reply.TOO_LATE} <= set().union(*outcomes.values())
-    # And the other way round: what was never taken back has fired.
+    # And the other way round: timers that were never taken back have fired.
     assert requests - taken_back == set(fired)
 
 

@@ -100,8 +100,8 @@ async def test_a_cancel_that_names_another_version_is_ignored(live: Live) -> Non
     assert (gone.outcome, gone.request) == (Outcome.IGNORED, moved.asked)
 
 
-async def test_what_was_ignored_does_not_fire_after_worker_and_disk_are_lost(live: Live) -> None:
-    """Both what was decided before a seal that names it and what no seal knew yet when the worker died."""
+async def test_an_ignored_request_does_not_fire_after_worker_and_disk_are_lost(live: Live) -> None:
+    """Both one that a seal names and one that no seal knew yet when the worker died."""
     due = soon()
     first = await live.ask("create", "lost", due)
     await until(due + 0.2)
@@ -130,7 +130,7 @@ async def test_what_was_ignored_does_not_fire_after_worker_and_disk_are_lost(liv
     assert await live.fired("lost", later + 1) == [first.asked]
 
 
-async def test_get_tells_what_waits_and_changes_nothing(live: Live) -> None:
+async def test_get_returns_the_pending_timer_and_changes_nothing(live: Live) -> None:
     due = soon()
     asked = {"topic": live.service.callbacks, "key": "k", "value": b"v", "token": "t", "headers": [("a", None)]}
     timer = await live.client.at(due + 0.25, timer_id="looked at", **asked)
@@ -178,7 +178,7 @@ def first_with(bootstrap: str, topic: str, key: bytes) -> Message:
 async def test_a_record_of_another_client_comes_again_once_although_it_is_read_twice(live: Live) -> None:
     """Read by confluent-kafka, which has committed no offset before the first reader has crashed."""
     service, topic = live.service, live.service.callbacks
-    # What comes again lies behind it in its partition, and is not what the second reader finds first.
+    # The repeated records lie behind it in its partition, and the second reader does not find them first.
     producer = Producer({"bootstrap.servers": service.bootstrap, "partitioner": "murmur2_random"})
     producer.produce(topic, key=b"order-7", value=b"order", headers=[("trace", b"abc"), ("null", None)])
     producer.flush()

@@ -50,7 +50,7 @@ class Console:
             return response.status, json.loads(await response.read())
 
     async def answer(self, path: str) -> Any:
-        """Return the JSON that a reader gets, who asks again while there is no answer yet: machines may be busy."""
+        """Return the JSON that a reader gets, and ask again while there is no answer yet: machines may be busy."""
         end_s = time.monotonic() + LIMIT_S
         while True:
             status, told = await self.ask("GET", path, token=READ)
@@ -141,7 +141,7 @@ async def test_any_bytes_tombstones_and_partitions_are_asked_for_and_changed(con
     [callback] = await console.fired(topic, 1)
     assert request_from(callback.headers) == fires["request"]
     assert (callback.key, callback.value, callback.partition) == (b"\xff\x00", None, 1)
-    # What is left out of a change stays.
+    # Fields that are left out of a change stay.
     for number, change in enumerate(
         [{}, {"value": "v"}, {"key": "k"}, {"keyBase64": "", "partition": 0}, {"partition": None}]
     ):
@@ -158,7 +158,7 @@ async def test_any_bytes_tombstones_and_partitions_are_asked_for_and_changed(con
         assert (await console.ask("POST", "/v1/timers", {"topic": topic, "after": 5} | wrong))[0] == 422
 
 
-async def test_who_repeats_a_request_gets_no_second_timer_even_after_it_has_fired(console: Console) -> None:
+async def test_a_repeated_request_makes_no_second_timer_even_after_the_first_has_fired(console: Console) -> None:
     topic = await console.topic("idempotent")
     asked = {"after": 0, "topic": topic, "valueBase64": base64.b64encode(b"v").decode()}
     status, first = await console.ask("POST", "/v1/timers", asked, Idempotency_Key="order-7")
@@ -190,7 +190,7 @@ async def test_a_timer_is_taken_back_and_set_anew(console: Console) -> None:
     assert (await console.ask("GET", "/v1/timers/nobody"))[0] == 404
 
 
-async def test_who_has_asked_is_told_on_the_record(console: Console) -> None:
+async def test_the_record_names_the_user_that_asked(console: Console) -> None:
     status, made = await console.ask(
         "POST", "/v1/timers", {"after": 3_600, "topic": console.service.callbacks, "timerId": "mine"}
     )
@@ -203,7 +203,7 @@ async def test_who_has_asked_is_told_on_the_record(console: Console) -> None:
     assert "create of timer 'mine' by 'billing': ACCEPTED" in console.process.child.log.read_text()
 
 
-async def test_what_was_refused_is_listed_and_sent_again(console: Console) -> None:
+async def test_refused_requests_are_listed_and_sent_again(console: Console) -> None:
     topic, service = console.service.prefix + "missing", console.service
     await service.request(int(time.time()), Future(callBackTopic=topic, callBack=b"v", timerId="refused"))
     end_s, found = time.monotonic() + LIMIT_S, []
@@ -242,7 +242,7 @@ async def test_a_request_is_shown_by_its_place_also_one_without_an_id(console: C
         assert (await console.ask("GET", f"/v1/requests/{nothing}"))[0] == status
 
 
-async def test_topics_of_what_fires_next_and_of_what_was_refused_are_told(console: Console) -> None:
+async def test_topics_of_the_next_timers_and_of_refused_requests_are_listed(console: Console) -> None:
     service, due = console.service, int(time.time()) + 1_800
     there, missing = await console.topic("there"), service.prefix + "gone"
     await service.request(due, Future(callBackTopic=there, timerId="there"))
@@ -276,7 +276,7 @@ async def test_a_timer_that_waits_is_told_by_its_worker_without_its_history(cons
     assert made["request"] == gone["request"]
 
 
-async def test_the_admin_gui_of_etf1_finds_what_it_asks_for(console: Console) -> None:
+async def test_the_admin_gui_of_etf1_finds_its_schedules(console: Console) -> None:
     service, due = console.service, int(time.time()) + 3_600
     schedules = service.prefix + "schedules"
     headers = [("scheduler-epoch", str(due).encode()), ("scheduler-target-topic", b"there"), ("x", None)]
@@ -303,7 +303,7 @@ async def test_the_admin_gui_of_etf1_finds_what_it_asks_for(console: Console) ->
         assert response.status == 200
 
 
-async def test_what_a_worker_has_that_does_not_answer_is_unknown_and_the_rest_is_told(console: Console) -> None:
+async def test_partitions_of_a_silent_worker_are_unknown_and_the_others_are_listed(console: Console) -> None:
     service, due = console.service, int(time.time()) + 3_600
     topic = await console.topic("halves")
     for number in range(40):
@@ -321,7 +321,7 @@ async def test_what_a_worker_has_that_does_not_answer_is_unknown_and_the_rest_is
         assert all("does not answer within" in each["why"] for each in page["unknown"])
         for path in ("/v1/ahead?unit=hour", "/v1/topics"):
             assert {each["partition"] for each in (await console.answer(path))["unknown"]} == unknown
-        # Each timer is told all the same: what no worker tells, the log does.
+        # Each timer is shown all the same: if no worker answers, from the log.
         for number in range(8):
             assert (await console.answer(f"/v1/timers/half-{number}"))["state"] == "pending"
         assert (await console.ask("GET", "/schedules", token=READ))[0] == 502
@@ -370,7 +370,7 @@ async def test_while_kafka_is_silent_each_answer_says_so_in_time(console: Consol
         server.close()
 
 
-async def test_who_may_do_what(console: Console) -> None:
+async def test_each_role_has_its_permissions_and_no_more(console: Console) -> None:
     asked = {"after": 3_600, "topic": console.service.callbacks, "timerId": "nobodys"}
     for token, status in ((None, 401), ("operate", 401), (READ, 403)):
         assert (await console.ask("POST", "/v1/timers", asked, token=token))[0] == status
@@ -378,7 +378,7 @@ async def test_who_may_do_what(console: Console) -> None:
     assert (await console.ask("GET", "/v1/status", token=None))[0] == 401
     assert (await console.ask("GET", "/openapi.json", token=None))[0] == 401
     assert (await console.ask("GET", "/v1/me", token=READ))[0] == 200
-    # Of another origin, whatever it brings along.
+    # Of another origin, with any credentials.
     for origin in ("http://elsewhere", f"http://127.0.0.1:{console.process.port + 1}", "null"):
         assert (await console.ask("POST", "/v1/timers", asked, Origin=origin))[0] == 403
     assert (await console.ask("POST", "/v1/timers", asked, Sec_Fetch_Site="cross-site"))[0] == 403
@@ -410,9 +410,7 @@ async def test_who_may_do_what(console: Console) -> None:
         ({"topic": "t", "after": 1, "key": "\ud800"}, "key"),
     ],
 )
-async def test_what_cannot_be_asked_for_is_refused_with_a_sentence(
-    console: Console, body: dict[str, Any], told: str
-) -> None:
+async def test_an_invalid_request_is_refused_with_a_sentence(console: Console, body: dict[str, Any], told: str) -> None:
     status, problem = await console.ask("POST", "/v1/timers", body)
     assert (status, problem["status"]) == (422, 422)
     assert told in problem["detail"]
@@ -461,12 +459,12 @@ async def test_it_needs_no_document_but_its_own(console: Console) -> None:
     }
 
 
-async def test_whatever_is_asked_it_answers_as_its_document_says(console: Console) -> None:
+async def test_random_requests_are_answered_as_the_openapi_document_says(console: Console) -> None:
     await asked_by_schemathesis(console, "--phases", "fuzzing", "--max-examples", "10")
 
 
 @pytest.mark.chaos
-async def test_whatever_is_asked_at_length_it_answers_as_its_document_says(console: Console) -> None:
+async def test_many_random_requests_are_answered_as_the_openapi_document_says(console: Console) -> None:
     await asked_by_schemathesis(console, "--max-examples", "100")
 
 

@@ -47,7 +47,7 @@ class Pages:
         await asyncio.to_thread(self.browser.get, f"{self.url}#/{screen}")
 
     async def until(self, found: Callable[[], _T]) -> _T:
-        """Return what is *found* once it is something."""
+        """Return the result of *found* once it is not empty."""
         wait = WebDriverWait(self.browser, LIMIT_S, ignored_exceptions=(Exception,))
         return await asyncio.to_thread(wait.until, lambda _: found())
 
@@ -60,7 +60,7 @@ class Pages:
 
     @property
     def main(self) -> str:
-        """What the main part of the page shows."""
+        """The text of the main part of the page."""
         return self.browser.find_element(By.ID, "main").text
 
     async def press(self, text: str) -> None:
@@ -91,7 +91,7 @@ class Pages:
             await asyncio.to_thread(self.browser.save_screenshot, f"{folder}/{name}.png")
 
     def complaints(self) -> list[Any]:
-        """Return what the browser has complained of since the last call."""
+        """Return the browser's complaints since the last call."""
         return [entry for entry in self.browser.get_log("browser") if entry["level"] != "INFO"]
 
 
@@ -129,7 +129,7 @@ async def pages(
 
 
 def serious(browser: webdriver.Chrome) -> list[tuple[str, list[str]]]:
-    """Return what keeps somebody from using the page, by the rules of axe, and where."""
+    """Return the faults that keep somebody from using the page, by the rules of axe, with their places."""
     found = Axe().run(browser)["violations"]
     return [
         (each["id"], [node["html"] for node in each["nodes"]])
@@ -210,7 +210,7 @@ async def test_fire_now_and_ask_again(pages: Pages) -> None:
     await pages.until_shown("pending; fires")
 
 
-async def test_what_was_refused_is_sent_again_once(pages: Pages) -> None:
+async def test_a_refused_request_is_sent_again_once(pages: Pages) -> None:
     topic = pages.service.prefix + "missing"
     await pages.service.request(int(time.time()), Future(callBackTopic=topic, callBack=b"v", timerId="refused"))
     await pages.service.until_sealed(int(time.time()) + 1)
@@ -223,7 +223,7 @@ async def test_what_was_refused_is_sent_again_once(pages: Pages) -> None:
         await pages.until_shown(said)
 
 
-async def test_it_shows_what_the_service_lacks(pages: Pages) -> None:
+async def test_the_page_shows_the_problems_of_the_service(pages: Pages) -> None:
     await pages.open("partitions")
     await pages.until_shown("sealed up to")
     await pages.until(lambda: len(pages.browser.find_elements(By.CSS_SELECTOR, "tbody tr")) == 4)
@@ -314,7 +314,7 @@ async def test_among_a_million_timers_one_is_found_and_taken_back(pages: Pages) 
     assert "many-0777769" not in pages.main
     pages.browser.find_element(By.LINK_TEXT, "many-0777777").click()
     await pages.until_shown("pending; fires")
-    # What its id has had is read from a log of 250,000 records.
+    # The history of its id is read from a log of 250,000 records.
     await pages.until_shown("asked for at")
     await pages.press("Take back")
     await pages.confirm()

@@ -1,4 +1,4 @@
-"""`kafka-timers dev` as a user has it: one command in an empty folder, and what it says to try next."""
+"""`kafka-timers dev` as a user has it: one command in an empty folder, and the commands that it prints to try next."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
     """Start, send, watch, Ctrl-C; and a second start goes on where the first one was."""
     ports = dev_ports()
     async with dev(tmp_path, ports) as first:
-        send, watch, status = (first.hints[name][1:] for name in ("send a timer", "watch callbacks", "see how it goes"))
+        send, watch, status = (first.hints[name][1:] for name in ("send a timer", "watch callbacks", "show the status"))
         callback = await seen_after(send, watch, seconds=2)
         assert callback["value"] == "hello"
         assert callback["key"] == "order-1"
@@ -47,9 +47,7 @@ async def test_a_timer_fires_before_and_after_everything_was_ended(tmp_path: Pat
         assert all(row["owner"] == f"http://127.0.0.1:{ports[1]}" for row in rows)
         # Everything is to be ended by then, also on a busy machine.
         waits = json.loads(await said_by(*scheduled(send, 20, value="while you were away"), "--json"))
-        [listed] = map(
-            json.loads, (await said_by(*first.hints["see what waits"][1:], "--json", "--values")).splitlines()
-        )
+        [listed] = map(json.loads, (await said_by(*first.hints["list timers"][1:], "--json", "--values")).splitlines())
         assert (listed["request"], listed["value"]) == (waits["request"], "while you were away")
         assert len(first.children) == 5
         async with aiohttp.ClientSession() as session, session.get(first.hints["look and try"][0]) as page:
@@ -105,7 +103,7 @@ async def test_a_timer_goes_to_the_lake_and_comes_back(tmp_path: Path) -> None:
 
 
 def shown(port: int, metric: str) -> float:
-    """Return what a process at *port* shows; 0 if it does not show it."""
+    """Return the metric of the process at *port*; 0 if it has none."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines())
     return float(lines.get(metric, 0))

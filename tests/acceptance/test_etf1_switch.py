@@ -53,7 +53,7 @@ def noon() -> str:
 
 class Schedules:
     """
-    The topic of schedules, and who fires them.
+    The topic of schedules, and the service that fires them.
 
     Attributes:
         wanted: values of the schedules that are to fire, once each.
@@ -123,7 +123,7 @@ class Schedules:
         await until(lambda: time.time() > max(self._dues) + CALM_S)
 
     async def due_by(self, second: int) -> None:
-        """Return when *second* is past, and what is due in it is old for etf1, which drops what comes too late."""
+        """Return when *second* is past, and its schedules are too old for etf1, which drops them."""
         await until(lambda: time.time() > second + CALM_S)
 
     async def stop(self, etf1: Child) -> None:
@@ -166,8 +166,9 @@ async def test_there_and_back_each_schedule_fires_once_or_not_at_all(
     """
     Schedules lie in every partition, and their tombstones where etf1's partitioner puts them.
 
-    What is due later than in some seconds is fired by whoever runs by then; on a slow machine that may be the next one.
-    What etf1 reads over a second late it may fire though it is cancelled, so such a schedule is due when etf1 is gone.
+    A schedule due later than in some seconds is fired by the service that runs by then; on a slow machine that may be
+    the next one. A schedule that etf1 reads over a second late may fire though it is cancelled, so such a schedule is
+    due when etf1 is gone.
     """
     all_ = Schedules(service, scheduler, tmp_path)
     await service.create_topic(all_.topic, cleanup_policy="compact")

@@ -26,7 +26,7 @@ from kafka_timers.dev.jars import cache_folder, caches
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 WIRE_PAGE = ROOT / "docs" / "wire-examples.md"
-# What Go, npm and Cargo say where a registry does not answer.
+# The words of Go, npm and Cargo where a registry does not answer.
 _NO_REGISTRY = re.compile(rb"dial tcp|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|Could(n't| not) (resolve|connect)")
 
 
@@ -103,7 +103,7 @@ def program_of(name: str, elsewhere: str = "") -> str:
 
 
 async def make(service: Service, *command: str | Path, cwd: Path, **env: str) -> None:
-    """Build an example, or part of it; skip where what it needs cannot be had."""
+    """Build an example, or part of it; skip where its needs cannot be had."""
     async with example(service, *command, cwd=cwd, **env) as building:
         said, _ = await building.communicate()
     if building.returncode and _NO_REGISTRY.search(said):
@@ -169,11 +169,11 @@ async def in_typescript(service: Service, tmp_path: Path) -> list[str]:
 
 
 async def in_rust(service: Service, tmp_path: Path) -> list[str]:
-    """Compile the program in Rust, and return its command; what it is built of stays in the user's cache."""
+    """Compile the program in Rust, and return its command; its parts stay in the user's cache."""
     cargo = program_of("cargo", "~/.cargo/bin")
     for name in ("cc", "make"):
         program_of(name)
-    # Each copy is newer than what was built of the one before: Cargo goes by that.
+    # Each copy is newer than the build of the one before: Cargo goes by that.
     folder = caches() / "wire-rust"
     shutil.copytree(EXAMPLES / "wire_rust", folder, dirs_exist_ok=True, copy_function=shutil.copy)
     await make(service, cargo, "build", "--quiet", cwd=folder, CARGO_TARGET_DIR=str(folder / "target"))
@@ -208,7 +208,7 @@ async def test_a_plain_client_asks_cancels_and_receives_by_the_wire_alone(
     command = await build(plain_service, tmp_path)
 
     async def output(*words: str) -> list[str]:
-        # Java takes the bytes of its arguments for what the locale says.
+        # Java decodes the bytes of its arguments by the locale.
         async with example(plain_service, *command, *words, cwd=tmp_path, LC_ALL="C.UTF-8") as process:
             said, _ = await asyncio.wait_for(process.communicate(), 2 * LIMIT_S)
         assert process.returncode == 0, said.decode()
@@ -234,7 +234,7 @@ async def test_a_plain_client_asks_cancels_and_receives_by_the_wire_alone(
 
 
 def unindented(text: str) -> str:
-    """Return *text* without what its lines begin with, which a part of a program has less of."""
+    """Return *text* without the indentation of its lines, since a part of a program has less."""
     return "\n".join(line.strip() for line in text.splitlines())
 
 

@@ -33,7 +33,7 @@ async def stop_in_mid_second(service: Service, worker: Process, second: int, cou
 
 
 async def test_worker_killed_in_the_middle_of_100_000_callbacks_loses_and_doubles_none(service: Service) -> None:
-    """The transaction that was under way is aborted by the next owner, who fires what no slice has sealed."""
+    """The next owner aborts the transaction under way, and fires the requests that no slice has sealed."""
     # Many small transactions, so that the kill falls between two of them or into one.
     worker = await service.worker("--slice-rows", "500")
     second = int(time.time()) - 1000
@@ -60,7 +60,7 @@ async def test_worker_killed_at_20_random_points_loses_and_doubles_none(service:
         names += here
         await service.requests(start + round_, here)
         await service.tick(start + round_)
-        await asyncio.sleep(chance.uniform(0, 0.25))  # the point of the crash is what is random here
+        await asyncio.sleep(chance.uniform(0, 0.25))  # the point of the crash is the random part here
         worker.child.kill()
         await worker.child.wait()
         data_dir = worker.data_dir if round_ % 2 else None
@@ -70,7 +70,7 @@ async def test_worker_killed_at_20_random_points_loses_and_doubles_none(service:
 
 
 async def test_worker_paused_in_mid_second_is_fenced_and_rejoins(service: Service) -> None:
-    """What a paused worker had sent stays invisible; when it comes back it repeats nothing and takes part again."""
+    """Callbacks of a paused worker stay invisible; when it comes back it repeats nothing and takes part again."""
     # Many small transactions, so that the pause falls between two of them or into one.
     paused = await service.worker("--slice-rows", "200")
     second = int(time.time()) - 1000
@@ -81,7 +81,7 @@ async def test_worker_paused_in_mid_second_is_fenced_and_rejoins(service: Servic
     await until_owned(other, 4)
     await service.until_sealed(second + 6)
     paused.child.resume()
-    # What was under way when it froze is refused; after 10 s it has given that up by itself before it hears so.
+    # The transaction under way when it froze is refused; after 10 s it has given that up by itself before it hears so.
     refused, given_up = "kafka_timers_fenced_total", "kafka_timers_partition_failures_total"
     await paused.until("/metrics", lambda *_: paused.metric(refused) + paused.metric(given_up) > 0)
     await until_owned(paused, 2)
@@ -137,7 +137,7 @@ async def owned_by(worker: Process, count: int) -> set[str]:
     return set(pattern.findall(await worker.until("/metrics", lambda _, body: len(pattern.findall(body)) == count)))
 
 
-async def test_a_worker_that_comes_back_gets_the_partitions_of_which_it_has_the_stores(service: Service) -> None:
+async def test_a_worker_that_comes_back_gets_the_partitions_whose_stores_it_has(service: Service) -> None:
     """As in a rolling restart: the other one has all of them meanwhile, and gives up those."""
     first, second = await service.worker(), await service.worker()
     was = await owned_by(first, 2), await owned_by(second, 2)
@@ -151,7 +151,7 @@ async def test_a_worker_that_comes_back_gets_the_partitions_of_which_it_has_the_
 
 
 async def test_seconds_missed_without_oscillators_fire_when_one_is_back(service: Service) -> None:
-    """Both replicas are dead for 10 s: what was due meanwhile fires at once afterwards, nothing fires early."""
+    """Both replicas are dead for 10 s: timers due meanwhile fire at once afterwards, and nothing fires early."""
     oscillators = [await service.start("oscillator", "--replica", str(replica)) for replica in range(2)]
     worker = await service.worker()
     await worker.until("/readyz", lambda status, _: status == 200)
@@ -192,7 +192,7 @@ async def test_no_second_is_late_when_one_of_two_oscillators_dies(service: Servi
     lateness_s = {r.value.decode(): r.timestamp / 1000 - dues[r.value.decode()] for r in records}
     assert sorted(lateness_s) == sorted(dues)
     assert min(lateness_s.values()) >= 0
-    # What a busy machine adds, it does not add to all three seconds behind the kill.
+    # A busy machine does not delay all three seconds behind the kill.
     assert min(lateness_s[name] for name, second in dues.items() if second > now + 5) < 1.3
     async with service.reading(service.topics.oscillator) as consumer:
         ticks = Counter((r.partition, r.key) for r in await take(consumer, 1_000, 1))
@@ -252,7 +252,7 @@ async def test_tick_from_the_past_or_twice_fires_nothing_again(service: Service)
 
 @pytest.mark.parametrize("disk", ["empty", "stale", "damaged", "foreign"])
 async def test_takeover_by_a_worker_whose_disk_is(service: Service, disk: str) -> None:
-    """Pending timers are read from the log again; what has fired is known from the seals."""
+    """Pending timers are read from the log again; fired ones are known from the seals."""
     start = int(time.time()) - 1000
     first = await service.worker()
     pending = [f"pending-{n}" for n in range(300)]

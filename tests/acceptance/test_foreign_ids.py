@@ -20,7 +20,7 @@ class Plain:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.producer = Producer({"bootstrap.servers": service.bootstrap, "linger.ms": 0})
-        self.placed: dict[str, str] = {}  # partition:offset of each record by what it is
+        self.placed: dict[str, str] = {}  # partition:offset of each record by its name
 
     def ask(self, timer_id: str, second: int, partition: int = -1) -> None:
         service = self.service
@@ -108,7 +108,7 @@ async def test_a_cancel_takes_back_a_request_that_arrives_after_it(service: Serv
     assert told == {plain.placed["cancel a"]: "UNKNOWN", plain.placed["a"]: "IGNORED"}
 
 
-async def test_what_was_sent_on_before_is_refused_in_a_foreign_partition(service: Service) -> None:
+async def test_a_request_that_was_sent_on_before_is_refused_in_a_foreign_partition(service: Service) -> None:
     await service.worker()
     second = int(time.time()) - 100
     home = partition_of("a", service.partitions)

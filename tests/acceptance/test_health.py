@@ -1,4 +1,4 @@
-"""What keeps timers from firing is told by /readyz within seconds, and no longer than it lasts."""
+"""A fault that keeps timers from firing is reported by /readyz within seconds, and no longer than it lasts."""
 
 import socket
 import time
@@ -29,7 +29,7 @@ def no_exception_was_lost(worker: Process) -> bool:
 
 
 async def test_requests_behind_an_open_transaction_are_told_of_while_it_is_open(service: Service) -> None:
-    """What lies before it, and in other partitions, fires in time; it is named with its partition and what to do."""
+    """Requests before it, and in other partitions, fire in time; /readyz names the partition and the steps to take."""
     await service.start("oscillator")
     worker = await service.worker()
     await until_well(worker)

@@ -1,4 +1,4 @@
-"""The wheel in environments with nothing else: each command works there, or tells in a sentence what to install."""
+"""The wheel in environments with nothing else: each command works there, or names the extra to install."""
 
 import json
 import os
@@ -38,10 +38,10 @@ class Call(NamedTuple):
     A use of a command.
 
     Attributes:
-        options: what stands behind the command's name.
-        extra: the extra that it needs beside what every command needs.
+        options: the words behind the command's name.
+        extra: the extra that it needs beside those of every command.
         code: how it ends; None if it runs until it is asked to end.
-        says: words of what it writes, where it has what it needs.
+        says: words of its output, where nothing is missing.
     """
 
     options: str = ""
@@ -96,7 +96,7 @@ CALLS = {
     "worker": Call("--port {port}", "worker", None, f"no Kafka answers at {NOBODY}"),
 }
 
-# What works with each extra. Two others are for those who change kafka-timers, whose tests have them already.
+# The commands that work with each extra. Two others are for developers, whose tests have them already.
 WORKING = {
     "": set[str](),
     "cli": {"schedules", "cli"},
@@ -154,7 +154,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 class Environment:
-    """A Python that has kafka-timers with one extra, and what that needs; it finds no Java."""
+    """A Python that has kafka-timers with one extra, and its libraries; it finds no Java."""
 
     def __init__(self, folder: Path, wheel: Path, extra: str) -> None:
         self.extra, self.working = extra, WORKING[extra]
@@ -170,7 +170,7 @@ class Environment:
         uv("pip", "check", *python)
 
     def run(self, *command: str | Path, given: str = "", **env: str) -> str:
-        """Return what the program of this environment *command* writes, which ends well and has nothing to warn of."""
+        """Return the output of *command* in this environment, which ends well and has nothing to warn of."""
         done = subprocess.run(
             [self.bin / command[0], *command[1:]],
             input=given,
@@ -183,7 +183,7 @@ class Environment:
         return done.stdout
 
     def outcomes(self, calls: dict[str, list[str]]) -> dict[str, tuple[int, str, str]]:
-        """Return of each call of the program its exit code, and what it writes to its two outputs."""
+        """Return of each call of the program its exit code, and the text of its two outputs."""
         told = json.loads(self.run("python", FORKED, given=json.dumps(list(calls.values()))))
         return {path: (code, out, err) for path, (code, out, err) in zip(calls, told, strict=True)}
 
@@ -202,10 +202,10 @@ class Environment:
             assert b"Traceback" not in written, written.decode()
 
     def lacks(self, path: str) -> str | None:
-        """Return a pattern of the line that the command at *path* ends with where it has not what it needs."""
+        """Return a pattern of the line that the command at *path* ends with where its extra is missing."""
         first, needed = path.split()[0], CALLS[path].extra
         if not self.extra:
-            # Whoever installs what this says has all that the command needs.
+            # A user who installs this extra has all that the command needs.
             advised = first if first in WORKING else "cli"
             return rf"Error: the command line needs click: pip install 'kafka-timers\[{advised}\]'\n"
         if needed and needed not in self.working:
@@ -220,7 +220,7 @@ def environment(built: tuple[Path, Path], tmp_path: Path, request: pytest.Fixtur
     shutil.rmtree(tmp_path / "venv")
 
 
-async def test_each_command_works_or_tells_what_to_install(environment: Environment) -> None:
+async def test_each_command_works_or_names_the_extra_to_install(environment: Environment) -> None:
     packages = [name for part in sorted(environment.working) for name in PACKAGES[part]]
     environment.run("python", "-c", f"import {', '.join(PUBLIC)}\n{IMPORT_ALL}", *packages)
 
@@ -264,7 +264,7 @@ def test_every_command_and_every_extra_is_tried() -> None:
 
 
 def files_below(folder: Path) -> set[str]:
-    """Return the files below *folder*, of which Python's caches are no part, as they lie in its parent."""
+    """Return the files below *folder*, without Python's caches, as they lie in its parent."""
     return {
         str(path.relative_to(folder.parent))
         for path in folder.rglob("*")
@@ -285,11 +285,11 @@ def test_the_wheel_has_both_packages_whole_and_nothing_else(built: tuple[Path, P
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
 
 
-def test_the_sources_have_what_each_target_of_make_needs(built: tuple[Path, Path]) -> None:
+def test_the_sources_have_all_files_that_the_targets_of_make_need(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[1]) as sources:
         names = {member.name.partition("/")[2] for member in sources if member.isfile()}
     wanted = set().union(*(files_below(ROOT / name) for name in ("deploy", "docs", "examples", "proto", "tests")))
-    # What others left behind in a checkout is in no archive.
+    # Files that others left behind in a checkout are in no archive.
     wanted &= tracked() or wanted
     assert wanted <= names
     assert {"Makefile", "pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE"} <= names

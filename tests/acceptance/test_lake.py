@@ -40,7 +40,7 @@ WINDOW_S = range(0, 600, 30)
 
 @dataclass
 class Asked:
-    """A request as the test knows it: what it is called, when it is due, and whether it was taken back in time."""
+    """A request as the test knows it: its name, when it is due, and whether it was taken back in time."""
 
     name: str
     second: int
@@ -49,7 +49,7 @@ class Asked:
 
 @dataclass
 class Ledger:
-    """What was asked for, and so what must fire."""
+    """The requests, and so the callbacks that must fire."""
 
     asked: dict[str, Asked] = field(default_factory=dict)
     last: dict[str, Asked] = field(default_factory=dict)
@@ -75,11 +75,11 @@ class Years:
 
     Args:
         service: its topics and processes; requests and ticks carry the times that their producers give them.
-        spark: the session of what runs in this process.
+        spark: the session for the code that runs in this process.
         lake: folder of the tables.
         timers: how many are asked for at the beginning.
         waits_s: how long those wait that are left to the lake, see `NEXT_WEEK_S`; ascending.
-        seed: of what is killed when.
+        seed: decides which process is killed when.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Years:
         for second in seconds:
             await self.service.until_sealed(second)
 
-    # --- what must have come of it -----------------------------------------------------------------------------------
+    # --- the expected callbacks --------------------------------------------------------------------------------------
 
     async def check(self) -> None:
         wanted = {asked.name: asked.second for asked in self.ledger.asked.values() if asked.fires}
@@ -240,7 +240,7 @@ class Years:
 
 
 async def live(years: Years) -> None:
-    """Live through all of it, and kill what is at work."""
+    """Live through all of it, and kill the processes at work."""
     service, start_s, rng = years.service, years.start_s, years.rng
     await years.ask_for_all()
     first, last = years.waits_s[0], years.waits_s[-1]
@@ -293,7 +293,7 @@ async def test_timers_up_to_two_years_ahead_fire_once_each_in_their_second(
 
 @pytest.mark.chaos
 @pytest.mark.parametrize("seed", range(20))
-async def test_they_do_so_whatever_is_killed_when(
+async def test_they_do_so_although_processes_are_killed_at_any_time(
     service: Service, tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
     waits_s = (NEXT_WEEK_S, TWO_YEARS_S if seed % 2 else HALF_A_YEAR_S)

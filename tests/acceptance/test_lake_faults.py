@@ -37,7 +37,7 @@ def request_of(record: ConsumerRecord) -> str:
 
 
 async def plant(service: Service, request: str, second: int, partition: int = 0) -> None:
-    """Publish what looks like a callback."""
+    """Publish a record that looks like a callback."""
     headers = [(EXPIRY_HEADER, b"%d" % second), (REQUEST_HEADER, request.encode())]
     await service.producer.send_and_wait(service.callbacks, b"v", partition=partition, headers=headers)
 
@@ -64,7 +64,7 @@ async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else
     taken_back = await service.request(second, named)
     await service.request(0, Future(timerId="a", cancel=True), int(taken_back.split(":")[0]))
     pending = await service.request(second + 1_000, Future(callBackTopic=service.callbacks, callBack=b"p"), 0)
-    # Whoever has the topic may write to it: a callback that is there before its second.
+    # The owner of the topic may write to it: a callback that is there before its second.
     later = second + 3
     early = await service.request(later, Future(callBackTopic=service.callbacks, callBack=b"e"), 1)
     await plant(service, early, later)

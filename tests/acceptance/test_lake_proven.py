@@ -1,4 +1,4 @@
-"""What became of a timer, proven from the lake: by what a real worker has sealed, and not when the lake was changed."""
+"""The outcome of a timer, proven from the lake: by the seals of a real worker, and not when the lake was changed."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import pytest
 from brokers import set_topic
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # what it is called everywhere
+from pyspark.sql import functions as F  # the usual name
 from service import Service
 
 from kafka_timers.cli.program import program
@@ -64,7 +64,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-async def test_what_became_of_a_timer_is_proven_unless_the_lake_was_changed(
+async def test_the_outcome_of_a_timer_is_proven_unless_the_lake_was_changed(
     service: Service, spark: SparkSession, tmp_path: Path
 ) -> None:
     await set_topic(service.bootstrap, service.topics.requests, {"message.timestamp.type": "CreateTime"})
@@ -100,7 +100,7 @@ async def test_what_became_of_a_timer_is_proven_unless_the_lake_was_changed(
         spark.sql(statement)
     found = audit(spark, settings, int(time.time()), first=MIDNIGHT_S - 100, last=MIDNIGHT_S + 2).kinds
     assert {"unread", "altered", "altered-seal", "chain", "gap", "seal-count"} <= found.keys()
-    # What is left of the day is not what was published.
+    # The rest of the day differs from the published one.
     again = {(day.partition, day.date): day for day in published_days(spark, settings, ())}
     assert {day for day in days if again[day.partition, day.date] != day} == set(_of(days, 1))
     with pytest.raises(Exception, match="had another record than this"):

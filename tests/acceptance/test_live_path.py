@@ -1,4 +1,4 @@
-"""A timer fires in its second, whoever asked for it."""
+"""A timer fires in its second, whichever client asked for it."""
 
 import os
 import re
@@ -91,7 +91,7 @@ async def test_callbacks_of_one_second_keep_the_order_of_acceptance(service: Ser
 
 
 @pytest.mark.parametrize(("every_ms", "millis_ready"), [("0", 500), ("10", 0)])
-async def test_what_comes_after_a_second_was_prepared_fires_with_it(
+async def test_a_request_that_comes_after_its_second_was_prepared_fires_with_it(
     service: Service, every_ms: str, millis_ready: int
 ) -> None:
     """Callbacks are built ahead of their tick; requests that come later, also with less millis, are not forgotten."""
@@ -115,7 +115,7 @@ async def test_what_comes_after_a_second_was_prepared_fires_with_it(
 
 
 async def test_seals_balance_and_cover_every_second(service: Service) -> None:
-    """Each seal says what was due, what was fired and what waits, and goes on where the one before ended."""
+    """Each seal counts due, fired and pending requests, and goes on where the one before ended."""
     await service.worker("--slice-rows", "10")
     second = int(time.time()) - 1000
     await service.requests(second, [f"now-{n}" for n in range(100)])
@@ -135,7 +135,7 @@ async def test_seals_balance_and_cover_every_second(service: Service) -> None:
 
 
 async def test_at_least_once_fires_without_transactions(service: Service) -> None:
-    """What a receiver that reads uncommitted sees is the same then: nothing is ever aborted."""
+    """A receiver that reads uncommitted records sees the same then: nothing is ever aborted."""
     await service.worker("--guarantee", "at-least-once")
     second = int(time.time()) - 100
     names = [f"t-{n}" for n in range(200)]

@@ -1,4 +1,4 @@
-"""Several workers as one command: what happens to the partitions of one that dies."""
+"""Several workers as one command: others take the partitions of one that dies."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from kafka_timers.core.wire import Sealed
 
 # Long enough that nobody waits for it.
 SESSION_S = 120
-# Well below that, and well above what it takes.
+# Well below that, and well above the usual time.
 LIMIT_S = 40.0
 
 

@@ -1,4 +1,4 @@
-"""What the README's first screen shows works as it stands, on a service as `make run` starts it."""
+"""The commands of the README's first screen work as they stand, on a service as `make run` starts it."""
 
 import asyncio
 import re
@@ -48,7 +48,7 @@ async def start(*command: str, address: str) -> Process:
 
 
 async def output(process: Process) -> str:
-    """Return what *process* prints until it ends well."""
+    """Return the output of *process*; it ends well."""
     async with asyncio.timeout(LIMIT_S):
         told = (await process.communicate())[0].decode()
     assert process.returncode == 0, told

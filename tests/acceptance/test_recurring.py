@@ -1,4 +1,4 @@
-"""Recurring timers: each run fires once, whichever process is killed when; and what users do with schedules."""
+"""Recurring timers: each run fires once, whichever process is killed when; and the use of schedules."""
 
 import asyncio
 import random
@@ -83,7 +83,7 @@ async def test_a_thousand_schedules_run_for_ten_minutes_though_processes_are_kil
     await each_run_fires_once(service, 1_000, 600, 20, 2)
 
 
-async def test_a_run_can_be_cancelled_and_what_is_no_schedule_is_rejected(service: Service) -> None:
+async def test_a_run_can_be_cancelled_and_an_invalid_schedule_is_rejected(service: Service) -> None:
     """One worker does it all: its planner asks, and its owners fire and answer."""
     await service.start("oscillator")
     await service.firing()

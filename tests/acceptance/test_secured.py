@@ -57,7 +57,7 @@ async def secured(needs_java: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 async def service(secured: SecuredKafka, prefix: str, tmp_path: Path) -> AsyncIterator[SecuredService]:
-    """A service whose users may do what they must, and write to this test's own callback topics."""
+    """A service whose users have just the rights that they need, and write to this test's own callback topics."""
     secured.allow(prefix, "--allowed-topics", f"{prefix}callbacks*")
     async with SecuredService(secured, prefix, tmp_path) as opened:
         yield opened
@@ -65,7 +65,7 @@ async def service(secured: SecuredKafka, prefix: str, tmp_path: Path) -> AsyncIt
 
 @pytest.fixture
 def token_endpoint() -> Iterator[tuple[str, list[dict[str, list[str]]]]]:
-    """An endpoint that gives tokens for whoever has the secret, and what it was asked."""
+    """An endpoint that gives tokens to clients with the secret, and the requests that it got."""
     asked: list[dict[str, list[str]]] = []
 
     class Endpoint(BaseHTTPRequestHandler):
@@ -91,7 +91,7 @@ def token_endpoint() -> Iterator[tuple[str, list[dict[str, list[str]]]]]:
 
 
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "token file", "token endpoint", "certificate"])
-async def test_whoever_asks_and_whoever_fires_may_log_in_in_any_way(
+async def test_clients_and_workers_may_log_in_in_any_way(
     way: str, service: SecuredService, token_endpoint: tuple[str, list[dict[str, list[str]]]], tmp_path: Path
 ) -> None:
     """Oscillator, worker and client; a cancel too, whose answer is read over a connection of its own."""
@@ -197,9 +197,7 @@ async def test_a_door_takes_records_in_once_with_the_rights_that_acls_prints(
     assert sorted(Future.FromString(record.value).timerId for record in requests) == ["0", "1"]
 
 
-async def test_no_password_is_in_logs_command_lines_metrics_or_what_is_printed(
-    service: SecuredService, tmp_path: Path
-) -> None:
+async def test_no_password_is_in_logs_command_lines_metrics_or_output(service: SecuredService, tmp_path: Path) -> None:
     """Also with --log-level debug, and when a login fails; the password comes by the environment."""
     secured = service.kafka
     config = secured.write(
@@ -242,7 +240,7 @@ def command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().decode()
 
 
-async def test_what_does_not_log_in_says_so(service: SecuredService) -> None:
+async def test_a_process_that_cannot_log_in_says_so(service: SecuredService) -> None:
     """In plain text against TLS, with a certificate of nobody, with a password that is wrong."""
     secured = service.kafka
     strangers = trustme.CA()
@@ -294,7 +292,7 @@ async def test_brokers_know_a_process_by_its_client_id(service: SecuredService) 
 
 
 @pytest.mark.parametrize("entity", ["users", "clients"])
-async def test_a_quota_holds_back_whom_it_is_for_and_nobody_else(entity: str, service: SecuredService) -> None:
+async def test_a_quota_holds_back_its_user_and_nobody_else(entity: str, service: SecuredService) -> None:
     """By user and by client id, set as docs/security.md tells."""
     secured, client_id = service.kafka, service.prefix + "batch"
     login = Kafka.of(secured.sasl, str(secured.config("client", client_id=client_id)))
@@ -305,7 +303,7 @@ async def test_a_quota_holds_back_whom_it_is_for_and_nobody_else(entity: str, se
         quota(service.bootstrap, entity, {"users": "client", "clients": client_id}[entity], 15_000),
         TimerClient(login, topic_prefix=service.prefix) as client,
     ):
-        # What goes beyond the quota is taken in; what comes next waits, some 10 s here, until it is met again.
+        # A request beyond the quota is taken in; the next one waits, some 10 s here, until the quota is met again.
         await client.at(second, topic=service.callbacks, value=b"before".ljust(large))
         waiting = asyncio.create_task(client.at(second, topic=service.callbacks, value=b"behind".ljust(large)))
         await service.requests(second, ["from another"])
@@ -339,19 +337,19 @@ NEEDED = [
     (acl.process, operation, acl.why)
     for acl in acls_of("", "kafka-timers", "callbacks*")
     for operation in acl.operations
-    # Of its own topics it tells what is wrong with them, of callback topics how much they take at once.
+    # Of its own topics it reports the problems, of callback topics the size limit.
     if acl.process in ("oscillator", "worker") and operation != "DescribeConfigs"
     # There are none.
-    if acl.why != "what lies in added partitions"
+    if acl.why != "requests in added partitions"
 ]
 
 
 async def works(service: SecuredService) -> bool:
     """
-    Tell whether timers fire, a cancel is answered, what cannot fire is rejected, and the worker shows what a lake has
-    told, each within some seconds.
+    Tell whether timers fire, a cancel is answered, an impossible request is rejected, and the worker shows the progress
+    of a lake, each within some seconds.
 
-    The second timer fires by a worker that took over what the first one has sealed.
+    The second timer fires by a worker that took over from the first one's seals.
     """
     await service.start("oscillator")
     second = int(time.time()) + 2

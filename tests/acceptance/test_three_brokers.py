@@ -1,4 +1,4 @@
-"""Three brokers that a test can break: what `EmbeddedCluster` promises, and what the service does on them."""
+"""Three brokers that a test can break: the promises of `EmbeddedCluster`, and the service on them."""
 
 import asyncio
 import json
@@ -87,7 +87,7 @@ async def test_a_broker_parted_from_the_others_is_reached_by_clients_and_knows_n
 
 
 async def test_a_broker_that_clients_do_not_reach_stays_in_the_cluster(cluster: EmbeddedCluster, prefix: str) -> None:
-    """What another one leads is still replicated to it, and it is asked in vain."""
+    """The partitions of others are still replicated to it, and it is asked in vain."""
     topic = prefix + "x"
     await make_topic(cluster.bootstrap, topic, 3, replicas=3)
     await until_in_sync(cluster)
@@ -131,7 +131,7 @@ async def test_records_are_taken_while_a_broker_is_killed_and_it_catches_up(
 
 
 async def ask(cluster: EmbeddedCluster, node: int, request: Request[Any]) -> Any:
-    """Return what this one broker answers."""
+    """Return the answer of this one broker."""
     host, port = address(cluster, node).split(":")
     connection = await create_conn(host, int(port), request_timeout_ms=10_000)
     try:
@@ -177,7 +177,7 @@ async def write_schedules(bootstrap: str, topic: str, numbers: Iterable[int]) ->
     """Write records for the door, all replicas in sync having them."""
     second = b"%d" % (time.time() + 100_000)
     headers = [("timer-expiry", second), ("timer-callback-topic", b"t")]
-    # Idempotent: else what a frozen broker has taken and not answered is there twice, and is passed on twice.
+    # Idempotent: else a record that a frozen broker has taken and not answered is there and passed on twice.
     async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
         for number in numbers:
             await producer.send_and_wait(topic, b"%d" % number, b"%d" % number, partition=0, headers=headers)
@@ -228,7 +228,7 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
         while await coordinator_of(cluster, group, others[0]) == liar:  # noqa: ASYNC110  # a broker has to be asked
             await asyncio.sleep(0.2)
     # A door that joins its group at the broker that is cut off ends the lie: that one then waits for its replicas, and
-    # tells offsets no more. So the doors from here on begin at the others, who do not tell them of it.
+    # tells offsets no more. So the doors from here on begin at the others, which do not name it.
     async with door(reached, prefix):
         await write_schedules(reached, theirs, range(10, 20))
         assert len(await passed_on(reached, topics.requests, 20)) == 20
@@ -257,7 +257,7 @@ async def test_a_door_believes_no_coordinator_that_is_cut_off(
 async def test_a_door_passes_each_record_on_once_while_the_coordinator_of_its_group_freezes(
     cluster: EmbeddedCluster, prefix: str
 ) -> None:
-    """And when it wakes up and goes on with what it was asked before."""
+    """And when it wakes up and goes on with earlier requests."""
     topics, theirs, group = await made_for_a_door(cluster, prefix)
     frozen = await coordinator_of(cluster, group, 1)
     await until_in_sync(cluster)
@@ -306,7 +306,7 @@ async def test_a_worker_starts_while_a_broker_is_frozen(cluster: EmbeddedCluster
     async with Service(cluster.bootstrap, prefix, tmp_path) as service:
         await until_in_sync(cluster)
         cluster.nodes[1].pause()
-        # A client draws whom it asks first: with another name for it every second draws the one that is frozen.
+        # A client draws the broker that it asks first: with another name for it, every second one draws the frozen one.
         service.bootstrap = f"{cluster.bootstrap},localhost:{address(cluster, 1).split(':')[1]}"
         try:
             worker = await service.start("worker")

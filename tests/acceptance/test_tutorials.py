@@ -1,4 +1,4 @@
-"""The pages that teach run as they stand: their programs and commands, in their order, and they print what is shown."""
+"""The pages that teach run as they stand: their programs and commands, in their order, with the output of the page."""
 
 import asyncio
 import re
@@ -15,7 +15,7 @@ from service import LIMIT_S, Service
 from kafka_timers.settings import WorkerSettings, env_name
 
 DOCS = Path(__file__).parents[2] / "docs"
-# The fixtures do what these lines do.
+# The fixtures stand for these lines.
 _ENVIRONMENT = ("make run", "source .venv/bin/activate", "export KAFKA_TIMERS_BOOTSTRAP=kafka:9092")
 
 
@@ -25,7 +25,7 @@ class Page:
 
     Attributes:
         commands: in the order of the page.
-        outputs: what it shows of the outputs of these, each a block.
+        outputs: the outputs of these as the page shows them, each a block.
     """
 
     def __init__(self, name: str, service: Service, folder: Path, **replaced: str) -> None:
@@ -51,7 +51,7 @@ class Page:
         return running(sys.executable, *program, cwd=self._folder, COLUMNS="400", PYTHONPATH=_python_path(), **env)
 
     async def run(self, command: str, code: int = 0) -> str:
-        """Return what one of the page's commands prints until it ends."""
+        """Return the output of one of the page's commands."""
         async with self.start(command) as process:
             said, _ = await asyncio.wait_for(process.communicate(), LIMIT_S)
         assert process.returncode == code, said.decode()
@@ -110,7 +110,7 @@ async def test_an_order_that_is_paid_does_not_expire(plain_service: Service, tmp
 
 async def test_the_shop_is_tested_without_waiting(plain_service: Service, tmp_path: Path) -> None:
     page = Page("cancel-on-payment", plain_service, tmp_path)
-    # What pytest-asyncio says of a setting that only this repository's own tests have.
+    # The warning of pytest-asyncio about a setting that only this repository's own tests have.
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     assert "2 passed" in await page.run("python -m pytest test_shop.py")
 

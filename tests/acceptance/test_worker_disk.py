@@ -38,7 +38,7 @@ async def timers_coming(service: Service) -> AsyncIterator[list[str]]:
 
 
 async def until_stopped(worker: Process, folders: list[Path]) -> None:
-    """Wait until /readyz names each of *folders* as full; whatever is asked meanwhile is answered."""
+    """Wait until /readyz names each of *folders* as full; all questions meanwhile are answered."""
 
     def all_named(_: int, body: str) -> bool:
         return all(f"stands still (the disk of {folder} is full" in body for folder in folders)
@@ -103,7 +103,7 @@ async def test_sigterm_ends_a_worker_whose_disk_is_full(service: Service, tmp_pa
 async def test_a_partition_that_fills_its_own_disk_stops_alone_until_that_is_larger(
     service: Service, tmp_path: Path
 ) -> None:
-    """The folder of partition 0 is a disk of its own, and what waits there is too much for it."""
+    """The folder of partition 0 is a disk of its own, and the timers that wait there are too many for it."""
     data_dir = tmp_path / "data"
     with small_disk(data_dir / "0", 32) as disk:
         worker = await service.worker(data_dir=data_dir)

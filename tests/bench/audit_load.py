@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lake_tables import completed
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
+from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
 from kafka_timers.lake.audit import audit
 from kafka_timers.lake.outcomes import figures, fires, last_second, outcomes_of
@@ -56,7 +56,7 @@ def requested(spark: SparkSession, records: int, span_s: int) -> DataFrame:
 
 
 def sealed(requests: DataFrame, span_s: int) -> DataFrame:
-    """Return rows of `seals` that say what *requests* fire, with a tick each second."""
+    """Return rows of `seals` that count the fired *requests*, with a tick each second."""
     spark, last = requests.sparkSession, START_S + span_s
     known = requests.select("partition", "offset", "appended_ms")
     intervals = synthetic_intervals(known, START_S + 1, last, 1)

@@ -2,7 +2,7 @@
 How fast the service is on this machine: `make bench`, some ten minutes.
 
 One worker, one oscillator, four partitions and a real Kafka, all here, exactly once. Figures are medians of three runs.
-Beside them is what the plain broker takes for the same records in the same run, from ready batches and without
+Beside them is the time of the plain broker for the same records in the same run, from ready batches and without
 transactions, since machines differ and are seldom quiet.
 
     publish      requests with the client, a thousand at a time         plain: aiokafka's producer, the same
@@ -61,7 +61,7 @@ Figures = dict[str, list[float]]
 
 
 class Bench:
-    """What is measured, on one running Kafka."""
+    """The measurements, on one running Kafka."""
 
     def __init__(self, service: Service, folder: Path) -> None:
         self.service = service
@@ -110,7 +110,7 @@ class Bench:
 
     @asynccontextmanager
     async def aside(self) -> AsyncIterator[Service]:
-        """Topics and processes of their own, so that what is left pending disturbs nothing else."""
+        """Topics and processes of their own, so that timers left pending disturb nothing else."""
         name = f"aside{next(self._names)}-"
         async with Service(self.service.bootstrap, name, self.folder / name) as service:
             yield service
@@ -270,7 +270,7 @@ class Bench:
         self.note("cancel p99, ms", took_ms[len(took_ms) * 99 // 100])
 
     async def memory_and_restart(self) -> None:
-        """RSS and disk against what is pending, and how soon a restarted worker fires."""
+        """RSS and disk against the pending timers, and how soon a restarted worker fires."""
         service, folder = self.service, self.folder / "stores"
         worker = await service.worker(data_dir=folder)
         before, published = worker.metric("kafka_timers_requests_total"), 0
@@ -283,7 +283,7 @@ class Bench:
                 return await asyncio.to_thread(worker.metric, "kafka_timers_requests_total") >= wanted
 
             await until(all_read, "requests read")
-            await asyncio.sleep(2)  # what is flushed in the background is part of the figure
+            await asyncio.sleep(2)  # flushes in the background are part of the figure
             self.note(f"RSS at {pending:,}, MB", rss_mb(worker))
             self.note(f"disk at {pending:,}, MB", disk_mb(worker))
         for _ in range(RUNS):
@@ -313,7 +313,7 @@ class Bench:
         return worker, first[0] - start_s
 
     async def serve(self) -> None:
-        """Start the worker for what follows."""
+        """Start the worker for the next measurement."""
         worker = await self.service.worker(data_dir=self.folder / "stores")
         await worker.until("/readyz", lambda status, _: status == 200)
 

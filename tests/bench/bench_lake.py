@@ -1,16 +1,16 @@
 """
 How fast the lake is on this machine, and how small: `make bench-lake`.
 
-Spark on two cores (local[2]), a Kafka of its own with eight partitions, a lake in a temporary folder. What is published
-lies ready before a figure is taken. Figures are medians of three runs unless there is one only; of what is measured
-warm, two runs go before, since a JVM gets faster over some minutes.
+Spark on two cores (local[2]), a Kafka of its own with eight partitions, a lake in a temporary folder. The requests
+lie ready before a figure is taken. Figures are medians of three runs unless there is one only. Two more runs come
+before each warm figure, since a JVM gets faster over some minutes.
 
     session     from nothing to a Spark session, and its first batch of 1,000 requests; later ones cost no start
     land        2,000,000 requests into a new lake, records a second of its batches; the same with a timer id each
-    disk        what the table takes per request of 150 bytes, as landed and after optimize
-    promote     a bucket of 1,000,000, of which every fifth has a timer id, out of 1, 5 and 20 million that are parked
+    disk        bytes of the table per request of 150 bytes, as landed and after optimize
+    promote     a bucket of 1,000,000, every fifth with a timer id, out of 1, 5 and 20 million that are parked
                 in a lake that was optimized: timers a second, from the first question to the last copy on the log
-    audit       10,000 s with 16 million requests, of which every fifth has a timer id, and 80,000 seals: requests and
+    audit       10,000 s with 16 million requests, every fifth with a timer id, and 80,000 seals: requests and
                 seals a second of a whole audit
 
     bench_lake.py [--json FILE] [STEP ...]      without a STEP all of them, in their order
@@ -62,7 +62,7 @@ MANY = 2_000_000
 FEW = 1_000
 # Key and value of a request on the log; the payload in it is random.
 TIMER_BYTES = 150
-# Due over two years, as what waits in a lake is.
+# Due over two years, as requests in a lake are.
 SPREAD_S = 2 * 365 * 86_400
 TOPIC = "reminders"
 IN_BUCKET = 1_000_000
@@ -73,7 +73,7 @@ AUDITED = 16_000_000
 
 @dataclass
 class Bench:
-    """What is measured, on one running Kafka."""
+    """The measurements, on one running Kafka."""
 
     bootstrap: str
     folder: Path
@@ -95,7 +95,7 @@ class Bench:
         return self._spark
 
     def settings(self, prefix: str) -> LakeSettings:
-        """Return a lake of its own for what lies under *prefix*."""
+        """Return a lake of its own for the topics with *prefix*."""
         self._lakes += 1
         lake = self.folder / f"lake-{self._lakes}"
         return LakeSettings(bootstrap=self.bootstrap, topic_prefix=prefix, lake=str(lake), horizon_s=HORIZON_S)
@@ -152,7 +152,7 @@ def _request(rand: random.Random, number: int, second: int, name: str = "") -> t
 
 
 async def session(bench: Bench) -> None:
-    """Seconds until a session is there, and until a first small landing is done; then what a further one takes."""
+    """Seconds until a session is there, and until a first small landing is done; then those of a further one."""
     await bench.publish("few-", plain(FEW, int(time.time()) + 86_400, 3_600))
     _ = bench.spark
     bench.note("first landing of 1,000, s", (await bench.land(bench.settings("few-")))[0])

@@ -1,7 +1,7 @@
 """
 Requests out and callbacks in, with as little work of their own as Python allows: whole batches, both ways.
 
-A payload begins with a number and its second, so that whatever comes back tells which request it answers.
+A payload begins with a number and its second, so that each callback tells which request it answers.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ Numbered = tuple[int, int]
 
 
 def payload(number: int, second: int) -> bytes:
-    """Return what a callback carries."""
+    """Return the payload of a callback."""
     return (b"%d %d " % (number, second)).ljust(PAYLOAD_BYTES, b"x")
 
 
 def numbered(value: bytes) -> Numbered:
-    """Return what `payload` was given."""
+    """Return the arguments of `payload`."""
     number, second, _ = value.split(b" ", 2)
     return int(number), int(second)
 
@@ -109,12 +109,12 @@ async def until(reached: Callable[[], bool | Awaitable[bool]], what: str, limit_
 
 
 def rss_mb(process: Process) -> float:
-    """Return what a process of the service has in memory."""
+    """Return the memory of a process of the service."""
     return psutil.Process(process.child.pid).memory_info().rss / 1e6
 
 
 def disk_mb(process: Process) -> float:
-    """Return what a worker's stores have on disk."""
+    """Return the disk space of a worker's stores."""
     sizes = []
     for path in process.data_dir.rglob("*"):
         try:

@@ -2,7 +2,7 @@
 
 from lake_tables import completed
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # what it is called everywhere
+from pyspark.sql import functions as F  # noqa: N812  # the usual name
 
 from kafka_timers.lake.schema import POSITIONS, REQUEST, REQUESTS, delay_of, due_of
 from kafka_timers.lake.tables import append, constant

@@ -1,4 +1,4 @@
-"""The plots of docs/performance.md, drawn from what the benchmarks have written."""
+"""The plots of docs/performance.md, drawn from the files of the benchmarks."""
 
 import statistics
 from pathlib import Path
@@ -14,7 +14,7 @@ BLUE, GREY, RED = "#2563eb", "#9ca3af", "#dc2626"
 
 
 def draw(measured: dict[str, Any], folder: Path) -> None:
-    """Draw what `bench.py` has measured."""
+    """Draw the figures of `bench.py`."""
     axes = _axes("Lateness at 200 timers a second", "from the second to its callback, ms", "share of callbacks")
     _steps(axes, measured["curves"]["light"], BLUE, "kafka-timers")
     _save(axes, folder / "light.svg")
@@ -36,7 +36,7 @@ def draw(measured: dict[str, Any], folder: Path) -> None:
 
 
 def draw_soak(measured: dict[str, Any], folder: Path) -> None:
-    """Draw what `soak.py` has measured."""
+    """Draw the figures of `soak.py`."""
     minutes = [sample["s"] / 60 for sample in measured["samples"]]
     axes = _axes("Soak: memory and disk of both workers", "minutes", "MB")
     for name, label, color in (("rss_mb", "RSS", BLUE), ("disk_mb", "disk of the stores", GREY)):

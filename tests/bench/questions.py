@@ -1,5 +1,5 @@
 """
-What questions about waiting timers cost: `make bench-questions`, some four minutes.
+The cost of questions about waiting timers: `make bench-questions`, some four minutes.
 
 One worker with 1,000,000 timers that wait, in four partitions, and 5,000 a second that fire. In turns nobody asks, and
 one asks without a pause: for a page of 50 by time, an id, a beginning of ids, how many wait in each second of an hour,
@@ -32,7 +32,7 @@ RATE, LENGTH_S, AHEAD_S = 5_000, 20, 6
 
 class Questions:
     """
-    Whoever asks, one question after the other.
+    A client that asks one question after the other.
 
     Args:
         workers: that are asked.

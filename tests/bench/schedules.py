@@ -60,7 +60,7 @@ async def beside_live_timers(service: Service, known: int, more: int, rng: rando
     """Return the p99 of lateness of 200 timers a second, alone, and while the worker that fires them plans *more*."""
     worker = await service.start("worker", "--seal-every-s", "1")
     await until_planned(worker, known, time.monotonic())
-    # What fires at once is over.
+    # Timers that fire at once are over.
     await asyncio.sleep(60)
     told = {"live_p99_ms_alone": await lateness_p99_ms(service)}
     new = {b"new-%d" % number: daily(0, (time.gmtime().tm_hour + 3) % 24, "callbacks", rng) for number in range(more)}

@@ -4,8 +4,8 @@
 Either it is killed (`make soak`), or ended as by an upgrade (`make rolling`).
 
 Requests are due 2 to 30 s after they are published. A reader of committed records counts the callbacks of each; at the
-end every request must have come back exactly once. What the workers take in memory and on disk is sampled, and whoever
-has gone is started again at once with the store that it had.
+end every request must have come back exactly once. The memory and the disk of the workers are sampled, and a worker
+that has gone is started again at once with the store that it had.
 
     soak.py kill FILE [MINUTES]        one a minute, for 20 minutes; FILE gets all figures as JSON, its folder the plots
     soak.py restart FILE [MINUTES]     each once, the second when the first is ready again, for 3 minutes
@@ -62,7 +62,7 @@ class Soak:
         return time.time() - self._start_s
 
     def take(self, now_s: float, records: Sequence[Any]) -> None:
-        """Count what came."""
+        """Count the callbacks."""
         for record in records:
             number, second = numbered(record.value)
             self.came[number] += 1
@@ -114,7 +114,7 @@ class Soak:
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     async def run(self, disturb: Callable[[], Awaitable[None]]) -> dict[str, Any]:
-        """Run it, and return what was seen."""
+        """Run it, and return the figures."""
         service = self.service
         for replica in (0, 1):
             await service.start("oscillator", "--replica", str(replica))

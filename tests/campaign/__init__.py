@@ -1,12 +1,12 @@
 """
 Faults of real brokers and workers under load, and an oracle that trusts nothing but the log of requests.
 
-`python -m campaign --help` says how to run them; docs/faults.md is what came of it. Clients and topics are those of
+`python -m campaign --help` says how to run them; docs/faults.md has the results. Clients and topics are those of
 docs/wire.md: nothing here imports the core of the service, only the messages.
 
     load.py      asks for timers, cancels and moves them
     topics.py    reads topics, with a client that is not ours
-    oracle.py    what must have fired and been answered (pure)
+    oracle.py    the expected callbacks and answers (pure)
     stage.py     brokers, oscillators and workers to break
     faults.py    one function for each fault
     run.py       one run, and its verdict

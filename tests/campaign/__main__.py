@@ -1,4 +1,4 @@
-"""`python -m campaign`: run faults on brokers of their own, and write what came of them."""
+"""`python -m campaign`: run faults on brokers of their own, and write their results."""
 
 import argparse
 import asyncio

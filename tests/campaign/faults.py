@@ -1,7 +1,7 @@
 """
-The faults, each a function of what is broken, of the load that runs meanwhile, and of whether it is to be short.
+The faults, each a function of the stage that it breaks, of the load that runs meanwhile, and of whether it is short.
 
-A function returns when all is whole again, with what else it has to tell. Where its fault has a promise of its own that
+A function returns its report when all is whole again. Where its fault has a promise of its own that
 the oracle does not know, it raises AssertionError.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["FAULTS", "Fault"]
 @dataclass(frozen=True)
 class Fault:
     """
-    A fault and what it needs.
+    A fault and its needs.
 
     Attributes:
         title: for the table.
@@ -210,8 +210,8 @@ async def lose_topic(stage: Stage, load: Load, short: bool) -> str:
                     found = await asyncio.to_thread(names)
         return found
 
-    # What is due there has fired when the broker dies, and nothing else is asked for until then. Kafka writes no marker
-    # to a partition without a leader (KAFKA-20734), so what an open transaction has there becomes visible with a later
+    # Timers due there have fired when the broker dies, and nothing else is asked for until then. Kafka writes no marker
+    # to a partition without a leader (KAFKA-20734), so records of an open transaction there become visible with a later
     # one, though it was aborted: see docs/operate.md.
     await ask(before)
     await fired(before)

@@ -1,7 +1,7 @@
 """
 A client that asks for timers at a steady rate, and cancels and moves some of them.
 
-A thread of its own with librdkafka, which keeps what it cannot write until a broker takes it.
+A thread of its own with librdkafka, which keeps records that it cannot write until a broker takes them.
 """
 
 import heapq
@@ -63,7 +63,7 @@ class Load(threading.Thread):
                 "message.timeout.ms": 600_000,
                 # By default it waits 60 s for a broker that is silent, and nothing comes to the service meanwhile.
                 "socket.timeout.ms": 5_000,
-                # Told by what is missing at the end.
+                # Told by the missing ones at the end.
                 "log_level": 0,
             }
         )
@@ -110,7 +110,7 @@ class Load(threading.Thread):
             self._send(str(second), self._future(), self._chance.randrange(self._partitions))
 
     def _question(self) -> None:
-        """Cancel or move what it is time for."""
+        """Cancel or move the timers whose turn it is."""
         now_s = time.time()
         while self._questions and self._questions[0][0] <= now_s:
             _, timer_id = heapq.heappop(self._questions)

@@ -1,5 +1,5 @@
 """
-What must have fired, when, and what must have been answered, worked out from `timer-request` alone.
+The expected callbacks, their times, and the expected answers, worked out from `timer-request` alone.
 
 The rule is that of docs/wire.md, written here a second time on purpose. All records of a timer id lie in one partition.
 Each one cancels or replaces the request before it if the broker has appended it before that request's second.
@@ -33,7 +33,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """What callbacks and answers call it."""
+        """Its name in callbacks and answers."""
         return f"{self.partition}:{self.offset}"
 
     @property
@@ -63,12 +63,12 @@ class Answer:
 @dataclass(slots=True)
 class Expected:
     """
-    What follows from the log.
+    The consequences of the log.
 
     Attributes:
         timers: all requests, by name.
         withdrawn: requests that were cancelled or replaced in time, with the name of the record that did it.
-        outcomes: what each question must be answered, by the question's name.
+        outcomes: the expected answers to each question, by the question's name.
     """
 
     timers: dict[str, Request] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Verdict:
         doubled: callbacks that came again.
         early: callbacks before their second.
         strange: callbacks of no such request, or with another key or value.
-        wrong: answers that contradict the log, each other, or what fired.
+        wrong: answers that contradict the log, each other, or the callbacks.
         unanswered: questions without any answer.
         overruled: records in time whose timer fired, as they were told.
         silence_s: the longest time in which some partition wrote no callback, from the fault on.
@@ -119,7 +119,7 @@ class Verdict:
 
 
 def expected(requests: Iterable[Request]) -> Expected:
-    """Return what must come of *requests*; those of a partition are in the order of their offsets."""
+    """Return the expected callbacks and answers of *requests*, which come by offset within each partition."""
     told = Expected()
     # The last request of each id, until it is cancelled.
     last: dict[str, Request] = {}
@@ -154,10 +154,10 @@ def judge(
     told: Expected, callbacks: Sequence[Callback], answers: Iterable[Answer], fault_ms: int, end_ms: int
 ) -> Verdict:
     """
-    Compare what came with what was expected.
+    Compare the callbacks and answers with the expected ones.
 
     Args:
-        told: what `expected` says of the log.
+        told: the result of `expected` for the log.
         callbacks: all that are committed, in any order.
         answers: all of the reply topic, in any order.
         fault_ms: when the fault began, in UNIX milliseconds.

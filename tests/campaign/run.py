@@ -18,14 +18,14 @@ __all__ = ["Outcome", "run"]
 
 # How long timers may take once the fault is over and nothing is asked any more.
 _DRAIN_S = 90.0
-# Then whoever doubles something has had the time.
+# Then a process that repeats something has had the time for it.
 _AFTER_S = 3.0
 
 
 @dataclass(frozen=True)
 class Outcome:
     """
-    A verdict, and what the fault itself had to tell.
+    A verdict, and the fault's own report.
 
     Attributes:
         note: for the table.
@@ -37,7 +37,7 @@ class Outcome:
     broken: str = ""
 
     def problems(self) -> list[str]:
-        """Return what did not hold."""
+        """Return the broken promises."""
         counted = [f"{count} {name}" for name, count in self.verdict.faults().items()]
         return counted + ([self.broken] if self.broken else [])
 
@@ -57,10 +57,10 @@ async def run(
     short: bool = False,
 ) -> Outcome:
     """
-    Run the service under load, break something, mend it, and judge what came of it.
+    Run the service under load, break something, mend it, and judge the result.
 
     Args:
-        fault: what is done.
+        fault: the fault to make.
         kafka: runs, and runs afterwards.
         prefix: before the names of topics and group; not used before.
         folder: of logs and stores.
@@ -93,7 +93,7 @@ async def run(
 
 
 def _too_slow(fault: Fault, verdict: Verdict) -> list[str]:
-    """Return what took longer than it may."""
+    """Return the limits that were exceeded."""
     told = []
     # A partition fires once a second.
     if fault.silence_s is not None and verdict.silence_s > fault.silence_s + 1:
@@ -107,7 +107,7 @@ def _verdict(stage: Stage, fault_ms: int) -> Verdict:
     bootstrap = stage.kafka.bootstrap
     with topics.reading(bootstrap, stage.prefix + "timer-request") as reader:
         requests = reader.more(topics.request_of)
-    # What a fault asks for on topics of its own, it judges itself.
+    # A fault judges the requests on its own topics itself.
     here = (one for one in requests if one.future.cancel or one.future.callBackTopic == stage.callbacks)
     told = expected(here)
     last_s = max(request.due_ms for request in told.timers.values()) / 1000

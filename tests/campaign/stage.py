@@ -1,4 +1,4 @@
-"""What is broken: brokers, two oscillators and some workers, as processes that an operator would start."""
+"""The system under test: brokers, two oscillators and some workers, as processes that an operator would start."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ _READY_LIMIT_S = 90.0
 
 
 class Process:
-    """An oscillator or a worker, which may be started again with what it has on its disk."""
+    """An oscillator or a worker, which may be started again with its disk."""
 
     def __init__(self, name: str, command: Sequence[str], port: int, folder: Path) -> None:
         self.name = name
@@ -154,7 +154,7 @@ class Stage:
             await process.until_ready()
 
     async def command(self, *words: str, limit_s: float = 60) -> tuple[int, str]:
-        """Run a command of `kafka-timers` on this instance; return its exit code and what it says."""
+        """Run a command of `kafka-timers` on this instance; return its exit code and its output."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kafka_timers", *words, *self._where),
             env=os.environ | {"KAFKA_TIMERS_GROUP": self.group},
@@ -179,7 +179,7 @@ class Stage:
             return stable < await LogBounds(cluster, name, is_committed=False).end(0)
 
     async def coordinator_of(self, number: int) -> int:
-        """Return the broker that coordinates the transactions of who owns partition *number*."""
+        """Return the broker that coordinates the transactions of the owner of partition *number*."""
         name = transactional_id(self.group, self.prefix, number)
         async with Cluster.open(Kafka(self.kafka.bootstrap)) as cluster:
             return await cluster.coordinator(CoordinationType.TRANSACTION, name)

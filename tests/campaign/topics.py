@@ -22,7 +22,7 @@ def make_topic(bootstrap: str, name: str, partitions: int, replication: int = -1
     """Make a topic whose records carry the broker's time, with the broker's default of replicas unless told."""
     config = {"message.timestamp.type": "LogAppendTime"}
     topic = NewTopic(name, partitions, replication, config=config)
-    # Kept by a name: what it was asked ends with it.
+    # Kept by a name: its questions end with it.
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([topic])[name].result(_LIMIT_S)
 
@@ -53,7 +53,7 @@ class Reader:
 
     def more(self, into: Callable[[Message], _T], limit_s: float = _LIMIT_S) -> list[_T]:
         """
-        Return what has not been read yet, up to an end that each partition has had meanwhile; somebody may write on.
+        Return the unread records, up to an end that each partition has had meanwhile; somebody may write on.
 
         Raises:
             TimeoutError: the end was not reached within *limit_s*.

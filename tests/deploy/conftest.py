@@ -1,4 +1,4 @@
-"""The service of the acceptance tests, for what watches it."""
+"""The service of the acceptance tests, for Prometheus and Grafana."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What Helm makes of the chart, for each file of values in deploy/chart/ci: valid, as expected, with least rights."""
+"""The manifests of the chart, for each file of values in deploy/chart/ci: valid, as expected, with least rights."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def one(scenario: str, kind: str, name: str) -> Manifest:
 
 
 def pods(scenario: str) -> Iterator[tuple[str, Manifest]]:
-    """Yield the pods of a scenario, each with the name of what it is made by."""
+    """Yield the pods of a scenario, each with the name of the object that makes it."""
     for each in rendered(scenario):
         spec, name = each.get("spec", {}), each["metadata"]["name"]
         if each["kind"] == "CronJob":
@@ -112,7 +112,7 @@ def test_wrong_values_are_named(given: list[str], words: str) -> None:
 
 def test_settings_are_the_options_of_the_processes() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
-    # `worker.queries` has what they need: the address of each pod, and a mounted Secret.
+    # `worker.queries` has all that they need: the address of each pod, and a mounted Secret.
     queries = {field.name for field in dataclasses.fields(WorkerSettings) if field.name.startswith("query_")}
     known = {
         "oscillator": (OscillatorSettings, {*KAFKA, "replica", "host", "port"}),
@@ -132,7 +132,7 @@ def test_settings_are_the_options_of_the_processes() -> None:
         assert set(schema[part]["properties"]["settings"]["properties"]) == fields, part
 
 
-# --- it is what the processes expect ---------------------------------------------------------------------------------
+# --- the processes accept it -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -174,7 +174,7 @@ def test_values_reach_the_processes() -> None:
 
 
 def test_each_process_logs_in_as_its_own_user() -> None:
-    """What its environment says is how a Kafka is logged in to; the password is in no manifest."""
+    """Its environment has the login to Kafka; the password is in no manifest."""
     for name, pod in pods("secured-values.yaml"):
         part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
         user, [container] = f"timers-{part}", pod["spec"]["containers"]
@@ -190,7 +190,7 @@ def test_each_process_logs_in_as_its_own_user() -> None:
         assert volumes[mounted["/etc/kafka/user"]] == user
 
 
-def test_workers_leave_to_the_lake_what_it_promotes() -> None:
+def test_workers_and_lake_have_the_same_horizon() -> None:
     for scenario in ("lake-cronjob-values.yaml", "lake-executors-values.yaml"):
         worker = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
         horizons = {
@@ -247,7 +247,7 @@ def test_pods_have_least_rights(scenario: str) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_only_who_starts_executors_may_ask_kubernetes(scenario: str) -> None:
+def test_only_jobs_that_start_executors_may_ask_kubernetes(scenario: str) -> None:
     roles = [each for each in rendered(scenario) if each["kind"] in ("Role", "ClusterRole")]
     assert bool(roles) == (scenario in ("lake-executors-values.yaml", "lake-operator-values.yaml"))
     for role in roles:
@@ -269,7 +269,7 @@ def test_nothing_but_names_and_brokers_is_reached() -> None:
 
 
 @pytest.mark.parametrize("scenario", ["console-values.yaml", "secured-values.yaml"])
-def test_the_console_starts_with_what_it_is_given_and_finds_the_workers(scenario: str) -> None:
+def test_the_console_starts_with_its_settings_and_finds_the_workers(scenario: str) -> None:
     console = one(scenario, "Deployment", "timers-kafka-timers-console")["spec"]["template"]
     worker = one(scenario, "StatefulSet", "timers-kafka-timers-worker")["spec"]["template"]
     [container] = console["spec"]["containers"]
@@ -292,7 +292,7 @@ def test_the_console_starts_with_what_it_is_given_and_finds_the_workers(scenario
     assert (probe["path"], probe["httpHeaders"]) == ("/livez", [{"name": "Host", "value": "localhost"}])
 
 
-def test_the_console_is_known_by_its_names_and_reached_by_those_who_may() -> None:
+def test_the_console_is_known_by_its_names_and_reached_by_permitted_pods() -> None:
     scenario, name = "console-values.yaml", "timers-kafka-timers-console"
     env = env_of(one(scenario, "Deployment", name)["spec"]["template"])
     assert (
@@ -313,7 +313,7 @@ def test_the_console_is_known_by_its_names_and_reached_by_those_who_may() -> Non
     assert "ingress" not in one("secured-values.yaml", "NetworkPolicy", name)["spec"]
 
 
-# --- what watches it -------------------------------------------------------------------------------------------------
+# --- monitoring ------------------------------------------------------------------------------------------------------
 
 
 def test_alarms_are_installed_as_they_are() -> None:
@@ -323,7 +323,7 @@ def test_alarms_are_installed_as_they_are() -> None:
     assert rule["metadata"]["labels"]["release"] == "prometheus"
 
 
-def test_each_alarm_has_a_section_that_says_what_to_do() -> None:
+def test_each_alarm_has_a_section_with_steps_to_take() -> None:
     told = (CHART.parents[1] / "docs" / "operate.md").read_text()
     [group] = yaml.safe_load((CHART / "alarms.yaml").read_text())["groups"]
     names = [rule["alert"] for rule in group["rules"]]

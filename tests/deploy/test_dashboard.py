@@ -17,13 +17,13 @@ needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="promto
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Yield the title of each panel, and what it asks for with the dashboard's variables filled in."""
+    """Yield the title of each panel, and its query with the dashboard's variables filled in."""
     for panel in json.loads((CHART / "dashboard.json").read_text())["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$namespace", ".*")
 
 
-def test_what_is_asked_for_is_documented() -> None:
+def test_metrics_of_dashboard_and_alarms_are_documented() -> None:
     known = set(re.findall(r"^\| `(kafka_timers_\w+)` \|", OPERATE.read_text(), re.MULTILINE))
     alarms = yaml.safe_load((CHART / "alarms.yaml").read_text())["groups"][0]["rules"]
     asked = [*queries(), *((rule["alert"], rule["expr"]) for rule in alarms)]
@@ -43,7 +43,7 @@ def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_alarms_ring_for_what_they_are_for_and_for_nothing_else() -> None:
+def test_alarms_ring_for_their_problem_and_for_nothing_else() -> None:
     told = subprocess.run(
         ["promtool", "test", "rules", Path(__file__).parent / "alarms.yaml"],
         capture_output=True,

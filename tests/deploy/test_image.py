@@ -1,4 +1,4 @@
-"""What the images hold, made as the Dockerfile makes them; and that compose and chart start what there is."""
+"""The content of the images, made as the Dockerfile makes them; compose and chart start commands that exist."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def installed(folder: Path, extras: str) -> set[str]:
-    """Install as the Dockerfile does, and return the names of what is there then."""
+    """Install as the Dockerfile does, and return the names of the installed packages."""
     subprocess.run([DEPLOY / "build.sh", folder, extras], check=True)
     told = "from importlib.metadata import distributions; print(*{each.name.lower() for each in distributions()})"
     found = subprocess.run([folder / "bin" / "python", "-c", told], check=True, capture_output=True, text=True)
@@ -35,7 +35,7 @@ def test_the_oscillators_image_has_little_in_it(tmp_path: Path) -> None:
     assert not {"pip", "faust-streaming", "rocksdict", "pyspark", "uvloop"} & names
     asked = [tmp_path / "made" / "bin" / "kafka-timers", "oscillator", "--help"]
     assert "--replica" in subprocess.run(asked, check=True, capture_output=True, text=True).stdout
-    # Help imports nothing of what runs.
+    # Help imports no code that runs a process.
     subprocess.run([tmp_path / "made" / "bin" / "python", "-c", "import kafka_timers_oscillator.main"], check=True)
 
 
@@ -82,7 +82,7 @@ def test_images_run_as_nobody_special() -> None:
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield who starts something, and the arguments of kafka-timers."""
+    """Yield the file that starts something, and the arguments of kafka-timers."""
     for name, service in yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].items():
         if service.get("image") == "kafka-timers":
             yield name, service["command"]
@@ -97,7 +97,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("who", "arguments"), [*commands()])
-def test_whatever_starts_a_process_gives_options_that_it_has(who: str, arguments: list[str]) -> None:
+def test_every_start_of_a_process_gives_options_that_it_has(who: str, arguments: list[str]) -> None:
     command: click.Command = program
     context = None
     while isinstance(command, click.Group):

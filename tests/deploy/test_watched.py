@@ -37,7 +37,7 @@ FAKE_TIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
 
 @dataclass
 class Prometheus:
-    """One that scrapes what the file *targets* lists, every two seconds."""
+    """One that scrapes the addresses in the file *targets*, every two seconds."""
 
     url: str
     targets: Path
@@ -52,7 +52,7 @@ class Prometheus:
         new.rename(self.targets)
 
     def get(self, path: str, **query: str) -> Any:
-        """Return what the API says."""
+        """Return the answer of the API."""
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=10) as answer:
             return json.load(answer)["data"]
 
@@ -75,7 +75,7 @@ class Prometheus:
 
 
 async def _until(left: set[str], take: Callable[[set[str]], None], prometheus: Prometheus) -> None:
-    """Have *take* remove from *left* what it finds among what rings, until nothing is left."""
+    """Have *take* remove from *left* the alarms that ring, until nothing is left."""
     end_s = time.monotonic() + LIMIT_S
     while left:
         take(ringing := await prometheus.ringing())
@@ -236,7 +236,7 @@ async def test_each_panel_of_the_dashboard_has_data(service: Service, prometheus
 
 
 async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_path: Path) -> None:
-    """On all that `kafka-timers dev` starts, and with what joins it."""
+    """On all that `kafka-timers dev` starts, and with the processes that join it."""
     assert FAKE_TIME, "install libfaketime"
     ports = dev_ports()
     # Neither where questions are answered nor the console has metrics.
@@ -254,7 +254,7 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
         await asyncio.sleep(10)
         assert await prometheus.ringing() == set()
 
-        # --- what is set up wrongly, and what others do ---
+        # --- wrong settings, and faults of others ---
         disk = stack.enter_context(small_disk(tmp_path / "small"))
         cramped = await service.worker(*group, data_dir=disk / "store")
         fake = {"LD_PRELOAD": str(FAKE_TIME[0]), "FAKETIME": "+3s"}
@@ -284,7 +284,7 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
         await stopped(skewed)
         prometheus.scrape(*watched, far)
 
-        # --- what makes timers late ---
+        # --- causes of late timers ---
         async with meanwhile(asks(service)):
             with held(*oscillators):
                 await prometheus.until_ringing({"TimersNoTick"})
@@ -297,17 +297,17 @@ async def test_every_alarm_rings_and_falls_silent(prometheus: Prometheus, tmp_pa
             await set_seals(service, max_bytes=100)
             await prometheus.until_ringing({"TimersPartitionNotSealed", "TimersPartitionFails", "TimersPartitionDown"})
             await set_seals(service, max_bytes=1 << 20)
-            # What leaves the log before it was read is lost, and that is told until the next takeover.
+            # A record that leaves the log before it was read is lost, and the alarm rings until the next takeover.
             await prometheus.until_silent({"TimersPartitionNotSealed", "TimersPartitionDown"})
 
-        # --- what is lost, and who is gone ---
+        # --- losses, and processes that are gone ---
         await service.requests(int(time.time()) + 60, map(str, range(33_000)), partition=0)
         end = await service.request(int(time.time()) + 60, Future(callBackTopic=service.callbacks), 0)
         await delete_records(service.bootstrap, service.topics.requests, 0, int(end.removeprefix("0:")))
         await prometheus.until_ringing({"TimersLost"})
         await prometheus.until_silent({"TimersLost"})
 
-        # Who is thought to live for a minute more is not replaced before.
+        # A process that is thought to live for a minute more is not replaced before.
         long_lived = await service.worker(*group, "--session-timeout-s", "60")
         prometheus.scrape(*watched, far, long_lived)
         await asyncio.sleep(5)

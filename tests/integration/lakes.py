@@ -31,7 +31,7 @@ MESSAGE_BYTES_MAX = 20_000
 
 
 class Lake:
-    """Topics of a test's own, a lake of its own, and what the test does to them."""
+    """Topics of a test's own, a lake of its own, and the test's changes to them."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, prefix: str, folder: Path) -> None:
         self.spark = spark

@@ -174,7 +174,7 @@ async def test_each_record_is_one_request_in_the_partition_of_its_id(harness: Ha
     async with harness.open():
         await harness.requests(3_000)
         harness.write([(b"s7", None, {}), (b"s8", b"new", schedule())])
-        # Those of one id come in their order, whatever the order of the partitions.
+        # Those of one id come in their order, in any order of the partitions.
         records = await harness.requests(3_002)
     by_id = {future.timerId: (key, future.callBack) for key, future in parsed(records) if not future.cancel}
     wanted = {f"etf1:{harness.prefix}theirs:s{n}": (b"%d" % (LATER + n), b"v%d" % n) for n in range(3_000)}
@@ -188,7 +188,7 @@ async def test_each_record_is_one_request_in_the_partition_of_its_id(harness: Ha
     assert (key.decode(), cancel.timerId) == (cancel.timerId, f"etf1:{harness.prefix}theirs:s7")
 
 
-async def test_what_is_refused_goes_to_timer_rejected_with_all_that_it_had(harness: Harness) -> None:
+async def test_a_refused_record_goes_to_timer_rejected_with_all_its_parts(harness: Harness) -> None:
     bad: list[tuple[bytes | None, bytes | None, Headers]] = [
         (None, b"a", schedule()),
         (b"b", b"b", {"other": b"1", "timer-rejected-offset": b"77"}),
@@ -311,7 +311,7 @@ async def test_a_record_too_large_for_timer_request_stops_no_other(harness: Harn
 
 async def test_a_topic_is_taken_over_as_a_whole(harness: Harness) -> None:
     """
-    What the other scheduler has fired, or was told to forget, does not fire again although it is past due: the request
+    Schedules that the other scheduler has fired or deleted do not fire again although they are past due: the request
     for it would fire before the adapter has come to the tombstone behind. So only the latest version is passed on.
     """
     past = int(time.time()) - 1_000
@@ -388,7 +388,7 @@ async def test_status_tells_how_far_each_adapter_is_behind(harness: Harness) -> 
     assert json.loads(told.output)["doors"] == [door]
 
 
-async def test_what_is_past_its_grace_is_rejected(harness: Harness) -> None:
+async def test_a_schedule_past_its_grace_is_rejected(harness: Harness) -> None:
     now = int(time.time())
     harness.write([(b"old", b"v", schedule(now - 1_000)), (b"late", b"v", schedule(now - 100))])
     async with harness.open(door_grace_s=500):
@@ -465,7 +465,7 @@ async def test_one_that_was_shut_out_makes_nothing_visible_and_starts_anew(
     async with harness.open():
         await until(lambda: caplog.text.count("from offset 0") == 2)
         for at in range(2):
-            # What another worker does that takes over while this one is paused.
+            # Another worker takes over while this one is paused.
             rival = harness.reader()
             async with Cluster.open(Kafka(harness.bootstrap)) as cluster:
                 await cluster.look_up([harness.prefix + "theirs"])
@@ -560,7 +560,7 @@ async def make_anew(harness: Harness, cluster: Cluster, partitions: int) -> None
             await cluster.refresh()
 
 
-async def test_what_was_read_of_a_topic_is_committed_for_that_topic_alone(harness: Harness) -> None:
+async def test_offsets_of_a_topic_are_committed_for_that_topic_alone(harness: Harness) -> None:
     """
     The topic is made anew while a transaction is under way: its offset would have the first records of the new one be
     passed over.
@@ -581,13 +581,13 @@ async def test_what_was_read_of_a_topic_is_committed_for_that_topic_alone(harnes
         await writer.stop()
         assert await GroupOffsets(cluster, group, 10.0, "later").committed(topic, 0) is None
     async with Cluster.open(Kafka(harness.bootstrap)) as ignorant:
-        # As when a broker tells an error in place of the id: what was committed may well be of this topic.
+        # As when a broker tells an error in place of the id: the committed offset may well be of this topic.
         with pytest.raises(UnknownTopicOrPartitionError, match=f"the id of topic {topic} is not known") as caught:
             await GroupOffsets(ignorant, group, 10.0, "other").committed(topic, 0)
     assert caught.value.retriable
 
 
-async def test_what_was_read_while_a_topic_was_made_anew_is_not_passed_on(harness: Harness) -> None:
+async def test_records_read_while_a_topic_was_recreated_are_not_passed_on(harness: Harness) -> None:
     """It is of either, and the new one is read from its beginning."""
     reader = harness.reader()
     follow, passed_on, made = reader._follow, reader._pass_on, asyncio.Event()
@@ -625,7 +625,7 @@ def _until_gone(bootstrap: str, topic: str) -> None:
         time.sleep(0.05)
 
 
-# --- etf1's tombstones, in whatever partition ------------------------------------------------------------------------
+# --- etf1's tombstones, in any partition -----------------------------------------------------------------------------
 
 
 def fired_by_etf1(written_s: int) -> Headers:
@@ -633,7 +633,7 @@ def fired_by_etf1(written_s: int) -> Headers:
     return schedule() | {"scheduler-timestamp": b"%d" % written_s, "scheduler-key": b"k", "scheduler-topic": b"t"}
 
 
-async def test_what_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_lies(harness: Harness) -> None:
+async def test_a_schedule_that_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_lies(harness: Harness) -> None:
     """Its own producer hashes otherwise than Java's or JavaScript's, so most of them lie in the other partition."""
     now_s = int(time.time())
     past, written = now_s - 3_000, (now_s - 4_000) * 1000
@@ -648,7 +648,7 @@ async def test_what_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_li
     write("anew", b"old", schedule(past), 0, written)
     write("anew", None, fired_by_etf1(written // 1000), 1, (past + 1) * 1000)
     write("anew", b"new", schedule(past + 10), 0, written + 5_000)
-    # What users write with another partitioner.
+    # As users write them with another partitioner.
     write("deleted", b"v", schedule(past), 0, written)
     write("deleted", None, {}, 1, written + 1_000)
     write("moved", b"old", schedule(past), 0, written)
@@ -670,7 +670,7 @@ async def test_what_etf1_has_fired_does_not_fire_again_wherever_its_tombstone_li
         ("moved back", b"new"),
         ("pending", b"v"),
     ]
-    # What a tombstone elsewhere has ended gets one here, so that etf1 does not fire it either when it reads all anew.
+    # A schedule that a tombstone elsewhere has ended gets one here: etf1 then does not fire it when it reads all anew.
     own = [each for each in await harness.read(harness.prefix + "theirs", 37, partitions=2) if each.value is None]
     over = {each.key: (each.partition, each.headers) for each in own if "timer-over" in dict(each.headers)}
     assert over.keys() == {b"deleted", *[b"fired-%d" % number for number in range(1, 10, 2)]}
@@ -698,7 +698,7 @@ def asked(records: Sequence[ConsumerRecord]) -> list[str]:
 async def test_a_partition_that_cannot_be_read_holds_up_the_others_when_etf1_leaves_alone(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What etf1 has fired may be told there. Later, when workers come and go, nothing but an alarm tells of it."""
+    """It may name schedules that etf1 has fired. Later, when workers come and go, nothing but an alarm tells of it."""
     past, since, is_read = int(time.time()) - 1_000, LogBounds.since, asyncio.Event()
 
     async def since_if_it_has_a_leader(self: LogBounds, number: int, moment_ms: int) -> int | None:
@@ -713,7 +713,7 @@ async def test_a_partition_that_cannot_be_read_holds_up_the_others_when_etf1_lea
         await until(lambda: value_of(harness, "kafka_timers_door_failures_total") > 0)
         [(_, cancel)] = parsed(await harness.requests(1))
         assert cancel.cancel, "it lies in the partition that cannot be read by others"
-        assert "what lies in partitions 1 cannot be read, and may tell what has fired already" in caplog.text
+        assert "the records in partitions 1 cannot be read, and may show that schedules of partition 0" in caplog.text
         is_read.set()
         assert asked(await harness.requests(2)) == ["missed"]
         await until(lambda: value_of(harness, "kafka_timers_door_lag_records") == 0)
@@ -724,7 +724,7 @@ async def test_a_partition_that_cannot_be_read_holds_up_the_others_when_etf1_lea
         assert asked(await harness.requests(3)) == ["missed", "later"]
     assert value_of(harness, "kafka_timers_door_unread_total") == 1
     assert value_of(harness, "kafka_timers_door_failures_total") == failures
-    assert "schedules of partition 0 that it ends fire all the same" in caplog.text
+    assert "schedules of partition 0 that they end fire all the same" in caplog.text
 
 
 async def test_a_schedule_that_etf1_would_take_off_its_topic_goes_and_ends_the_one_before(harness: Harness) -> None:
@@ -806,7 +806,7 @@ async def limit(harness: Harness, topic: str, bytes_max: int) -> None:
         await admin.alter_configs([resource])
 
 
-async def test_what_has_fired_here_does_not_fire_again_when_the_door_begins_anew(harness: Harness) -> None:
+async def test_a_schedule_that_has_fired_here_does_not_fire_again_when_the_door_begins_anew(harness: Harness) -> None:
     """Our own tombstones tell of it, unless the last version was not due yet by then."""
     past, own = int(time.time()) - 1_000, {"timer-request": b"0:1"}
 
@@ -825,7 +825,7 @@ async def test_what_has_fired_here_does_not_fire_again_when_the_door_begins_anew
     assert sorted((future.tombstoneKey, future.callBack) for _, future in found) == [("again", b"v2"), ("moved", b"v2")]
 
 
-# --- sky-uk's scheduler: times in milliseconds, and tombstones that do not tell of which version they are ------------
+# --- sky-uk's scheduler: times in milliseconds, and tombstones that do not name their version ------------------------
 
 FIRED_BY_SKYUK: Headers = {"schedule:expired": b"true"}
 
@@ -836,7 +836,7 @@ def plan(second: int = LATER, value: bytes = b"v") -> bytes:
     return json.dumps(body).encode()
 
 
-async def test_what_skyuk_has_fired_does_not_fire_again_and_what_was_moved_on_does(harness: Harness) -> None:
+async def test_a_schedule_that_skyuk_has_fired_does_not_fire_again_and_a_moved_one_does(harness: Harness) -> None:
     """Its producer hashes as Java's clients do; schedules of others lie in other partitions than its tombstones."""
     now_s = int(time.time())
     past, written, fired = now_s - 3_000, (now_s - 4_000) * 1000, (now_s - 3_000) * 1000 + 90
@@ -854,14 +854,14 @@ async def test_what_skyuk_has_fired_does_not_fire_again_and_what_was_moved_on_do
     write("fired early", plan(past), written)
     write("fired early", None, past * 1000 - 40, 0, FIRED_BY_SKYUK)
     for partition in range(2):
-        # Who receives the callback asks for the next one before the tombstone is written.
+        # The receiver of the callback asks for the next one before the tombstone is written.
         write(f"next-{partition}", plan(past), written)
         write(f"next-{partition}", plan(now_s - 500, b"next"), fired - 50)
         write(f"next-{partition}", None, fired, partition, FIRED_BY_SKYUK)
     write("anew", plan(past), written)
     write("anew", None, fired, 1, FIRED_BY_SKYUK)
     write("anew", plan(past + 10, b"new"), fired + 5_000)
-    # What it cannot read takes the version before with it.
+    # A version that it cannot read takes the one before with it.
     write("replaced", plan(past), written)
     write("replaced", b"no schedule", written + 1)
     write("fired here", plan(past), written)
@@ -907,5 +907,5 @@ async def test_a_version_that_skyuk_would_not_read_ends_the_one_before(harness: 
     }
     ended = sorted(future.timerId for _, future in requests if future.cancel)
     assert ended == [f"skyuk:{topic}:{key}" for key in ("damaged", "never", "past")]
-    # What that scheduler would fire, had it the topic back.
+    # The schedules that it would fire, had it the topic back.
     assert [(record.key, record.partition) for record in there if record.value is None] == [(b"past", 0)]

@@ -23,7 +23,7 @@ from kafka_timers.core.wire import Condition, Future, Reply, Sealed, future_from
 
 LIMIT_S = 30.0
 
-# Outcomes of which an answer names no earlier timer.
+# Outcomes whose answer names no earlier timer.
 NOT_KNOWN = ("UNKNOWN", "ACCEPTED")
 
 
@@ -42,7 +42,7 @@ async def ended(*arguments: str, stdin: bytes | None = None) -> tuple[int | None
 
 @asynccontextmanager
 async def watching(*arguments: str) -> AsyncIterator[Process]:
-    """`kafka-timers watch`, once it says that it sees what comes from now on; ended if the block leaves it running."""
+    """`kafka-timers watch`, once it says that it sees callbacks from now on; ended if the block leaves it running."""
     process = await started("watch", *arguments)
     assert process.stderr is not None
     try:
@@ -100,7 +100,7 @@ async def test_topics_as_json(where: list[str], prefix: str) -> None:
     assert json.loads((await ended("topics", "check", *where, "--json"))[1]) == {"problems": []}
 
 
-async def test_send_publishes_what_its_options_say(bootstrap: str, where: list[str], prefix: str) -> None:
+async def test_send_publishes_the_request_of_its_options(bootstrap: str, where: list[str], prefix: str) -> None:
     await topics.create(Kafka(bootstrap), prefix, 1)
     at = ["--at", "2030-03-17T18:46:40.250+01:00", "--topic", "calls", "--key", "k", "--value", "v"]
     more = ["--timer-id", "id", "--token", "t", "--header", "a=b=c", "--header", "a="]
@@ -177,7 +177,7 @@ async def test_send_without_the_topics_says_how_to_make_them(where: list[str], p
 
 @asynccontextmanager
 async def answered(bootstrap: str, prefix: str) -> AsyncIterator[list[ConsumerRecord[bytes, bytes]]]:
-    """What is asked for on the way, each answered with the outcome that its timer id names, if it names one."""
+    """The requests on the way, each answered with the outcome that its timer id names, if it names one."""
     seen = []
 
     async def work() -> None:
@@ -212,7 +212,7 @@ async def answered(bootstrap: str, prefix: str) -> AsyncIterator[list[ConsumerRe
         (["a-IGNORED", "b-CANCELLED"], 5),
     ],
 )
-async def test_cancel_tells_what_became_of_each_timer(
+async def test_cancel_prints_the_outcome_of_each_timer(
     bootstrap: str, where: list[str], prefix: str, names: list[str], code: int
 ) -> None:
     async with answered(bootstrap, prefix) as seen:
@@ -247,7 +247,7 @@ async def test_cancel_with_one_answer_missing_shows_the_others(bootstrap: str, w
 
 
 @pytest.mark.parametrize(("name", "code"), [("a-MOVED", 0), ("a-TOO_LATE", 3), ("a-UNKNOWN", 4)])
-async def test_move_asks_for_what_its_options_say_and_tells_what_it_replaced(
+async def test_move_publishes_the_request_of_its_options_and_names_the_replaced_one(
     bootstrap: str, where: list[str], prefix: str, name: str, code: int
 ) -> None:
     at = ["--at", "2030-03-17T18:46:40+01:00", "--topic", "calls", "--key", "k", "--value", "v"]
@@ -371,7 +371,7 @@ async def until_ended(bootstrap: str, where: TopicPartition, end: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_find_of_what_nobody_asked_for_says_so(bootstrap: str, where: list[str], prefix: str) -> None:
+async def test_find_says_so_if_the_id_is_unknown(bootstrap: str, where: list[str], prefix: str) -> None:
     code, _, errors = await ended("find", "id", *where)
     assert (code, errors.startswith(f"Error: topic {prefix}timer-sealed is missing")) == (1, True)
     await topics.create(Kafka(bootstrap), prefix, 2)
@@ -399,7 +399,7 @@ async def test_watch_shows_callbacks_from_now_on_with_their_lateness(bootstrap: 
     assert last["value"] == "second"
 
 
-async def test_watch_from_the_beginning_also_shows_what_is_there(bootstrap: str, callbacks: str) -> None:
+async def test_watch_from_the_beginning_also_shows_earlier_callbacks(bootstrap: str, callbacks: str) -> None:
     async with producing(bootstrap) as producer:
         await producer.send_and_wait(callbacks, b"before", headers=expiring(1))
     async with watching(callbacks, "--bootstrap", bootstrap, "--from-beginning", "--count", "1") as watch:
@@ -497,7 +497,7 @@ async def test_watch_ends_when_nobody_reads_its_output(bootstrap: str, callbacks
         await watch.wait()
 
 
-async def test_status_tells_what_the_seals_tell(bootstrap: str, where: list[str], prefix: str) -> None:
+async def test_status_shows_the_figures_of_the_seals(bootstrap: str, where: list[str], prefix: str) -> None:
     await topics.create(Kafka(bootstrap), prefix, 2)
     second = int(time.time()) - 100
     seal = Sealed(partition=1, last=second, fired=2, pending=7, lateness_p50_ms=3, lateness_p99_ms=4, lateness_max_ms=5)

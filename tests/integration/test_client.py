@@ -1,4 +1,4 @@
-"""The client against a real broker: what lies on the topic, in which partition, and what is said when it cannot."""
+"""The client against a real broker: the records on the topic, their partitions, and the errors."""
 
 import asyncio
 import re
@@ -167,7 +167,7 @@ async def test_call_that_is_cancelled_before_it_is_sent_asks_for_nothing(
     assert future_from(record.value).callBack == b"kept"
 
 
-async def test_leaving_the_client_waits_for_what_is_under_way(bootstrap: str, topics: str) -> None:
+async def test_leaving_the_client_waits_for_requests_under_way(bootstrap: str, topics: str) -> None:
     async with TimerClient(bootstrap, topic_prefix=topics) as client:
         calls = [asyncio.create_task(client.at(FAR, topic="reminders")) for _ in range(100)]
         await asyncio.sleep(0)

@@ -67,7 +67,7 @@ async def reply(producer: AIOKafkaProducer, record: Record, **given: Any) -> Non
 
 @asynccontextmanager
 async def working(requests: AIOKafkaConsumer, producer: AIOKafkaProducer) -> AsyncIterator[None]:
-    """A worker that answers whatever comes."""
+    """A worker that answers every request."""
 
     async def work() -> None:
         async for record in requests:
@@ -82,7 +82,7 @@ async def working(requests: AIOKafkaConsumer, producer: AIOKafkaProducer) -> Asy
 
 
 async def asked(call: Coroutine[Any, Any, Answer], requests: AIOKafkaConsumer) -> tuple[asyncio.Task[Answer], Record]:
-    """Begin *call*, and return it with what it has published."""
+    """Begin *call*, and return it with its published record."""
     task = asyncio.create_task(call)
     return task, await asyncio.wait_for(requests.getone(), LIMIT_S)
 
@@ -190,7 +190,7 @@ async def test_two_clients_on_one_reply_topic_get_their_own_answers(
         assert ((await mine).outcome, (await mine).asked) == (Outcome.CANCELLED, place(first))
 
 
-async def test_what_others_write_on_the_reply_topic_is_ignored(
+async def test_foreign_records_on_the_reply_topic_are_ignored(
     bootstrap: str, topics: str, client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
     call, record = await asked(client.cancel("id"), requests)
@@ -286,17 +286,17 @@ async def test_a_question_without_an_answer_has_changed_nothing(
     client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
     for call in (client.get("id", timeout_s=0.2), client.move("id", FAR, timeout_s=0.2)):
-        with pytest.raises(AnswerError, match=r"What waits under 'id' was asked .* which changes nothing"):
+        with pytest.raises(AnswerError, match=r"The question about 'id' is in partition .* and changes nothing"):
             await call
 
 
-async def test_a_worker_that_does_not_tell_what_waits_is_said(
+async def test_get_names_a_worker_that_is_too_old_to_answer(
     client: TimerClient, requests: AIOKafkaConsumer, producer: AIOKafkaProducer
 ) -> None:
     for call in (client.get("id"), client.move("id", FAR)):
         task, record = await asked(call, requests)
         await reply(producer, record, outcome=Reply.IGNORED, waits=None)
-        with pytest.raises(AnswerError, match=r"request 0:0 of 'id' waits was not told.*upgrade all workers"):
+        with pytest.raises(AnswerError, match=r"does not say whether request 0:0 of 'id' waits.*upgrade all workers"):
             await task
     task, record = await asked(client.get("id"), requests)
     await reply(producer, record, outcome=Reply.IGNORED)
@@ -425,7 +425,7 @@ async def test_transactional_producer_is_told_that_no_answer_can_come(bootstrap:
             await client.cancel("id")
 
 
-async def test_what_is_asked_for_is_checked_before_anything_else(client: TimerClient) -> None:
+async def test_a_request_is_checked_before_anything_else(client: TimerClient) -> None:
     with pytest.raises(RequestError, match="timer_id is empty"):
         await client.cancel("")
     with pytest.raises(RequestError, match="timer_id is of type int"):

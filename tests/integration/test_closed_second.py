@@ -26,7 +26,7 @@ async def cluster(bootstrap: str, prefix: str) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_workers_read_what_promote_has_told_last(cluster: Cluster, bootstrap: str, prefix: str) -> None:
+async def test_workers_read_the_latest_progress_of_promote(cluster: Cluster, bootstrap: str, prefix: str) -> None:
     assert await closed_second(cluster, prefix) is None
     for second, landed in ((1_900_000_000, {}), (1_900_003_600, {0: 7, 1: 9})):
         await tell_closed(Kafka(bootstrap), prefix, second, landed)
@@ -35,7 +35,7 @@ async def test_workers_read_what_promote_has_told_last(cluster: Cluster, bootstr
 
 
 async def test_a_topic_that_is_gone_is_told(bootstrap: str, prefix: str) -> None:
-    with pytest.raises(BrokerError, match="keep how far the lake has promoted"):
+    with pytest.raises(BrokerError, match="keep the progress of the lake"):
         await tell_closed(Kafka(bootstrap), prefix + "none-", 1_900_000_000, {})
 
 

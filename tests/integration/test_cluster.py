@@ -1,4 +1,4 @@
-"""What is looked up is known, whatever else is asked at the same time."""
+"""Topics that are looked up are known, also with other questions at the same time."""
 
 import asyncio
 

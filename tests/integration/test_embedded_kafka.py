@@ -37,7 +37,7 @@ async def consume(bootstrap: str, topic: str, count: int, group: str | None = No
         return [(await consumer.getone()).value for _ in range(count)]
 
 
-async def test_what_is_produced_is_consumed_by_a_group(bootstrap: str, prefix: str) -> None:
+async def test_produced_records_are_consumed_by_a_group(bootstrap: str, prefix: str) -> None:
     await make_topic(bootstrap, prefix + "x")
     await produce(bootstrap, prefix + "x", b"hello")
     assert await consume(bootstrap, prefix + "x", 1, group=prefix + "group") == [b"hello"]
@@ -58,7 +58,7 @@ async def test_a_cluster_id_may_begin_with_a_dash(start_kafka: StartKafka, monke
 
 
 async def test_records_outlive_a_crash_a_stop_and_a_change_of_port(start_kafka: StartKafka) -> None:
-    """What makes a second `kafka-timers dev` go on where the first one was."""
+    """A second `kafka-timers dev` relies on this to go on where the first one was."""
     broker = await start_kafka()
     await make_topic(broker.bootstrap, "x")
     await produce(broker.bootstrap, "x", b"first")
@@ -96,7 +96,7 @@ async def test_an_authorizer_can_be_switched_on(start_kafka: StartKafka) -> None
         await produce(broker.bootstrap, "closed", b"hello")
 
 
-async def test_a_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
+async def test_a_taken_port_is_named_with_the_steps_to_take(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(KafkaSetupError, match=f"port {port} .* is taken by another program: .* give another port"):
@@ -196,7 +196,9 @@ async def output_to_the_end(dev: asyncio.subprocess.Process) -> str:
     return output.decode()
 
 
-async def test_dev_says_what_to_try_and_ends_the_worker_first(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_dev_prints_commands_to_try_and_ends_the_worker_first(
+    bootstrap: str, prefix: str, tmp_path: Path
+) -> None:
     dev = await start_dev(bootstrap, prefix, tmp_path)
     said = await output_until(dev, "logs")
     assert f"kafka-timers watch callbacks --bootstrap {bootstrap}\n" in said

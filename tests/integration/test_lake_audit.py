@@ -1,4 +1,4 @@
-"""Audit, replay and forecast on real tables: what they read, write and show."""
+"""Audit, replay and forecast on real tables: their input, output and tables."""
 
 import hashlib
 import json
@@ -101,7 +101,7 @@ def test_a_clean_lake_is_judged_replayed_and_told_ahead(spark: SparkSession, tmp
     assert "nothing is wrong" in shown(printed(told))
     seconds = read(spark, root_of(settings), AUDIT_SECONDS)
     assert sorted((row.last, row.ok) for row in seconds.collect()) == [(101, True), (102, True), (105, True)]
-    # What is not landed yet is not judged.
+    # Records that are not landed yet are not judged.
     [row] = replayed(spark, settings, 100, None)
     assert (row.fired, row.sealed_fired, row.digest, row.same) == (3, 3, row.sealed_digest, True)
     assert "yes" in shown(printed_rows([row]))
@@ -124,7 +124,7 @@ def of_version_1(rows: list[Row], table: Table, *added: str) -> tuple[list[Row],
     return [Row(**{name: row[name] for name in columns.names}) for row in rows], made
 
 
-def test_a_lake_of_an_earlier_version_is_judged_on_and_what_was_ignored_does_not_fire(
+def test_a_lake_of_an_earlier_version_is_audited_and_ignored_requests_do_not_fire(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     settings = LakeSettings(lake=str(tmp_path / "lake"))
@@ -157,7 +157,7 @@ def test_a_lake_of_an_earlier_version_is_judged_on_and_what_was_ignored_does_not
     told = audit(spark, settings, 1_007, first=100, last=105)
     assert (told.seals, told.due, told.fired, told.rejected, told.kinds) == (3, 4, 3, 1, {})
     assert replayed(spark, settings, 100, None)[0].same
-    # Also where what the conditions are about was done before the time range.
+    # Also where the timers of the conditions were done before the time range.
     assert audit(spark, settings, 1_008, first=104, last=105).kinds == {}
     open_views(spark, settings)
     shown = {view: select(spark, f"select offset from {view} order by 1").collect() for view in ("ignored", "fired")}
@@ -187,7 +187,7 @@ def test_without_seals_there_is_nothing_to_judge(spark: SparkSession, tmp_path: 
         audit(spark, LakeSettings(lake=str(tmp_path / "none")), 9)
 
 
-def test_what_is_not_sealed_is_found_or_said_to_be_behind(spark: SparkSession, tmp_path: Path) -> None:
+def test_unsealed_seconds_are_a_finding_unless_the_landing_is_behind(spark: SparkSession, tmp_path: Path) -> None:
     settings = lake(spark, tmp_path / "lake", SEALED)
     # The service stands still for a day, and then for a week.
     for now_s in (90_000, 700_000):
@@ -209,7 +209,7 @@ def test_what_is_not_sealed_is_found_or_said_to_be_behind(spark: SparkSession, t
     assert words.endswith("no Kafka answers that may have more")
 
 
-def test_what_is_due_just_now_need_not_be_sealed(spark: SparkSession, tmp_path: Path) -> None:
+def test_timers_due_just_now_need_no_seal(spark: SparkSession, tmp_path: Path) -> None:
     settings = lake(spark, tmp_path / "lake", SEALED)
     told = audit(spark, settings, 130, first=100, last=1_000, service=Service("cluster", {0: 0}))
     assert (told.kinds, told.undecided, told.last, told.sealed) == ({}, [], 130, {0: (100, 105)})

@@ -48,7 +48,7 @@ async def asked(lake: Lake, query: str) -> list[dict[str, object]]:
     return rows
 
 
-async def test_many_timers_are_cancelled_and_moved_by_what_sql_tells_of_them(lake: Lake) -> None:
+async def test_many_timers_are_cancelled_and_moved_by_a_condition_in_sql(lake: Lake) -> None:
     soon = lake.now + SOON_S
     sold, kept = Future(callBackTopic="sold"), Future(callBackTopic="kept", timerId="k", callBack=b"\0\xff")
     names = ["a", "b", "ü"]
@@ -110,7 +110,7 @@ async def test_many_timers_are_cancelled_and_moved_by_what_sql_tells_of_them(lak
 
 
 async def test_the_payloads_of_one_person_leave_the_lake(lake: Lake) -> None:
-    """No version of the table has a byte of it in the end; what a landing may be writing stays, and so do the rows."""
+    """No version of the table has a byte of it in the end; files of a landing under way stay, and so do the rows."""
     secret, other = b"the secret of seven", b"what eight has"
     soon, past = lake.now + SOON_S, lake.now - 100
     where, fired_at = await lake.request(past, _of("seven", secret), at_s=past - 100)
@@ -195,7 +195,7 @@ async def test_a_table_shows_some_rows_and_says_that_there_are_more(lake: Lake) 
     )
 
 
-async def test_what_cannot_be_asked_is_one_line(lake: Lake) -> None:
+async def test_an_invalid_query_prints_one_line(lake: Lake) -> None:
     refused = await run(lake, "sql", "drop table requests")
     assert refused.exit_code == 1
     assert refused.stderr.startswith("Error: this cannot be asked")

@@ -41,7 +41,7 @@ def files(spark: SparkSession, root: str, where: str) -> list[str]:
     return read(spark, root, REQUESTS).where(where).inputFiles()
 
 
-def test_small_files_become_few_and_what_is_due_soon_is_sorted(
+def test_small_files_become_few_and_requests_due_soon_are_sorted(
     spark: SparkSession, settings: LakeSettings, root: str
 ) -> None:
     soon, far = "due = '2027-01'", "due = '2027-09'"
@@ -67,7 +67,7 @@ def test_small_files_become_few_and_what_is_due_soon_is_sorted(
         spark.conf.set("spark.databricks.delta.optimize.maxFileSize", 64 << 20)
 
 
-def test_what_is_done_goes_after_its_days_and_the_rest_stays(
+def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
     spark: SparkSession, settings: LakeSettings, root: str
 ) -> None:
     def add(first: int, second: int, appended_s: int) -> None:
@@ -105,7 +105,7 @@ def test_what_is_done_goes_after_its_days_and_the_rest_stays(
     assert [row.day for row in read(spark, root, REJECTED).collect()] == ["2027-01-01"]
     assert sorted(row.position for row in read(spark, root, POSITIONS).collect()) == [4, 9]
 
-    # However long nothing was sealed, the last seal stays: what has not fired since would be taken for done.
+    # However long nothing was sealed, the last seal stays: without it, pending requests would be taken for done.
     expire(spark, settings, 30, NOW + 4_000 * DAY_S)
     assert [row.last for row in read(spark, root, SEALS).collect()] == [NOW]
     assert {row.offset // 10 for row in read(spark, root, REQUESTS).collect()} == {2, 4}

@@ -1,4 +1,4 @@
-"""Landing, on a real Kafka and real tables: each record is there once, whatever is killed or away."""
+"""Landing, on a real Kafka and real tables: each record is there once, although processes are killed or away."""
 
 import asyncio
 import itertools
@@ -108,11 +108,11 @@ async def until(log: Path, child: Child, words: str, count: int = 1) -> None:
         await asyncio.sleep(0.05)
 
 
-# --- what lands ------------------------------------------------------------------------------------------------------
+# --- landed records --------------------------------------------------------------------------------------------------
 
 
 async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> None:
-    """Of a transaction, its markers too are passed by the positions; a copy is no request, nor is what is refused."""
+    """Of a transaction, its markers too are passed by the positions; a copy is no request, nor is a refused record."""
     now, timer = int(time.time()), Future(callBackTopic="t", callBack=b"v")
     home = partition_of("a", PARTITIONS)
     named = Future(callBackTopic="t", callBack=b"v", timerId="a").SerializeToString()
@@ -163,7 +163,7 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
     await lake.assert_landed(6)
     assert read_positions(lake.spark, lake.root, lake.names.requests)[home] == 10
 
-    # Only what is new; and a checkpoint that is lost costs nothing, though its successor counts batches from 0 again.
+    # Only new records; and a checkpoint that is lost costs nothing, though its successor counts batches from 0 again.
     await lake.publish(20)
     await lake.land()
     await lake.assert_landed(26)
@@ -176,7 +176,7 @@ async def test_each_record_becomes_a_row_and_aborted_ones_do_not(lake: Lake) -> 
 async def test_a_large_batch_is_not_moved_and_a_small_one_makes_few_files(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three days, of which both partitions have requests; the third batch is small again."""
+    """Three days, both partitions with requests; the third batch is small again."""
 
     def files() -> int:
         return len(read(lake.spark, lake.root, REQUESTS).inputFiles())
@@ -233,7 +233,7 @@ async def test_a_kill_between_the_commits_of_table_and_checkpoint_doubles_nothin
 
 
 async def kills(lake: Lake, folder: Path, count: int, seed: int) -> None:
-    """Kill a landing *count* times while requests come in, then end one gently, and check what is landed."""
+    """Kill a landing *count* times while requests come in, then end one gently, and check the landed rows."""
     rand, published, done, port = random.Random(seed), 0, asyncio.Event(), free_port()
 
     async def publish() -> None:
@@ -297,7 +297,7 @@ async def test_of_two_landings_into_a_new_lake_one_waits_for_the_other(lake: Lak
         await asyncio.to_thread(land_once, lake.spark, lake.settings, wait_s=0)
 
 
-async def test_what_is_landed_and_how_far_behind_it_is_can_be_watched(lake: Lake) -> None:
+async def test_metrics_show_the_landed_records_and_the_lag(lake: Lake) -> None:
     metrics, stop, begun_s = LakeMetrics(), threading.Event(), time.time()
 
     def shown(name: str, topic: str = lake.names.requests) -> float | None:
@@ -327,7 +327,7 @@ async def test_what_is_landed_and_how_far_behind_it_is_can_be_watched(lake: Lake
     assert (shown("landed_total", lake.names.sealed), shown("landing_lag_records", lake.names.sealed)) == (None, 0)
 
 
-# --- what is away ----------------------------------------------------------------------------------------------------
+# --- missing things --------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -349,13 +349,13 @@ async def test_landing_goes_on_when_the_lake_is_back(lake: Lake) -> None:
         await lake.land()
     await lake.land()
     await lake.assert_landed(20)
-    # A checkpoint without its table would pass over what it had landed.
+    # A checkpoint without its table would pass over the records that it had landed.
     shutil.rmtree(folder / "requests")
     with pytest.raises(LakeError, match="requests is gone"):
         await lake.land()
 
 
-async def test_what_a_topic_dropped_before_it_was_landed_is_not_passed_over_in_silence(lake: Lake) -> None:
+async def test_records_deleted_before_they_were_landed_are_reported(lake: Lake) -> None:
     await lake.publish(10)
     await lake.land()
     await lake.publish(10)

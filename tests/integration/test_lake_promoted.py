@@ -45,7 +45,7 @@ from kafka_timers.settings import LakeSettings
 
 @asynccontextmanager
 async def logged_by(name: str) -> AsyncIterator[list[str]]:
-    """Yield what is logged by *name* while the block runs."""
+    """Yield the messages logged by *name* while the block runs."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())
@@ -62,7 +62,7 @@ async def logged_by(name: str) -> AsyncIterator[list[str]]:
 
 @dataclass
 class History:
-    """What was asked for, by a name for each request, and what came of it."""
+    """The requests, by a name for each, and their copies."""
 
     lake: Lake
     at: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -94,8 +94,8 @@ async def history(
     """
     Requests, cancels and moves; a promotion which two cancels overtake; and another promotion.
 
-    Two of the cancels are appended when it is decided already what to publish: that of "overtaken" is in time, that of
-    "overtaken too late" is not.
+    Two of the cancels are appended after the decision about the copies to publish: that of "overtaken" is in time, that
+    of "overtaken too late" is not.
     """
     async with Lake.open(spark, bootstrap, f"promote{os.getpid()}-", tmp_path_factory.mktemp("promote")) as lake:
         history = History(lake)
@@ -127,7 +127,7 @@ async def history(
                 _, history.cancelled_at[name] = await lake.cancel(name, at_s)
 
         class Overtaken(Promoter):
-            """Decides once what is not true any more when it is published."""
+            """Makes one decision that is not true any more when it is published."""
 
             def _landed(self, ends: Mapping[int, int]) -> dict[int, int]:
                 decided = super()._landed(ends)
@@ -148,7 +148,7 @@ async def history(
 @pytest.mark.parametrize(
     "name", ["plain", "named", "due already", "cancelled too late", "moved to", "overtaken too late"]
 )
-async def test_what_is_to_fire_comes_back_with_its_bytes(history: History, name: str) -> None:
+async def test_a_pending_request_comes_back_with_its_bytes(history: History, name: str) -> None:
     *_, copy = history.copies_of(name)
     [original] = [
         record for record in await history.lake.records() if (record.partition, record.offset) == history.at[name]
@@ -171,7 +171,7 @@ async def test_what_is_to_fire_comes_back_with_its_bytes(history: History, name:
 
 
 @pytest.mark.parametrize("name", ["near", "later", "cancelled", "moved", "cancelled behind the landing", "large"])
-def test_what_is_not_to_fire_or_not_yet_or_not_far_stays(history: History, name: str) -> None:
+def test_cancelled_later_and_near_requests_are_not_promoted(history: History, name: str) -> None:
     assert history.copies_of(name) == []
 
 
@@ -188,7 +188,7 @@ def test_a_copy_that_a_cancel_overtook_is_made_anew_unless_it_counts(history: Hi
     assert Future.FromString(anew.value).copy.decidedOffset > history.cancelled_at["overtaken too late"]
 
 
-def test_the_bucket_is_closed_with_what_workers_have(history: History) -> None:
+def test_the_bucket_is_closed_with_the_number_of_copies_that_workers_have(history: History) -> None:
     [closed] = history.lake.closed()
     assert (closed.first, closed.horizon_s) == (1, HORIZON_S)
     assert history.lake.now + HORIZON_S - BUCKET_S - 10 < closed.last < history.lake.now + HORIZON_S
@@ -200,19 +200,19 @@ def test_a_closed_bucket_is_not_looked_at_again(history: History) -> None:
     assert history.copies_again == len(history.copies) == 8
 
 
-def test_what_went_wrong_is_counted_and_told(history: History) -> None:
+def test_failures_are_counted_and_logged(history: History) -> None:
     assert history.wrong == 2
     [late] = [line for line in history.logged if line.startswith("promoted late: 1 requests")]
     assert f"were due by second {history.lake.now}" in late
     assert any(line.startswith("1 requests") and "max.message.bytes" in line for line in history.logged)
 
 
-def test_what_was_promoted_is_counted_once(history: History) -> None:
+def test_a_promoted_request_is_counted_once(history: History) -> None:
     [closed] = history.lake.closed()
     assert history.metric("closed_second") == closed.last
     assert [history.metric(f"{name}_total") for name in ("promoted", "promoted_late", "too_large")] == [6, 1, 1]
     assert (history.metric("look_seconds") or 0) > 0
-    # What had been landed before is not counted: these are the copies, and three cancels.
+    # Records landed before are not counted: these are the copies, and three cancels.
     landed = history.metric("landed_total", topic=history.lake.topics.requests)
     assert landed == len(history.copies) + 1 + len(history.cancelled_at)
 
@@ -249,7 +249,7 @@ async def test_a_worker_knows_how_far_is_promoted(history: History, tmp_path: Pa
         await child.stop()
 
 
-# --- what stands in the way -------------------------------------------------------------------------------------------
+# --- failures and delays ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ async def test_a_bucket_stays_open_while_a_transaction_may_have_requests_of_it(l
 
 
 class InAPause(HostClock):
-    """Does something instead of each pause, of which this clock says that it took a minute."""
+    """Does something instead of each pause, and this clock says that the pause took a minute."""
 
     def __init__(self, does: Callable[[], None]) -> None:
         self._does, self._paused_s = does, 0
@@ -311,7 +311,7 @@ class InAPause(HostClock):
         self._does()
 
 
-async def test_what_was_ignored_is_not_promoted_and_what_may_not_be_judged_yet_waits(lake: Lake) -> None:
+async def test_an_ignored_request_is_not_promoted_and_an_unjudged_one_waits(lake: Lake) -> None:
     soon = lake.now + SOON_S
     named = next(each for each in (f"id-{n}" for n in range(99)) if partition_of(each, PARTITIONS) == 0)
 
@@ -349,7 +349,9 @@ async def test_many_are_promoted_to_a_topic_that_takes_small_messages_only(lake:
     assert [closed.promoted for closed in lake.closed()] == [count]
 
 
-async def test_what_comes_due_while_it_is_published_is_late_too(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_comes_due_while_it_is_published_is_late_too(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     due, loop = lake.now + 1, asyncio.get_running_loop()
     await lake.request(due, future())
     await lake.request(due + SOON_S, future())
@@ -368,7 +370,7 @@ async def test_what_comes_due_while_it_is_published_is_late_too(lake: Lake, monk
     assert any(line.startswith("promoted late: 1 requests") and f"by second {due};" in line for line in logged)
 
 
-async def test_without_a_tick_nobody_knows_what_time_it_is(
+async def test_without_a_tick_the_time_is_unknown(
     spark: SparkSession, bootstrap: str, prefix: str, tmp_path: Path
 ) -> None:
     await topics.create(Kafka(bootstrap), prefix, PARTITIONS)
@@ -424,6 +426,6 @@ async def test_killed_while_it_publishes_it_goes_on(lake: Lake, tmp_path: Path) 
     assert await asyncio.to_thread(lake.promoter().catch_up) == 0
     copies = Counter((record.partition, Future.FromString(record.value).copy.offset) for record in await lake.copies())
     assert set(copies) == {(number, offset) for number in range(PARTITIONS) for offset in range(count // PARTITIONS)}
-    # What was there had been landed before anything was decided anew.
+    # All records had been landed before anything was decided anew.
     assert set(copies.values()) == {1}
     assert [closed.promoted for closed in lake.closed()] == [count]

@@ -1,4 +1,4 @@
-"""What the program says when Spark starts and has not what it needs."""
+"""The program's words when Spark starts and a part is missing."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Oscillators on a real broker: which ticks are in the log, how often and when, whatever happens to the processes."""
+"""Oscillators on a real broker: which ticks are in the log, how often and when, through all faults of the processes."""
 
 import asyncio
 import os
@@ -144,7 +144,7 @@ class Log:
         )
 
     def least_late_s(self, after: int) -> float:
-        """The least lateness of the three seconds behind *after*: what a busy machine adds, it does not add to all."""
+        """The least lateness of the three seconds behind *after*: a busy machine does not delay all three."""
         behind = [
             append_s - second
             for ticks in self.ticks.values()
@@ -242,7 +242,7 @@ async def replica_in_here(log: Log, clock: SteppedClock | None = None, number: i
 async def until(reached: Callable[[], bool]) -> None:
     """Wait for something in this process that gives no signal."""
     async with asyncio.timeout(LIMIT_S):
-        while not reached():  # noqa: ASYNC110  # what is waited for has no event
+        while not reached():  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.01)
 
 
@@ -268,9 +268,9 @@ async def test_two_replicas_tick_as_one_and_one_goes_on_when_the_other_is_killed
     assert log.least_late_s(after=killed_at) < 1.3
 
 
-async def test_a_replica_that_was_stopped_does_not_repeat_what_the_other_emitted(log: Log) -> None:
+async def test_a_replica_that_was_stopped_does_not_repeat_the_ticks_of_the_other(log: Log) -> None:
     """
-    All but two: one that was on its way when it was stopped, as what is not acknowledged goes out again, and one that
+    All but two: one on its way when it was stopped, as ticks that are not acknowledged go out again, and one that
     both emit when it goes on.
     """
     async with oscillator(log, 0) as first, oscillator(log, 1) as second:
@@ -281,7 +281,7 @@ async def test_a_replica_that_was_stopped_does_not_repeat_what_the_other_emitted
         await log.until_second(stopped_until := log.last + 4)
         first.send_signal(signal.SIGCONT)
         await log.until_second(stopped_until + 3)
-    # Which ones these are cannot be told from here: what was written is read some time later.
+    # Which ones these are cannot be told from here: ticks are read some time after they were written.
     assert len(log.repeated()) <= 2
     log.assert_gapless(may_repeat=log.repeated())
 
@@ -289,7 +289,7 @@ async def test_a_replica_that_was_stopped_does_not_repeat_what_the_other_emitted
 async def test_a_round_of_ticks_on_its_way_while_the_replica_was_stopped_hides_none_of_the_other_s(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it sent is acknowledged before it has read what the other emitted meanwhile."""
+    """Its ticks are acknowledged before it has read those that the other emitted meanwhile."""
     append, read = TickLog.append, TickLog.read
     may_stop, stopped_at = asyncio.Event(), asyncio.Future[int]()
 
@@ -299,7 +299,7 @@ async def test_a_round_of_ticks_on_its_way_while_the_replica_was_stopped_hides_n
             if not stopped_at.done():
                 stopped_at.set_result(seconds[-1])
                 # Keeps everything in this process from going on, as SIGSTOP does.
-                time.sleep(2.5)  # noqa: ASYNC251  # that is what for
+                time.sleep(2.5)  # noqa: ASYNC251  # the test is about it
             if stopped_at.result() == seconds[-1]:
                 await asyncio.sleep(1.2 * ROUND_LIMIT_S)
         return append_s
@@ -322,7 +322,7 @@ async def test_a_round_of_ticks_on_its_way_while_the_replica_was_stopped_hides_n
 
 
 async def test_a_replica_that_is_slow_to_read_repeats_nothing(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slower than it waits for the one before it; all but what comes due while that one itself is held up."""
+    """Slower than it waits for the one before it; all but the seconds due while that one itself is held up."""
     read = TickLog.read
 
     async def slow_read(self: TickLog) -> list[tick_log.Tick]:
@@ -477,7 +477,7 @@ async def test_a_broker_that_is_away_at_start_and_goes_away_later_costs_no_secon
             await log.until_second(killed_at + 5)
             await log.until_second(int(HostClock().wall_s()) + 2)
             await until(lambda: replica.health.ready() == [])
-    # What was on its way when the broker went may be there twice.
+    # Ticks on their way when the broker went may be there twice.
     for partition in range(PARTITIONS):
         seconds = sorted(set(log.seconds(partition)))
         assert seconds == list(range(seconds[0], seconds[0] + len(seconds)))

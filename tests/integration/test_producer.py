@@ -1,7 +1,7 @@
 """
-A producer of batches: each is in the log once, whatever is lost on the way, in both protocols of transactions.
+A producer of batches: each is in the log once, although answers are lost on the way, in both protocols of transactions.
 
-Answers are lost between the broker, which has done what it was asked for, and the producer.
+Answers are lost between the broker, which has carried out the request, and the producer.
 """
 
 import asyncio
@@ -35,11 +35,11 @@ NOW_MS = int(time.time() * 1000)
 
 class Lossy(Cluster):
     """
-    Brokers of whose answers some are lost.
+    Brokers that lose some answers.
 
     Attributes:
-        loses: names of requests of which the next answer is lost.
-        lost: those of which one was.
+        loses: names of requests whose next answer is lost.
+        lost: those whose answer was lost.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -108,7 +108,7 @@ async def values(cluster: Cluster, topic: str, partition: int = 0) -> list[bytes
 
 
 @pytest.mark.parametrize("asked", ["InitProducerId", "AddPartitionsToTxnRequest", "Produce", "EndTxn", "later epoch"])
-async def test_what_was_done_is_not_done_twice_when_the_answer_is_lost(
+async def test_a_request_to_the_broker_takes_effect_once_when_the_answer_is_lost(
     cluster: Lossy, topic: str, prefix: str, asked: str
 ) -> None:
     names = {
@@ -146,7 +146,7 @@ async def test_records_are_there_once_without_transactions(cluster: Lossy, topic
     await producer.stop()
 
 
-async def test_what_was_aborted_can_be_sent_again(cluster: Lossy, topic: str, address: str, prefix: str) -> None:
+async def test_an_aborted_transaction_can_be_sent_again(cluster: Lossy, topic: str, address: str, prefix: str) -> None:
     """As it is, also in the transactions that follow: a producer is of use after a topic has refused."""
     await make_topic(address, prefix + "small", configs={"max.message.bytes": "300"})
     producer = await started(cluster, prefix)
@@ -179,7 +179,7 @@ async def test_what_was_aborted_can_be_sent_again(cluster: Lossy, topic: str, ad
 async def test_an_owner_is_told_that_it_is_one_until_another_was_let_in(
     cluster: Lossy, topic: str, prefix: str
 ) -> None:
-    """Whatever it has done before: each of these raises its epoch, or does not."""
+    """Independent of its past: each of these raises its epoch, or does not."""
     producer = await started(cluster, prefix)
     for number in range(30):
         producer.begin()
@@ -220,7 +220,7 @@ async def test_a_producer_id_whose_epochs_are_used_up_is_followed_by_another(boo
 async def test_the_same_traffic_gives_the_batches_that_aiokafka_sends(
     cluster: Lossy, topic: str, address: str, prefix: str
 ) -> None:
-    """But for who has sent them: partition 0 is written by aiokafka, partition 1 by us."""
+    """But for their producers: partition 0 is written by aiokafka, partition 1 by us."""
     theirs = AIOKafkaProducer(bootstrap_servers=address, transactional_id=prefix + "theirs", acks="all")
     await theirs.start()
     ours = await started(cluster, prefix)
@@ -331,7 +331,7 @@ async def test_offsets_are_committed_when_an_answer_is_lost(
         await producer.send_offsets(topic, {0: number})
         await producer.commit()
         if asked == "TxnOffsetCommit":
-            # What was not answered may arrive yet, and is refused in the next transaction.
+            # A batch that was not answered may arrive yet, and is refused in the next transaction.
             assert producer.coordinator.identity != before
         assert await producer.committed(topic, 0) == number
         assert await told(address, prefix + "g", topic) == {0: number}
@@ -363,7 +363,9 @@ async def test_offsets_of_one_that_was_shut_out_are_refused_and_those_before_are
         await each.stop()
 
 
-async def test_a_refusal_to_commit_offsets_says_who_refuses_and_what(cluster: Lossy, topic: str, prefix: str) -> None:
+async def test_a_refusal_to_commit_offsets_names_the_broker_and_the_offsets(
+    cluster: Lossy, topic: str, prefix: str
+) -> None:
     producer = await started(cluster, prefix, group=prefix + "g")
     producer.begin()
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The request log → feeds: everything committed, in order, and positions that pass what is no record."""
+"""The request log → feeds: everything committed, in order, and positions that pass offsets without a record."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,7 @@ from kafka_timers.worker.reader import LogReader
 
 
 class Collected:
-    """A feed that keeps what it is given, and can be waited for."""
+    """A feed that keeps its records, and can be waited for."""
 
     def __init__(self, number: int, position: int = 0) -> None:
         self.partition = Partition(number)
@@ -29,7 +29,7 @@ class Collected:
         self.fetches = 0
         self.error: Exception | None = None
         self._fed = asyncio.Event()
-        # Cleared while its disk is slower than what comes.
+        # Cleared while its disk is slower than the requests.
         self.takes = asyncio.Event()
         self.takes.set()
         self.asked = asyncio.Event()

@@ -15,7 +15,7 @@ LARGE = bytes(range(256)) * 40_000
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send back what comes, until it ends."""
+    """Send back all bytes, until they end."""
     try:
         while data := await reader.read(1 << 16):
             writer.write(data)
@@ -28,7 +28,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @asynccontextmanager
 async def relayed() -> AsyncIterator[Relay]:
-    """Yield a relay, open, in front of a server that sends back what it gets."""
+    """Yield a relay, open, in front of a server that sends back all bytes."""
     server = await asyncio.start_server(echo, HOST, 0)
     relay = Relay((HOST, free_port()), server.sockets[0].getsockname())
     await relay.flow()
@@ -48,7 +48,7 @@ async def test_bytes_pass_both_ways_unchanged() -> None:
         writer.close()
 
 
-async def test_what_is_held_arrives_later_and_connections_stay() -> None:
+async def test_held_bytes_arrive_later_and_connections_stay() -> None:
     """Neither those that were there nor new ones are told anything."""
     async with relayed() as relay:
         old_reader, old_writer = await asyncio.open_connection(*relay.address)

@@ -23,7 +23,7 @@ class Ledger:
         self.producer: AIOKafkaProducer | None = None
 
     async def take_over(self) -> None:
-        """Have a new producer. Its start waits for what a commit leaves to the broker: only then can others read it."""
+        """Have a new producer. Its start waits for the broker's part of a commit: only then can others read it."""
         await self.stop()
         self.producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=self.name)
         await self.producer.start()

@@ -1,4 +1,4 @@
-"""All or nothing: what a slice's transaction makes visible, and what it does not, in both protocols of transactions."""
+"""All or nothing: the records that a slice's transaction makes visible, in both protocols of transactions."""
 
 import asyncio
 import time
@@ -54,7 +54,7 @@ def send(sender: KafkaSender, topic: str, *values: bytes, partition: int = 0) ->
 
 
 async def visible(bootstrap: str, topic: str) -> list[bytes | None]:
-    """Return what partition 0 of *topic* has for readers of committed records, all transactions complete."""
+    """Return the committed records of partition 0 of *topic*, all transactions complete."""
     at = TopicPartition(topic, 0)
     values: list[bytes | None] = []
     # A commit is acknowledged before its markers are in the partitions, and readers of committed records end before it.
@@ -87,7 +87,9 @@ async def test_callbacks_and_seal_are_visible_once_they_are_committed(
     assert await sealed_seconds(address, prefix) == [100, 101]
 
 
-async def test_what_an_owner_left_open_is_never_visible(start: Start, address: str, prefix: str) -> None:
+async def test_an_open_transaction_of_an_earlier_owner_never_becomes_visible(
+    start: Start, address: str, prefix: str
+) -> None:
     """Its successor's start ends the transaction, and so holds up no reader of the callback topic."""
     first = await start()
     await first.begin()
@@ -129,7 +131,7 @@ async def test_an_owner_that_was_shut_out_makes_nothing_visible(
 
 
 @pytest.mark.parametrize("forms", [(), (2,), (3, 2), (3, 3, 2), (3, 3, 3, 2)])
-async def test_whoever_knows_the_last_seal_shuts_an_owner_out_with_the_one_id_that_it_knows(
+async def test_a_worker_that_knows_the_last_seal_shuts_an_owner_out_with_the_one_id_that_it_knows(
     start: Start, address: str, prefix: str, forms: tuple[int, ...]
 ) -> None:
     """A worker of an earlier version knows the first id alone, and leaves a partition that is sealed in format 3."""
@@ -157,7 +159,7 @@ async def test_transactions_of_one_owner_appear_in_their_order(start: Start, add
 
 
 async def finish(sender: KafkaSender, moment: str, prefix: str) -> None:
-    """Do what is left of a slice after *moment*."""
+    """Do the rest of a slice after *moment*."""
     if moment == "before begin":
         await sender.begin()
     if moment != "before commit":
@@ -249,11 +251,11 @@ async def test_a_barrier_lies_behind_all_that_was_acknowledged_and_nobody_reads_
 
 
 @pytest.mark.parametrize("which", [0, 1])
-async def test_a_barrier_ends_what_a_broker_has_lost_the_end_of(
+async def test_a_barrier_ends_a_transaction_whose_end_the_broker_has_lost(
     start_kafka: StartKafka, prefix: str, which: int
 ) -> None:
     """
-    A transaction of the owner before, of which the broker's coordinator knows nothing: it would stay open for ever.
+    A transaction of the owner before, unknown to the broker's coordinator: it would stay open for ever.
 
     Kafka 4.3 leaves one when it is killed between the decision and its markers (KAFKA-20734). Here it is written by a
     client that no broker asks whether its transaction was begun.

@@ -1,4 +1,4 @@
-"""What status makes of what lies on the topics."""
+"""The figures of `status`, from the records on the topics."""
 
 import pytest
 from aiokafka import AIOKafkaProducer

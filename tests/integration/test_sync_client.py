@@ -35,7 +35,7 @@ Run = Callable[[str], str]
 
 @pytest.fixture
 def run(bootstrap: str, topics: str) -> Run:
-    """Run a program that has a client `timers`, and return what it prints; it must end, and complain of nothing."""
+    """Run a program that has a client `timers`, and return its output; it must end, and complain of nothing."""
 
     def run(program: str) -> str:
         made = f"timers = TimerClient({bootstrap!r}, topic_prefix={topics!r})"
@@ -49,7 +49,7 @@ def run(bootstrap: str, topics: str) -> Run:
 
 
 def in_thread(work: Callable[[], object]) -> "Future[object]":
-    """Return what *work* comes to in a thread of its own, which does not keep the tests from ending if it hangs."""
+    """Return the result of *work* in a thread of its own, which does not keep the tests from ending if it hangs."""
     outcome: Future[object] = Future()
 
     def do() -> None:
@@ -104,7 +104,7 @@ def test_no_broker_is_said_by_the_first_call_and_the_next_one_tries_again() -> N
     timers.close()
 
 
-def test_a_program_that_does_not_close_its_client_ends_and_what_it_asked_for_stands(run: Run) -> None:
+def test_a_program_that_does_not_close_its_client_ends_and_its_requests_stand(run: Run) -> None:
     assert run("print(timers.after(1, topic='reminders').partition >= 0)") == "True\n"
 
 
@@ -232,7 +232,7 @@ def test_a_client_that_is_closed_while_it_connects_gives_up(monkeypatch: pytest.
             each.result(LIMIT_S)
 
 
-async def test_a_client_of_asyncio_on_another_loop_says_what_to_do(bootstrap: str, topics: str) -> None:
+async def test_a_client_of_asyncio_on_another_loop_names_the_remedy(bootstrap: str, topics: str) -> None:
     async with AsyncClient(bootstrap, topic_prefix=topics) as timers:
 
         def elsewhere() -> Timer:

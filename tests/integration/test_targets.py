@@ -22,7 +22,7 @@ async def cluster(bootstrap: str) -> AsyncIterator[Cluster]:
 
 
 async def verdict(known: TopicLookup, name: str) -> Target | Reason:
-    """Return what is known of *name*, looked up if nothing is."""
+    """Return the verdict on *name*, looked up if it is unknown."""
     if name not in known.verdicts:
         await known.resolve([name])
     return known.verdicts[name]
@@ -87,7 +87,7 @@ async def test_a_topic_that_goes_or_changes_is_seen_by_the_next_refresh(
     assert known.verdicts[prefix + "gone"] is Reason.TOPIC_UNKNOWN
 
 
-async def test_what_is_wanted_is_known_after_the_next_refresh(bootstrap: str, cluster: Cluster, prefix: str) -> None:
+async def test_a_wanted_topic_is_known_after_the_next_refresh(bootstrap: str, cluster: Cluster, prefix: str) -> None:
     known = TopicLookup(cluster, Topics(), "*", ManualClock())
     await make_topic(bootstrap, prefix + "a")
     known.want([prefix + "a", prefix + "missing"])
@@ -96,7 +96,7 @@ async def test_what_is_wanted_is_known_after_the_next_refresh(bootstrap: str, cl
     assert known.verdicts == {prefix + "a": Target(1, 1_048_588), prefix + "missing": Reason.TOPIC_UNKNOWN}
 
 
-async def test_what_is_doubted_is_looked_up_again_and_what_was_refused_is_not(
+async def test_doubted_topics_are_looked_up_again_and_refused_ones_are_not(
     bootstrap: str, cluster: Cluster, prefix: str
 ) -> None:
     clock = ManualClock()

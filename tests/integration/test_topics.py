@@ -101,7 +101,7 @@ async def test_missing_topics_are_not_made_with_another_count_than_the_others_ha
         ("timer-planned", {"cleanup.policy": "compact", "segment.ms": "3600000"}),
     ],
 )
-async def test_each_topic_is_made_for_what_it_holds(
+async def test_each_topic_is_created_with_the_settings_that_its_records_need(
     bootstrap: str, prefix: str, name: str, expected: dict[str, str]
 ) -> None:
     await topics.create(Kafka(bootstrap), prefix, 1)
@@ -153,7 +153,7 @@ SOUND = {
         ("timer-planned", {"cleanup.policy": "compact,delete"}),
     ],
 )
-async def test_check_tells_a_wrong_setting_and_what_it_must_be(
+async def test_check_names_a_wrong_setting_and_the_right_value(
     bootstrap: str, prefix: str, name: str, configs: dict[str, str]
 ) -> None:
     for topic, sound in SOUND.items():
@@ -164,7 +164,7 @@ async def test_check_tells_a_wrong_setting_and_what_it_must_be(
     assert ", because " in problem
 
 
-async def test_check_finds_nothing_wrong_with_what_an_operator_may_choose(bootstrap: str, prefix: str) -> None:
+async def test_check_accepts_settings_that_an_operator_may_choose(bootstrap: str, prefix: str) -> None:
     for topic, sound in SOUND.items():
         await make_topic(bootstrap, prefix + topic, 5 if topic in ("timer-rejected", "timer-reply") else 2, sound)
     assert await topics.check(Kafka(bootstrap), prefix) == []
@@ -217,10 +217,10 @@ async def test_a_topic_that_the_broker_refuses_is_said_with_its_reason(bootstrap
         await topics.create(Kafka(bootstrap), "no good-", 1)
 
 
-# --- what the worker tells of them -----------------------------------------------------------------------------------
+# --- the worker's reports about them ---------------------------------------------------------------------------------
 
 
-async def test_a_worker_tells_what_is_wrong_with_the_topics(
+async def test_a_worker_reports_problems_of_the_topics(
     bootstrap: str, prefix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await make_topic(bootstrap, Topics.of(prefix).requests, 2, {"retention.ms": "3600000"})

@@ -8,7 +8,7 @@ class Mutant(NamedTuple):
     One broken rule.
 
     Attributes:
-        name: what is wrong then.
+        name: the fault that it makes.
         file: below app/kafka_timers.
         edits: each text that stands there once, and the text in its place.
     """
@@ -234,7 +234,7 @@ MUTANTS = [
         "        if self._is_repeated:\n",
         "        if False:\n",
     ),
-    # --- who leads what ----------------------------------------------------------------------------------------------
+    # --- leaders of partitions ---------------------------------------------------------------------------------------
     _one(
         "a takeover writes no barrier",
         OWNER,
@@ -323,14 +323,15 @@ MUTANTS = [
     _one(
         "numbers go on in the next epoch",
         PRODUCER,
-        "            # Their records are counted by epoch.\n            self._partitions.clear()\n",
+        "            # Sequence numbers start again with each epoch.\n            self._partitions.clear()\n",
         "            pass\n",
     ),
     _one(
         "numbers go on in an epoch that was asked for",
         PRODUCER,
-        "        # Their records are counted by epoch.\n        self._partitions.clear()\n        return",
-        "        return",
+        "        # Sequence numbers start again with each epoch.\n        self._partitions.clear()\n"
+        "        return is_held",
+        "        return is_held",
     ),
     _one(
         "a partition is taken to be in the next transaction too",
@@ -770,7 +771,7 @@ MUTANTS = [
         '    """Tell whether the condition of *record* holds."""\n    if record.offset in partition.ignored:\n',
         '    """Tell whether the condition of *record* holds."""\n    if False:\n',
     ),
-    # --- what is sent on to the partition of its id ------------------------------------------------------------------
+    # --- requests sent on to the partition of their id ---------------------------------------------------------------
     _one(
         "what is sent on goes to some partition", SLICES, "self._append(to, hash_of(timer_id) %", "self._append(to, 1 %"
     ),
@@ -961,7 +962,7 @@ MUTANTS = [
         " and len(text) <= 14 else None",
         " else None",
     ),
-    # --- who asks brokers --------------------------------------------------------------------------------------------
+    # --- questions to brokers ----------------------------------------------------------------------------------------
     _one(
         "a broker that does not answer keeps its connection",
         CLUSTER,
@@ -1018,7 +1019,7 @@ MUTANTS = [
         "            if (key := each.key) not in SERVICE_HEADERS\n",
         "            if (key := each.key)\n",
     ),
-    # --- instances, and what is said of them -------------------------------------------------------------------------
+    # --- instances, and their status ---------------------------------------------------------------------------------
     _one(
         "instances have transactional ids in common",
         SENDER,
@@ -1072,7 +1073,7 @@ MUTANTS = [
         "        if self._is_building:\n            self._is_building = False\n",
         "        if False:\n            self._is_building = False\n",
     ),
-    # --- what came through a door ------------------------------------------------------------------------------------
+    # --- requests through a door -------------------------------------------------------------------------------------
     _one(
         "what is built one by one is missing in the history",
         SLICES,
@@ -1098,7 +1099,7 @@ MUTANTS = [
         "        if self.made and self.future is None:\n",
         "        if False:\n",
     ),
-    # --- what seals tell of what was read ----------------------------------------------------------------------------
+    # --- counts of read records in seals -----------------------------------------------------------------------------
     _one(
         "what is read again after a takeover is counted twice",
         SUMS,

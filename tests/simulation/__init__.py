@@ -6,26 +6,26 @@ A deterministic simulation of the worker: the shipped code, on a loop with virtu
     pytest tests/simulation             random histories, and the told stories
 
 Owner, Follower, Firing, LogReader, TickReader, TimerStore on a real RocksDB, Slice, prebuilt callbacks, Outbox,
-KafkaSender with its producer and its coordinator, what reads logs and their ends, Cluster, and all of `core` are those
-that are shipped. What they ask brokers is answered by a model of Kafka. A history is one seed: who runs first, how long
-each question takes, what clients ask for, and what goes wrong.
+KafkaSender with its producer and its coordinator, the readers of logs and their ends, Cluster, and all of `core` are
+those that are shipped. A model of Kafka answers their questions to brokers. A history is one seed: which task runs
+first, how long each question takes, the requests of clients, and the faults.
 
-    loop        virtual time; a seed draws who runs first; processes that can be paused as SIGSTOP does it
+    loop        virtual time; a seed draws the task that runs first; processes that can be paused as SIGSTOP does it
     log         one partition of a topic: offsets, transactions, markers, leaders that are out of date
     kafka       topics, and the coordinator of transactions
     network     how long questions and answers take, brokers that do not answer, answers that get lost
     cluster     connections to the brokers, which are asked in Kafka's own requests
-    disk        real stores on disks that fill up, lose what was not flushed, or come back as an old copy
+    disk        real stores on disks that fill up, lose unflushed writes, or come back as an old copy
     assembly    how a worker is put together: the only module that knows
-    faults      what may go wrong where it happens
+    faults      the faults, where they happen
     nemesis     larger trouble: workers, brokers, disks, topics
-    clients     who asks for timers
-    group       who owns which partition, and the oscillator
-    audit       what requests and seals tell together
-    promises    what is checked when a history is over
+    clients     the clients that ask for timers
+    group       the owners of partitions, and the oscillator
+    audit       the checks of requests against seals
+    promises    the checks when a history is over
     world       one history
     told        told stories
 
-How to look for a mistake: tell the history that fails, and read from its end. A line is a moment, and what happened
-then; what the worker logs is among them. To shrink it leave out kinds of faults: `run_history(seed, kinds=...)`.
+How to look for a mistake: tell the history that fails, and read from its end. A line is a moment with its events,
+the worker's log lines among them. To shrink it leave out kinds of faults: `run_history(seed, kinds=...)`.
 """

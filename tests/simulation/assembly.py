@@ -4,7 +4,7 @@ How a worker process is put together: the one module that knows it.
     shipped    Owner, Follower, Firing, LogReader, TickReader, TimerStore, KafkaSender with its Producer and
                Coordinator, Cluster with Fetcher, LogBounds, SealLog; EndOffsets, KafkaReplies, TopicLookup, and all of
                `core`
-    modelled   what is in `cluster` (connections to brokers) and `disk`
+    modelled   the parts in `cluster` (connections to brokers) and `disk`
 """
 
 import asyncio
@@ -52,13 +52,13 @@ from simulation.network import Network
 
 # As in `worker.process`.
 HAND_OVER_S = 2.0
-# Twice as long as there, since it is a fifth of what runs otherwise.
+# Twice as long as there, since a fifth as much runs.
 _HOUSEKEEPING_S = 1.0
 
 
 @contextmanager
 def patched() -> Iterator[None]:
-    """Have brokers be those of the model, and what comes in portions come in small ones, so that there are several."""
+    """Have brokers be those of the model, and portions be small, so that there are several."""
     with (
         # Two offsets to a chunk, so that a history of some dozens of requests has several.
         mock.patch.object(backlog, "CHUNK_BITS", 1),
@@ -109,7 +109,7 @@ class Clock:
 
     Args:
         loop: shows the time of the brokers.
-        seed: of how wrong this clock is: the date by up to an hour, and what passes by up to half a millisecond a
+        seed: of how wrong this clock is: the date by up to an hour, and the passing time by up to half a millisecond a
             second; None is not at all.
     """
 
@@ -143,9 +143,9 @@ class Process:
         loop: that all runs on.
         kafka: that it works for.
         network: the way there.
-        faults: what goes wrong.
+        faults: the faults of the history.
         disk: its own.
-        seed: of what its clients draw; None draws nothing.
+        seed: for the draws of its clients; None draws nothing.
         settings: of the worker.
 
     Attributes:
@@ -245,7 +245,7 @@ class Process:
                 if type(error).__module__ != "aiokafka.errors":
                     raise
 
-    # --- what the group and the oscillator bring ---------------------------------------------------------------------
+    # --- the messages of group and oscillator ------------------------------------------------------------------------
 
     def give_up(self) -> "asyncio.Task[None]":
         """Give all partitions up, as when the group is rebalanced."""
@@ -282,16 +282,16 @@ class Process:
         return self._ports.ends.proved_s(number)
 
     def problems(self) -> list[str]:
-        """Return what the owners say of themselves."""
+        """Return the problems that the owners report."""
         return [problem for owner in self.owners.values() if (problem := owner.problem())]
 
     def deaths(self) -> list[str]:
-        """Return what the process would have ended of: of what runs in it, nothing may raise."""
+        """Return the errors that would have ended the process: none of its tasks may raise."""
         ended = [task for task in self._tasks if task.done() and not task.cancelled()]
         return [f"{self.name} has died of {error!r}" for task in ended if (error := task.exception())]
 
     async def end(self) -> None:
-        """End what runs beside the owners, and let go of all."""
+        """End the tasks beside the owners, and let go of all."""
         for task in self._tasks:
             task.cancel()
         self._ports.ends.close()
@@ -300,5 +300,5 @@ class Process:
         await self._replies.stop()
         self._tasks.clear()
         self._assignment = None
-        # Whoever still knows this process must not keep alive what nobody has looked at.
+        # References to this process must not keep errors alive that nobody has looked at.
         del self._ports

@@ -1,7 +1,7 @@
 """
-What requests and seals tell together, by the words of `sealed.proto` and not by the code of the worker.
+The checks of requests against seals, by the words of `sealed.proto` and not by the code of the worker.
 
-So it is also P12: whoever owned the partition, what has fired follows from the request log and the fences in the seals.
+So it is also P12: under any owners, the fired timers follow from the request log and the fences in the seals.
 """
 
 import struct
@@ -22,7 +22,7 @@ class PromiseError(AssertionError):
 
 
 def wish_of(record: Record) -> Wish:
-    """Return what *record* wants of the partition that it lies in; of a stray one that is to be rid of it."""
+    """Return the wish of *record* to the partition that it lies in; that of a stray one is to be sent on."""
     if isinstance(record.about, Stray):
         return Wish(is_refused=True)
     assert isinstance(record.about, Wish)
@@ -64,7 +64,7 @@ def followers_of(records: Mapping[int, Record]) -> dict[int, int]:
 
 def check_proof(number: int, records: Sequence[Record], seals: Sequence[bytes], *, is_cut: bool) -> None:
     """
-    Check what seals tell of what was read, and of each other.
+    Check the counts of read records in seals, and their links to each other.
 
     Args:
         number: of the partition.
@@ -73,7 +73,7 @@ def check_proof(number: int, records: Sequence[Record], seals: Sequence[bytes], 
         is_cut: whether some of them have been deleted while the service ran.
 
     Raises:
-        PromiseError: P8, a seal does not tell what was read below its fence, or not what the one before it is.
+        PromiseError: P8, a seal miscounts the records read below its fence, or names another seal as the one before it.
     """
     before = b""
     for value in seals:
@@ -111,7 +111,7 @@ def audit(
     number: int, records: Mapping[int, Record], seals: Sequence[Sealed], rejected: frozenset[int]
 ) -> dict[int, bool]:
     """
-    Tell from requests and seals alone what became of each request of a partition.
+    Work out the outcome of each request of a partition from requests and seals alone.
 
     Args:
         number: of the partition.

@@ -1,7 +1,7 @@
 """
-Who asks for timers: requests, cancels and moves, records that nobody should write, transactions that stay open.
+Clients that ask for timers: requests, cancels and moves, records that nobody should write, open transactions.
 
-What a record wants is kept beside it as a `Wish`, so that checks need not parse what the worker parses.
+A record's meaning is kept beside it as a `Wish`, so that checks need not parse the bytes that the worker parses.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _SMALL_BYTES = 600
 @dataclass(frozen=True, slots=True)
 class Wish:
     """
-    What a record on `timer-request` wants.
+    The meaning of a record on `timer-request`.
 
     Attributes:
         second: in which it is due; 0 for a cancel, and for a record that is to be refused.
@@ -35,7 +35,7 @@ class Wish:
         shape: the fields of `Callback` that say where the callback goes; None has fields 1 to 3 ask for it.
         timer_id: empty without one.
         is_cancel: takes back the timer of its id.
-        asks: wants to be told what came of it.
+        asks: wants an answer.
         is_refused: no worker may accept it.
         first_ms: UNIX milliseconds of its first append, if a worker has sent it on from there.
     """
@@ -67,7 +67,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """What a record wants that does not lie in the partition of its timer id."""
+    """The wish of a record that does not lie in the partition of its timer id."""
 
     wish: Wish
 
@@ -81,7 +81,7 @@ def create_topics(kafka: Kafka) -> None:
 
 
 def ask(kafka: Kafka, number: int, wish: Wish, *, transaction: Transaction | None = None, **more: Any) -> Record:
-    """Append what says *wish* to a partition of `timer-request`; *more* are fields of the Future."""
+    """Append a record for *wish* to a partition of `timer-request`; *more* are fields of the Future."""
     log = kafka.requests(number)
     if wish.shape is None:
         more |= {"callBackTopic": wish.topic, "callBackKey": (wish.key or b"").decode(), "callBack": wish.payload}
@@ -149,7 +149,7 @@ class Clients:
     Args:
         loop: that they run on.
         kafka: that they write to.
-        seed: of what they do.
+        seed: decides their requests.
 
     Attributes:
         foreign: their open transactions.
@@ -196,7 +196,7 @@ class Clients:
                     self._some_record(None, second)
 
     def end(self) -> None:
-        """End what is open."""
+        """End all open transactions."""
         for transaction in list(self.foreign):
             self._close(transaction, commits=True)
 
@@ -274,7 +274,7 @@ class Clients:
         return self._shapes.randrange(self._partitions) if is_astray else number
 
     def _shape(self, wish: Wish) -> Wish:
-        """Have some ask for what fields 1 to 3 cannot say."""
+        """Have some ask for callbacks that do not fit fields 1 to 3."""
         rng = self._shapes
         if wish.is_cancel or rng.random() >= self._shaped:
             return wish

@@ -1,8 +1,8 @@
 """
-What stands in for connections to brokers: `broker.cluster.Cluster` runs on them, and all that asks it.
+Stand-ins for connections to brokers: `broker.cluster.Cluster` runs on them, and all that asks it.
 
-Requests are those of the shipped code and are answered as brokers do. So what it makes of answers that are lost,
-refused, late or out of date is tried too: numbers of records, epochs, who leads what, where logs end.
+Requests are those of the shipped code and are answered as brokers do. So its handling of answers that are lost,
+refused, late or out of date is tried too: numbers of records, epochs, leaders, ends of logs.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ from simulation.network import Network
 
 _INVALID_REQUEST, _NOT_ENOUGH_REPLICAS, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 42, 19, 15, 16
 _OFFSETS = "__consumer_offsets"
-# More than the shipped code waits, so that its own limit is what counts.
+# More than the shipped code waits, so that its own limit counts.
 _LIMIT_S = 10.0
 _CLOSE_S = 2.5
 
 
 class Part(NamedTuple):
-    """What an answer to a fetch has for a partition, instead of the bytes of batches: the fields of `Fetched`."""
+    """The answer to a fetch about one partition, instead of the bytes of batches: the fields of `Fetched`."""
 
     records: Iterator[Record]
     behind: int
@@ -70,9 +70,9 @@ class Brokers:
     The brokers, as one process reaches them; stands in for `broker.connection.Kafka`.
 
     Args:
-        kafka: what they are.
+        kafka: their logs and settings.
         network: the way there.
-        faults: what goes wrong.
+        faults: the faults of the history.
         seed: of how much lies in one answer; None gives all there is.
 
     Attributes:
@@ -85,11 +85,11 @@ class Brokers:
         self.records_max = 1 << 30
 
     def client_options(self) -> dict[str, Any]:
-        """Return what is handed to each connection."""
+        """Return the options of each connection."""
         return {"bootstrap_servers": [f"broker:{node}" for node in NODES], "brokers": self}
 
     async def ask(self, node: int, request: Any) -> Any:
-        """Return what broker *node* answers."""
+        """Return the answer of broker *node*."""
         answer, poll = await self._answer(node, request)
         answered = await self._network.ask(node, answer, limit_s=_LIMIT_S, poll=poll)
         if isinstance(request, (EndTransaction, EndTxnRequest)):
@@ -101,11 +101,11 @@ class Brokers:
         return answered
 
     async def greet(self, node: int) -> None:
-        """Return once broker *node* has said what it knows, as each new connection begins."""
+        """Return once broker *node* has described itself, as each new connection begins."""
         await self._network.ask(node, lambda: None, limit_s=_LIMIT_S)
 
     def disconnect(self) -> "asyncio.Future[None] | None":
-        """Return what is done once a connection is closed; None if it is."""
+        """Return the call that closes a connection; None if it is closed."""
         if not self._faults.drawn("stop_is_slow"):
             return None
         closed: asyncio.Future[None] = self._network.loop.create_future()
@@ -113,7 +113,7 @@ class Brokers:
         return closed
 
     async def _answer(self, node: int, request: Any) -> tuple[Callable[[], Any], Any]:
-        """Return what gives the answer, and what the broker waits for before it does."""
+        """Return the function that gives the answer, and the condition that the broker waits for before it does."""
         faults = self._faults
         poll = None
         answer: Callable[[], Any]
@@ -164,7 +164,7 @@ class Brokers:
                 raise AssertionError(f"nobody answers {request!r}")
         return answer, poll
 
-    # --- who is there ------------------------------------------------------------------------------------------------
+    # --- members -----------------------------------------------------------------------------------------------------
 
     def _metadata(self, node: int, request: Metadata) -> Any:
         brokers = [(each, "broker", each, None, {}) for each in dict.fromkeys((*NODES, self._kafka.coordinator))]
@@ -213,7 +213,7 @@ class Brokers:
     # --- transactions ------------------------------------------------------------------------------------------------
 
     def _of_coordinator(self, node: int, answer: Callable[[int], Any]) -> Callable[[], Any]:
-        """Return what gives the answer, which is told the number of the error for which there is none."""
+        """Return the function that gives the answer; it gets the number of the error if there is none."""
 
         def answered() -> Any:
             if node != self._kafka.coordinator:
@@ -315,7 +315,7 @@ class Brokers:
             return code
         log = self._kafka.logs[topic, number]
         if node != log.leader:
-            # The others do not take what one hands on that was cut off.
+            # The others do not take records of a leader that was cut off.
             return _NOT_ENOUGH_REPLICAS if node in log.out_of_date else NotLeaderForPartitionError.errno
         transaction = None
         if name := request.transactional_id:
@@ -398,7 +398,7 @@ class Connection:
         return cls(port, brokers)
 
     async def send(self, request: Any) -> Any:
-        """Return what the broker answers."""
+        """Return the broker's answer."""
         return await self._brokers.ask(self._node, request)
 
     def connected(self) -> bool:
@@ -416,7 +416,7 @@ def hosts_of(bootstrap_servers: list[str]) -> list[tuple[str, int, None]]:
 
 
 def _left_by_compaction(log: Log, position: int, stable: int) -> list[Record]:
-    """Return what is left of a compacted log, of which `start` is how far that has come, and can be read."""
+    """Return the readable rest of a compacted log; `start` is the end of the compaction so far."""
     later: set[bytes | None] = set()
     left = []
     for record in reversed(list(log.committed(0, stable))):
@@ -431,7 +431,7 @@ def _count(data: Any) -> int:
 
 
 def _fields(request: Any) -> tuple[Any, ...]:
-    """Return the fields of *request* in the order of the message, whoever has made the class."""
+    """Return the fields of *request* in the order of the message, for our classes and for aiokafka's."""
     return tuple(vars(request).values())
 
 

@@ -22,7 +22,7 @@ from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.store_memory import StoreMemory
 from simulation.faults import Faults
 
-# How often what is written gets to the disk, of the writes and of the moments at which a worker is killed.
+# How often writes get to the disk, of all writes and of the moments at which a worker is killed.
 _FLUSHED, _FLUSHED_WHEN_KILLED = 0.005, 0.4
 
 
@@ -35,7 +35,7 @@ def scratch() -> Iterator[Path]:
 
 
 class SmallMemory(StoreMemory):
-    """Memory for stores of a few rows: opening one costs a third of what it does with buffers of megabytes."""
+    """Memory for stores of a few rows: opening one costs a third of the time with buffers of megabytes."""
 
     def __init__(self) -> None:
         super().__init__(1 << 20, 1 << 20)
@@ -54,7 +54,7 @@ class Disk:
 
     Args:
         folder: where its stores lie.
-        faults: what goes wrong.
+        faults: the faults of the history.
         seed: of the moments of flushing; None flushes when a store is closed.
 
     Attributes:
@@ -86,7 +86,7 @@ class Disk:
 
     def write(self) -> None:
         """
-        Let RocksDB write, or not: what has looked for room may find none a moment later.
+        Let RocksDB write, or not: a store that has looked for room may find none a moment later.
 
         Raises:
             Exception: there is none, in the words of RocksDB.
@@ -95,11 +95,11 @@ class Disk:
             raise Exception(f"IO error: No space left on device: While appending to file: {self.folder.name}")
 
     def flushes(self) -> bool:
-        """Draw whether what is written by now gets to the disk."""
+        """Draw whether all writes so far get to the disk."""
         return self._rng is not None and self._rng.random() < _FLUSHED
 
     def lose_power(self, *, keeps: bool = True, old: bool = False) -> None:
-        """Have what is written by now in another folder: the worker that is killed holds the one from before."""
+        """Copy all writes so far to another folder: the worker that is killed holds the one from before."""
         if self._rng and self._rng.random() < _FLUSHED_WHEN_KILLED:
             self._flush()
         source = self._backup if old and self._backup else self.folder
@@ -191,6 +191,6 @@ class DiskStore(TimerStore):
 
     @property
     def is_behind(self) -> bool:
-        """Whether the disk is slower than what is written."""
+        """Whether the disk is slower than the writes."""
         self._disk.check()
         return self._disk.faults.drawn("disk_is_behind")

@@ -1,5 +1,5 @@
 """
-What may go wrong, and how often.
+The kinds of faults, and how often they happen.
 
 Each kind is drawn at the place where it happens. In a random history a kind has its chance or none; in a told story it
 happens when the story says so (`next`). Larger trouble, that of processes and brokers, is in `nemesis`.
@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaConnectionError
 
 
 class Kind(NamedTuple):
-    """A kind of fault: what goes wrong, and its chance each time, in the histories that have it."""
+    """A kind of fault: its name, and its chance each time, in the histories that have it."""
 
     what: str
     chance: float
@@ -47,7 +47,7 @@ _DELAYS_S = (0.5, 2.5, 4.0)
 
 class Faults:
     """
-    What goes wrong in one history.
+    The faults of one history.
 
     Args:
         seed: of the draws; None has none but those that are asked for.

@@ -1,8 +1,8 @@
 """
-The group of workers and the oscillator: who owns which partition, and who is ticked.
+The group of workers and the oscillator: the owners of partitions, and their ticks.
 
-A rebalance is eager, as Faust's is: all give their partitions up, then all get what is theirs. Who is paused, or does
-not hear of it, goes on as an owner for as long as nobody tells.
+A rebalance is eager, as Faust's is: all give their partitions up, then all get their own. A worker that is paused, or
+does not hear of it, goes on as an owner for as long as nobody tells.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Group:
         loop: that they run on.
         kafka: that they work for.
         network: the way there.
-        faults: what goes wrong inside of them.
+        faults: the faults inside of them.
         folder: for their disks.
         seed: of all choices.
         say: takes a line for each change.
@@ -84,10 +84,10 @@ class Group:
         """Return the disk of *process*."""
         return process.disk
 
-    # --- who is there ------------------------------------------------------------------------------------------------
+    # --- members -----------------------------------------------------------------------------------------------------
 
     def start(self, host: str) -> Process:
-        """Start a worker on *host*, with what its disk holds."""
+        """Start a worker on *host*, with its disk."""
         disk = self._disks.get(host)
         if disk is None:
             disk = self._disks[host] = Disk(self._folder / host, self._faults, self._seed)
@@ -135,7 +135,7 @@ class Group:
     def _resume(self, process: Process) -> None:
         if process.name not in self._dead:
             self._loop.resume(process.name)
-            # It hears of what has happened a moment later.
+            # It hears of the events a moment later.
             self._loop.outside(self._rng.choice((0.0, 0.3, 1.5)), self._rejoin, process)
 
     def _rejoin(self, process: Process) -> None:
@@ -155,7 +155,7 @@ class Group:
         for process in self.processes:
             self._loop.resume(process.name)
 
-    # --- who owns what -----------------------------------------------------------------------------------------------
+    # --- owners ------------------------------------------------------------------------------------------------------
 
     def rebalance_soon(self) -> None:
         """Assign partitions anew, as soon as the last time is over; in a told story the story does."""
@@ -181,7 +181,7 @@ class Group:
         members = list(self.members)
         tasks = [member.give_up() for member in members]
         if tasks and self._rng.random() < 0.8:
-            # Whoever does not answer in time is left behind, with what it still does.
+            # A worker that does not answer in time is left behind, with its running work.
             await asyncio.wait(tasks, timeout=_REBALANCE_S)
         shares: dict[Process, list[int]] = {member: [] for member in members}
         for number in range(self._partitions if members else 0):

@@ -1,14 +1,14 @@
 """
 The model of Kafka: three brokers, the logs of all topics, and the coordinator of transactions.
 
-    init       shuts out whoever had the transactional id, and aborts what that one has open
+    init       shuts out the last producer of the transactional id, and aborts its open transaction
     append     of a producer that was shut out is refused
     end        a commit is decided at once, and becomes readable a moment later, in each partition for itself; until
-               then the next init of that id has to wait, so whoever is let in can read all that was committed before
+               then the next init of that id has to wait, so the new one can read all that was committed before
 
 With version 2 of transactions each end of one raises the epoch.
 
-What brokers are asked, and how long that takes, is in `network`.
+Questions to brokers, and the time that they take, are in `network`.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ class Topic:
         is_compacted: takes no record without a key.
         refuses: whether it refuses writes, though its settings look well.
         exists: topics come and go.
-        is_unheard_of: whether those who lead it have not heard of it yet, and all others have.
+        is_unheard_of: whether its leaders have not heard of it yet, and all others have.
         is_short: of replicas, and takes nothing for now.
     """
 
@@ -68,7 +68,7 @@ class Kafka:
         offsets: of consumer groups, whose coordinator may be another broker.
         timeout_s: the limit of the workers' transactions.
         transaction_version: of the protocol of transactions.
-        identities: producer id and epoch of whoever has a transactional id.
+        identities: producer id and epoch by transactional id.
     """
 
     def __init__(self, loop: SeededLoop, partitions: int, marker_lag_s: Callable[[], float]) -> None:
@@ -139,7 +139,7 @@ class Kafka:
 
     def init(self, name: str | None) -> tuple[int, int] | None:
         """
-        Shut out whoever had the transactional id *name*, and return producer id and epoch of who has it now.
+        Shut out the last producer of the transactional id *name*, and return producer id and epoch of the new one.
 
         Without a name it is a producer without transactions; None while a commit is not complete yet.
         """
@@ -216,7 +216,7 @@ class Kafka:
 
     def end(self, name: str, epoch: int, *, is_commit: bool) -> int:
         """
-        Commit or abort what the producer has open, and return the epoch of its next transaction.
+        Commit or abort the open transaction of the producer, and return the epoch of its next transaction.
 
         Raises:
             InvalidProducerEpoch: another one was let in, or it took too long.

@@ -17,7 +17,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Phase(Enum):
-    """How far a transaction has come; a prepared one will be committed, whatever becomes of its producer."""
+    """How far a transaction has come; a prepared one will be committed, even if its producer is gone."""
 
     OPEN = auto()
     PREPARED = auto()
@@ -27,7 +27,7 @@ class Phase(Enum):
 
 @dataclass(eq=False, slots=True)
 class Transaction:
-    """A transaction, the logs that it has written to, and what may join them; `name` is that of its producer."""
+    """A transaction, the logs that it has written to, and the partitions added to it; `name` is its producer's."""
 
     name: str
     phase: Phase = Phase.OPEN
@@ -43,7 +43,7 @@ class Record:
     Attributes:
         transaction: that it was sent in, if any.
         is_marker: whether it only says how the transaction has ended.
-        about: what the one who wrote it wanted, for those who check.
+        about: the wish of its writer, for the checks.
     """
 
     key: bytes | None
@@ -66,7 +66,7 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class View:
     """
-    What a broker that answers as leader believes of a log.
+    The belief of a broker, which answers as leader, about a log.
 
     Its first offset, its last stable one, its end, and in which leader epoch it leads.
     """
@@ -89,10 +89,10 @@ class Log:
 
     Attributes:
         epoch: of the leader.
-        records: markers among them; what retention has deleted is still here.
+        records: markers among them; records deleted by retention are still here.
         start: the first offset that is left.
         open: the first offset of each transaction that has not ended here.
-        out_of_date: brokers that lead it no more and do not know it, with what they believe.
+        out_of_date: brokers that lead it no more and do not know it, with their beliefs.
         was_cut_off: whether there ever was one.
     """
 
@@ -129,7 +129,7 @@ class Log:
         return min(self.open.values(), default=self.end)
 
     def view(self, node: int) -> View | None:
-        """Return what broker *node* says of this log; None if it knows that another one leads it."""
+        """Return the view of broker *node* of this log; None if it knows that another one leads it."""
         if node == self.leader:
             return View(self.start, self.stable, self.end, self.epoch)
         return self.out_of_date.get(node)
@@ -172,11 +172,11 @@ class Log:
         return record.offset
 
     def mark(self, transaction: Transaction, now_ms: int) -> None:
-        """Append the marker that says how *transaction* has ended; what it has here can be read, or never will be."""
+        """Append the marker that says how *transaction* has ended; its records here can be read, or never will be."""
         if self.open.pop(transaction, None) is not None:
             self.append(Record(None, None, is_marker=True), now_ms)
 
     def committed(self, start: int = 0, before: int | None = None) -> Iterator[Record]:
-        """Yield what readers of committed records get from *start* on and below *before*, by default all there is."""
+        """Yield the committed records from *start* on and below *before*, by default all of them."""
         stable = self.stable if before is None else before
         return (record for record in self.records[start:stable] if record.is_committed)

@@ -1,12 +1,12 @@
 """
-An event loop with virtual time, in which a seed draws who runs first.
+An event loop with virtual time, in which a seed draws the task that runs first.
 
-Time stands still while anything can run, and jumps to the next timer otherwise: an hour of waiting costs nothing. What
-is ready at the same time runs in an order that is drawn, so a seed finds orders that a machine shows once in a year.
-No socket, no thread and no clock of the host is involved: the same seed tells the same history.
+Time stands still while anything can run, and jumps to the next timer otherwise: an hour of waiting costs nothing. Tasks
+that are ready at the same time run in an order that is drawn, so a seed finds orders that a machine shows once in a
+year. No socket, no thread and no clock of the host is involved: the same seed tells the same history.
 
 Code of a process runs in a context that says so (`PROCESS`), and all that it starts inherits that. So a process can be
-paused as SIGSTOP does it: nothing of it runs, its timers included, while the brokers go on with what it has asked them.
+paused as SIGSTOP does it: nothing of it runs, its timers included, while the brokers go on with its questions.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from typing import Any
 # UNIX seconds at which every history begins.
 EPOCH_S = 1_000_000
 
-# Whose code runs; empty for brokers, clients and whoever looks on.
+# The process whose code runs; empty for brokers, clients and observers.
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
 
 
@@ -37,7 +37,7 @@ class SeededLoop(base_events.BaseEventLoop):
         seed: of the order in which things run; None keeps the order in which they became ready, for told stories.
 
     Attributes:
-        complaints: what asyncio would have logged: exceptions that nobody has looked at, tasks that were forgotten.
+        complaints: messages that asyncio would have logged: exceptions that nobody has looked at, forgotten tasks.
     """
 
     _ready: deque[asyncio.Handle]

@@ -15,7 +15,7 @@ from simulation.kafka import NODES, Kafka
 from simulation.loop import SeededLoop
 from simulation.network import Network
 
-# What a random history draws from; each is a method of `Nemesis`.
+# The troubles that a random history draws from; each is a method of `Nemesis`.
 TROUBLES = (
     *("kill", "pause", "deafen", "rebalance", "back_up", "cancel_late"),
     *("freeze", "kill_broker", "black_out", "elect", "cut_off", "slow_down"),
@@ -27,15 +27,15 @@ _SESSION_S = 3.0
 
 class Nemesis:
     """
-    What makes trouble.
+    The maker of trouble.
 
     Args:
         loop: of the history.
         kafka: its brokers.
         network: the way to them.
         group: of the workers.
-        clients: who ask for timers.
-        seed: of what happens when.
+        clients: the clients that ask for timers.
+        seed: decides which trouble happens when.
         say: takes a line for each trouble.
     """
 
@@ -71,7 +71,7 @@ class Nemesis:
             kind()
 
     def end(self) -> None:
-        """End all trouble; what was asked of frozen brokers is answered or not."""
+        """End all trouble; questions to frozen brokers are answered or not."""
         self._network.slow = False
         for node in NODES:
             self._thaw(node)
@@ -213,7 +213,7 @@ class Nemesis:
             self._group.disk_of(self._rng.choice(members)).back_up()
 
     def spoil_topic(self) -> None:
-        """Remove the moody topic, have it refuse what its settings allow, or have its replicas be away."""
+        """Remove the moody topic, have it refuse records that its settings allow, or have its replicas be away."""
         topic = self._kafka.topics[MOODY]
         setattr(topic, *self._rng.choice((("exists", False), ("refuses", True), ("is_short", True))))
         self._loop.outside(self._rng.choice((0.5, 2.0, 6.0)), self._mend_topic)
@@ -231,7 +231,7 @@ class Nemesis:
         self._kafka.topics[self._kafka.own.replies].is_short = False
 
     def retain(self) -> None:
-        """Delete what is below `restore_from` of the last seal: nothing that is pending may expire."""
+        """Delete the records below `restore_from` of the last seal: no pending request may expire."""
         for number in range(self._kafka.topics[self._kafka.own.requests].partitions):
             seals = [Sealed.FromString(seal.value or b"") for seal in self._kafka.sealed(number).committed()]
             log = self._kafka.requests(number)

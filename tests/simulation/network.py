@@ -1,8 +1,8 @@
 """
-The way to the brokers and back: how long it takes, and what gets lost on it.
+The way to the brokers and back: how long it takes, and the losses on it.
 
-A question is answered by a broker at some moment, and the answer arrives at a later one. What a frozen broker is asked
-it answers when it wakes up, by what was true when it was asked, or never. Those who ask wait up to a limit.
+A question is answered by a broker at some moment, and the answer arrives at a later one. A question to a frozen broker
+is answered when it wakes up, by the state at the time of the question, or never. The caller waits up to a limit.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ class Network:
         seed: of the lags; None has no lags.
 
     Attributes:
-        frozen: brokers that do not answer, with what they would have answered.
+        frozen: brokers that do not answer, with the answers that they would have given.
         down: brokers that take no connections.
         slow: whether everything takes longer.
-        loses: draws whether an answer is lost; the broker has done what it was asked for.
+        loses: draws whether an answer is lost; the broker has carried out the request.
     """
 
     def __init__(self, loop: SeededLoop, seed: object = None) -> None:
@@ -60,7 +60,7 @@ class Network:
         poll: tuple[Kafka, Callable[[], bool], float] | None = None,
     ) -> T:
         """
-        Return what broker *node* answers.
+        Return the answer of broker *node*.
 
         Args:
             node: number of the broker.
@@ -69,7 +69,7 @@ class Network:
             poll: have the broker wait until there is something to tell, for so many seconds at most.
 
         Raises:
-            RequestTimedOutError: no answer within the limit. What was asked for may be done or not.
+            RequestTimedOutError: no answer within the limit. The request may be carried out or not.
         """
         coming: asyncio.Future[T] = self.loop.create_future()
         if poll:
@@ -130,7 +130,7 @@ class Network:
         elif not self.loses():
             self.loop.outside(self.lag_s(), arrive)
         else:
-            # The connection breaks; waiting for the whole limit is what frozen brokers are for.
+            # The connection breaks; frozen brokers stand for a wait of the whole limit.
             error = KafkaConnectionError(f"the connection to broker {node} was lost")
             self.loop.outside(self.lag_s(), arrive)
 
@@ -139,7 +139,7 @@ class Network:
         self.frozen.setdefault(node, [])
 
     def thaw(self, node: int, *, answers: bool = True) -> None:
-        """Have broker *node* answer again, and first what it was asked meanwhile, if it *answers* that at all."""
+        """Have broker *node* answer again, and first the questions of the meantime, if it *answers* that at all."""
         for arrive in self.frozen.pop(node, ()):
             if answers:
                 self.loop.outside(self.lag_s(), arrive)

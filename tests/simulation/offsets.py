@@ -1,8 +1,9 @@
 """
 The committed offsets of consumer groups, as the broker tells them that coordinates the groups.
 
-A commit counts when the transaction is complete that it is part of; until then a reader that wants what is stable has
-to ask again. A coordinator that was cut off tells what counted then, and takes nothing, since no replica has it.
+A commit counts when the transaction is complete that it is part of; until then a reader that wants stable offsets has
+to ask again. A coordinator that was cut off tells the offsets that counted then, and takes nothing, since no replica
+has it.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ class Offsets:
     Attributes:
         coordinator: the broker that knows of them.
         former: one that was cut off from the others and believes that it still is.
-        told_by_former: the places that this one was asked for, with what it has told.
+        told_by_former: the places that this one was asked for, with its answers.
     """
 
     coordinator: int
@@ -30,7 +31,7 @@ class Offsets:
     _written: list[tuple[Transaction, Place, int]] = field(default_factory=list)
 
     def cut_off(self, successor: int) -> None:
-        """Cut the coordinator off from the others, of which *successor* takes its place."""
+        """Cut the coordinator off from the others; *successor* takes its place."""
         self._before = {place: self.committed(place) for _, place, _ in self._written}
         self.former, self.coordinator = self.coordinator, successor
 
@@ -44,12 +45,12 @@ class Offsets:
         return not any(at == place and transaction.phase in open_ones for transaction, at, _ in self._written)
 
     def committed(self, place: Place) -> int:
-        """Return what is committed; -1 for nothing."""
+        """Return the committed offset; -1 for none."""
         counted = [offset for each, at, offset in self._written if at == place and each.phase is Phase.COMMITTED]
         return counted[-1] if counted else -1
 
     def as_former_tells(self, place: Place) -> int:
-        """Return what the one that was cut off believes to be committed."""
+        """Return the offset that counts as committed for the one that was cut off."""
         offset = self._before.get(place, -1)
         self.told_by_former.append((place, offset))
         return offset

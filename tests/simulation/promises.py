@@ -1,5 +1,5 @@
 """
-What is checked when a history is over, by what readers of committed records find on the topics.
+The checks when a history is over, by the records that readers of committed ones find on the topics.
 
 The numbers are those of docs/design.md, section Promises.
 """
@@ -30,7 +30,7 @@ class Callback:
 @dataclass(frozen=True, slots=True)
 class Found:
     """
-    What lies on the topics about one partition of `timer-request`.
+    The records on the topics about one partition of `timer-request`.
 
     Attributes:
         sealed: values of the seals.
@@ -105,7 +105,7 @@ def sent_on(kafka: Kafka) -> dict[tuple[int, int], list[tuple[int, Record]]]:
     """
     Return where each record has gone that a worker has sent on, by where it lay: the partition, and the record there.
 
-    What its writer wanted is what it is about from now on.
+    From now on it is about its writer's wish.
     """
     gone: dict[tuple[int, int], list[tuple[int, Record]]] = {}
     partitions = kafka.topics[kafka.own.requests].partitions
@@ -130,8 +130,8 @@ def _parts(name: str) -> tuple[int, int]:
 
 
 def left_in(kafka: Kafka) -> list[str]:
-    """Return what is missing until everything that was asked for is sealed, by partition."""
-    # What is sealed can be read a moment later where it was sent to.
+    """Return the requests that are not sealed yet, by partition."""
+    # Sealed records can be read a moment later on their topics.
     sent_on(kafka)
     left = [f"a transaction is open on {topic}" for (topic, _), log in kafka.logs.items() if log.open]
     for number in range(kafka.topics[kafka.own.requests].partitions):
@@ -191,7 +191,7 @@ def check(found: Found) -> None:
 
 
 def check_callbacks(found: Found) -> None:
-    """Check that callbacks are what was asked for (P7), not early (P3), and in order (P6)."""
+    """Check that callbacks are as requested (P7), not early (P3), and in order (P6)."""
     latest: dict[tuple[str, int, bytes | None, int, int], int] = {}
     for callback in found.callbacks:
         record = found.records.get(callback.offset)
@@ -223,7 +223,7 @@ def _may_be_rejected(wish: Wish) -> bool:
 
 
 def check_answers(found: Found) -> None:
-    """Check that whoever asked was answered, and nothing but what is true (P4)."""
+    """Check that each question was answered, and truly (P4)."""
     records, visible = found.records, found.visible
     followers = followers_of(records)
     said: dict[int, set[Reply.Outcome]] = {}
@@ -263,7 +263,7 @@ def _true_of(
         return {Reply.UNKNOWN}
     if visible[of]:
         first = followers[of]
-        # Whoever reads the log again takes the first one for in time, if it only became readable too late.
+        # An owner that reads the log again takes the first one for in time, if it only became readable too late.
         is_unsure = first != offset and is_in_time(records[of], records[first])
         return {Reply.TOO_LATE, Reply.UNKNOWN} if is_unsure else {Reply.TOO_LATE}
     if of in cancelled:
@@ -274,11 +274,11 @@ def _true_of(
 
 def check_fences(found: Found, stable_at: Mapping[int, int], late_s: int) -> None:
     """
-    Check that what was accepted before a tick fires in its second, or soon after.
+    Check that requests accepted before a tick fire in its second, or soon after.
 
     Args:
         found: on the topics.
-        stable_at: what could be read at each tick, by its second.
+        stable_at: the end of the readable records at each tick, by its second.
         late_s: how many seconds later it may fire.
 
     Raises:

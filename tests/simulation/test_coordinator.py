@@ -27,7 +27,7 @@ class Scene:
         self.kafka, self.network = Kafka(self.loop, 1, lambda: 0.0), Network(self.loop)
 
     def coordinator(self) -> Coordinator:
-        """Return what talks to the coordinator, for another process each."""
+        """Return the code that talks to the coordinator, for another process each."""
         return Coordinator(self.cluster(), "t", 10.0, "lane")
 
     def producer(self) -> Producer:
@@ -35,7 +35,7 @@ class Scene:
         return Producer(self.cluster(), "t", 10.0, 4_096, "lane", "g")
 
     def cluster(self) -> Cluster:
-        """Return what asks the brokers."""
+        """Return the code that asks the brokers."""
         return Cluster(cast(Any, Brokers(self.kafka, self.network, Faults())))
 
 
@@ -48,7 +48,7 @@ def scene() -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_producer_whose_later_epoch_is_not_told_is_still_the_one(scene: Scene, version: int) -> None:
+def test_a_producer_whose_later_epoch_is_not_told_is_still_the_current_one(scene: Scene, version: int) -> None:
     """The coordinator has written it, and the answer is lost: asked again, it tells the same."""
     scene.kafka.transaction_version = version
     coordinator = scene.coordinator()
@@ -60,7 +60,7 @@ def test_a_producer_whose_later_epoch_is_not_told_is_still_the_one(scene: Scene,
         before = coordinator.identity
         assert await coordinator.is_held()
         assert coordinator.identity == (before.producer_id, before.epoch + 1)
-        # By that it writes on, and what it wrote with the epoch before is refused.
+        # With that it writes on, and its records with the epoch before are refused.
         scene.kafka.of("t", coordinator.identity.epoch, joins=("callbacks", 0))
 
     scene.loop.run_until_complete(ask())
@@ -70,7 +70,7 @@ def test_a_producer_whose_later_epoch_is_not_told_is_still_the_one(scene: Scene,
 def test_a_producer_whose_later_epoch_was_told_by_no_coordinator_before_is_perhaps_shut_out(
     scene: Scene, version: int
 ) -> None:
-    """The next one has the later epoch, and does not know for whom. Nobody else was let in: to begin anew is enough."""
+    """The next one has the later epoch, and does not know its owner. Nobody else was let in: a new start is enough."""
     scene.kafka.transaction_version = version
     coordinator = scene.coordinator()
 
@@ -115,7 +115,7 @@ def test_a_coordinator_that_is_silent_is_waited_for_no_longer_than_it_is_the_one
         scene.network.freeze(scene.kafka.coordinator)
         scene.loop.outside(0.3, setattr, scene.kafka, "coordinator", 2)
         asked_s = scene.loop.time()
-        # The frozen one has raised the epoch, and nobody knows for whom.
+        # The frozen one has raised the epoch, and nobody knows for which producer.
         with pytest.raises(PerhapsFencedError):
             await coordinator.is_held()
         return scene.loop.time() - asked_s
@@ -124,7 +124,7 @@ def test_a_coordinator_that_is_silent_is_waited_for_no_longer_than_it_is_the_one
 
 
 def test_a_leader_that_is_silent_is_waited_for_no_longer_than_it_leads(scene: Scene) -> None:
-    """Its connection is open, as that of a frozen broker; what it was sent goes to the next one, and is there once."""
+    """Its connection is open, as that of a frozen broker; its records go to the next one, and are there once."""
     scene.kafka.create("callbacks", 1)
     log, producer = scene.kafka.logs["callbacks", 0], scene.producer()
 
@@ -147,7 +147,7 @@ def test_a_leader_that_is_silent_is_waited_for_no_longer_than_it_leads(scene: Sc
 
 
 def test_an_end_is_asked_of_no_silent_broker_for_longer_than_it_leads(scene: Scene) -> None:
-    """As `test_a_leader_that_is_silent_is_waited_for_no_longer_than_it_leads`, for what begins each tick."""
+    """As `test_a_leader_that_is_silent_is_waited_for_no_longer_than_it_leads`, for the first question of each tick."""
     log, cluster = scene.kafka.requests(0), scene.cluster()
 
     async def ask() -> float:
@@ -170,7 +170,7 @@ async def commit(producer: Producer, offset: int) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("begun", [0, 1, 2])
 def test_an_offset_is_believed_of_no_coordinator_of_before(scene: Scene, version: int, begun: int) -> None:
-    """One that was cut off from the others tells what was committed then, which was passed on long ago."""
+    """One that was cut off from the others tells the offset committed then; the records were passed on long ago."""
     scene.kafka.transaction_version = version
     first, second, third = (scene.producer() for _ in range(3))
 
@@ -182,7 +182,7 @@ def test_an_offset_is_believed_of_no_coordinator_of_before(scene: Scene, version
         await second.start()
         assert await second.committed("theirs", 0) == 5
         await commit(second, 9)
-        # What to say when it is asked for the offset alone, by whoever finds it first.
+        # The answer to a question for the offset alone, by the first one that finds it.
         believing = [GroupOffsets(scene.cluster(), "g", 10.0, "lane") for _ in range(3)]
         assert 5 in [await offsets.committed("theirs", 0) for offsets in believing]
         scene.kafka.offsets.told_by_former.clear()
@@ -199,7 +199,7 @@ def test_an_offset_is_believed_of_no_coordinator_of_before(scene: Scene, version
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_offset_is_proved_anew_when_the_coordinator_changes_in_between(scene: Scene, version: int) -> None:
-    """The broker that has taken the proof is cut off before it is asked, and what is told is of its successor."""
+    """The broker that has taken the proof is cut off before it is asked, and the answer is of its successor."""
     scene.kafka.transaction_version = version
     producer = scene.producer()
 

@@ -13,7 +13,7 @@ import pytest
 
 from simulation.world import run_history
 
-# Read before the variables of whoever runs the tests are removed.
+# Read now, before the variables of the user who runs the tests are removed.
 HISTORIES = 200
 HISTORIES_OF_A_CAMPAIGN = int(os.environ.get("KAFKA_TIMERS_TEST_WORKER_CAMPAIGN", "20000"))
 

@@ -42,7 +42,7 @@ def test_where_workers_fire_at_ticks_alone_it_fires_at_the_tick() -> None:
         assert (story.fired(), story.answers()) == ([(0, 3.0)], ["TOO_LATE"])
 
 
-def test_what_is_asked_for_when_it_is_due_already_fires_at_once() -> None:
+def test_a_request_that_is_due_already_fires_at_once() -> None:
     with told() as story:
         story.start("a", 0)
         story.until(3.3)

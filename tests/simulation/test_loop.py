@@ -29,7 +29,7 @@ def _order(seed: int | None) -> list[int]:
     return order
 
 
-def test_a_seed_draws_who_runs_first_and_always_the_same() -> None:
+def test_a_seed_always_draws_the_same_order_of_tasks() -> None:
     assert _order(None) == [*range(10)]
     assert _order(1) == _order(1) != _order(2)
 

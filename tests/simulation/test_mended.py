@@ -1,5 +1,5 @@
 """
-Told stories of what the first version did not survive: a hiccup, a hostile record, or a full disk each.
+Told stories of faults that the first version did not survive: a hiccup, a hostile record, or a full disk each.
 
 Each of them was seen to fail on that version.
 """
@@ -18,7 +18,7 @@ _ID_OF_0 = next(b"%d" % name for name in range(9) if hash_of(b"%d" % name) % 2 =
 
 
 def test_a_coordinator_that_is_not_available_once_stops_no_partition() -> None:
-    """An answer is outstanding while a second of several slices fires; what asks for it fails, once."""
+    """An answer is outstanding while a second of several slices fires; the question for it fails, once."""
     with told(slice_rows=2) as story:
         story.start("a", 0)
         for _ in range(5):
@@ -137,7 +137,7 @@ def test_a_producer_that_is_slow_to_end_leaves_no_locked_store() -> None:
         assert [offset for offset, _ in story.fired()] == [0]
 
 
-def test_a_second_whose_callbacks_are_all_visible_is_sealed_by_whoever_goes_on() -> None:
+def test_a_second_whose_callbacks_are_all_visible_is_sealed_by_the_next_owner() -> None:
     """Its last slice was full to the last row, so nothing of its scan is left but to say that this was all."""
     with told(slice_rows=2, seal_every_s=9) as story:
         story.start("a", 0)
@@ -151,7 +151,7 @@ def test_a_second_whose_callbacks_are_all_visible_is_sealed_by_whoever_goes_on()
 
 
 def test_a_worker_that_finds_a_store_of_its_own_locked_ends_itself() -> None:
-    """No retry mends it, and others can take over what it owns."""
+    """No retry mends it, and others can take over its partitions."""
     with told() as story:
         a = story.start("a")
         left_open = a.stores.open(0)
@@ -164,7 +164,7 @@ def test_a_worker_that_finds_a_store_of_its_own_locked_ends_itself() -> None:
         story.finish()
 
 
-def test_what_could_not_be_written_once_is_not_lost() -> None:
+def test_a_request_that_could_not_be_written_at_first_is_not_lost() -> None:
     """The disk is full for one write, while the end of the log is asked for."""
     with told() as story:
         story.start("a", 0)
@@ -193,7 +193,7 @@ def test_a_disk_that_is_full_for_a_while_loses_and_repeats_nothing() -> None:
         story.cancel(_ID_OF_0)
         story.until(7.5)
         assert "stands still (the disk of a is full)" in (a.owners[0].problem() or "")
-        # What it has kept, others may need the room of.
+        # Others may need the room of its records.
         assert not [*a.disk.folder.iterdir()]
         assert (b.owners[1].problem(), story.answers()) == (None, [])
         assert [offset for offset, _ in story.fired(0)] == [0]
@@ -219,9 +219,9 @@ def test_a_disk_that_is_full_at_the_start_is_waited_for_before_the_store_is_open
         assert [offset for offset, _ in story.fired()] == [0]
 
 
-def test_what_is_held_back_while_the_reader_begins_anew_fires_once() -> None:
+def test_a_request_held_back_while_the_reader_begins_anew_fires_once() -> None:
     """
-    A cancel becomes readable while its timer fires, and what lies behind it is held back.
+    A cancel becomes readable while its timer fires, and the records behind it are held back.
 
     Meanwhile another partition waits for much to be read, so reading goes on, and a leader changes.
     """
@@ -272,7 +272,7 @@ def test_a_question_that_fails_when_nobody_waits_for_it_any_more_is_no_noise() -
         story.until(20)
 
 
-def test_a_worker_that_is_killed_while_it_closes_its_store_knows_what_was_cancelled() -> None:
+def test_a_worker_that_is_killed_while_it_closes_its_store_knows_the_cancelled_timers() -> None:
     """The rows are on the disk, the cancel is not: both or none have to be."""
     with told() as story:
         a = story.start("a", 0)
@@ -308,7 +308,7 @@ def test_a_takeover_believes_no_leader_of_the_seals_that_is_none_any_more() -> N
         story.request(3)
         story.until(2.5)
         sealed = story.kafka.sealed(0)
-        # Whoever has asked it before goes on asking it; who starts then learns of the new one.
+        # A process that has asked it before goes on asking it; one that starts then learns of the new one.
         b = story.start("b")
         sealed.cut_off(sealed.leader, sealed.leader % 3 + 1)
         story.until(4)

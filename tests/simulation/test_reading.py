@@ -1,4 +1,4 @@
-"""Logs are read from who leads them, and from nobody who only believes that it does."""
+"""Logs are read from their leaders, and from no broker that only believes that it leads."""
 
 import asyncio
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Scene:
             self.kafka.requests(0).append(Record(key, b""), self.kafka.now_ms)
 
     def source(self, position: int) -> SourceLog:
-        """Return what a door reads the log of requests by."""
+        """Return the reader by which a door reads the log of requests."""
         return SourceLog(self.cluster, self.kafka.own.requests, 0, position, "lane")
 
     def seal(self, second: int) -> int:
@@ -67,7 +67,7 @@ def scene() -> Iterator[Scene]:
     scene.loop.close()
 
 
-def test_an_end_is_that_of_a_leader_that_has_what_is_acknowledged(scene: Scene) -> None:
+def test_an_end_is_that_of_a_leader_that_has_all_acknowledged_records(scene: Scene) -> None:
     log, bounds = scene.kafka.requests(0), LogBounds(scene.cluster, scene.kafka.own.requests)
     scene.elect(log)
     acknowledged = log.append(Record(b"k", b""), scene.kafka.now_ms)
@@ -76,7 +76,7 @@ def test_an_end_is_that_of_a_leader_that_has_what_is_acknowledged(scene: Scene) 
 
 
 def test_a_leader_of_before_is_not_believed_again(scene: Scene) -> None:
-    """The broker that was cut off is asked who leads as well, in its turn."""
+    """The broker that was cut off is asked for the leader as well, in its turn."""
     log = scene.kafka.requests(0)
     before = log.leader
     scene.elect(log)
@@ -86,7 +86,7 @@ def test_a_leader_of_before_is_not_believed_again(scene: Scene) -> None:
         assert scene.cluster.leader(log.topic, 0) == Leader(log.leader, log.epoch) != Leader(before, 0)
 
 
-def test_an_end_ends_where_a_transaction_is_open_also_below_what_is_acknowledged(scene: Scene) -> None:
+def test_an_end_stops_at_an_open_transaction_also_below_acknowledged_records(scene: Scene) -> None:
     """So nobody's open transaction holds up a takeover."""
     log, bounds = scene.kafka.requests(0), LogBounds(scene.cluster, scene.kafka.own.requests)
     log.append(Record(b"k", b"", transaction=scene.kafka.begin("somebody")), scene.kafka.now_ms)
@@ -94,7 +94,7 @@ def test_an_end_ends_where_a_transaction_is_open_also_below_what_is_acknowledged
     assert scene.loop.run_until_complete(bounds.end(0, above=acknowledged)) == 0
 
 
-def test_seals_are_those_of_a_leader_that_has_what_is_acknowledged(scene: Scene) -> None:
+def test_seals_are_those_of_a_leader_that_has_all_acknowledged_records(scene: Scene) -> None:
     seals = SealLog(scene.cluster, scene.kafka.own.sealed)
     scene.seal(5)
     scene.elect(scene.kafka.sealed(0))
@@ -153,7 +153,7 @@ def test_a_leader_that_nobody_reaches_is_no_silence() -> None:
         assert [number for number, _ in story.fired()] == [0]
 
 
-def test_who_waits_for_a_leader_does_not_ask_without_a_pause(scene: Scene) -> None:
+def test_a_wait_for_a_leader_pauses_between_questions(scene: Scene) -> None:
     """A partition may have none for as long as its only broker is away."""
     topic = scene.kafka.own.requests
     scene.cluster.learn(topic, 0, Leader(-1, 7))
@@ -163,14 +163,14 @@ def test_who_waits_for_a_leader_does_not_ask_without_a_pause(scene: Scene) -> No
     assert 2 < refresh.await_count <= 5 / 0.05
 
 
-def test_what_one_broker_does_not_know_is_asked_of_two(scene: Scene) -> None:
+def test_a_question_that_one_broker_may_not_know_is_asked_of_two(scene: Scene) -> None:
     """One of them, whichever is asked first, may have been cut off."""
     for _ in NODES:
         assert len({id(answer) for answer in scene.loop.run_until_complete(scene.cluster.ask_two(Metadata([])))}) == 2
 
 
 def test_ticks_go_on_when_their_leader_was_cut_off_and_others_have_another(scene: Scene) -> None:
-    """The leader of before answers as ever, with no tick; and nothing else has a reason to ask who leads."""
+    """The leader of before answers as ever, with no tick; and nothing else has a reason to ask for the leader."""
     log, came, loop = scene.kafka.requests(0), list[bytes | None](), scene.loop
     log.append(Record(b"1", b""), scene.kafka.now_ms)
     ticks = TickReader(scene.cluster, log.topic, lambda _, key, *__: came.append(key))
@@ -234,7 +234,7 @@ def test_a_source_is_read_on_when_its_leader_was_cut_off_and_others_tell_of_the_
     run(source.close())
 
 
-def test_a_source_goes_on_behind_what_was_deleted_before_it_was_read(
+def test_a_source_goes_on_behind_records_that_were_deleted_before_it_read_them(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.write(*(b"%d" % number for number in range(10)))
@@ -245,8 +245,8 @@ def test_a_source_goes_on_behind_what_was_deleted_before_it_was_read(
     scene.loop.run_until_complete(source.close())
 
 
-def test_a_source_that_ends_before_what_was_read_of_it_is_not_read_anew(scene: Scene) -> None:
-    """Whoever tells so may be cut off; from the first record on all would be passed on twice."""
+def test_a_source_that_ends_before_the_last_read_record_is_not_read_anew(scene: Scene) -> None:
+    """The broker that tells so may be cut off; from the first record on all would be passed on twice."""
     scene.write(b"a", b"b")
     scene.elect(scene.kafka.requests(0))
     scene.write(b"c", b"d")

@@ -1,4 +1,4 @@
-"""Told stories: what the worker does in one situation each, from the first to the last."""
+"""Told stories: the worker in one situation each, from the first event to the last."""
 
 from unittest import mock
 
@@ -20,7 +20,7 @@ def test_a_request_fires_in_its_second() -> None:
         story.finish()
 
 
-def test_a_cancelled_timer_does_not_fire_and_whoever_cancels_is_told() -> None:
+def test_a_cancelled_timer_does_not_fire_and_the_cancel_is_answered() -> None:
     with told() as story:
         story.start("a", 0)
         story.request(3, timer_id=b"a")
@@ -88,7 +88,7 @@ def test_a_worker_that_is_killed_with_its_disk_loses_nothing() -> None:
         assert (story.fired(), story.answers()) == ([(1, 5.0)], ["CANCELLED"])
 
 
-def test_a_worker_that_reads_slowly_repeats_nothing_of_what_it_has_not_read_yet() -> None:
+def test_a_worker_that_reads_slowly_does_not_repeat_timers_that_it_has_not_read_yet() -> None:
     """Its disk is new, and ticks come while it reads; a seal of its own would say that less was read than before."""
     with told(fence_wait_s=0.1) as story:
         a = story.start("a", 0)
@@ -107,7 +107,7 @@ def test_a_worker_that_reads_slowly_repeats_nothing_of_what_it_has_not_read_yet(
         assert [offset for offset, _ in story.fired()] == [*range(7)]
 
 
-def test_a_worker_that_reads_too_slowly_says_so_while_seconds_fire_without_what_it_has_not_read() -> None:
+def test_a_worker_that_reads_too_slowly_says_so_while_seconds_fire_without_unread_requests() -> None:
     """It fires and seals each second as ever, and has proved where the log ends."""
     with told(fence_wait_s=0.1) as story:
         a = story.start("a", 0)
@@ -127,7 +127,7 @@ def test_a_worker_that_reads_too_slowly_says_so_while_seconds_fire_without_what_
         assert [offset for offset, _ in story.fired()] == [*range(40)]
 
 
-def test_a_copy_from_the_lake_has_a_new_worker_read_what_it_was_decided_without() -> None:
+def test_a_copy_from_the_lake_has_a_new_worker_read_the_records_since_its_decision() -> None:
     """The new one begins behind the request, which was left to the lake, and behind all that came after it."""
     with told(horizon_s=5) as story:
         a = story.start("a", 0)
@@ -141,16 +141,16 @@ def test_a_copy_from_the_lake_has_a_new_worker_read_what_it_was_decided_without(
         story.until(7)
         copy = Copy(offset=far.offset, appended=EPOCH_S, decidedOffset=far.offset + 1, decided=EPOCH_S + 6)
         story.request(20, more={"copy": copy})
-        # What must be true of copies is what the walk knows, and not the simulation.
+        # The promises about copies are known to the walk, and not to the simulation.
         story.until(21)
         assert [offset for offset, _ in story.fired()] == [*range(7)]
 
 
 def _a_paused_owner_reads_a_cancel_late(story: Story) -> tuple[Process, Process]:
     """
-    Have A, which owns the partition no more, read what B could not read when it fired.
+    Have A, which owns the partition no more, read a cancel that B could not read when it fired.
 
-    1. A is paused, a transaction with a cancel is open    2. B fires what the cancel is about
+    1. A is paused, a transaction with a cancel is open    2. B fires the timer of the cancel
     3. the transaction is committed    4. A goes on, reads the cancel, and finds the timer pending
     """
     a = story.start("a", 0)
@@ -179,7 +179,7 @@ def test_a_paused_owner_says_of_nothing_that_it_was_cancelled() -> None:
         assert story.answers() == ["TOO_LATE"]
 
 
-def test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later() -> None:
+def test_a_cancel_by_a_paused_owner_is_no_knowledge_for_later() -> None:
     with told() as story:
         a, b = _a_paused_owner_reads_a_cancel_late(story)
         story.until(6)
@@ -191,7 +191,7 @@ def test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later() -> None:
         assert story.answers() == ["TOO_LATE", "UNKNOWN"]
 
 
-def test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so() -> None:
+def test_a_timer_cancelled_by_a_paused_owner_fires_if_the_open_scan_says_so() -> None:
     """A part of the second is sealed by an owner that could not read the cancel, and is gone."""
     with told(slice_rows=1) as story:
         a = story.start("a", 0)

@@ -1,4 +1,4 @@
-"""Told stories: a history in which nothing happens by chance, and a test says what happens when."""
+"""Told stories: a history in which nothing happens by chance, and a test sets each event."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Story:
     Attributes:
         world: all that is in it.
         kafka: its cluster.
-        faults: what goes wrong.
+        faults: the faults of the story.
     """
 
     def __init__(self, loop: SeededLoop, world: World) -> None:
@@ -57,7 +57,7 @@ class Story:
         return ask(self.kafka, number, Wish(due, payload=payload, **wish), transaction=transaction, **(more or {}))
 
     def cancel(self, timer_id: bytes, *, number: int = 0, transaction: Transaction | None = None) -> Record:
-        """Cancel a timer, and ask for what comes of it."""
+        """Cancel a timer, and ask for an answer."""
         return self.request(0, number=number, transaction=transaction, timer_id=timer_id, is_cancel=True, asks=True)
 
     def coordinator_is_silent(self, until_s: float) -> None:
@@ -85,7 +85,7 @@ class Story:
         return [(seal.last - EPOCH_S, not seal.HasField("through")) for seal in found_in(self.kafka)[number].seals]
 
     def answers(self, number: int = 0) -> list[str]:
-        """Return what was answered, in its order."""
+        """Return the answers, in their order."""
         return [Reply.Outcome.Name(reply.outcome) for reply in found_in(self.kafka)[number].replies]
 
 
@@ -95,7 +95,7 @@ async def _sleep(for_s: float) -> None:
 
 @contextmanager
 def told(*, partitions: int = 1, **settings: Any) -> Iterator[Story]:
-    """Yield a story; *settings* are those of the workers. What happens is printed: pytest shows it when it fails."""
+    """Yield a story; *settings* are those of the workers. Events are printed: pytest shows them when it fails."""
     options = {"seal_every_s": 1, "arm_bytes": 0} | settings
     with history(trace=print, partitions=partitions, **options) as (loop, world):
         yield Story(loop, world)

@@ -1,4 +1,4 @@
-"""One history: a cluster, workers with disks, a group, an oscillator, clients, and what goes wrong."""
+"""One history: a cluster, workers with disks, a group, an oscillator, clients, and faults."""
 
 import asyncio
 import gc
@@ -77,7 +77,7 @@ class World:
         return self._trace is not None
 
     def say(self, what: str) -> None:
-        """Tell what happens."""
+        """Print an event."""
         if self._trace:
             self._trace(f"{self.loop.time():8.3f}  {what}")
 
@@ -135,7 +135,7 @@ class World:
                 raise PromiseError(f"P9: a store is left open, nobody can take it over: {left}")
 
     def problems(self) -> list[str]:
-        """Return what the living say of themselves, and why what drives the history has ended."""
+        """Return the problems that living workers report, and why the driver of the history has ended."""
         ended = [task for task in self._tasks if task.done() and not task.cancelled()]
         return [
             *[problem for process in self.group.members for problem in process.problems()],
@@ -159,7 +159,7 @@ class World:
 
 
 class _Listener(logging.Handler):
-    """Hands what the worker logs to the trace, and keeps exceptions that only a mistake raises."""
+    """Hands the worker's log lines to the trace, and keeps exceptions that only a mistake raises."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -178,7 +178,7 @@ def history(
     seed: object = None, trace: Callable[[str], None] | None = None, **options: Any
 ) -> Iterator[tuple[SeededLoop, World]]:
     """
-    Yield a world that has not begun; ends it, and what nobody has looked at is an error then.
+    Yield a world that has not begun; ends it, and exceptions that nobody has looked at are errors then.
 
     Args:
         seed: see `World`.
@@ -205,10 +205,10 @@ def history(
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Have no collection decide what happens: workers have made them rare, and a seed could not tell them again."""
+    """Turn off garbage collection: workers have made it rare, and a seed could not repeat its moments."""
     collects = gc.isenabled()
     gc.disable()
-    # What was there before is looked at by no collection of this history, which costs a tenth of it otherwise.
+    # Earlier objects are looked at by no collection of this history, which costs a tenth of it otherwise.
     gc.freeze()
     try:
         yield

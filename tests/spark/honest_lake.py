@@ -1,5 +1,5 @@
 """
-An honest history of many records, as a landing would have it, and what came to the callback topic.
+An honest history of many records, as a landing would have it, and the records of the callback topic.
 
 In each partition a record is appended each second, and each second is sealed, so that each seal counts one record more.
 """
@@ -31,7 +31,7 @@ LATE_MS, SEALED_MS = 20, 30
 
 
 class Asked(NamedTuple):
-    """A record of timer-request; due_s is 0 of a cancel, and None of what is refused."""
+    """A record of timer-request; due_s is 0 of a cancel, and None of a refused record."""
 
     appended_ms: int
     due_s: int | None
@@ -73,7 +73,7 @@ class Came:
 
 
 def callback_of(number: int, of: int, due_s: int, future: Future, at_ms: int) -> Came:
-    """Return what the service writes for a request of partition *number*, to a topic of `TOPIC_PARTITIONS`."""
+    """Return the callback for a request of partition *number*, to a topic of `TOPIC_PARTITIONS`."""
     shown, asked = Shown.of(future), future.callBackRecord
     told = callback_headers(future, due_s, b"%d:%d" % (number, of))  # type: ignore[arg-type]
     headers = [(key, value.encode() if isinstance(value, str) else value) for key, value in told]
@@ -86,7 +86,7 @@ def callback_of(number: int, of: int, due_s: int, future: Future, at_ms: int) ->
 
 @dataclass
 class Told:
-    """What became of the records of partition *number*."""
+    """The outcomes of the records of partition *number*."""
 
     number: int
     asked: list[Asked]
@@ -120,7 +120,7 @@ class Told:
             waiting -= set(fired)
             seal = Sealed(partition=self.number, first=second if offset else 1, last=second, format=3, digests=VERSION)
             seal.first_ms, seal.end_ms = seal.first * 1000, second * 1000 + 1000
-            # What no worker takes is rejected when it is read.
+            # A request that no worker takes is rejected when it is read.
             seal.rejected = int(asked.due_s is None)
             seal.due, seal.fired = len(fired) + seal.rejected, len(fired)
             seal.fired_digest = fired_digest_of(self.number, fired)
@@ -145,7 +145,7 @@ def id_in(number: int, partitions: int, name: object) -> str:
 
 
 def told_of(rng: random.Random, number: int, partitions: int, seconds: int) -> Told:
-    """Return a history of requests with and without ids, cancels, moves, far ones, and what is refused."""
+    """Return a history of requests with and without ids, cancels, moves, far ones, and refused records."""
     told = Told(number, [])
     named: dict[str, int] = {}
     for offset in range(seconds):
@@ -183,7 +183,7 @@ def told_of(rng: random.Random, number: int, partitions: int, seconds: int) -> T
 
 
 def callbacks_of(told: Told, ends: list[int]) -> Iterator[Came]:
-    """Yield what came of the requests that have fired; *ends* has the end of each partition of the topic."""
+    """Yield the callbacks of the requests that have fired; *ends* has the end of each partition of the topic."""
     for of in sorted(told.fired, key=lambda each: (told.asked[each].due_ms, each)):
         asked = told.asked[of]
         came = callback_of(told.number, of, asked.due_s or 0, asked.future, asked.due_ms + LATE_MS)
@@ -193,7 +193,7 @@ def callbacks_of(told: Told, ends: list[int]) -> Iterator[Came]:
 
 
 class HonestLake(NamedTuple):
-    """Rows of `requests` and `seals`, what came by the partition of its request, and the last second sealed."""
+    """Rows of `requests` and `seals`, callbacks by the partition of their request, and the last second sealed."""
 
     requests: list[Row]
     seals: list[Row]

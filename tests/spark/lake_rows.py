@@ -110,14 +110,14 @@ def part_of(first_s: float, end_s: float, fence: int, fired: Iterable[int] = (),
 
 
 def of(spark: SparkSession, rows: Sequence[Row | tuple], columns: StructType) -> DataFrame:
-    """Return *rows*, of which a Row may name its columns in any order."""
+    """Return *rows*; a Row may name its columns in any order."""
     return constant(
         spark, [[row[name] for name in columns.names] if isinstance(row, Row) else row for row in rows], columns
     )
 
 
 def once(frame: DataFrame) -> DataFrame:
-    """Return what *frame* holds, computed."""
+    """Return the content of *frame*, computed."""
     return frame.sparkSession.createDataFrame(frame.toArrow())
 
 

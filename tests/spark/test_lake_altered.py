@@ -70,7 +70,7 @@ def test_a_row_of_requests_in_which_any_one_column_was_changed_is_found(spark: S
     honest = landed(spark, SOME, 200).persist()
     assert altered_records(honest).isEmpty()
     assert altered_rows(honest, 1).isEmpty()
-    # Place and append time of a record are what its digest is of, too.
+    # The digest of a record is of its place and append time, too.
     names = [name for name in REQUESTS.columns.names if name != "partition"]
     wrong = changed(honest.where("kind != 'copy'"), names, 1).persist()
     found = altered_records(wrong).unionByName(altered_rows(wrong, 1)).select("offset").distinct()

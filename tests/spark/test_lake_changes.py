@@ -17,7 +17,7 @@ from kafka_timers.lake.service import Service, TopicFacts
 from kafka_timers.lake.tables import append, constant, read, root_of
 from kafka_timers.settings import LakeSettings
 
-# Read before the variables of whoever runs the tests are removed. A second has a record and a seal in each partition.
+# Read now, before the user's variables are removed. A second has a record and a seal in each partition.
 SECONDS = int(os.environ.get("KAFKA_TIMERS_TEST_CHANGED_SECONDS", "10000"))
 SEED = int(os.environ.get("KAFKA_TIMERS_TEST_SEED", "1"))
 # Partitions in which each request, each callback and every second seal is changed.
@@ -31,7 +31,7 @@ Where = tuple[int, int]
 
 
 class Planted(Comparison):
-    """What came, out of memory in place of Kafka."""
+    """The callbacks, out of memory in place of Kafka."""
 
     frame: DataFrame
 
@@ -94,7 +94,7 @@ def changed_row(rng: random.Random, row: Row, columns: Any, kept: Collection[str
         other = None if value else Row(**(dict.fromkeys(column.dataType.names) | {"reply_topic": "x"}))
     else:
         other = other_text(rng, value)
-        # Of what is a folder an empty name is none.
+        # An empty folder name is none.
         if column.name in (*REQUESTS.partitioned_by, *SEALS.partitioned_by) and not other:
             other = "another"
     if other is None and not column.nullable:
@@ -105,7 +105,7 @@ def changed_row(rng: random.Random, row: Row, columns: Any, kept: Collection[str
 
 
 def changed_callback(rng: random.Random, came: Came) -> tuple[str, list[Came]]:
-    """Return what was done to a callback, and what lies on the topic in its place."""
+    """Return the change of a callback, and the records on the topic in its place."""
     kinds = ["key", "value", "headers", "headers", "early", "late", "topic", "dropped", "doubled"]
     # Without a key it may lie anywhere.
     kind = rng.choice(kinds if came.key is None else [*kinds, "partition"])
@@ -130,7 +130,7 @@ def changed_callback(rng: random.Random, came: Came) -> tuple[str, list[Came]]:
 
 
 class Changes:
-    """A lake of which every second row is another one, and what was changed."""
+    """A lake with a change in every second row, and the changes."""
 
     def __init__(self, honest: HonestLake, rng: random.Random) -> None:
         self.requests, self.seals, self.came = [], [], []
@@ -248,6 +248,6 @@ def missed_callbacks(changes: Changes, found: list[Row]) -> Iterator[object]:
         if kind != "late" and where not in told:
             yield kind, where
     if count := sum(kind == "late" for kind, _ in changes.callbacks):
-        # Who is told to be another one may be late by what that one was asked for.
+        # A callback that now names another request may be late by the time of that one.
         counts = [int(detail.split()[0]) for detail in late if f" callbacks in {TOPIC} " in detail]
         assert max(counts, default=0) >= count, (count, late)

@@ -1,4 +1,4 @@
-"""The audit finds what is wrong, and only that."""
+"""The audit finds all faults, and only faults."""
 
 import pytest
 from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
@@ -42,7 +42,7 @@ REQUESTED = [
     cancel(26, 5010.9, "d"),  # in time, and read behind the scan
     copy(27, 5011.2, FAR[1], 25),  # late
     request(30, 5011.3, 5012),
-    cancel(31, 5011.3, "x"),  # what was never promoted
+    cancel(31, 5011.3, "x"),  # requests that were never promoted
     request(32, 5020, 5021),  # not sealed yet
 ]
 REJECTS = [(0, 18, "topic-unknown"), (0, 17, "key-missing")]
@@ -60,7 +60,7 @@ SETTLED_MS = 6_000_000
 
 
 class History:
-    """What an audit is made of: histories side by side, each in a partition of its own, so that Spark is asked once."""
+    """The input of an audit: histories side by side, each in a partition of its own, so that Spark is asked once."""
 
     def __init__(self, spark: SparkSession, *histories: tuple[list[Row], list[Row]]) -> None:
         requested = [_in(partition, row) for partition, (rows, _) in enumerate(histories) for row in rows]
@@ -157,7 +157,7 @@ def test_a_wrong_seal_is_found_and_nothing_else(spark: SparkSession) -> None:
         assert words.replace("request 2:", f"request {number}:") in detail
 
 
-def test_what_the_lake_did_not_promote_is_found(spark: SparkSession) -> None:
+def test_a_request_that_the_lake_did_not_promote_is_found(spark: SparkSession) -> None:
     requested = [row for row in REQUESTED if row.offset not in (15, 16, 31)]
     history = History(spark, (requested, _with(1, due=0, fired=0, digest=0)))
     wanted = [(0, "not-promoted", 0, 5010), (0, "not-promoted", 2, 5012)]
@@ -176,12 +176,12 @@ def test_a_new_seal_whose_rejects_are_not_landed_is_left_to_the_next_audit(spark
 
 
 def came(rows: list[tuple]) -> list[tuple]:
-    """Return *rows* (partition, offset, topic, second, at_ms) with what else is known of a callback."""
+    """Return *rows* (partition, offset, topic, second, at_ms) with the other fields of a callback."""
     return [(*row, 0, number, None, None, False) for number, row in enumerate(rows)]
 
 
 def found_in(history: History, callbacks: list[tuple], first: int, last: int) -> DataFrame:
-    """Return what is wrong with *callbacks*."""
+    """Return the findings about *callbacks*."""
     frame = once(constant(history.outcomes.sparkSession, came(callbacks), CALLBACKS))
     strangers = strange(history.outcomes, frame, first, last)
     return callback_findings(history.outcomes, frame, {}, first, last).unionByName(
@@ -224,7 +224,7 @@ RECEIVED = [
         [
             ("unexpected", 18, 5010, "callback in t, and it was rejected, topic-unknown"),
             ("unexpected", 21, 5011, "callback in t, and timer-request has no such request"),
-            ("unexpected", 30, 5012, "callback in u for second 5013; asked for were t and second 5012"),
+            ("unexpected", 30, 5012, "callback in u for second 5013; its request names t and second 5012"),
         ],
     ),
 ]
@@ -239,7 +239,7 @@ def test_a_wrong_callback_is_found_and_nothing_else(spark: SparkSession, clean: 
 
 
 def test_a_callback_is_early_by_its_millisecond_where_a_part_of_a_second_was_sealed(spark: SparkSession) -> None:
-    """Whoever fires at ticks alone fires all of a second with its tick."""
+    """A worker that fires at ticks alone fires all of a second with its tick."""
     asked = [request(10, 5000, 5009.5), request(11, 5000, 5009.7)]
     in_parts = [seal(5008, 20), part_of(5009, 5009.501, 20, [10]), part_of(5009.501, 5009.701, 20, [11])]
     history = History(spark, (asked, in_parts), (asked, [seal(5008, 20), seal(5009, 20, [10, 11])]))

@@ -10,7 +10,7 @@ from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import REQUESTS, SEALS
 
 
-def test_timers_are_counted_by_second_and_topic_and_what_the_lake_holds_apart(spark: SparkSession) -> None:
+def test_timers_are_counted_by_second_and_topic_and_those_of_the_lake_apart(spark: SparkSession) -> None:
     requests = [
         request(0, 1, 900),
         request(1, 1, 900),

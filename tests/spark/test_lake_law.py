@@ -1,5 +1,5 @@
 """
-What becomes of requests, told by Spark from the records as Kafka has them: the table that `core.outcomes` runs through.
+The outcomes of requests, worked out by Spark from Kafka's records: the table that `core.outcomes` runs through.
 
 A Spark job takes seconds, however little there is, so all cases are judged at once, each in a partition of its own.
 """
@@ -31,7 +31,7 @@ APART = 1_000_000
 
 
 class Outcome(NamedTuple):
-    """What Spark says of a record: its kind, and of a request the rest; of one that was ignored nothing."""
+    """Spark's result for a record: its kind, and of a request the rest; of one that was ignored nothing."""
 
     kind: str | None
     reason: str | None
@@ -80,7 +80,7 @@ def _moment(record: Record) -> datetime:
 def told_of(
     asked: DataFrame, counted: DataFrame, outcomes: DataFrame, waiting: DataFrame
 ) -> dict[tuple[int, int], Outcome]:
-    """Return what is said of each record but copies, by partition and offset."""
+    """Return the result for each record but copies, by partition and offset."""
     name = ["partition", "offset"]
     waits = waiting.select(*name, (F.col("far") & F.col("copied_at").isNull()).alias("parked"))
     rows = (
@@ -102,7 +102,7 @@ def states_of(found: Mapping[int, Outcome]) -> str:
             letters += "I"
             continue
         if outcome.kind == "cancel":
-            # What a cancel comes to is what the request before it has come to by then.
+            # The outcome of a cancel is that of the request before it by then.
             taken_by = found[about].taken_by if about is not None else None
             letters += "U" if about is None else "L" if taken_by is None or taken_by > offset else "C"
             continue

@@ -1,4 +1,4 @@
-"""One landing per lake: who has the lease, who waits for it, and who takes it over."""
+"""One landing per lake: it has the lease; others wait for it, and take it over."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def held_by(root: str, holder: Holder) -> None:
     file_of(root).write_text(json.dumps(asdict(holder)))
 
 
-def test_a_second_one_is_told_who_lands_and_comes_next(spark: SparkSession, root: str) -> None:
+def test_a_second_landing_names_the_first_and_comes_next(spark: SparkSession, root: str) -> None:
     with lease_of(spark, root, 0, NEVER) as lost:
         assert lost is not None
         told = rf"landed into by process {os.getpid()} on "
@@ -64,7 +64,7 @@ def test_of_many_at_once_one_has_it(spark: SparkSession, root: str) -> None:
     assert seen == [True] * 4
 
 
-def test_one_whose_process_has_ended_here_is_not_waited_for(spark: SparkSession, root: str) -> None:
+def test_a_landing_whose_process_has_ended_here_is_not_waited_for(spark: SparkSession, root: str) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     held_by(root, replace(Holder.new(), pid=ended.pid, number=7))
@@ -96,7 +96,7 @@ def test_one_that_is_taken_over_is_told_and_leaves_it(
     assert file_of(root).exists()
 
 
-def test_who_is_told_to_end_does_not_wait(spark: SparkSession, root: str) -> None:
+def test_a_landing_that_is_told_to_end_does_not_wait(spark: SparkSession, root: str) -> None:
     stop = threading.Event()
     stop.set()
     held_by(root, Holder("elsewhere", "", 1, "x", 7))

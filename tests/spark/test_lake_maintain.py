@@ -1,4 +1,4 @@
-"""What the lake may forget, and which of its folders are looked at."""
+"""The rows that the lake may delete, and the folders that it looks at."""
 
 import pytest
 from pyspark.sql import SparkSession
@@ -45,21 +45,21 @@ def refused(offset: int, appended_s: int) -> tuple[object, ...]:
 def needed(
     spark: SparkSession, old: list[tuple[object, ...]], live: list[tuple[object, ...]], **more: object
 ) -> set[int]:
-    """Return the offsets of what stays of *old*."""
+    """Return the offsets of the rows of *old* that stay."""
     known = {"sealed_s": SEALED, "horizon_s": HORIZON_S, "promoted": [(0, 9_000)]} | more
     rows = still_needed(spark.createDataFrame(old, COLUMNS), spark.createDataFrame(live, COLUMNS), **known)
     assert rows.columns == [column.split()[0] for column in COLUMNS.split(", ")]
     return {row.offset for row in rows.collect()}
 
 
-def test_what_is_sealed_goes_and_what_is_not_stays(spark: SparkSession) -> None:
+def test_sealed_requests_are_deleted_and_unsealed_ones_stay(spark: SparkSession) -> None:
     done = [request(0, SEALED, appended_s=SEALED - HORIZON_S), refused(1, SEALED), cancel(2, "a", SEALED)]
     # The last one was asked for when its second had long passed, and is not sealed yet.
     waits = [request(3, SEALED + 1, appended_s=SEALED), refused(4, SEALED + 1), request(5, 7, appended_s=SEALED + 1)]
     assert needed(spark, [*done, *waits], []) == {3, 4, 5}
 
 
-def test_what_was_left_to_the_lake_stays_until_its_second_is_promoted(spark: SparkSession) -> None:
+def test_a_request_left_to_the_lake_stays_until_its_second_is_promoted(spark: SparkSession) -> None:
     far = [request(0, 9_000), request(1, 9_001), request(2, 9_001, appended_s=9_001 - HORIZON_S)]
     assert needed(spark, far, []) == {1}
     assert needed(spark, far, [], promoted=[]) == {0, 1}
@@ -67,7 +67,7 @@ def test_what_was_left_to_the_lake_stays_until_its_second_is_promoted(spark: Spa
     assert needed(spark, far, [], promoted=[], horizon_s=None) == set()
 
 
-def test_what_withdrew_a_waiting_request_stays_with_it(spark: SparkSession) -> None:
+def test_the_record_that_withdrew_a_pending_request_stays_with_it(spark: SparkSession) -> None:
     """Without its cancel, or the move to an earlier second, it would come to life again."""
     old = [
         request(0, 100, "a"),  # before it: means nothing for it
@@ -89,11 +89,11 @@ def test_what_withdrew_a_waiting_request_stays_with_it(spark: SparkSession) -> N
     assert needed(spark, [*old, request(10, 9_500, "a")], live[1:]) == {10, 11, 12, 13}
 
 
-def test_what_a_condition_is_judged_by_stays_with_the_request(spark: SparkSession) -> None:
+def test_the_records_that_decide_a_condition_stay_with_the_request(spark: SparkSession) -> None:
     """Without the request that it replaced, a move under a condition would seem to have found nothing to replace."""
     old = [
         request(0, 100, "a"),
-        request(1, 200, "a"),  # stands, whatever was before
+        request(1, 200, "a"),  # stands, after any records
         cancel(2, "a"),
         request(3, 300, "a", condition="IF_ABSENT"),
         request(4, 400, "b", condition="IF_PENDING"),
@@ -154,7 +154,7 @@ def test_folders_that_have_ended_are_all_before_a_second(spark: SparkSession) ->
     assertDataFrameEqual(ended, spark.createDataFrame(wanted, "delay string, due string"))
 
 
-def test_folders_of_what_waits_begin_by_a_second(spark: SparkSession) -> None:
+def test_folders_of_pending_requests_begin_by_a_second(spark: SparkSession) -> None:
     begun = spark.createDataFrame(FOLDERS, "delay string, due string").where(waiting_by(SECOND))
     days = [(delay, due) for delay in ("1h", "1d", "32d") for due in ("2027-01-14", "2027-01-15")]
     wanted = [*days, ("1y", "2026-12"), ("1y", "2027-01"), ("more", "2026"), ("more", "2027")]

@@ -1,4 +1,4 @@
-"""What fires, and in which second, follows from requests and the fences of seals."""
+"""The fired requests and their seconds follow from requests and the fences of seals."""
 
 from lake_rows import REJECTED, cancel, copy, digest_of, of, once, part_of, refused, request, seal, told
 from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ def test_a_request_fires_in_the_first_seal_that_reached_its_second_and_passed_it
         request(90, 15, 16),  # not sealed yet
         request(91, 15, 13),  # nor is this
         request(35, 5, 10, partition=1),
-        request(35, 5, 10, partition=2),  # of which nothing is sealed
+        request(35, 5, 10, partition=2),  # without any seal
     ]
     seals = [
         seal(9, 30),
@@ -103,7 +103,9 @@ def test_of_a_second_that_is_sealed_in_parts_each_request_fires_in_the_part_of_i
     outcomes.unpersist()
 
 
-def test_what_was_withdrawn_does_not_fire_unless_it_was_scanned_before_that_was_read(spark: SparkSession) -> None:
+def test_a_withdrawn_request_does_not_fire_unless_its_scan_began_before_the_cancel_was_read(
+    spark: SparkSession,
+) -> None:
     requests = [
         request(0, 1, 10, "a"),
         cancel(1, 2, "a"),
@@ -125,11 +127,11 @@ def test_what_was_withdrawn_does_not_fire_unless_it_was_scanned_before_that_was_
         of(spark, [], REJECTED),
     )
     assert told(fires(outcomes), "offset", "sealed_in") == [(2, 10), (5, 12), (6, 10), (8, 10), (21, 12)]
-    # Of what is not sealed yet, too, it is known.
+    # It is known of unsealed requests, too.
     assert told(outcomes.where("taken_by is not null"), "offset", "taken_by") == [(0, 1), (4, 5), (22, 23)]
 
 
-def test_what_is_far_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
+def test_a_far_request_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
     far = [
         request(offset, 10, 5000, timer_id) for offset, timer_id in enumerate([None, "b", "c", None, "e", None, "g"])
     ]
@@ -171,7 +173,7 @@ def test_what_is_far_fires_by_its_first_valid_copy(spark: SparkSession) -> None:
     assert (7, 5000, True) in told(fires(outcomes_of(*frames, 1999)), "offset", "sealed_in", "far")
 
 
-def test_slices_add_up_and_what_is_there_twice_counts_once(spark: SparkSession) -> None:
+def test_slices_add_up_and_a_repeated_record_counts_once(spark: SparkSession) -> None:
     seals = [
         seal(10, 20, [0, 1], through=b"1", lateness_max_ms=7),
         seal(10, 20, [2], 1, through=b"2", lateness_max_ms=9),

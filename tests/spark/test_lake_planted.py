@@ -73,7 +73,7 @@ REFUSED, REJECT = 15, 16
 
 @cache
 def asked_in(number: int) -> list[tuple[int, int, Future]]:
-    """Return what is asked in partition *number*, with timer ids that belong there."""
+    """Return the requests of partition *number*, with timer ids that belong there."""
     every = []
     for appended_s, due_s, asked in REQUESTED:
         future = Future()
@@ -84,7 +84,7 @@ def asked_in(number: int) -> list[tuple[int, int, Future]]:
     return every
 
 
-# Of each seal its last second, its fence, what has fired and what was rejected.
+# Of each seal its last second, its fence, the fired and the rejected requests.
 SEALED = [
     (4999, 11, [10], []),
     (5010, FENCE, FIRED[5010], [REFUSED]),
@@ -97,7 +97,7 @@ SEALED = [
 
 
 def sealed(number: int, rows: Iterable[Row]) -> list[bytes]:
-    """Return the seals that an owner of partition *number* writes, who has read *rows*."""
+    """Return the seals that an owner of partition *number* writes after it has read *rows*."""
     values: list[bytes] = []
     first = 1
     for last, fence, fired, rejected in SEALED:
@@ -122,12 +122,12 @@ def sealed(number: int, rows: Iterable[Row]) -> list[bytes]:
 @dataclass
 class History:
     """
-    What is in the lake and on the topics of partition *number*.
+    The rows of the lake and the records on the topics of partition *number*.
 
     Attributes:
         rows: of `requests`.
         seals: their values.
-        rejected: offsets of what timer-rejected tells of.
+        rejected: offsets of the requests on timer-rejected.
         came: to callback, tombstone and reply topics.
         told: other columns of rows of `seals`, by the second that they end with.
     """
@@ -170,7 +170,7 @@ class History:
 
 
 def came_of(number: int, offset: int, at_ms: int) -> Came:
-    """Return what the service writes for a request."""
+    """Return the callback for a request."""
     _, due_s, future = asked_in(number)[offset]
     return callback_of(number, offset, due_s, future, at_ms)
 
@@ -200,7 +200,7 @@ Found = list[tuple[str, int | None, str]]
 
 
 def sets(what: Callable[[History], Any], **values: Any) -> Fault:
-    """Return the fault that what a history has is other than it was."""
+    """Return the fault that changes a record of a history."""
 
     def plant(history: History) -> None:
         for name, value in values.items():
@@ -233,7 +233,7 @@ def swapped(history: History) -> None:
 
 
 def came_too(of: int, at_ms: int) -> Fault:
-    """Return the fault that a callback came of what was not to fire."""
+    """Return the fault that a callback came of a request that was not to fire."""
     return lambda history: history.came.append(came_of(history.number, of, at_ms))
 
 
@@ -311,7 +311,7 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         put_in,
         [("chain", None, "the seal at offset 3 follows one"), ("chain", None, "the seal at offset 4 follows one")],
     ),
-    # --- what they say
+    # --- content of the seals
     "a seal counts one more": (
         lambda history: history.seal(6, due=2, fired=2),
         [("seal-count", None, "sealed due 2, fired 2, rejected 0")],
@@ -341,7 +341,7 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         lambda history: history.seal(6, lateness_max_ms=3_540_000),
         [("late", None, "1 seals say that callbacks were more than 2000 ms late, the latest by 3540000 ms")],
     ),
-    # --- what the lake has
+    # --- rows of the lake
     "the lake has lost a request that fired": (
         lambda history: (history.without(11), history.drop(11)),
         [("unread", None, "the lake has"), ("seal-count", None, "expected due 2, fired 2")],
@@ -415,7 +415,7 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         lambda history: history.rejected.remove(REJECT),
         [("seal-count", None, "expected due 2, fired 2, rejected 0"), ("missing", 16, "no callback in gone")],
     ),
-    # --- what came
+    # --- callbacks
     "dropped": (lambda history: history.drop(1), [("missing", 1, "no callback in t")]),
     "doubled": (lambda history: history.callback(1, 5_010_500), [("doubled", 1, "2 callbacks, the first in t")]),
     "5 s early": (sets(first(1), at_ms=5_005_000), [("early", 1, "callback in t 5000 ms before it was due")]),
@@ -443,11 +443,11 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
     ),
     "of another second": (
         sets(first(1), headers=[("timer-expiry", b"5011"), ("timer-request", b"N:1")]),
-        [("unexpected", 1, "for second 5011; asked for were t and second 5010")],
+        [("unexpected", 1, "for second 5011; its request names t and second 5010")],
     ),
     "on another topic": (
         sets(first(1), topic="u"),
-        [("unexpected", 1, "callback in u for second 5010; asked for were t")],
+        [("unexpected", 1, "callback in u for second 5010; its request names t")],
     ),
     "of a cancelled timer": (came_too(4, 5_011_020), [("stale-version", 4, "record 5 had withdrawn it")]),
     "of a moved timer": (came_too(13, 5_101_020), [("stale-version", 13, "record 14 had withdrawn it")]),
@@ -455,7 +455,7 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         sets(first(1), at_ms=5_010_000 + 7_200_000),
         [("missing", 1, "no callback in t")],
     ),
-    # --- what it is
+    # --- content of the callbacks
     "another value": (sets(first(0), value=b"w"), [("content", 0, "value of the callback in t")]),
     "no value": (sets(first(0), value=None), [("content", 0, "value of the callback in t")]),
     "no value in place of an empty one": (sets(first(3), value=None), [("content", 3, "value of the callback in t")]),
@@ -511,14 +511,17 @@ FAULTS: Mapping[str, tuple[Fault, Found]] = {
         says(5, b"CANCELLED", 1),
         [("answer", 5, "answered CANCELLED in r, and request 1 has fired")],
     ),
-    "moved, by a cancel": (says(5, b"MOVED", 4), [("answer", 5, "answered MOVED in r, and what asked is a cancel")]),
+    "moved, by a cancel": (
+        says(5, b"MOVED", 4),
+        [("answer", 5, "answered MOVED in r, and the record that asked is a cancel")],
+    ),
     "too late, and it was withdrawn": (
         says(5, b"TOO_LATE", 4),
         [("answer", 5, "answered TOO_LATE in r, and request 4 was withdrawn")],
     ),
     "ignored, and it counts": (
         says(14, b"IGNORED", 13),
-        [("answer", 14, "answered IGNORED in r, and what asked has counted")],
+        [("answer", 14, "answered IGNORED in r, and the record that asked took effect")],
     ),
     "an id that was forgotten": (says(5, b"UNKNOWN"), NONE),
 }
@@ -569,7 +572,7 @@ def landed(spark: SparkSession, root: str, histories: Iterable[History]) -> None
 
 
 async def publish(bootstrap: str, came: Iterable[Came]) -> None:
-    """Have *came* on topics that keep all, of which one has lost its first record."""
+    """Have *came* on topics that keep all; one has lost its first record."""
     topics = [NewTopic(name, count, 1, topic_configs={"retention.ms": "-1"}) for name, count in COUNTS.items()]
     own = AIOKafkaProducer(bootstrap_servers=bootstrap, max_batch_size=1 << 20)
     async with administering(bootstrap) as admin, own as producer:
@@ -621,19 +624,19 @@ def test_callbacks_that_were_late_are_a_finding_for_their_topic(told: audits.Aud
     assert [(row.kind, row.offset, row.detail) for row in told.findings if row.kind == "late" and row.offset] == [LATE]
 
 
-def test_an_audit_says_what_it_has_not_checked(told: audits.Audit) -> None:
+def test_an_audit_lists_the_checks_that_it_left_out(told: audits.Audit) -> None:
     assert told.partitions == len(FAULTS)
     assert len(told.sealed) == len(FAULTS) - 2
     assert told.sealed[NUMBERS["nothing"]] == (FIRST, LAST)
     assert told.sealed[NUMBERS["the last seals are dropped"]] == (FIRST, 5100)
     assert not told.undecided
     assert [each for each in told.unchecked if "retention" in each or "by a broker's clock" in each] == [
-        "what retention may have deleted since the time range began in u",
-        "when callbacks came to t, u by a broker's clock: their times are those of the workers",
+        "records that retention may have deleted since the time range began, of u",
+        "arrival of callbacks in t, u by a broker's clock: their times are those of the workers",
     ]
 
 
-def test_the_page_lists_each_planted_fault_with_what_it_is_found_as() -> None:
+def test_the_page_lists_each_planted_fault_with_its_finding() -> None:
     listed = re.findall(r"^\| ([^|`]+) \| (-|`[^|]+`) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     found = {name: sorted({each[0] for each in wanted}) for name, (_, wanted) in FAULTS.items()}
     wanted = [(name, ", ".join(f"`{kind}`" for kind in kinds) or "-") for name, kinds in found.items()]

@@ -1,4 +1,4 @@
-"""Which far requests come back to the workers, and as what."""
+"""The far requests that come back to the workers, and their copies."""
 
 import itertools
 import random
@@ -69,7 +69,7 @@ def no_millis(spark: SparkSession) -> DataFrame:
 
 
 def left_of(spark: SparkSession, stories: list[list[tuple]], bucket: Bucket) -> list[list[int]]:
-    """Return the offsets of what *bucket* still lacks, as a promotion finds them; each story has its partition."""
+    """Return the offsets of requests that *bucket* lacks, as a promotion finds them; each story has its partition."""
     rows = [(number, *row[1:]) for number, story in enumerate(stories) for row in story]
     requests = table(spark, rows)
     far = far_requests(requests, bucket)
@@ -78,7 +78,7 @@ def left_of(spark: SparkSession, stories: list[list[tuple]], bucket: Bucket) -> 
     return [sorted(offset for number, offset in left if number == story) for story in range(len(stories))]
 
 
-# --- what -------------------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("horizon_s", [60, 3_600, 50_000, DAY_S, 40 * DAY_S, 400 * DAY_S])
@@ -121,7 +121,7 @@ def test_only_the_days_months_and_years_of_a_bucket_are_read(spark: SparkSession
 BUCKET = Bucket(20_001, 30_000, 1_000)
 
 
-def test_what_is_left_to_promote(spark: SparkSession) -> None:
+def test_the_lake_promotes_the_far_requests_that_are_left(spark: SparkSession) -> None:
     """One look at all stories, each in a partition of its own: a look takes seconds, however little there is."""
     unnamed, timer = request(0, 1, 21_000), request(1, 1, 21_000, "a")
     stale = copy(5, timer, 4, age_s=COPY_STALE_S + 1)
@@ -137,14 +137,14 @@ def test_what_is_left_to_promote(spark: SparkSession) -> None:
         "moved into it": ([request(0, 1, 31_000, "a"), request(2, 2, 29_000, "a")], [2]),
         "moved to a near second": ([timer, request(2, 20_900, 21_500, "a")], []),
         "cancelled and made anew": ([timer, cancel(2, 10, "a"), request(3, 11, 23_000, "a")], [3]),
-        # V6: who is near is kept by the workers, by the same rule.
+        # V6: a near request is kept by the workers, by the same rule.
         "near": ([request(0, 20_000, 21_000), request(1, 19_999.999, 21_000)], [1]),
         "of other buckets": ([request(0, 1, 20_000), request(1, 1, 30_001)], []),
         "workers have one": ([unnamed, timer, copy(5, unnamed, 4)], [1]),
         "workers have both": ([unnamed, timer, copy(5, unnamed, 4), copy(6, timer, 4)], []),
-        # A job that was killed publishes again what it does not know to be published.
+        # A job that was killed publishes requests again that it does not know to be published.
         "twice": ([unnamed, timer, *(copy(n, of, 4) for n, of in enumerate((unnamed, timer) * 2, 5))], []),
-        # V7: workers drop a copy when its decision is old, or did not know what lies before it.
+        # V7: workers drop a copy when its decision is old, or did not know the records before it.
         "a stale copy": ([timer, stale], [1]),
         "a stale copy and another": ([timer, stale, copy(6, timer, 5)], []),
         "overtaken": ([timer, too_late, copy(5, timer, 4)], [1]),
@@ -156,10 +156,10 @@ def test_what_is_left_to_promote(spark: SparkSession) -> None:
     assert dict(zip(stories, left, strict=True)) == {name: wanted for name, (_, wanted) in stories.items()}
 
 
-def test_what_workers_had_when_they_got_a_horizon_is_not_promoted(spark: SparkSession) -> None:
+def test_requests_that_workers_had_when_they_got_a_horizon_are_not_promoted(spark: SparkSession) -> None:
     """
     They had read and fired everything up to offset 100 when they got one of 10,000 s; at 200 it was made 2,000 s.
-    Below it nothing waited at them, but what they had left to the lake may still.
+    Below it nothing waited at them, but requests left to the lake may still.
     """
     seals = [(0, 5_000, 0, 0), (0, 5_001, 10_000, 100), (0, 6_000, 2_000, 200), (0, 6_001, 2_000, 200)]
     seals += [(1, 6_000, 2_000, 200), (2, 7_000, 0, 0)]
@@ -174,7 +174,7 @@ def test_what_workers_had_when_they_got_a_horizon_is_not_promoted(spark: SparkSe
     assert sorted((row.partition, row.offset) for row in left.collect()) == wanted
 
 
-def test_only_what_says_something_of_a_far_request_is_looked_at(spark: SparkSession) -> None:
+def test_only_records_about_far_requests_are_looked_at(spark: SparkSession) -> None:
     rows = [
         request(3, 1, 21_000, "a"),
         request(2, 1, 90_000, "a"),
@@ -206,7 +206,7 @@ def test_copies_of_another_bucket_are_of_no_interest(spark: SparkSession) -> Non
     assert [row.offset for row in copies_in(table(spark, rows), BUCKET).collect()] == [5]
 
 
-# --- as what ----------------------------------------------------------------------------------------------------------
+# --- copies -----------------------------------------------------------------------------------------------------------
 
 
 def numbers() -> Iterator[int]:
@@ -271,14 +271,14 @@ def test_each_partition_has_its_own_decision(spark: SparkSession) -> None:
     assert {partition: future.copy.decidedOffset for partition, future in made.items()} == {0: 7, 1: 9}
 
 
-def test_what_was_landed_since_the_decision_waits_for_the_next(spark: SparkSession) -> None:
+def test_requests_landed_since_the_decision_wait_for_the_next_one(spark: SparkSession) -> None:
     """A copy that says to have been decided before its original would be refused."""
     requests = spark.createDataFrame([request(offset, 1, 21_000) for offset in (6, 7, 8)], COLUMNS)
     made = [Future.FromString(row.value.removeprefix(b"value 6")) for row in copies_of(requests, {0: 7}, 40).collect()]
     assert [(future.copy.offset, future.copy.decidedOffset) for future in made] == [(6, 7)]
 
 
-def test_what_is_said_of_the_size_of_a_copy_is_true(spark: SparkSession) -> None:
+def test_a_copy_is_larger_by_the_bytes_that_promote_counts(spark: SparkSession) -> None:
     requests = spark.createDataFrame([request(0, 1, 21_000)], COLUMNS)
     [made] = copies_of(requests, {0: 7}, 40).collect()
     assert len(made.value) == len(b"value 0") + COPY_BYTES

@@ -1,4 +1,4 @@
-"""What seals tell of what was read, and of each other, against what the lake has."""
+"""The counts of read records in seals, and their links to each other, against the rows of the lake."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def test_spark_counts_records_as_the_page_tells(spark: SparkSession) -> None:
     assert digests[-2] == digests[-1]
 
 
-# --- what was read ---------------------------------------------------------------------------------------------------
+# --- read records ----------------------------------------------------------------------------------------------------
 
 
 def counts_by(offset: int) -> int:
@@ -99,7 +99,7 @@ def history(partition: int) -> Chain:
 
 
 def landed(partition: int) -> list[tuple[int, int, str, int | None]]:
-    """Return what the lake has of it; offset 2 is a marker, and 14 was not read yet."""
+    """Return the rows of the lake; offset 2 is a marker, and 14 was not read yet."""
     offsets = [offset for offset in range(15) if offset != 2]
     return [record(offset, "cancel" if offset in (5, 12) else "request", partition) for offset in offsets]
 
@@ -123,7 +123,7 @@ def begun_anew(partition: int) -> Chain:
     return chain
 
 
-# The chain, what the lake has, and the second of each finding with a part of what it says.
+# The chain, the rows of the lake, and the second of each finding with a part of its text.
 CASES: list[tuple[str, Any, Any, dict[int, str]]] = [
     ("an honest history", history, landed, {}),
     ("a request is lost", history, lambda at: without(at, 7), {11: "counts 4 records at offsets 6 to 9"}),
@@ -147,7 +147,7 @@ CASES: list[tuple[str, Any, Any, dict[int, str]]] = [
 ]
 
 
-def test_what_the_lake_has_lost_or_has_too_many_is_missed_in_the_seal_that_counts_it(spark: SparkSession) -> None:
+def test_lost_and_extra_records_of_the_lake_are_found_in_the_seal_that_counts_them(spark: SparkSession) -> None:
     chains = [chain(number).values for number, (_, chain, _, _) in enumerate(CASES)]
     rows = [row for number, (_, _, lake, _) in enumerate(CASES) for row in lake(number)]
     requests = spark.createDataFrame(rows, COLUMNS)
@@ -161,11 +161,11 @@ def test_what_the_lake_has_lost_or_has_too_many_is_missed_in_the_seal_that_count
             assert text in by_case[name][second], name
 
 
-# --- what the seals tell of each other -------------------------------------------------------------------------------
+# --- links of seals to each other ------------------------------------------------------------------------------------
 
 
 def rewritten(values: Sequence[bytes], at: int, **fields: Any) -> list[bytes]:
-    """Return *values*, one of which says something else."""
+    """Return *values*, one of them changed."""
     seal = Sealed.FromString(values[at])
     for name, value in fields.items():
         setattr(seal, name, value)

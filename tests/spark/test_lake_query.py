@@ -1,4 +1,4 @@
-"""What the lake tells in SQL, and what is published when many timers are asked about at once."""
+"""The answers of the lake in SQL, and the published records when many timers are changed at once."""
 
 from datetime import UTC, datetime
 
@@ -54,12 +54,12 @@ def requests_of(spark: SparkSession) -> DataFrame:
 
 
 def at(second: float) -> str:
-    """Return what SQL prints of a moment."""
+    """Return a moment as SQL prints it."""
     text = datetime.fromtimestamp(second, UTC).isoformat(" ", "milliseconds").removesuffix("+00:00")
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def test_who_waits(spark: SparkSession) -> None:
+def test_pending_timers_are_listed(spark: SparkSession) -> None:
     waits = waiting(pending(requests_of(spark), of(spark, SEALED, SEALS.columns), CARRIED))
     rows = rows_of(waits.orderBy("partition", "offset"))
     assert [(row["partition"], row["offset"], row["far"]) for row in rows] == [
@@ -83,7 +83,7 @@ def test_who_waits(spark: SparkSession) -> None:
     }
 
 
-def test_who_has_fired(outcomes: DataFrame) -> None:
+def test_fired_timers_are_listed(outcomes: DataFrame) -> None:
     rows = rows_of(fired(outcomes).orderBy("offset"))
     assert [(row["offset"], row["sealed_in"], row["sealed_at"], row["late"]) for row in rows] == [
         (0, 50, at(50), False),
@@ -91,7 +91,9 @@ def test_who_has_fired(outcomes: DataFrame) -> None:
     ]
 
 
-def test_who_was_withdrawn_and_by_what(spark: SparkSession, outcomes: DataFrame) -> None:
+def test_withdrawn_timers_are_listed_with_the_record_that_withdrew_them(
+    spark: SparkSession, outcomes: DataFrame
+) -> None:
     rows = rows_of(cancelled(outcomes, requests_of(spark)).orderBy("offset"))
     assert [(row["offset"], row["taken_by"], row["taken_kind"], row["taken_at"]) for row in rows] == [
         (1, 2, "cancel", at(3)),
@@ -104,7 +106,7 @@ def test_who_was_withdrawn_and_by_what(spark: SparkSession, outcomes: DataFrame)
 # --- asking for many --------------------------------------------------------------------------------------------------
 
 
-def test_a_condition_means_who_waits_and_tells_whom_it_cannot_reach(spark: SparkSession) -> None:
+def test_a_condition_finds_pending_timers_and_names_those_that_it_cannot_reach(spark: SparkSession) -> None:
     """A cancel is about the last request of its id: another one may have come when the first was due already."""
     records = [request(0, 1, 50, "a"), request(1, 51, 500, "a"), request(2, 1, 60), request(3, 1, 70, "b")]
     records += [request(4, 1, 80, "b", partition=1)]
@@ -121,7 +123,7 @@ def test_a_condition_means_who_waits_and_tells_whom_it_cannot_reach(spark: Spark
 
 
 @pytest.mark.parametrize("where", ["nonsense = 1", "second <", "second", "1 = 1; drop table x"])
-def test_what_is_no_condition_is_told(spark: SparkSession, where: str) -> None:
+def test_an_invalid_condition_is_refused(spark: SparkSession, where: str) -> None:
     timers = spark.createDataFrame([(1,)], "second bigint")
     with pytest.raises(LakeError, match="is no condition on pending timers"):
         chosen(timers, timers, where)
@@ -135,7 +137,7 @@ TIMERS = [
 TIMER = "partition int, timer_id string, second bigint, value binary, condition string"
 
 
-def test_cancels_are_what_the_client_sends(spark: SparkSession) -> None:
+def test_cancels_are_the_same_as_those_of_the_client(spark: SparkSession) -> None:
     for row, timer in zip(cancels_of(spark.createDataFrame(TIMERS, TIMER)).collect(), TIMERS, strict=True):
         assert (row.partition, bytes(row.key).decode()) == (3, timer.timer_id)
         assert Future.FromString(row.value) == Future(timerId=timer.timer_id, cancel=True)
@@ -183,7 +185,7 @@ def test_a_select_is_answered(spark: SparkSession, query: str) -> None:
         "",
     ],
 )
-def test_whatever_else_is_refused(spark: SparkSession, query: str) -> None:
+def test_every_other_statement_is_refused(spark: SparkSession, query: str) -> None:
     with pytest.raises(LakeError, match="Give a single SELECT"):
         select(spark, query)
 
@@ -198,7 +200,7 @@ def test_times_are_those_of_utc_wherever_it_runs(spark: SparkSession) -> None:
     assert rows_of(select(spark, "select timestamp_seconds(3600) as at")) == [{"at": "1970-01-01 01:00:00"}]
 
 
-def test_rows_become_json_whatever_they_hold() -> None:
+def test_rows_with_any_content_become_json() -> None:
     row = {"text": b"v", "bytes": bytearray(b"\xff"), "none": None, "some": [datetime(2030, 1, 31, tzinfo=UTC)], "n": 1}
     assert row_document(row) == {
         "text": "v",

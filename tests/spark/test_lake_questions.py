@@ -1,4 +1,4 @@
-"""What people ask of the lake, each with the SQL that answers it, on a small lake of real tables."""
+"""Questions to the lake, each with the SQL that answers it, on a small lake of real tables."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from kafka_timers.lake.query import rows_of, select
 from kafka_timers.lake.records import requests_of
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, BUCKETS, REJECTED, REQUESTS, SEALS, Table
 
-# 2030-01-01, of which all times here are seconds.
+# 2030-01-01; all times here are seconds from there.
 DAY = 1_893_456_000
 
 
@@ -25,7 +25,7 @@ def callback(topic: str, key: str, text: bytes, timer_id: str = "", **more: Any)
 
 TENANT = [Header(key="tenant", value=b"acme"), Header(key="tenant", value=b"other"), Header(key="raw", value=b"\xff")]
 PARKED = callback("invoices", "customer-9", b"{}", "invoice")
-# When, for when, what, and the headers of the record.
+# Append, due time, content, and the headers of the record.
 RECORDS: list[tuple[int, str, Future, dict[str, bytes]]] = [
     (10, "100", callback("orders", "customer-7", b'{"order": 1}'), {}),
     (11, "200", callback("orders", "customer-8", b"\xff\0", headers=TENANT), {}),
@@ -184,7 +184,7 @@ def test_sixteen_questions_are_answered(spark: SparkSession) -> None:
     assert len(told) == 16
 
 
-def test_callbacks_are_parsed_for_those_who_ask_for_them_only(spark: SparkSession) -> None:
+def test_callbacks_are_parsed_only_for_queries_that_use_them(spark: SparkSession) -> None:
     def planned(query: str) -> str:
         return plan_of(spark.sql(query))
 

@@ -1,4 +1,4 @@
-"""What lies on the topics is what lies in the tables."""
+"""The records on the topics are the rows of the tables."""
 
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -38,7 +38,7 @@ def row(offset: int, kind: str, delay: str, due: str, **more: object) -> tuple[o
     return tuple((told | more).get(name) for name in REQUESTS.columns.names)
 
 
-def test_requests_cancels_copies_and_what_is_refused_become_rows(spark: SparkSession) -> None:
+def test_requests_cancels_copies_and_refused_records_become_rows(spark: SparkSession) -> None:
     plain, cancel, bad = future(), Future(timerId="a", cancel=True).SerializeToString(), b"{}"
     named = future(timerId="a", millis=7, token="x")
     copy = future(timerId="a", copy=Copy(offset=2, appended=NOW - 9, decidedOffset=4, decided=NOW - 1))
@@ -99,7 +99,7 @@ def test_requests_cancels_copies_and_what_is_refused_become_rows(spark: SparkSes
     assertDataFrameEqual(rows, spark.createDataFrame(wanted, nullable))
 
 
-def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -> None:
+def test_seals_become_rows_and_other_records_are_skipped(spark: SparkSession) -> None:
     whole = Sealed(partition=1, first=NOW, last=NOW + 1, due=3, fired=2, rejected=1, late_arrivals=4, cancelled=5)
     whole.MergeFrom(Sealed(moved=6, pending=7, lateness_p50_ms=8, lateness_p99_ms=9, lateness_max_ms=10, worker="w"))
     whole.MergeFrom(Sealed(digest=2**64 - 2, fence=11, restore_from=12, partitions=13, horizon_s=14, horizon_from=15))
@@ -154,7 +154,7 @@ def test_seals_become_rows_and_what_is_no_seal_is_skipped(spark: SparkSession) -
     assertDataFrameEqual(rows, spark.createDataFrame(wanted, SEALS.columns))
 
 
-def test_rejected_ones_become_rows_of_what_their_headers_say(spark: SparkSession) -> None:
+def test_rejected_records_become_rows_of_their_headers(spark: SparkSession) -> None:
     told = [("reason", b"topic-unknown"), ("topic", b"timer-request"), ("partition", b"3"), ("offset", b"5000000000")]
     headers = [(f"timer-rejected-{name}", value) for name, value in told]
     odd = [("timer-rejected-partition", b"x"), ("timer-rejected-reason", b"\xff"), ("timer-rejected-topic", None)]

@@ -1,4 +1,4 @@
-"""The tables of the lake: where they lie, and what a reader finds."""
+"""The tables of the lake: where they lie, and the rows that a reader finds."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ COLUMNS = "topic string, partition int, position bigint, landed_s bigint"
 
 @pytest.fixture
 def root(tmp_path: Path) -> str:
-    # What lies in a path belongs to it, also where SQL or a pattern would mean something by it.
+    # Each character of a path belongs to it, also one with a meaning to SQL or a pattern.
     return f"file:{tmp_path}/a lake's `root` %20[1]"
 
 
@@ -70,7 +70,7 @@ def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: Spa
     assert read(spark, root, SEALS).where("format is null").count() == 2
 
 
-def test_what_is_appended_again_under_its_version_is_there_once(spark: SparkSession, root: str) -> None:
+def test_rows_appended_again_under_their_version_are_there_once(spark: SparkSession, root: str) -> None:
     rows = [("timer-request", 0, 5, 100), ("timer-request", 1, 7, 100), ("timer-sealed", 0, 900, 100)]
     for at in range(3):
         append(spark.createDataFrame(rows, COLUMNS), root, POSITIONS, "landing", min(at, 1))

@@ -46,7 +46,7 @@ def test_milliseconds_count_from_the_offset_on_that_seals_tell(spark: SparkSessi
     assert marks(spark, records).isEmpty()
 
 
-def test_a_request_is_withdrawn_by_what_was_appended_before_its_second(spark: SparkSession) -> None:
+def test_a_request_is_withdrawn_by_records_appended_before_its_second(spark: SparkSession) -> None:
     records = [
         request(0, 1, 10),
         cancel(1, 10),  # too late: its append is not before second 10

@@ -1,4 +1,4 @@
-"""The request log of a partition → its store and its state, with a real RocksDB: what failures and repeats leave."""
+"""The request log of a partition → its store and its state, with a real RocksDB, after failures and repeats."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -47,7 +47,7 @@ def cancel(offset: int, timer_id: str) -> Record:
 
 
 class Wanted:
-    """Stands for what is known of callback topics: takes note of what is wanted."""
+    """Stands for the knowledge of callback topics: takes note of the wanted ones."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Any] = {}
@@ -67,7 +67,7 @@ class Wanted:
 
 
 class Followed:
-    """A follower of partition 0, and what it tells others."""
+    """A follower of partition 0, and its messages to others."""
 
     def __init__(self, folder: Path, **partition: int) -> None:
         self.stores = StoreFolders(folder, "cluster/timer-request", partition.get("horizon_s", 0))
@@ -128,7 +128,7 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., Followed]]:
 Follow = Callable[..., Followed]
 
 
-def test_what_is_unread_is_as_old_as_the_first_end_of_the_log_that_is_not_reached(follow: Follow) -> None:
+def test_unread_requests_are_as_old_as_the_first_end_of_the_log_that_is_not_reached(follow: Follow) -> None:
     followed = follow()
     follower, clock = followed.follower, followed.clock
 
@@ -162,7 +162,7 @@ class Refusing:
 # --- feeding ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_fed_is_in_the_store_and_counted_and_told(follow: Follow) -> None:
+def test_fed_requests_are_stored_and_counted_and_reported(follow: Follow) -> None:
     followed = follow()
     followed.follower.ingest([asked(0), asked(1, timerId="a", callBackTopic="other"), cancel(2, "a")], 4)
     assert (followed.offsets(), followed.partition.position, followed.partition.pending) == ([0], 4, 1)
@@ -174,14 +174,14 @@ def test_what_is_fed_is_in_the_store_and_counted_and_told(follow: Follow) -> Non
     assert followed.follower.read_at_s == 0.0
 
 
-def test_positions_that_pass_what_is_no_record_are_kept(follow: Follow) -> None:
+def test_positions_that_pass_offsets_without_a_record_are_kept(follow: Follow) -> None:
     followed = follow()
     followed.follower.ingest([], 7)
     assert (followed.partition.position, followed.follower.store.head().position) == (7, 7)
 
 
 def test_a_write_that_fails_moves_no_position_and_tells_nobody(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what has failed is read again, by whoever takes over next."""
+    """So the failed records are read again, by the next owner."""
     followed = follow()
     follower = followed.follower
     follower.ingest([asked(0), asked(1, timerId="a")], 2)
@@ -205,8 +205,8 @@ def test_a_write_that_fails_moves_no_position_and_tells_nobody(follow: Follow, m
 
 
 @pytest.mark.parametrize("first", [1, 2, 5])
-def test_what_is_fed_twice_is_counted_once(follow: Follow, first: int) -> None:
-    """A fetch may begin below what was read, and end within it, at its end or behind it."""
+def test_requests_fed_twice_are_counted_once(follow: Follow, first: int) -> None:
+    """A fetch may begin below the read records, and end within them, at their end or behind it."""
     followed = follow()
     records = [asked(offset, **({"timerId": "a"} if offset == 3 else {})) for offset in range(5)]
     follower = followed.follower
@@ -256,7 +256,7 @@ def scanning(followed: Followed) -> None:
     followed.partition.begin(END_MS)
 
 
-def test_what_an_open_scan_decides_is_held_back_with_all_behind_it_and_decided_on_after_it(follow: Follow) -> None:
+def test_a_record_that_an_open_scan_decides_is_held_back_with_all_behind_it_until_its_end(follow: Follow) -> None:
     """The next owner may read the cancel before it begins a scan of its own, until a slice of this one is sealed."""
     followed = follow()
     scanning(followed)
@@ -273,7 +273,7 @@ def test_what_an_open_scan_decides_is_held_back_with_all_behind_it_and_decided_o
     assert followed.count("requests") == 5
 
 
-def test_what_is_held_back_is_counted_as_read_once_it_is_decided_on_and_not_twice(follow: Follow) -> None:
+def test_a_record_held_back_is_counted_as_read_once_it_is_decided_and_not_twice(follow: Follow) -> None:
     followed = follow()
     scanning(followed)
     records = [asked(0, timerId="a"), asked(1, timerId="b"), asked(2), cancel(3, "a"), asked(4)]
@@ -285,8 +285,8 @@ def test_what_is_held_back_is_counted_as_read_once_it_is_decided_on_and_not_twic
     assert followed.follower.store.head().read == followed.partition.head.read
 
 
-def test_what_is_held_back_is_decided_on_once_a_slice_of_the_scan_is_sealed(follow: Follow) -> None:
-    """Whoever goes on with the scan has its snapshot then."""
+def test_a_record_held_back_is_decided_once_a_slice_of_the_scan_is_sealed(follow: Follow) -> None:
+    """The next owner of the scan has its snapshot then."""
     followed = follow()
     scanning(followed)
     [(first, _), *_] = followed.follower.store.rows(first_key(0) + b"\xff", LAST)
@@ -316,7 +316,7 @@ def test_a_reader_that_begins_anew_with_a_shorter_fetch_repeats_and_loses_nothin
     assert followed.count("requests") == 7
 
 
-def test_what_is_fed_twice_after_it_was_held_back_is_counted_once(follow: Follow) -> None:
+def test_requests_fed_twice_after_they_were_held_back_are_counted_once(follow: Follow) -> None:
     followed = follow()
     scanning(followed)
     followed.follower.ingest([cancel(2, "a"), asked(3)], 4)
@@ -354,7 +354,7 @@ def test_a_store_that_is_opened_again_goes_on_where_it_was(follow: Follow) -> No
     assert (again.partition.position, again.partition.pending, again.offsets()) == (3, 2, [0, 1])
 
 
-def test_what_is_held_back_at_the_end_is_read_again_from_the_log(follow: Follow) -> None:
+def test_a_record_held_back_at_the_end_is_read_again_from_the_log(follow: Follow) -> None:
     seals = [Sealed(first=1, last=9)]
     first = follow(seals)
     scanning(first)
@@ -375,7 +375,7 @@ def test_a_store_that_has_read_beyond_the_log_is_emptied(follow: Follow) -> None
     assert (again.partition.position, again.partition.pending, again.offsets()) == (0, 0, [])
 
 
-def test_a_log_that_ends_below_what_was_fired_is_not_followed(follow: Follow) -> None:
+def test_a_log_that_ends_below_fired_requests_is_not_followed(follow: Follow) -> None:
     with pytest.raises(RequestLogError, match="ends at offset 5, below 7 up to which it has been fired"):
         follow([Sealed(last=50, fence=7)], end=5)
 
@@ -383,7 +383,7 @@ def test_a_log_that_ends_below_what_was_fired_is_not_followed(follow: Follow) ->
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_waits_hears_what_has_failed_first(follow: Follow) -> None:
+async def test_a_waiting_caller_gets_the_first_error(follow: Follow) -> None:
     followed = follow()
     followed.follower.fail(OSError("first"))
     followed.follower.fail(OSError("second"))
@@ -396,7 +396,7 @@ async def test_whoever_waits_hears_what_has_failed_first(follow: Follow) -> None
 # --- a disk that is slow ---------------------------------------------------------------------------------------------
 
 
-async def test_what_comes_waits_for_a_disk_that_is_slower(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_requests_wait_for_a_slower_disk(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     first = follow()
     behind = [True, True, False]
     monkeypatch.setattr(TimerStore, "is_behind", property(lambda _: behind.pop(0)))

@@ -1,4 +1,4 @@
-"""Stores on a disk that is full: nothing waits for it, and a folder of its own is what a partition is judged by."""
+"""Stores on a disk that is full: nothing waits for it, and a partition is judged by the disk of its own folder."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from kafka_timers.worker.store_memory import StoreMemory
 from kafka_timers.worker.stores import StoreFolders
 
 MIB = 1 << 20
-# RocksDB rests for a second after a flush that has failed, and whoever waits for it waits for that; a busy machine may
+# RocksDB rests for a second after a flush that has failed, and so does a caller that waits for it; a busy machine may
 # hold this process up for some tenths.
 WAITED_S = 0.9
 
@@ -119,7 +119,7 @@ def test_a_store_that_was_dropped_waits_for_as_much_room_as_it_had(disk: SmallDi
     store.close()
     stores.make_room(0)
     assert not (disk.folder / "0").exists()
-    # Of 40 MiB the store had some 20, and 4 are kept free, once more for what comes.
+    # Of 40 MiB the store had some 20, and 4 are kept free, once more for new requests.
     other = disk.folder / "other"
     other.write_bytes(bytes(16 * MIB))
     with pytest.raises(DiskFullError):

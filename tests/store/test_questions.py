@@ -1,4 +1,4 @@
-"""What waits, asked over HTTP of real stores: filters, pages, counts, and who may ask."""
+"""Pending timers, read over HTTP from real stores: filters, pages, counts, and access."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ APPENDED_MS = 5_000
 
 
 class NoTopics:
-    """Stands for what is known of callback topics, of which nobody asks here."""
+    """Stands for the knowledge of callback topics, which nobody asks for here."""
 
     def want(self, names: Any) -> None:
         pass
@@ -53,7 +53,7 @@ def never() -> float:
 
 
 class Service:
-    """The partitions of one or more workers, with what is read of `timer-request`."""
+    """The partitions of one or more workers, with the records read from `timer-request`."""
 
     def __init__(self, folder: Path) -> None:
         self.stores = StoreFolders(folder, "cluster/timer-request", 0)
@@ -116,7 +116,7 @@ async def serving(questions: Questions | None, **settings: Any) -> AsyncIterator
 
 @asynccontextmanager
 async def workers(service: Service, *owned: tuple[int, ...]) -> AsyncIterator[Workers]:
-    """Serve the partitions of each worker in *owned*, and give who asks them."""
+    """Serve the partitions of each worker in *owned*, and yield the one that asks them."""
     addresses = dict.fromkeys(range(PARTITIONS), "")
     async with aiohttp.ClientSession() as session:
         servers = []
@@ -150,7 +150,7 @@ async def all_of(asked: Workers, limit: int, **wanted: object) -> list[str]:
             return names
 
 
-async def test_timers_come_in_the_order_in_which_they_fire_whoever_has_them(service: Service) -> None:
+async def test_timers_of_all_workers_come_in_the_order_in_which_they_fire(service: Service) -> None:
     late = service.ask((BEGIN_S + 9, {}), partition=0)
     soon = service.ask((BEGIN_S + 1, {}), partition=2)
     same = service.ask((BEGIN_S + 5, {"millis": 20}), (BEGIN_S + 5, {"millis": 10}), partition=1)
@@ -212,7 +212,7 @@ async def test_filters(service: Service, wanted: dict[str, object], found: list[
         assert named(await asked.page(10, **wanted)) == [names[each] for each in found]
 
 
-async def test_what_was_cancelled_or_replaced_does_not_wait(service: Service) -> None:
+async def test_a_cancelled_or_replaced_timer_is_not_pending(service: Service) -> None:
     service.ask((BEGIN_S, {"timerId": "a"}), (BEGIN_S, {"timerId": "b"}), (BEGIN_S, {"timerId": "c"}))
     service.ask((1, {"timerId": "a", "cancel": True}))
     (moved,) = service.ask((BEGIN_S + 5, {"timerId": "b"}))
@@ -223,7 +223,7 @@ async def test_what_was_cancelled_or_replaced_does_not_wait(service: Service) ->
         assert (await asked.ahead(BEGIN_S, BEGIN_S + 60, "second")).counts == {BEGIN_S: 1, BEGIN_S + 5: 1}
 
 
-async def test_what_is_refused_waits_for_no_callback(service: Service) -> None:
+async def test_a_refused_request_is_not_pending(service: Service) -> None:
     service.followers[0].ingest(
         [Record(b"never", Future(callBackTopic="callbacks").SerializeToString(), 0, APPENDED_MS)], 1
     )
@@ -288,7 +288,7 @@ async def test_a_partition_that_nobody_tells_of_is_unknown_and_the_rest_is_told(
         assert page.unknown.keys() == {1, 2}
 
 
-async def test_a_worker_that_is_gone_hides_no_more_than_what_it_has(service: Service) -> None:
+async def test_a_worker_that_is_gone_hides_no_more_than_its_own_timers(service: Service) -> None:
     (name,) = service.ask((BEGIN_S, {}), partition=0)
     async with serving(service.questions(0)) as server, aiohttp.ClientSession() as session:
         addresses = {0: server.address, 1: f"http://127.0.0.1:{free_port()}", 2: server.address}
@@ -304,7 +304,7 @@ async def test_a_partition_that_is_given_up_while_it_is_read_is_unknown(service:
     gate = PriorityGate()
     questions = Questions(lambda: service.held(0, 1, 2), PARTITIONS, gate, never, HostClock())
     with gate.firing():
-        # It waits for what is being fired, after the first rows.
+        # It waits for callbacks that are being fired, after the first rows.
         asking = asyncio.create_task(questions.page(Wanted(key=b"nobody"), 10))
         await asyncio.sleep(0.1)
         await service.followers[1].close()
@@ -355,7 +355,7 @@ async def test_a_long_look_is_cut_and_goes_on_from_there(service: Service) -> No
     assert (await questions.counts(BEGIN_S * 1000, (BEGIN_S + 3_000) * 1000, 60)).is_cut
 
 
-# --- who may ask, and what --------------------------------------------------------------------------------------------
+# --- access, and valid questions --------------------------------------------------------------------------------------
 
 
 async def got(url: str, **more: Any) -> tuple[int, dict[str, Any]]:
@@ -378,9 +378,7 @@ async def got(url: str, **more: Any) -> tuple[int, dict[str, Any]]:
         ("/v1/counts?unit=second&from=1&to=10000000", "shorter time"),
     ],
 )
-async def test_a_question_that_makes_no_sense_is_answered_with_what_to_ask(
-    service: Service, path: str, words: str
-) -> None:
+async def test_an_invalid_question_is_answered_with_a_valid_one(service: Service, path: str, words: str) -> None:
     async with serving(service.questions(0)) as server:
         status, told = await got(server.address + path)
     assert status == 400
@@ -407,7 +405,7 @@ async def test_without_its_token_nothing_is_told(service: Service, tmp_path: Pat
                 await Workers(session, {0: server.address}).page(1)
 
 
-async def test_a_web_page_may_not_ask_whatever_its_name_leads_to(service: Service) -> None:
+async def test_a_web_page_may_not_ask_even_if_its_name_leads_to_the_worker(service: Service) -> None:
     async with serving(service.questions(0)) as server:
         url = server.address + "/v1/timers"
         assert (await got(url, headers={"Origin": server.address}))[0] == 403
@@ -417,7 +415,7 @@ async def test_a_web_page_may_not_ask_whatever_its_name_leads_to(service: Servic
             assert (await got(url, headers={"Host": host}))[0] == 200, host
 
 
-async def test_with_tls_whoever_has_no_certificate_of_ours_is_not_let_in(service: Service, tmp_path: Path) -> None:
+async def test_with_tls_a_client_without_our_certificate_is_not_let_in(service: Service, tmp_path: Path) -> None:
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "worker.pem"))

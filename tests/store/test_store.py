@@ -1,4 +1,4 @@
-"""The rows of a partition in a real RocksDB: order, bounds, and what a start finds of what was there before."""
+"""The rows of a partition in a real RocksDB: order, bounds, and the rows that a start finds."""
 
 import dataclasses
 import random
@@ -54,7 +54,7 @@ def keep(store: TimerStore, partition: Partition, changes: Changes) -> None:
 
 
 def drop(store: TimerStore, partition: Partition, before: bytes) -> None:
-    """Drop what has fired, which is all below the key *before*."""
+    """Drop the fired rows, which are all below the key *before*."""
     store.write(Changes(partition.head, drop_before=before))
 
 
@@ -74,7 +74,7 @@ def head_of(store: TimerStore) -> Head:
 
 
 def acquired(store: TimerStore, partition: Partition, seals: list[Sealed]) -> None:
-    """Acquire *partition*, and bring what the store has in line with the *seals*."""
+    """Acquire *partition*, and bring the store in line with the *seals*."""
     local = head_of(store)
     assert partition.acquire(seals, local)
     partition.restore(store.counts(), store.ignored())
@@ -90,7 +90,7 @@ def rewrite_format(store: TimerStore, number: int) -> None:
 
 
 def read_all(folder: Path) -> None:
-    """Open the store in *folder* and read what is there."""
+    """Open the store in *folder* and read its rows."""
     store = opened(folder)
     try:
         store.head()
@@ -119,7 +119,7 @@ def test_a_long_scan_is_not_cut_short(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_scan_shows_what_was_there_when_it_began(tmp_path: Path) -> None:
+def test_a_scan_shows_the_rows_that_were_there_when_it_began(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     filled(store, partition, [100] * 10)
     rows = store.rows(FIRST, first_key(101_000))
@@ -129,7 +129,7 @@ def test_a_scan_shows_what_was_there_when_it_began(tmp_path: Path) -> None:
     store.close()
 
 
-def test_due_is_what_lies_between_the_sealed_second_and_the_tick(tmp_path: Path) -> None:
+def test_rows_between_the_sealed_second_and_the_tick_are_due(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     assert not store.has_due(FIRST_MS, 10**14)
     keys = filled(store, partition, [200, 300])
@@ -178,7 +178,7 @@ def test_a_store_of_a_later_format_is_left_as_it_is(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_has_fired_is_gone_and_the_rest_stays(tmp_path: Path) -> None:
+def test_fired_rows_are_gone_and_the_others_stay(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     keys = filled(store, partition, [100, 101, 102])
     drop(store, partition, keys[1] + b"\0")
@@ -201,7 +201,7 @@ def test_rows_move_to_the_keys_that_they_must_have_by_now(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("through", "left"), [(None, [10, 11, 12]), (11, [12]), (12, [])])
-def test_a_batch_of_which_a_part_has_fired_is_taken_apart(tmp_path: Path, through: int | None, left: list[int]) -> None:
+def test_a_partly_fired_batch_is_taken_apart(tmp_path: Path, through: int | None, left: list[int]) -> None:
     """Another owner has read the same requests in other fetches, and has died between two slices."""
     store, partition = opened(tmp_path), Partition(0)
     requests = {offset: Future(callBack=b"%d" % offset).SerializeToString() for offset in (10, 11, 12)}
@@ -223,7 +223,7 @@ def test_a_batch_of_which_a_part_has_fired_is_taken_apart(tmp_path: Path, throug
 
 
 @pytest.mark.parametrize("family", ["_db", "_ids", "_side"])
-def test_a_store_of_which_a_kill_left_families_of_different_moments_says_nothing(tmp_path: Path, family: str) -> None:
+def test_a_store_whose_families_are_of_different_moments_after_a_kill_says_nothing(tmp_path: Path, family: str) -> None:
     """RocksDB closes one family after the other; the next owner found fewer requests counted than it had rows."""
     store, partition = opened(tmp_path / "store"), Partition(0)
     filled(store, partition, [100, 200])
@@ -283,7 +283,7 @@ def test_a_damaged_store_is_known_as_such_and_can_be_made_anew(tmp_path: Path, n
     store, partition = opened(folder), Partition(0)
     filled(store, partition, [100] * 1_000)
     store.close()
-    opened(folder).close()  # writes what was in the log into a table
+    opened(folder).close()  # writes the rows of the log into a table
     damaged = list(folder.glob(names))
     assert damaged
     for path in damaged:
@@ -352,7 +352,7 @@ os._exit(3)
 
 
 def test_a_store_whose_process_has_crashed_opens_as_of_some_moment(tmp_path: Path) -> None:
-    """What is there fits together."""
+    """Its parts fit together."""
     crash = subprocess.run([sys.executable, "-c", CRASHING, str(tmp_path), IDENTITY.decode()], check=False, timeout=60)
     assert crash.returncode == 3
     store = opened(tmp_path)
@@ -381,7 +381,7 @@ def left(store: TimerStore) -> list[bytes]:
     return [row for _, row in store.rows(FIRST, LAST)]
 
 
-def test_what_was_withdrawn_is_no_row_any_more_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_withdrawn_request_is_no_row_any_more_also_after_a_restart(tmp_path: Path) -> None:
     store, partition = opened(tmp_path), Partition(0)
     for offset, second in enumerate((100, 200, None, 100, 300)):
         asked(store, partition, offset, second, b"a" if offset < 3 else b"b")
@@ -399,7 +399,7 @@ def test_what_was_withdrawn_is_no_row_any_more_also_after_a_restart(tmp_path: Pa
     store.close()
 
 
-def test_what_was_dropped_costs_what_is_dropped_later_nothing(tmp_path: Path) -> None:
+def test_dropped_rows_do_not_slow_down_later_drops(tmp_path: Path) -> None:
     """In CPU time, since RocksDB looks at all that it has deleted when the way in which that was done is wrong."""
     store, partition = opened(tmp_path), Partition(0)
     keys = [row_key(second * 1000, offset) for offset, second in enumerate(range(100, 1_700))]
@@ -435,8 +435,8 @@ def test_ids_are_forgotten_an_hour_after_their_second_but_not_those_asked_for_ag
     store.close()
 
 
-def test_a_next_owner_does_not_fire_what_was_withdrawn_from_a_batch_that_it_takes_apart(tmp_path: Path) -> None:
-    """Of a second half of which was sealed by another one."""
+def test_a_next_owner_does_not_fire_a_request_withdrawn_from_a_batch_that_it_takes_apart(tmp_path: Path) -> None:
+    """One half of the second was sealed by another one."""
     store, partition = opened(tmp_path), Partition(0)
     requests = {offset: Future(timerId=f"id-{offset}").SerializeToString() for offset in range(6)}
     batch = batches.pack(batches.framed([*requests.values()]), [*requests], named=True)
@@ -456,7 +456,7 @@ def test_a_next_owner_does_not_fire_what_was_withdrawn_from_a_batch_that_it_take
         Version(100_000, 1, cancelled=True, unsure=True),
         Version(100_000, 4, cancelled=True),
     ]
-    # Who begins without a store will still read what may be asked about.
+    # An owner that begins without a store will still read the records that may be asked about.
     assert heir.backlog.remembered
     assert heir.restore_from == 0
     store.close()
@@ -481,8 +481,8 @@ def test_two_stores_in_one_folder_are_refused_and_that_is_no_damage(tmp_path: Pa
     store.close()
 
 
-def test_what_comes_late_takes_the_batch_apart_that_it_comes_to_lie_in(tmp_path: Path) -> None:
-    """A slice tells by its last key what is done, so the keys of a second are those of its requests one by one."""
+def test_a_late_request_takes_the_batch_apart_in_which_it_comes_to_lie(tmp_path: Path) -> None:
+    """The last key of a slice says how far it is done, so the keys of a second are those of its requests one by one."""
     store, partition = opened(tmp_path), Partition(0)
     request = Future(callBack=b"v").SerializeToString()
     for second, offsets in ((14, [0, 3]), (14, [4, 5]), (13, [1])):
@@ -501,7 +501,7 @@ def test_what_comes_late_takes_the_batch_apart_that_it_comes_to_lie_in(tmp_path:
 
 
 class Steps:
-    """Random steps of a partition: what each changes fits what those before it have kept."""
+    """Random steps of a partition: the changes of each fit the rows that those before it have kept."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -582,7 +582,7 @@ class Steps:
 def assert_alike(store: TimerStore, memory: MemoryStore, steps: Steps) -> None:
     """Compare all that the two say."""
     assert memory.head
-    # What a scan has done, and what was sealed, is told by the seals.
+    # The progress of a scan is told by the seals.
     scan = memory.head.scan and memory.head.scan._replace(through=b"")
     assert store.head() == dataclasses.replace(memory.head, scan=scan, done_below=0)
     bounds = [FIRST, *steps.chance.sample(sorted(steps.rows), len(steps.rows) // 2), first_key(10_000), LAST]
@@ -606,7 +606,7 @@ def assert_alike(store: TimerStore, memory: MemoryStore, steps: Steps) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_store_on_disk_and_one_in_memory_keep_the_same(tmp_path: Path, seed: int) -> None:
-    """Whatever a step changes, also after the one on disk was opened again: what is tried in memory holds on disk."""
+    """Each step changes both alike, also after the one on disk was opened again: tests in memory hold on disk."""
     store, memory, steps = opened(tmp_path), MemoryStore(), Steps(seed)
     for number in range(45):
         changes = steps.next()
@@ -624,7 +624,7 @@ def test_a_store_on_disk_and_one_in_memory_keep_the_same(tmp_path: Path, seed: i
     store.close()
 
 
-def test_what_is_remembered_into_a_second_is_remembered_to_its_end(tmp_path: Path) -> None:
+def test_an_id_remembered_into_a_second_is_remembered_to_its_end(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.write(Changes(Partition(0).head, counts={0: (0, 5_001), 1: (1, 5_000)}))
     assert store.counts() == {0: (0, 6_000), 1: (1, 5_000)}
@@ -644,8 +644,8 @@ class Refusing:
         return getattr(self._db, name)
 
 
-def test_a_store_of_which_only_the_ids_were_flushed_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
-    """What it says of them would be of records that are read again."""
+def test_a_store_with_nothing_but_flushed_ids_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    """They would stand for records that are read again."""
     store, partition = opened(tmp_path / "killed"), Partition(0)
     keep(store, partition, partition.read(1))
     store._ids.flush()
@@ -657,7 +657,7 @@ def test_a_store_of_which_only_the_ids_were_flushed_is_not_taken_for_a_new_one(t
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_write_that_is_refused_changes_nothing_in_what_the_store_says(
+def test_a_refused_write_changes_nothing_in_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     store, memory, steps = opened(tmp_path), MemoryStore(), Steps(seed)
@@ -666,7 +666,7 @@ def test_a_write_that_is_refused_changes_nothing_in_what_the_store_says(
         store.write(changes)
         memory.write(changes)
         rows = dict(steps.rows)
-        # What the store remembers of its rows is asked for before.
+        # The store's memory of its rows is asked for before.
         assert_alike(store, memory, steps)
         refused = steps.next()
         if number % 2:
@@ -677,7 +677,7 @@ def test_a_write_that_is_refused_changes_nothing_in_what_the_store_says(
                 store.write(refused)
         steps.rows = rows
         assert_alike(store, memory, steps)
-    # What was written before a write that is refused is kept if another one is taken.
+    # Rows written before a refused write are kept if another write is taken.
     changes = steps.next()
     store.write(changes)
     memory.write(changes)
@@ -691,7 +691,7 @@ def test_a_write_that_is_refused_changes_nothing_in_what_the_store_says(
 
 
 def withdrawn_among(store: TimerStore) -> bytes:
-    """Keep ten requests of which one was withdrawn, a version and an answer, and return the key of that one."""
+    """Keep ten requests, one of them withdrawn, a version and an answer, and return the key of that one."""
     partition = Partition(0)
     keys = filled(store, partition, [100] * 10)
     changes = partition.read(10)
@@ -703,7 +703,7 @@ def withdrawn_among(store: TimerStore) -> bytes:
 
 
 def iterators_of(store: TimerStore) -> list[Iterator[Any]]:
-    """Return one of each kind, of which each has begun."""
+    """Return one of each kind, begun."""
     kinds = [store.rows(FIRST, LAST), store.kept_rows(LAST), store.answers(), store._marks(FIRST, LAST)]
     for kind in kinds:
         next(kind)
@@ -711,7 +711,7 @@ def iterators_of(store: TimerStore) -> list[Iterator[Any]]:
 
 
 def test_an_iterator_that_is_still_held_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
-    """Whoever takes the partition over next may be this very process, and at once."""
+    """The next owner of the partition may be this very process, and at once."""
     store = opened(tmp_path)
     withdrawn_among(store)
     held = iterators_of(store)
@@ -723,7 +723,7 @@ def test_an_iterator_that_is_still_held_does_not_keep_the_folder_locked(tmp_path
 
 
 def test_a_traceback_that_holds_an_iterator_does_not_keep_the_folder_locked(tmp_path: Path) -> None:
-    """A fault is looked at after the store was closed, and its frames still name what they had."""
+    """A fault is looked at after the store was closed, and its frames still name their objects."""
     store = opened(tmp_path)
     withdrawn_among(store)
 
@@ -758,7 +758,7 @@ def test_a_store_that_is_closed_may_be_closed_again(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_be_flushed_lets_go_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it had is read from the log again."""
+    """Its rows are read from the log again."""
 
     class Full(Refusing):
         def flush(self) -> None:

@@ -1,7 +1,7 @@
 """
 An upgrade from the first version, and the way back, in the middle of a second.
 
-`store_of_format_4.json` is what that version (0.1.0) has written: every kind of row, in the middle of a scan of which
+`store_of_format_4.json` was written by that version (0.1.0): every kind of row, in the middle of a scan of which
 the first slice is sealed. The version of today must read it, and must write the same while some worker of the group is
 of the first version.
 """
@@ -78,7 +78,7 @@ FETCHES = [
 
 
 def live(store: TimerStore, partition: Partition) -> None:
-    """Read what the first version had read, and open the scan that it had open."""
+    """Read the records that the first version had read, and open the scan that it had open."""
 
     def read(records: list[Record]) -> None:
         accepted = accept(records, partition, 1, store.versions)
@@ -117,7 +117,7 @@ def test_an_open_scan_of_the_first_version_is_finished(tmp_path: Path) -> None:
     changes = reconcile(partition, store.kept_rows(before), store.marks(before), store.versions, has_ids=store.has_ids)
     store.write(changes)
     partition.apply(changes)
-    # What the slice has fired is gone; what was read during the scan is left for the next tick.
+    # The rows that the slice has fired are gone; those read during the scan are left for the next tick.
     left = [(parts_of(key), is_late(key)) for key, _ in store.rows(*partition.keys_left())]
     assert left == []
     assert [(parts_of(key), is_late(key)) for key, _ in store.kept_rows(before)] == [((14_000, 11), True)]

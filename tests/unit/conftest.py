@@ -11,13 +11,13 @@ def _refuse(what: str, folder: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def needs_java() -> None:
-    """Refuse what needs Java by a process of its own."""
+    """Refuse tests that need Java by a process of their own."""
     _refuse("Java", "tests/integration")
 
 
 @pytest.fixture(scope="session")
 def kafka() -> None:
-    """Refuse what needs a broker; so do `bootstrap` and `start_kafka`, which come by it or by Java."""
+    """Refuse tests that need a broker; so do `bootstrap` and `start_kafka`, which come by it or by Java."""
     _refuse("Kafka", "tests/integration")
 
 
@@ -29,5 +29,5 @@ def bootstrap() -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> None:
-    """Refuse what needs a Spark session."""
+    """Refuse tests that need a Spark session."""
     _refuse("Spark", "tests/spark")

@@ -17,9 +17,9 @@ _LAST_S = (LAST - EPOCH).days * DAY_S
 # The calendar looks ahead for some 50 years.
 AHEAD_MS = 49 * 365 * DAY_S * 1000
 CHOICES = [(gap, overlap) for gap in Gap for overlap in Overlap]
-# Defaults are what most schedules have.
+# The defaults, as most schedules have them.
 DRAWN = [*CHOICES, *[(Gap.DEFAULT, Overlap.DEFAULT)] * 4]
-# What has six fields, or begins with `*`, cronsim walks through real time, where a midnight that does not exist and a
+# With six fields, or a `*` at the start, cronsim walks through real time, where a midnight that does not exist and a
 # change by half an hour make it lose runs. So it does so rightly in these zones; all others it walks by local time.
 BY_REAL_TIME = ("Europe/Paris", "America/New_York", "Antarctica/Troll")
 
@@ -91,7 +91,7 @@ class Comparison:
         self._note(f"{text!r} in {self.zone}, {gap}, {overlap}", found)
 
     def around(self, text: str, cron: Cron, changes: Sequence[int]) -> None:
-        """Compare all runs within two days of *changes*, and what follows some random milliseconds close to them."""
+        """Compare all runs within two days of *changes*, and the next runs after random milliseconds close to them."""
         times, gap, overlap = self._times(text)
         what = f"{text!r} in {self.zone}, {gap}, {overlap}"
         days = self.walk.days_around(changes)

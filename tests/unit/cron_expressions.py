@@ -11,7 +11,7 @@ from collections.abc import Callable
 from cron_walk import MONTHS, WEEKDAYS, Cron
 
 ZONES = ("Europe/Paris", "America/New_York", "America/Santiago", "Australia/Lord_Howe", "Antarctica/Troll")
-# Runs a day, on average. What runs each second does so 14 million times within two days of the changes of 20 years.
+# Runs a day, on average. An expression for each second has 14 million runs within two days of the changes of 20 years.
 BUSY = 6.0
 BUSY_SHARE, BUSY_MAX = 0.003, 1_500.0
 # The hours, months and days of the week in which clocks of these zones change.
@@ -102,7 +102,7 @@ def _named(text: str, names: list[str], low: int) -> list[str]:
 
 
 def _rare(rng: random.Random) -> str:
-    """Return what runs every few years."""
+    """Return expressions that run every few years."""
     dates = ("29 2 *", "29 FEB *", "*/28 2 *", "L 2 SUN", "*/29 2 0", "31 */2 *", "* FEB 0#5", "*/14 2,4 7L", "LW 2 *")
     return f"{_minute(rng)} {_hour(rng)} {rng.choice(dates)}"
 

@@ -1,5 +1,5 @@
 """
-The runs of a cron expression, found by a look at each second of UTC: what `kafka_timers.core.calendar` is held against.
+The runs of a cron expression, found by a look at each second of UTC: the reference for `kafka_timers.core.calendar`.
 
 Nothing here goes from run to run, and nothing is taken from the calendar or from cronsim. A `Walk` is a span of days in
 one zone: it samples the zone's offset each hour, searches the second of each change, and compares the local time of
@@ -134,13 +134,13 @@ def rules(cron: Cron, gap: str, overlap: str) -> tuple[bool, bool]:
 
 @cache
 def zone_of_tzdata(name: str) -> ZoneInfo:
-    """Return a zone out of the package tzdata, whatever the system has."""
+    """Return a zone out of the package tzdata, not the system's."""
     with importlib.resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
 
 
 def local_time(zone: ZoneInfo, second: int) -> datetime:
-    """Return what the clocks of *zone* show, without a zone."""
+    """Return the local time of *zone*, without a zone."""
     return datetime.fromtimestamp(second, zone).replace(tzinfo=None)
 
 

@@ -2,7 +2,7 @@
 The rules of the core, and how each of them is switched off, to see that it is missed.
 
 A rule of `Partition` is switched off by a class in front of it, one of another module by a function in the place of the
-shipped one. What owners keep around the core is switched off in `walk.py` itself, by name.
+shipped one. Rules that owners keep around the core are switched off in `walk.py` itself, by name.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,12 +24,12 @@ from kafka_timers.core.wire import Future, Sealed, end_ms_of, is_complete, is_fa
 @dataclass(frozen=True, slots=True)
 class Rule:
     """
-    A rule, and what breaks it.
+    A rule, and the patches that break it.
 
     Attributes:
         text: the rule.
         partition: a class to put in front of `Partition`.
-        patches: module or class, name, and a function that makes what stands there out of what has stood there.
+        patches: module or class, name, and a function that makes the new object out of the old one.
         needs_lake: whether it is about far requests.
     """
 
@@ -341,7 +341,7 @@ def _no_doubt(marked: Any) -> Any:
 
 
 def _deciding(change: Callable[[Decided], None]) -> Callable[[Any], Any]:
-    """Return what has `decide` leave something out."""
+    """Return the patch that has `decide` leave something out."""
 
     def patch(decide: Any) -> Any:
         def changed(*given: Any) -> Decided:
@@ -388,7 +388,7 @@ def _without_names_of_copies(decide: Any) -> Any:
 
 
 def _original(change: Callable[[TimerRecord, Original], Original]) -> Callable[[Any], Any]:
-    """Return what has a copy say something else of its original."""
+    """Return the patch that has a copy say something else of its original."""
 
     def patch(timer_record: Any) -> Any:
         def changed(*given: Any, **more: Any) -> TimerRecord:

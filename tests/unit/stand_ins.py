@@ -1,4 +1,4 @@
-"""What several tests put in the place of the broker and of what is known of it."""
+"""Stand-ins of several tests for the broker and the knowledge of it."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -42,12 +42,12 @@ def asked(offset: int = 0, key: bytes | None = b"%d" % SECOND, topic: str = "cal
 def accepted(
     records: Sequence[Record], partition: Partition, known: dict[bytes, Version] | None = None, partitions: int = 1
 ) -> Accepted:
-    """Return what follows from *records* where no id but those *known* was met before."""
+    """Return the result of *records* where no id but those *known* was met before."""
     return accept(records, partition, partitions, lambda ids: [(known or {}).get(each) for each in ids])
 
 
 class Known:
-    """What is known of topics: nothing is found out in addition."""
+    """The known topics: nothing is found out in addition."""
 
     def __init__(self, **verdicts: Target | Reason) -> None:
         self.verdicts = verdicts

@@ -1,4 +1,4 @@
-"""What `kafka-timers acls` prints; that it is enough and what it is for is shown by the secured service."""
+"""The output of `kafka-timers acls`; the tests of the secured service show that these rights are enough and needed."""
 
 import json
 import shlex
@@ -32,7 +32,7 @@ def test_callback_topics_are_those_that_workers_allow() -> None:
     written = [(acl.name, acl.is_prefix) for acl in found if acl.why == "callbacks"]
     assert written == [("orders-", True), ("mails", False)]
     for glob in ("*-orders", "a*b", "order?", "[ab]*"):
-        with pytest.raises(SettingsError, match="Kafka allows one topic, or all that begin alike"):
+        with pytest.raises(SettingsError, match="ACLs name one topic, or all topics with a prefix"):
             acls_of("", "g", glob)
 
 
@@ -50,7 +50,7 @@ def test_doors_are_read_and_some_get_tombstones(door: str, operations: tuple[str
     assert {acl["principal"] for acl in more} == {"User:worker"}
 
 
-def test_nobody_may_more_than_read_what_others_write() -> None:
+def test_each_process_may_only_read_the_records_of_others() -> None:
     """Only workers seal, only oscillators tick."""
     found = acls_of("", "kafka-timers", "orders-*")
     writers = {(acl.name, acl.process) for acl in found if acl.resource == "topic" and "Write" in acl.operations}

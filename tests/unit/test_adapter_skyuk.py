@@ -83,7 +83,7 @@ both = pytest.mark.parametrize("write", [avro, in_json])
 
 
 @both
-def test_a_schedule_becomes_what_that_scheduler_would_write(write: Callable[[Schedule], bytes]) -> None:
+def test_a_schedule_becomes_the_record_that_skyuk_would_write(write: Callable[[Schedule], bytes]) -> None:
     second, name, future = future_of(write(GOOD), headers=(("of the record", b"stays behind"),))
     assert (second, name) == (DUE_MS // 1000, b"skyuk:schedules:id")
     assert future == Future(
@@ -180,10 +180,10 @@ def test_headers_may_be_left_out_of_json(value: bytes) -> None:
     assert headers_of(future_of(value)[2]) == []
 
 
-# --- what takes a schedule back --------------------------------------------------------------------------------------
+# --- cancels of a schedule -------------------------------------------------------------------------------------------
 
 
-def test_a_record_without_a_value_cancels_unless_it_says_what_has_fired() -> None:
+def test_a_record_without_a_value_cancels_unless_it_says_that_its_schedule_has_fired() -> None:
     command = parse(None)
     assert isinstance(command, Command)
     assert command.key == b"skyuk:schedules:id"
@@ -194,7 +194,7 @@ def test_a_record_without_a_value_cancels_unless_it_says_what_has_fired() -> Non
     assert parse(None, headers=(("timer-rejected-reason", b"past-grace"),)) is None
 
 
-def test_a_tombstone_ends_what_was_due_by_then_and_nothing_that_was_moved_on() -> None:
+def test_a_tombstone_ends_schedules_due_by_then_and_none_that_were_moved_on() -> None:
     keeping, fired = KEEPINGS["skyuk"], (("schedule:expired", b"true"),)
     told = Given(b"id", None, fired, topic=TOPIC)
     # Whether or not the door knows the topic: it is the other scheduler that has fired it.
@@ -231,11 +231,11 @@ def test_a_version_that_is_refused_cancels_the_one_before_as_it_does_there() -> 
     assert KEEPINGS["etf1"].withdrawn(record, Refusal.PAST_GRACE) == b"etf1:schedules:id"
 
 
-# --- what comes round ------------------------------------------------------------------------------------------------
+# --- loops -----------------------------------------------------------------------------------------------------------
 
 
 @both
-def test_what_an_earlier_callback_was_told_does_not_travel_on(write: Callable[[Schedule], bytes]) -> None:
+def test_headers_of_an_earlier_callback_do_not_travel_on(write: Callable[[Schedule], bytes]) -> None:
     """A receiver that asks for its callback again may put the headers of that into the schedule."""
     stale = {"timer-request": b"0:1", "timer-id": b"old", "timer-expiry": b"1", "timer-millis": b"1", "mine": b"1"}
     _, _, future = future_of(write(GOOD | {"headers": stale}))
@@ -244,7 +244,7 @@ def test_what_an_earlier_callback_was_told_does_not_travel_on(write: Callable[[S
 
 @both
 def test_a_schedule_that_comes_round_is_counted_and_refused_in_the_end(write: Callable[[Schedule], bytes]) -> None:
-    """Whether what the callback was told comes back as headers of the record, or within the schedule."""
+    """Whether the headers of the callback come back on the record, or within the schedule."""
     told = [("timer-request", b"0:1")]
     for hops in range(1, 101):
         inner, outer = (dict(told), ()) if hops % 2 else ({}, tuple(told))
@@ -255,7 +255,7 @@ def test_a_schedule_that_comes_round_is_counted_and_refused_in_the_end(write: Ca
         parse(write(GOOD | {"headers": dict(told)}))
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused records -------------------------------------------------------------------------------------------------
 
 
 def test_a_schedule_needs_an_id_and_a_topic() -> None:
@@ -346,7 +346,7 @@ def test_avro_that_is_no_schedule_is_refused(value: bytes) -> None:
 
 
 def outcome(value: bytes) -> Parsed | str:
-    """Return what becomes of a record of any bytes at the door; every other exception would stop it."""
+    """Return the outcome of a record of any bytes at the door; every other exception would stop it."""
     try:
         return parse(value)
     except UnicodeError:
@@ -356,7 +356,7 @@ def outcome(value: bytes) -> Parsed | str:
 @both
 def test_each_truncation_is_refused(write: Callable[[Schedule], bytes]) -> None:
     value = write(GOOD | {"headers": {"one": b"1" * 70, "two": b""}})
-    # What ends before the headers is a schedule of a version that had none.
+    # A schedule that ends before the headers is of a version that had none.
     whole = {len(value), len(avro(GOOD, WITHOUT_HEADERS))} if write is avro else {len(value)}
     for size in range(len(value) + 1):
         refused = outcome(value[:size])
@@ -364,7 +364,7 @@ def test_each_truncation_is_refused(write: Callable[[Schedule], bytes]) -> None:
 
 
 @both
-def test_damaged_schedules_and_random_bytes_are_refused_or_are_what_a_library_reads(
+def test_damaged_schedules_and_random_bytes_are_refused_or_read_as_by_a_library(
     write: Callable[[Schedule], bytes],
 ) -> None:
     chance, taken = random.Random(41), 0

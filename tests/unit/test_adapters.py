@@ -61,7 +61,7 @@ ETF1: SourceHeaders = (
 VIDEO = Given(b"vid1-online", b'"video 1"', ETF1, topic="schedules")
 
 
-def test_a_schedule_of_etf1_becomes_what_that_scheduler_would_write() -> None:
+def test_a_schedule_of_etf1_becomes_the_record_that_etf1_would_write() -> None:
     second, name, future = parsed("etf1", VIDEO)
     assert (second, name) == (SECOND, b"etf1:schedules:vid1-online")
     assert future == Future(
@@ -81,10 +81,10 @@ def test_a_schedule_of_etf1_becomes_what_that_scheduler_would_write() -> None:
     )
 
 
-def test_a_schedule_without_a_value_is_taken_back_whoever_wrote_it_but_ourselves() -> None:
+def test_a_schedule_without_a_value_is_taken_back_unless_we_wrote_the_tombstone() -> None:
     _, _, future = parsed("etf1", Given(b"vid1-online", None, topic="schedules"))
     assert future == Future(timerId="etf1:schedules:vid1-online", cancel=True)
-    # What that scheduler writes when it has fired: the tombstone has the headers of the callback.
+    # The record of that scheduler when it has fired: the tombstone has the headers of the callback.
     fired = (*ETF1, ("scheduler-timestamp", b"1607918336"), ("scheduler-key", b"vid1-online"))
     assert parsed("etf1", Given(b"vid1-online", None, fired, topic="schedules"))[2].cancel
     ours = Given(b"vid1-online", None, (("timer-request", b"0:12"),), topic="schedules")
@@ -104,7 +104,7 @@ def test_of_headers_that_share_a_name_the_first_counts() -> None:
 
 
 @pytest.mark.parametrize("adapter", WITH_HEADERS)
-def test_what_an_earlier_callback_was_told_does_not_travel_on(adapter: str) -> None:
+def test_headers_of_an_earlier_callback_do_not_travel_on(adapter: str) -> None:
     """A receiver that schedules its callback again sends the service's headers along."""
     stale: SourceHeaders = (("timer-request", b"0:1"), ("timer-id", b"old"))
     good = GOOD[adapter]
@@ -261,7 +261,7 @@ KARAFKA: SourceHeaders = (
 )
 
 
-def test_an_envelope_of_karafka_becomes_what_it_would_dispatch() -> None:
+def test_an_envelope_of_karafka_becomes_the_record_that_karafka_would_dispatch() -> None:
     second, name, future = parsed("karafka", Given(b"events-uuid", b"{}", KARAFKA))
     assert (second, name) == (SECOND, b"karafka:theirs:3:events-uuid")
     assert future == Future(
@@ -280,7 +280,7 @@ def test_an_envelope_of_karafka_becomes_what_it_would_dispatch() -> None:
 
 
 @pytest.mark.parametrize("kind", [b"cancel", b"tombstone"])
-def test_karafka_takes_back_what_is_cancelled_or_dispatched(kind: bytes) -> None:
+def test_karafka_takes_back_cancelled_and_dispatched_messages(kind: bytes) -> None:
     headers = (("schedule_schema_version", b"1.0.0"), ("schedule_source_type", kind))
     wanted = Future(timerId="karafka:theirs:3:events-uuid", cancel=True)
     assert parsed("karafka", Given(b"events-uuid", None, headers)) == (None, b"karafka:theirs:3:events-uuid", wanted)
@@ -392,7 +392,7 @@ def test_callback_keys_of_any_bytes_and_tombstones_are_taken(adapter: str, recor
     assert future.callBackRecord.HasField("value") is (key not in (b"key", b"order-7"))
 
 
-# --- what comes round ------------------------------------------------------------------------------------------------
+# --- loops -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("adapter", WITH_HEADERS)
@@ -406,7 +406,7 @@ def test_a_record_that_comes_round_is_counted_and_refused_in_the_end(adapter: st
         told = headers_of(future)
         assert [value for name, value in told if name == "timer-hops"] == [b"%d" % hops]
         sizes.append(len(told))
-        # What the service sets on the callback, and what the door took for itself.
+        # The headers that the service sets on the callback, and those that the door took for itself.
         headers = [("timer-request", b"0:1"), *told, *(each for each in good.headers if each not in told)]
     assert len(set(sizes)) == 1, "headers must not grow"
     with pytest.raises(TooManyHopsError):
@@ -453,7 +453,7 @@ def test_names_of_headers_that_make_no_sense_are_refused(text: str, said: str) -
         names_of(text)
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refused records -------------------------------------------------------------------------------------------------
 
 GOOD: Mapping[str, Given] = {
     "etf1": VIDEO,

@@ -1,4 +1,4 @@
-"""What members of the group tell each other, and what they make of it, by Faust's own reading."""
+"""The messages of members of the group to each other, and their assignments, by Faust's own reading."""
 
 import json
 from pathlib import Path
@@ -32,16 +32,16 @@ def rebalance(members: dict[str, StoreAssignor], *, leader: str) -> dict[str, li
     told = {name: member.metadata({"oscillator"}) for name, member in members.items()}
     assigned = members[leader].assign(CLUSTER, told)
     for name, member in members.items():
-        # Raises when what it is told contradicts itself.
+        # Raises when its input contradicts itself.
         member.on_assignment(assigned[name])
     return {name: sorted(at.partition for at in member.assigned_actives()) for name, member in members.items()}
 
 
-def test_a_member_gets_the_partitions_of_which_it_has_the_stores(members: dict[str, StoreAssignor]) -> None:
+def test_a_member_gets_the_partitions_whose_stores_it_has(members: dict[str, StoreAssignor]) -> None:
     assert rebalance(members, leader="a") == {"a": [1, 3], "b": [0, 2]}
 
 
-def test_a_member_keeps_what_it_owns_whoever_leads(members: dict[str, StoreAssignor]) -> None:
+def test_a_member_keeps_its_partitions_under_any_leader(members: dict[str, StoreAssignor]) -> None:
     assert rebalance({"a": members["a"]}, leader="a") == {"a": [0, 1, 2, 3]}
     both = rebalance(members, leader="b")
     assert both == {"a": [1, 3], "b": [0, 2]}

@@ -1,4 +1,4 @@
-"""How many requests wait, and from where the log must be read to know them: counts, and what a step makes of them."""
+"""How many requests wait, and from where the log must be read to know them: counts, and their change by a step."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_chunk_has_16384_offsets() -> None:
     assert (chunk_of(16_383), chunk_of(16_384)) == (0, 1)
 
 
-def test_what_is_neither_pending_nor_remembered_is_not_kept() -> None:
+def test_a_second_without_pending_or_remembered_timers_is_not_kept() -> None:
     backlog = backlog_of({1: (2, 0), 2: (0, 9_000), 3: (1, 9_000)})
     assert (dict(backlog.pending), backlog.remembered) == ({1: 2, 3: 1}, {2: 9_000, 3: 9_000})
     backlog.apply({1: (0, 0), 2: (0, 0), 3: (0, 9_000), 4: (0, 0)})
@@ -67,7 +67,7 @@ def test_a_tally_tells_the_chunks_that_change_and_no_others() -> None:
     assert tally.counts == {}
 
 
-def test_what_is_added_and_removed_in_one_step_adds_up() -> None:
+def test_additions_and_removals_of_one_step_add_up() -> None:
     tally = Tally(backlog_of({1: (2, 0)}), 0)
     tally.add({1: 3})
     tally.remove({1: 4})
@@ -84,13 +84,13 @@ def test_a_chunk_is_remembered_for_as_long_as_any_of_its_requests_is() -> None:
 
 
 @pytest.mark.parametrize(("until_ms", "is_remembered"), [(4_999, False), (5_000, False), (5_001, True)])
-def test_what_is_over_by_now_is_not_remembered(until_ms: int, is_remembered: bool) -> None:
+def test_a_request_that_is_over_by_now_is_not_remembered(until_ms: int, is_remembered: bool) -> None:
     tally = Tally(Backlog(), 5_000)
     tally.remember([1], until_ms)
     assert bool(tally.counts) is is_remembered
 
 
-def test_what_is_forgotten_is_what_is_over_and_what_waits_there_still_counts() -> None:
+def test_only_past_ids_are_forgotten_and_pending_timers_there_still_count() -> None:
     backlog = backlog_of({1: (0, 7_000), 2: (3, 7_001), 3: (3, 6_000), 4: (1, 0)})
     tally = Tally(backlog, 5_000)
     tally.remember([5], 6_500)

@@ -1,4 +1,4 @@
-"""A batch is built once, and sent again by whoever its producer is by then."""
+"""A batch is built once, and sent again by its producer of that time."""
 
 import struct
 from collections import deque
@@ -18,7 +18,7 @@ def filled(values: int, bytes_max: int = 1 << 20) -> Batch:
     return batch
 
 
-def test_a_batch_says_who_has_sent_it_each_time() -> None:
+def test_a_batch_names_its_producer_each_time_that_it_is_sent() -> None:
     batch = filled(5)
     for producer in ((7, 0, 0), (7, 0, 0), (7, 1, 0), (1 << 40, 32_000, 99)):
         encoded = bytes(batch.encoded(*producer))
@@ -33,7 +33,7 @@ def test_a_batch_says_who_has_sent_it_each_time() -> None:
 
 
 @pytest.mark.parametrize("at_ms", [1_004, 1_000, 9_000, 1])
-def test_a_batch_is_dated_when_it_leaves_and_keeps_what_lies_between_its_records(at_ms: int) -> None:
+def test_a_batch_is_dated_when_it_leaves_and_keeps_the_times_between_its_records(at_ms: int) -> None:
     batch = filled(5)
     batch.leave(at_ms)
     for producer in ((7, 0, 0), (8, 0, 0)):

@@ -18,7 +18,7 @@ from cronsim import CronSim
 from kafka_timers.core.calendar import CronTimes, Gap, Overlap, zone_of
 from kafka_timers.errors import ScheduleError
 
-# Read before the variables of whoever runs the tests are removed.
+# Read now, before the variables of the user who runs the tests are removed.
 SEED = int(os.environ.get("KAFKA_TIMERS_TEST_SEED", "1"))
 EXPRESSIONS = 200
 
@@ -54,7 +54,7 @@ PARIS = "Europe/Paris"
 BEFORE_THE_GAP, BEFORE_THE_OVERLAP = "2026-03-29T01:15+01:00", "2026-10-25T01:15+02:00"
 
 
-def test_a_local_time_that_exists_once_is_a_run_whatever_the_offset() -> None:
+def test_a_local_time_that_exists_once_is_a_run_at_any_offset() -> None:
     assert runs("0 9 * * MON-FRI", PARIS, "2026-03-26T12:00+01:00", 2) == [
         "2026-03-27T09:00+01:00",
         "2026-03-30T09:00+02:00",
@@ -87,7 +87,7 @@ def test_any_other_expression_runs_at_the_jump() -> None:
     ]
 
 
-def test_all_that_a_gap_swallows_is_one_run_with_what_is_due_at_the_jump() -> None:
+def test_all_runs_in_a_gap_and_the_run_at_the_jump_are_one_run() -> None:
     assert runs("0,15,45 2-3 * * *", PARIS, BEFORE_THE_GAP, 3) == [
         "2026-03-29T03:00+02:00",
         "2026-03-29T03:15+02:00",
@@ -219,7 +219,7 @@ def test_the_29th_of_february_is_found_beyond_2100_which_has_none() -> None:
     assert runs("30 2 29 2 *", PARIS, "2096-03-01T00:00+01:00", 1) == ["2104-02-29T02:30+01:00"]
 
 
-def test_what_never_runs_is_refused_or_has_no_next_run() -> None:
+def test_a_schedule_that_never_runs_is_refused_or_has_no_next_run() -> None:
     with pytest.raises(ScheduleError):
         CronTimes("0 0 30 2 *", zone_of(PARIS))
     # The first of a month is no second Monday.
@@ -251,7 +251,7 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
         "0 0 9 * * MON 2026",
     ],
 )
-def test_what_is_no_expression_is_refused(expression: str) -> None:
+def test_an_invalid_expression_is_refused(expression: str) -> None:
     with pytest.raises(ScheduleError):
         CronTimes(expression, zone_of(PARIS))
 
@@ -290,7 +290,7 @@ def test_the_walk_reads_fields_as_cronsim_does() -> None:
 
 
 @pytest.mark.parametrize("zone", [*ZONES, "Africa/Casablanca"])
-def test_the_walk_finds_what_the_plainest_one_finds(zone: str) -> None:
+def test_the_walk_finds_the_same_runs_as_the_plainest_one(zone: str) -> None:
     rng = random.Random(f"{SEED} {zone}")
     walk = Walk(zone, date(2026, 1, 1), date(2027, 1, 1))
     for change in walk.changes:

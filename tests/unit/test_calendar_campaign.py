@@ -10,7 +10,7 @@ from cron_comparison import Comparison
 from cron_expressions import ZONES, expression
 from cron_walk import Cron
 
-# Read before the variables of whoever runs the tests are removed.
+# Read now, before the variables of the user who runs the tests are removed.
 EXPRESSIONS = int(os.environ.get("KAFKA_TIMERS_TEST_EXPRESSIONS", "10000"))
 SEED = int(os.environ.get("KAFKA_TIMERS_TEST_SEED", "1"))
 FIRST_RUNS = 1_000
@@ -21,7 +21,7 @@ FIRST_RUNS = 1_000
 def test_many_random_expressions_run_when_the_table_says(zone: str, capsys: pytest.CaptureFixture[str]) -> None:
     # Each zone has the same expressions.
     drawn, rng = random.Random(SEED), random.Random(f"{SEED} {zone}")
-    # Until then first runs are looked for: of what is rare, as long as the calendar looks ahead, and somewhat longer.
+    # Until then first runs are looked for: of rare ones, as long as the calendar looks ahead, and somewhat longer.
     comparison = Comparison(zone, date(2100, 1, 1), rng)
     began_s = time.process_time()
     for _ in range(EXPRESSIONS):

@@ -1,4 +1,4 @@
-"""What a receiver reads of a callback, whichever Kafka client it was read with."""
+"""The fields of a callback for a receiver, read with any Kafka client."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -85,7 +85,7 @@ def of_faust(headers: Any = HEADERS) -> Any:
         OfConfluent(),
         of_faust(),
         of_faust().message,
-        # What FastStream hands to a subscriber, over either client.
+        # The messages that FastStream hands to a subscriber, over either client.
         SimpleNamespace(raw_message=of_aiokafka(), headers={"trace": "abc"}, body=b"pay"),
         SimpleNamespace(raw_message=OfConfluent(), headers={"trace": "abc"}, body=b"pay"),
     ],
@@ -115,7 +115,7 @@ def test_another_record_is_no_callback(record: Any) -> None:
     assert Callback.of(record) is None
 
 
-def test_of_what_a_callback_has_not_it_tells_none() -> None:
+def test_a_part_that_a_callback_lacks_is_none() -> None:
     bare = of_aiokafka(headers=(("timer-expiry", b"5"), ("timer-request", b"0:0")), key=None, value=None)
     callback = Callback.of(bare)
     assert callback is not None
@@ -142,7 +142,7 @@ def test_of_two_headers_of_one_name_the_services_own_counts() -> None:
         (OfConfluent(fault="end of partition"), "holds no record but an error"),
     ],
 )
-def test_what_is_no_record_is_named(record: Any, said: str) -> None:
+def test_an_object_that_is_no_record_is_named(record: Any, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         Callback.of(record)
 

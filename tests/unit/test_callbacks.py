@@ -10,8 +10,8 @@ def test_a_request_well_below_the_limit_of_its_topic_fits() -> None:
     assert fits(request, size, Target(1, size + OVERHEAD_BYTES))
 
 
-def test_what_the_callback_does_not_carry_is_not_counted_near_the_limit() -> None:
-    """The request has the names of two topics beside what is passed on."""
+def test_fields_that_the_callback_does_not_carry_do_not_count_near_the_limit() -> None:
+    """The request has the names of two topics beside the fields that are passed on."""
     future = Future(callBackTopic="t" * 249, callBack=b"x" * 500, replyTopic="r" * 249)
     request = Request.FromString(future.SerializeToString())
     assert fits(request, future.ByteSize(), Target(1, 850))
@@ -30,7 +30,7 @@ def test_a_topic_takes_callbacks_without_a_key_unless_it_is_known_not_to() -> No
     assert not Target(1, 1_048_588).needs_key
 
 
-def test_whether_a_topic_wants_a_key_changes_nothing_in_what_fits() -> None:
+def test_a_topic_that_wants_a_key_takes_callbacks_of_the_same_size() -> None:
     request = Request(callBackTopic=b"small", callBack=b"x" * 500)
     size = request.ByteSize()
     for limit in (size + OVERHEAD_BYTES, 600):

@@ -1,4 +1,4 @@
-"""What the campaign's oracle takes for right and for wrong: it judges the service, so nothing else judges it."""
+"""The verdicts of the campaign's oracle, right and wrong: it judges the service, so nothing else judges it."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def judged(requests: list[Request], callbacks: list[Callback], answers: dict[int
     return judge(expected(requests), callbacks, given, 0, 0)
 
 
-def test_what_fires_once_in_its_second_is_right() -> None:
+def test_a_timer_that_fires_once_in_its_second_is_right() -> None:
     verdict = judged([asked(0), asked(1)], [fired(0), fired(1, SECOND * 1000 + 60)])
     assert verdict.faults() == {}
     assert (verdict.timers, verdict.late_p50_s, verdict.late_max_s) == (2, 0.06, 0.06)
@@ -57,7 +57,7 @@ def test_a_callback_that_is_not_as_asked_for_is_counted(callbacks: list[Callback
 
 
 @pytest.mark.parametrize(("cancel", "outcome"), [(True, Reply.CANCELLED), (False, Reply.MOVED)])
-def test_what_is_withdrawn_in_time_must_not_fire_unless_it_was_answered_too_late(cancel: bool, outcome: int) -> None:
+def test_a_timer_withdrawn_in_time_must_not_fire_unless_the_answer_was_too_late(cancel: bool, outcome: int) -> None:
     requests = [asked(0, timer_id="a"), asked(1, IN_TIME_MS, SECOND + 5, "a", cancel)]
     later = [] if cancel else [fired(1, SECOND * 1000 + 5_000)]
     first = {0: Reply.UNKNOWN}
@@ -69,7 +69,7 @@ def test_what_is_withdrawn_in_time_must_not_fire_unless_it_was_answered_too_late
     assert judged(requests, later, first).faults() == {"unanswered": 1}
 
 
-def test_what_is_withdrawn_too_late_must_fire() -> None:
+def test_a_timer_withdrawn_too_late_must_fire() -> None:
     requests = [asked(0, timer_id="a"), asked(1, LATE_MS, cancel=True, timer_id="a")]
     assert judged(requests, [fired(0)], {0: Reply.UNKNOWN, 1: Reply.TOO_LATE}).faults() == {}
     assert judged(requests, [], {0: Reply.UNKNOWN, 1: Reply.CANCELLED}).faults() == {"missing": 1, "wrong": 1}

@@ -1,4 +1,4 @@
-"""What a load is said to need."""
+"""The needs of a load."""
 
 import json
 
@@ -45,13 +45,13 @@ def test_a_log_without_a_horizon_grows_for_ever_by_so_much_a_day() -> None:
     assert "3.4 GB/day" in shown.output
 
 
-def test_a_lake_takes_what_waits_from_workers_and_log() -> None:
+def test_a_lake_takes_pending_timers_from_workers_and_log() -> None:
     month = 30 * DAY_S
     without = amounts(Load(rate=1_000, delay_s=month, payload_bytes=118))
     found = amounts(Load(rate=1_000, delay_s=month, payload_bytes=118, horizon_s=DAY_S))
     assert found["pending"] == without["pending"] / 30
     assert found["retention"] == 8 * DAY_S
-    # A copy of each comes back; what is kept is bounded.
+    # A copy of each comes back; the kept requests are bounded.
     assert found["log_disk"] == 2 * 8 * without["log_growth"]
     assert found["log_disk_total"] == 3 * found["log_disk"]
     # As docs/lake.md says of the same load.

@@ -1,4 +1,4 @@
-"""What the command line takes, and what it makes of it, without a broker."""
+"""The arguments of the command line, and their effect, without a broker."""
 
 import dataclasses
 import json
@@ -105,7 +105,7 @@ def test_help_loads_neither_faust_nor_rocksdb_nor_a_web_server() -> None:
 
 @pytest.mark.parametrize(("command", "extra"), [("status", "cli"), ("worker", "worker"), ("lake", "lake")])
 @pytest.mark.parametrize("module", ["click", "rich"])
-def test_without_the_libraries_of_the_command_line_it_says_what_to_install(
+def test_without_the_libraries_of_the_command_line_it_names_the_extra_to_install(
     module: str, command: str, extra: str
 ) -> None:
     script = f"import sys; sys.modules['{module}'] = None; from kafka_timers.__main__ import main; main()"
@@ -118,7 +118,7 @@ def test_without_the_libraries_of_the_command_line_it_says_what_to_install(
     ("command", "missing"),
     [("worker", "faust"), ("oscillator", "prometheus_client"), ("dev", "faust"), ("dev", "uvicorn")],
 )
-def test_without_the_libraries_of_a_process_it_says_what_to_install(command: str, missing: str) -> None:
+def test_without_the_libraries_of_a_process_it_names_the_extra_to_install(command: str, missing: str) -> None:
     script = f"import sys; sys.modules['{missing}'] = None; from kafka_timers.__main__ import main; main()"
     ended = subprocess.run([sys.executable, "-c", script, command], check=False, capture_output=True, text=True)
     assert ended.returncode == 1
@@ -295,11 +295,11 @@ def test_a_time_of_another_form_is_refused_with_the_reason(text: str, reason: st
         ("\u202eevil\u200b\x9b31m".encode(), r"\u202eevil\u200b\x9b31m"),
     ],
 )
-def test_what_does_not_print_is_spelled_out(data: bytes | None, text: str) -> None:
+def test_characters_that_do_not_print_are_spelled_out(data: bytes | None, text: str) -> None:
     assert printable(data) == text
 
 
-def test_every_character_outside_of_what_prints_is_spelled_out() -> None:
+def test_every_character_outside_of_the_printable_ones_is_spelled_out() -> None:
     everything = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)])).encode()
     assert printable(everything).isprintable()
 
@@ -410,7 +410,7 @@ def test_a_record_as_json_keeps_bytes_that_are_not_text() -> None:
     assert json.loads(json.dumps(shown)) == shown
 
 
-def test_a_command_that_is_misspelt_is_told_what_was_meant() -> None:
+def test_a_misspelt_command_is_answered_with_the_right_one() -> None:
     assert "No such command 'snd'. Did you mean send?" in run("snd").stderr
     unlike = run("xyz").stderr
     assert "No such command 'xyz'" in unlike

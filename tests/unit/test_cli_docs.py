@@ -59,7 +59,7 @@ def helps(command: click.Command, name: str, parent: click.Context | None = None
         yield from helps(found, below, context)
 
 
-def test_the_page_is_what_the_program_says() -> None:
+def test_the_page_is_the_same_as_the_help_of_the_program() -> None:
     # In a process of its own: click remembers the help option of a command from the first context it was used in.
     printed = subprocess.run([sys.executable, __file__, "--print"], capture_output=True, text=True, check=True).stdout
     assert PAGE.read_text() == printed, "run: python tests/unit/test_cli_docs.py"

@@ -1,4 +1,4 @@
-"""What a caller may ask for: points in time, and what a request can carry."""
+"""The valid requests of a caller: points in time, and contents."""
 
 import math
 import random
@@ -31,7 +31,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def asked(**given: Any) -> Future:
-    """A request for a callback on `reminders`, changed by what is given."""
+    """A request for a callback on `reminders`, changed by the arguments."""
     return future_of(CallbackSpec(**({"topic": "reminders"} | given)), reserved={"timer-request"})
 
 
@@ -116,7 +116,7 @@ def test_no_moment_is_ever_rounded_down_or_by_a_millisecond() -> None:
         (Decimal(1_700_000_000), "of type Decimal"),
     ],
 )
-def test_what_is_no_moment_is_refused_with_what_to_give_instead(when: Any, advice: str) -> None:
+def test_an_invalid_moment_is_refused_with_a_valid_form(when: Any, advice: str) -> None:
     with pytest.raises(WhenError, match=advice):
         moment_at(when)
 
@@ -160,7 +160,7 @@ def test_delay_ends_in_the_first_millisecond_after_it(delay: timedelta | float, 
         10**400,
     ],
 )
-def test_what_is_no_delay_is_refused(delay: Any) -> None:
+def test_an_invalid_delay_is_refused(delay: Any) -> None:
     with pytest.raises(WhenError):
         moment_after(delay, 1_700_000_000.0)
 
@@ -219,7 +219,7 @@ def test_key_as_bytes_is_the_key_as_text() -> None:
         ({"headers": [("timer-request", b"1")]}, "set by the timer service"),
     ],
 )
-def test_what_a_request_cannot_carry_is_refused_by_name(given: dict[str, Any], advice: str) -> None:
+def test_an_argument_that_a_request_cannot_carry_is_refused_by_name(given: dict[str, Any], advice: str) -> None:
     with pytest.raises(RequestError, match=advice):
         asked(**given)
 
@@ -227,7 +227,7 @@ def test_what_a_request_cannot_carry_is_refused_by_name(given: dict[str, Any], a
 @pytest.mark.parametrize(
     "given", [{}, {"key": "clé"}, {"key": "clé".encode()}, {"value": b"\xff"}, {"key": None, "value": b""}]
 )
-def test_what_workers_of_all_versions_know_is_asked_for_in_the_first_three_fields(given: dict[str, Any]) -> None:
+def test_a_callback_that_workers_of_all_versions_know_is_in_the_first_three_fields(given: dict[str, Any]) -> None:
     future = asked(**given)
     assert not future.HasField("callBackRecord")
     assert (future.callBackTopic, future.callBack) == ("reminders", given.get("value", b""))
@@ -246,7 +246,7 @@ def test_what_workers_of_all_versions_know_is_asked_for_in_the_first_three_field
         ({"partition_key": b"\xff", "value": b"v"}, {"value": b"v", "partitionKey": b"\xff"}),
     ],
 )
-def test_what_those_cannot_carry_is_asked_for_in_the_field_callback(
+def test_a_callback_that_does_not_fit_there_is_in_the_field_callback(
     given: dict[str, Any], callback: dict[str, Any]
 ) -> None:
     future = asked(**given)
@@ -287,10 +287,10 @@ def test_conditions_on_the_wire() -> None:
 @pytest.mark.parametrize(
     "request_", ["", "3", "3:", ":17", "3:-1", "03:17", "3:17 ", "3:1\n", "3:٣", "a:b", "3:" + 20 * "1", 17, b"3:17"]
 )
-def test_what_names_no_request_is_refused(request_: Any) -> None:
-    with pytest.raises(RequestError, match=r"is not partition:offset: give what Timer\.request"):
+def test_a_text_that_names_no_request_is_refused(request_: Any) -> None:
+    with pytest.raises(RequestError, match=r"is not partition:offset: give the value of Timer\.request"):
         only_if_pending(cancel_of("id"), True, request_)
-    with pytest.raises(RequestError, match=r"is not partition:offset: give what Timer\.request"):
+    with pytest.raises(RequestError, match=r"is not partition:offset: give the value of Timer\.request"):
         only_if_absent(asked(timer_id="id"), request_)
 
 

@@ -1,4 +1,4 @@
-"""Who may do what with the console, before anything is asked of Kafka."""
+"""The roles of the console's users, before anything is asked of Kafka."""
 
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -14,7 +14,7 @@ READ, OPERATE = "read-0123456789abcdef", "operate-0123456789abcdef"
 
 
 class Served:
-    """An application that takes note of who has come."""
+    """An application that takes note of its callers."""
 
     def __init__(self) -> None:
         self.callers: list[Caller] = []
@@ -35,7 +35,7 @@ async def asked(
     client: str = "10.0.0.9",
     body: bytes = b"",
 ) -> tuple[int, Caller | None]:
-    """Return the status of an answer, and who was let in."""
+    """Return the status of an answer, and the caller that was let in."""
     served, statuses = Served(), []
     told = {"host": f"127.0.0.1:{settings.port}"} | dict(headers or {})
 
@@ -70,7 +70,7 @@ async def test_without_tokens_this_host_may_look_and_more_only_if_told() -> None
     assert await asked(ConsoleSettings(writable=True)) == (200, Caller("somebody on this host", Role.OPERATE))
 
 
-async def test_a_token_says_who_comes_and_what_they_may(tokens: str) -> None:
+async def test_a_token_has_a_name_and_a_role(tokens: str) -> None:
     settings = ConsoleSettings(token_file=tokens, host="0.0.0.0")
     assert await asked(settings, {"authorization": f"Bearer {READ}"}) == (200, Caller("token of line 3", Role.READ))
     assert await asked(settings, {"authorization": f"bearer  {OPERATE} "}) == (
@@ -126,7 +126,7 @@ async def test_a_page_of_elsewhere_changes_nothing_though_it_may_lead_here() -> 
         assert (await asked(settings, elsewhere, method=method))[0] == 403
 
 
-async def test_what_is_too_much_is_refused() -> None:
+async def test_too_many_bytes_or_headers_are_refused() -> None:
     settings = ConsoleSettings()
     assert (await asked(settings, body=b"x" * BODY_BYTES_MAX))[0] == 200
     assert (await asked(settings, body=b"x" * (BODY_BYTES_MAX + 1)))[0] == 413
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         ({"user_header": "X-User"}, "belong together"),
         ({"proxy": "10.0.0.1"}, "belong together"),
         ({"operators": "alice"}, "give user_header and proxy"),
-        ({"writable": True, "token_file": "tokens"}, "writable is for those who need no token"),
+        ({"writable": True, "token_file": "tokens"}, "writable is for users without a token"),
         ({"key": "key.pem"}, "give certificate too"),
     ],
 )

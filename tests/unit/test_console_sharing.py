@@ -1,4 +1,4 @@
-"""Questions that take long, of which each is asked once and nobody waits long; and what is told meanwhile."""
+"""Questions that take long: each is asked once, nobody waits long, and callers get an answer meanwhile."""
 
 import asyncio
 
@@ -30,19 +30,19 @@ class Question:
         return answer
 
 
-async def test_a_question_is_asked_once_and_all_who_wait_get_its_answer() -> None:
+async def test_a_question_is_asked_once_and_all_waiting_callers_get_its_answer() -> None:
     shared, question = Shared(), Question()
     waiting = [asyncio.create_task(shared.told("it", question, "it")) for _ in range(5)]
     await asyncio.sleep(0)
     question.answer.set_result(7)
     assert await asyncio.gather(*waiting) == [7] * 5
     assert question.asked == 1
-    # And what was answered is not kept.
+    # And the answer is not kept.
     assert await shared.told("it", question, "it") == 7
     assert question.asked == 2
 
 
-async def test_whoever_waits_too_long_is_told_so_and_gets_the_answer_next_time() -> None:
+async def test_a_caller_that_waits_too_long_gets_an_error_and_the_answer_next_time() -> None:
     shared, question = Shared(), Question()
     for _ in range(3):
         with pytest.raises(LateError, match=r"it: no answer within 0.01 s. It is still being looked for"):
@@ -53,7 +53,7 @@ async def test_whoever_waits_too_long_is_told_so_and_gets_the_answer_next_time()
     assert (await next_time, question.asked) == (7, 1)
 
 
-async def test_an_answer_that_comes_when_nobody_waits_is_told_to_the_next_one_who_asks() -> None:
+async def test_an_answer_that_comes_when_nobody_waits_goes_to_the_next_caller() -> None:
     shared, question = Shared(), Question()
     with pytest.raises(LateError):
         await shared.told("it", question, "it", 0)
@@ -63,7 +63,7 @@ async def test_an_answer_that_comes_when_nobody_waits_is_told_to_the_next_one_wh
     assert (await shared.told("it", question, "it"), question.asked) == (7, 2)
 
 
-async def test_who_asks_after_a_change_gets_no_answer_to_a_question_of_before() -> None:
+async def test_a_caller_after_a_change_gets_no_answer_to_an_earlier_question() -> None:
     shared, before, after = Shared(), Question(), Question()
     waits = asyncio.create_task(shared.told("it", before, "it"))
     await asyncio.sleep(0)
@@ -75,7 +75,7 @@ async def test_who_asks_after_a_change_gets_no_answer_to_a_question_of_before() 
     shared.forget("it")
 
 
-async def test_what_a_question_raises_is_raised_to_who_waits_and_the_next_one_asks_anew() -> None:
+async def test_an_error_reaches_the_waiting_callers_and_the_next_caller_asks_anew() -> None:
     shared, question = Shared(), Question()
     question.answer.set_result(ValueError("no"))
     with pytest.raises(ValueError, match="no"):
@@ -85,7 +85,7 @@ async def test_what_a_question_raises_is_raised_to_who_waits_and_the_next_one_as
     assert question.asked == 2
 
 
-async def test_who_goes_away_takes_the_question_from_nobody() -> None:
+async def test_a_caller_that_goes_away_takes_the_question_from_nobody() -> None:
     shared, question = Shared(), Question()
     gone, stays = (asyncio.create_task(shared.told("it", question, "it")) for _ in range(2))
     await asyncio.sleep(0)
@@ -108,12 +108,12 @@ async def test_no_more_than_some_questions_are_under_way() -> None:
     assert question.answer.cancelled()
 
 
-async def test_what_is_given_up_is_told() -> None:
+async def test_a_question_that_is_given_up_is_an_error() -> None:
     with pytest.raises(LateError, match=r"it: no answer within 0.01 s, and it was given up"):
         await within(asyncio.Event().wait(), "it", SOON_S)
 
 
-async def test_while_kafka_is_silent_the_status_is_what_it_was_and_then_it_is_told_to_be_unknown(
+async def test_while_kafka_is_silent_the_last_status_is_shown_and_then_it_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, silent = Question(), Question()
@@ -127,7 +127,7 @@ async def test_while_kafka_is_silent_the_status_is_what_it_was_and_then_it_is_to
         await clock.advance(10)
         assert await service.status() == (status, 1_000.0)
         await clock.advance(10)
-        with pytest.raises(LateError, match="how the service stands: no answer within"):
+        with pytest.raises(LateError, match="the status of the service: no answer within"):
             await service.status()
         silent.answer.set_result(status)
         assert await service.status() == (status, 1_020.0)

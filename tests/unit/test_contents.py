@@ -1,4 +1,4 @@
-"""What leaves a partition in one transaction, as its seal tells it."""
+"""The records of a partition in one transaction, as its seal counts them."""
 
 import pytest
 

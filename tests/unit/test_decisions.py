@@ -1,4 +1,4 @@
-"""What the records of a timer id mean for each other, and what is answered."""
+"""The effect of the records of a timer id on each other, and the answers."""
 
 from collections.abc import Iterable
 
@@ -35,7 +35,7 @@ def test_the_append_time_decides_to_the_millisecond(appended_ms: int, outcome: s
     assert outcomes(Partition(0), asked(0, DUE_MS), asked(1, None, appended_ms))[1] == outcome
 
 
-def test_what_depends_on_an_open_scan_is_left_with_all_that_comes_behind() -> None:
+def test_a_record_that_depends_on_an_open_scan_is_left_with_all_behind_it() -> None:
     partition = Partition(0)
     partition.apply(partition.read(1))
     partition.begin(DUE_MS + 1_000)
@@ -45,7 +45,7 @@ def test_what_depends_on_an_open_scan_is_left_with_all_that_comes_behind() -> No
     assert decided.withdrawn == decided.answers == []
 
 
-def test_what_a_seal_covers_is_not_answered_again() -> None:
+def test_a_record_that_a_seal_covers_is_not_answered_again() -> None:
     partition = Partition(0)
     partition.acquire([Sealed(last=SECOND, fence=2)], None)
     decided = decide([asked(0, DUE_MS), asked(1, None), asked(2, None)], {}, partition)
@@ -54,7 +54,7 @@ def test_what_a_seal_covers_is_not_answered_again() -> None:
     assert [(answer.offset, answer.outcome) for answer in decided.answers] == [(2, Reply.UNKNOWN)]
 
 
-def test_what_was_done_an_hour_ago_is_not_kept() -> None:
+def test_an_id_that_was_done_an_hour_ago_is_not_kept() -> None:
     partition = Partition(0)
     partition.acquire([Sealed(last=SECOND + ID_MEMORY_S, fence=2)], None)
     decided = decide([asked(0, DUE_MS), TimerRecord(b"b", DUE_MS + 1_000, 1, EARLY_MS, b"")], {}, partition)
@@ -88,7 +88,7 @@ def test_a_reply_names_the_asking_record_and_the_request_that_it_is_about() -> N
     assert Answer(7, b"replies", b"a", Reply.UNKNOWN, None, "1:4").reply(2).asked == "1:4"
 
 
-def test_a_copy_fires_and_leaves_the_last_word_to_what_was_decided_of_its_id_since() -> None:
+def test_a_copy_fires_and_leaves_the_last_word_to_later_records_of_its_id() -> None:
     """An owner that has begun behind the original knows the cancel behind it alone, which came too late for it."""
     partition = Partition(0, horizon_s=5)
     known = dict(decide([asked(9, None, 11_000)], {}, partition).versions)
@@ -111,7 +111,7 @@ AT, NEW_MS = 7, 50_000_000
 
 
 def told(before: Version | None, appended_ms: int) -> Version | None:
-    """What an ignored record is told of the timer *before* it: also whether that one waits."""
+    """The answer to an ignored record about the timer *before* it: also whether that one waits."""
     if before is None or not before.due_ms:
         return None
     return before._replace(waits=not before.cancelled and before != FIRED and appended_ms < before.second_ms)
@@ -182,7 +182,7 @@ def test_a_request_if_absent_stands_only_where_none_was_made_within_the_hour(
         (FIRED, 3_000, True),
         (CANCELLED, DUE_MS - 1, False),
         (CANCELLED, DUE_MS, True),
-        # Whoever asks knows the original's offset.
+        # The sender of the question knows the original's offset.
         (COPY, DUE_MS, True),
         (Version(DUE_MS, 4), DUE_MS, False),
         (Version(DUE_MS, 4), OVER_MS, True),
@@ -211,7 +211,7 @@ IF_PENDING_CASES = pytest.mark.parametrize(
         (PENDING, DUE_MS, None, False),
         (PENDING, OVER_MS, None, False),
         (FAR, EARLY_MS, 3, True),
-        # Whoever asks knows the original's offset.
+        # The sender of the question knows the original's offset.
         (COPY, EARLY_MS, 3, True),
         (COPY, EARLY_MS, 6, False),
         (None, EARLY_MS, None, False),
@@ -239,13 +239,13 @@ def test_a_record_if_pending_means_something_only_for_the_timer_that_was_meant(
         assert [each.superseded for each in decided.withdrawn] == ([] if before.far else [not cancel])
         assert decided.ignored == {}
     else:
-        # Of an id of which only a cancel is known there is nothing to tell.
+        # If only a cancel of an id is known, there is nothing to tell.
         assert (answer.outcome, answer.version) == (Reply.IGNORED, told(before, appended_ms))
         assert (decided.versions, decided.withdrawn) == ({}, [])
         assert decided.ignored == ({} if cancel else {AT: NEW_MS})
 
 
-def test_what_is_ignored_leaves_the_timer_as_it_is_for_the_next_record() -> None:
+def test_an_ignored_record_leaves_the_timer_as_it_is_for_the_next_record() -> None:
     records = [under(Condition.IF_ABSENT), under(Condition.IF_PENDING, offset=8, cancel=True, expected=3)]
     decided = decide(records, {b"a": PENDING}, judging())
     assert [answer.outcome for answer in decided.answers] == [Reply.IGNORED, Reply.CANCELLED]
@@ -253,7 +253,7 @@ def test_what_is_ignored_leaves_the_timer_as_it_is_for_the_next_record() -> None
 
 
 def test_a_request_that_was_ignored_once_is_ignored_by_every_next_owner() -> None:
-    """What its condition was judged by lies below what is read again."""
+    """The records that decide its condition lie below those that are read again."""
     for condition in (Condition.IF_ABSENT, Condition.IF_PENDING):
         heir = judging(snapshot=20, ignored=[AT])
         decided = decide([under(condition)], {}, heir)
@@ -262,24 +262,24 @@ def test_a_request_that_was_ignored_once_is_ignored_by_every_next_owner() -> Non
 
 
 def test_a_move_if_pending_that_stood_once_stands_for_every_next_owner() -> None:
-    """The request that it has replaced lies below what is read again, which it does after an hour."""
+    """The request that it has replaced lies below the records that are read again, which it does after an hour."""
     heir, due_ms = judging(sealed=SECOND + ID_MEMORY_S, snapshot=20), NEW_MS + 2 * ID_MEMORY_MS
     decided = decide([under(Condition.IF_PENDING)._replace(due_ms=due_ms)], {}, heir)
     assert (decided.versions, decided.answers, decided.ignored) == ({b"a": Version(due_ms, AT)}, [], {})
-    # Within the hour, and behind what was answered before, nothing known means that there is nothing.
+    # Within the hour, and behind earlier answers, nothing known means that there is nothing.
     decided = decide([under(Condition.IF_PENDING)], {}, judging(snapshot=20))
     assert (decided.versions, decided.ignored) == ({}, {AT: NEW_MS})
     decided = decide([under(Condition.IF_PENDING, offset=20)._replace(due_ms=due_ms)], {}, heir)
     assert (decided.versions, decided.ignored) == ({}, {20: due_ms})
 
 
-def test_a_move_if_pending_that_a_seal_covers_stands_beside_what_it_has_replaced() -> None:
+def test_a_move_if_pending_that_a_seal_covers_stands_beside_the_replaced_timer() -> None:
     """Whether the first owner has read it in time cannot be told any more, and it has been answered."""
     decided = decide([under(Condition.IF_PENDING, appended_ms=2_000)], {b"a": FIRED}, judging(snapshot=20))
     assert (decided.versions, decided.answers, decided.ignored) == ({b"a": Version(NEW_MS, AT)}, [], {})
 
 
-def test_what_is_done_by_now_does_not_wait_in_vain() -> None:
+def test_an_ignored_record_that_is_done_by_now_is_not_kept() -> None:
     record = under(Condition.IF_PENDING)._replace(due_ms=4_000, offset=4)
     assert decide([record], {b"a": CANCELLED}, judging(snapshot=5)).ignored == {}
     assert decide([record._replace(offset=5)], {b"a": CANCELLED}, judging(snapshot=5)).ignored == {5: 4_000}
@@ -287,7 +287,7 @@ def test_what_is_done_by_now_does_not_wait_in_vain() -> None:
 
 @pytest.mark.parametrize("condition", [Condition.IF_ABSENT, Condition.IF_PENDING])
 def test_conditions_are_judged_once_a_seal_tells_from_where_on(condition: int) -> None:
-    """From the snapshot of its scan: what lies below was refused, and what lies behind waits."""
+    """From the snapshot of its scan: records below it were refused, and records behind it wait."""
     partition = Partition(0)
     partition.begin(2_000)
     records = [asked(0, DUE_MS), under(condition, offset=1), asked(2, 30_000)]

@@ -1,4 +1,4 @@
-"""The cache of Kafka's jars: what is in it is complete, and once it is, no network is used."""
+"""The cache of Kafka's jars: its files are complete, and once all are there, no network is used."""
 
 import hashlib
 import os
@@ -92,7 +92,7 @@ def test_without_a_network_the_error_says_when_it_is_needed(
 
 
 @pytest.mark.usefixtures("two_jars")
-def test_what_arrived_before_an_interruption_is_not_fetched_again(
+def test_jars_that_arrived_before_an_interruption_are_not_fetched_again(
     env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []

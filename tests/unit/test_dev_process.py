@@ -1,4 +1,4 @@
-"""Child processes: how they end, and what is told of them."""
+"""Child processes: how they end, and the errors about them."""
 
 import asyncio
 import os

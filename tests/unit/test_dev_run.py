@@ -1,4 +1,4 @@
-"""What `kafka-timers dev` decides before it starts anything, and what it prints."""
+"""The decisions of `kafka-timers dev` before it starts anything, and its output."""
 
 import shlex
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_a_new_folder_is_made(tmp_path: Path) -> None:
         assert (tmp_path / "a" / "b").is_dir()
 
 
-def test_the_next_run_finds_what_the_last_one_left(tmp_path: Path) -> None:
+def test_the_next_run_finds_the_data_of_the_last_one(tmp_path: Path) -> None:
     with claimed(tmp_path, fresh=False):
         (tmp_path / "data").touch()
     with claimed(tmp_path, fresh=False):
@@ -80,7 +80,7 @@ def test_the_command_line_takes_the_commands_of_all_processes(prefix: str, tmp_p
     assert [given[f"oscillator-{replica}"]["replica"] for replica in range(2)] == [0, 1]
     assert given["worker"]["data_dir"] == str(tmp_path / "worker")
     assert len({of_one["port"] for of_one in given.values()}) == 4
-    # Whoever tries it may change things, and nobody reaches it from elsewhere.
+    # Its user may change things, and nobody reaches it from elsewhere.
     assert (given["console"]["host"], given["console"]["writable"]) == ("127.0.0.1", True)
 
 
@@ -98,7 +98,7 @@ def test_the_lake_gets_a_process_and_a_horizon_that_fit_each_other(tmp_path: Pat
     assert (given["host"], given["port"]) == ("127.0.0.1", DevSettings.lake_port)
 
 
-def test_what_is_printed_to_ask_the_lake_asks_the_right_one(tmp_path: Path) -> None:
+def test_the_printed_query_asks_the_right_lake(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     printed = hints(DevSettings(lake=True, topic_prefix="mine-"), "127.0.0.1:9999", folder)
     [line] = printed["ask the lake"]
@@ -114,7 +114,7 @@ def test_what_is_printed_to_ask_the_lake_asks_the_right_one(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("prefix", ["", "mine-"])
 @pytest.mark.parametrize("bootstrap", ["127.0.0.1:9092", "127.0.0.1:9999"])
-def test_the_command_line_takes_what_is_printed_to_try_next(prefix: str, bootstrap: str, tmp_path: Path) -> None:
+def test_the_command_line_accepts_the_commands_printed_to_try_next(prefix: str, bootstrap: str, tmp_path: Path) -> None:
     printed = hints(DevSettings(topic_prefix=prefix), bootstrap, tmp_path).values()
     tried = [shlex.split(line)[1:] for lines in printed for line in lines if line.startswith("kafka-timers ")]
     assert [command for command, *_ in tried] == ["watch", "send", "list", "status"]

@@ -1,4 +1,4 @@
-"""What a callback counts as is one number, and any other callback counts as another one."""
+"""The digest of a callback is one number, and any other callback has another one."""
 
 from itertools import combinations
 
@@ -54,7 +54,7 @@ def test_many_plain_requests_count_as_each_of_them_does() -> None:
         assert list(map(signed, found)) == wanted
 
 
-def test_what_a_request_asks_for_counts_as_its_callback() -> None:
+def test_a_request_has_the_digest_of_its_callback() -> None:
     asked = Future(
         callBackRecord=Callback(topic="t", key=b"", partition=1),
         timerId="a",

@@ -1,4 +1,4 @@
-"""What the pages for users and operators must name is what the code has; their links lead somewhere."""
+"""The pages for users and operators name all that the code has; their links lead somewhere."""
 
 import ast
 import re
@@ -53,7 +53,7 @@ def test_operators_find_every_metric() -> None:
 
 
 def fragments(nodes: list[ast.AST]) -> Iterator[str]:
-    """Yield the words of all strings below *nodes*, without what is filled in."""
+    """Yield the words of all strings below *nodes*, without the filled-in values."""
     for node in nodes:
         for below in ast.walk(node):
             if (
@@ -76,7 +76,7 @@ def functions(path: Path, *names: str) -> list[ast.AST]:
 
 
 def values_of(path: Path, attribute: str) -> list[ast.AST]:
-    """Return what is assigned to `self.`*attribute* anywhere."""
+    """Return all values assigned to `self.`*attribute*."""
     return [
         node.value
         for node in ast.walk(ast.parse(path.read_text()))
@@ -229,7 +229,7 @@ def test_newcomers_find_every_folder() -> None:
     assert folders == set(re.findall(r"^\| `([^/]+)/` \|", README.read_text(), re.MULTILINE))
 
 
-def test_generated_code_is_what_make_proto_makes(tmp_path: Path) -> None:
+def test_generated_code_is_the_same_as_make_proto_makes(tmp_path: Path) -> None:
     protos = [str(path) for path in (ROOT / "proto").rglob("*.proto")]
     arguments = [f"-I{ROOT / 'proto'}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
     assert protoc.main([sys.argv[0], *arguments, *protos]) == 0

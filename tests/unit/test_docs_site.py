@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def builder() -> ModuleType:
-    """What builds the site; the test is skipped without Zensical, and fails on CI."""
+    """The builder of the site; the test is skipped without Zensical, and fails on CI."""
     if importlib.util.find_spec("zensical") is None:
         assert os.environ.get("CI") != "true", "zensical is not installed"
         pytest.skip("zensical is not installed: pip install -e '.[test]'")

@@ -19,13 +19,13 @@ class Log:
     """
     A log of three partitions on three brokers, each of which leads one; they end at 100 plus their number.
 
-    Stands for the brokers and what is known of them.
+    Stands for the brokers and the knowledge of them.
 
     Attributes:
         asked: broker and partitions of each question, and partitions that were asked for alone.
         silent: brokers that answer only when told so.
         failing: brokers that cannot be asked.
-        claims: what brokers say of partitions, other than that they lead them as is known, or do not.
+        claims: answers of brokers about partitions that differ from the known leaders.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ async def test_a_broker_that_is_silent_holds_up_no_partition_of_another() -> Non
         assert await waiting == 102
 
 
-async def test_an_end_is_proved_when_all_who_have_the_partition_have_answered() -> None:
+async def test_an_end_is_proved_when_all_brokers_of_the_partition_have_answered() -> None:
     log = Log()
     log.silent = {2: asyncio.Event()}
     with asking(log) as ends:

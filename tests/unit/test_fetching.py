@@ -1,4 +1,4 @@
-"""What a broker answers to a fetch, and how much is asked for."""
+"""The answer of a broker to a fetch, and the size of the question."""
 
 import struct
 from typing import Any
@@ -17,7 +17,7 @@ PRODUCER = 7
 
 
 def of_a_transaction(batch: bytes, attributes: int, *, is_empty: bool = False) -> bytes:
-    """Return *batch* as one of a transaction of `PRODUCER`; an empty one is what compaction leaves of it."""
+    """Return *batch* as one of a transaction of `PRODUCER`; an empty one is left of it by compaction."""
     header = 61
     odd = bytearray(batch[:header] if is_empty else batch)
     struct.pack_into(">h", odd, 21, attributes)
@@ -57,7 +57,7 @@ class Slow:
         return type("Answer", (), {"topics": []})
 
 
-async def test_what_a_slow_network_does_not_bring_in_time_is_asked_for_in_smaller_parts() -> None:
+async def test_records_that_a_slow_network_does_not_bring_in_time_are_fetched_in_smaller_parts() -> None:
     slow = Slow(1 << 20)
     fetcher = Fetcher(slow, "timer-request", "requests")  # type: ignore[arg-type]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What is wrong with a service follows from what Kafka tells of it; one cause is told once, with what to do."""
+"""The problems of a service follow from Kafka's answers; one cause is named once, with the steps to take."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ WELL = ServiceStatus("g", "timer-request", ROWS, [Worker("http://w:1", "w", (0, 
 
 
 def but(number: int, **change: object) -> ServiceStatus:
-    """Return what is well but for one partition."""
+    """Return a status that is well but for one partition."""
     return replace(WELL, partitions=[replace(row, **change) if row.partition == number else row for row in ROWS])
 
 
@@ -46,7 +46,7 @@ def test_one_cause_is_told_once() -> None:
     assert told == "no worker is a member of group g, so nothing fires: start kafka-timers worker"
 
 
-def test_workers_of_which_nobody_told_are_not_taken_for_none() -> None:
+def test_unknown_workers_are_not_taken_for_none() -> None:
     assert problems_of(replace(WELL, workers=None, untold=["members of group g: no"])) == ["members of group g: no"]
 
 
@@ -71,7 +71,7 @@ def test_a_partition_without_ticks_is_named() -> None:
         ({"blocked_s": 40.0, "lag_s": 30}, "partition 1: requests wait behind an open transaction for 40 s"),
     ],
 )
-def test_what_stands_still_is_named_with_its_cause(change: dict[str, object], told: str) -> None:
+def test_a_partition_that_stands_still_is_named_with_its_cause(change: dict[str, object], told: str) -> None:
     (problem,) = problems_of(but(1, **change))
     assert problem.startswith(told)
 
@@ -82,11 +82,11 @@ def test_a_transaction_that_is_open_for_a_moment_is_no_problem() -> None:
 
 def test_a_partition_that_no_member_has_is_named_once_the_group_has_settled() -> None:
     alone = replace(WELL, workers=WELL.workers[:1])
-    assert begins(alone) == ["partition 2 is no worker's, though group g has members"]
+    assert begins(alone) == ["no worker owns partition 2, though group g has members"]
     assert begins(replace(alone, is_settled=False)) == []
 
 
-def test_topics_without_leaders_doors_without_readers_and_what_nobody_told_are_named() -> None:
+def test_topics_without_leaders_doors_without_readers_and_unanswered_questions_are_named() -> None:
     status = replace(
         WELL,
         leaderless=[Leaderless("calls", [0, 3], [2]), Leaderless("b", [1], [])],
@@ -96,9 +96,9 @@ def test_topics_without_leaders_doors_without_readers_and_what_nobody_told_are_n
     assert problems_of(status) == [
         "doors: no answer",
         "calls: partitions 0, 3 cannot be written or read, no broker leads: start broker 2 again. "
-        "What is due there waits until one does",
-        "b: partition 1 cannot be written or read, no broker leads: look at the brokers. What is due there waits until "
-        "one does",
+        "Timers there wait until one does",
+        "b: partition 1 cannot be written or read, no broker leads: look at the brokers. Timers there wait until one "
+        "does",
         "door etf1: no worker reads theirs, and 7 records of it wait: start workers with --door etf1=theirs",
     ]
 

@@ -23,7 +23,7 @@ def asked(topic: str = "callbacks", tombstones: str = "schedules", **more: Any) 
 
 
 async def leave(futures: Sequence[Future], *, together: bool = False, **topics: Target | Reason) -> tuple[Any, Any]:
-    """Return what each topic gets where *futures* fire, as (partition, key, value, headers), and their slice."""
+    """Return the records of each topic where *futures* fire, as (partition, key, value, headers), and their slice."""
     values = [future.SerializeToString() for future in futures]
     rows = [(row_key(DUE_MS, offset), value) for offset, value in enumerate(values)]
     if together:
@@ -43,7 +43,7 @@ async def leave(futures: Sequence[Future], *, together: bool = False, **topics: 
 
 @pytest.mark.parametrize("together", [False, True], ids=["singles", "batch"])
 @pytest.mark.parametrize("odd", [False, True], ids=["as usual", "beside one that is odd"])
-async def test_what_fires_is_written_once_more_as_it_fired(together: bool, odd: bool) -> None:
+async def test_a_fired_schedule_is_copied_to_the_history_as_it_fired(together: bool, odd: bool) -> None:
     futures = [asked(), asked(tombstones=""), asked("history"), asked(tombstones="elsewhere")]
     if odd:
         futures.append(asked("missing"))
@@ -59,7 +59,7 @@ async def test_what_fires_is_written_once_more_as_it_fired(together: bool, odd: 
 @pytest.mark.parametrize(
     "takes", [Reason.TOPIC_UNKNOWN, Target(3, 300), Target(3, 1_000_000, needs_key=True)], ids=["none", "small", "keys"]
 )
-async def test_what_the_history_does_not_take_fires_all_the_same(takes: Target | Reason) -> None:
+async def test_a_schedule_that_the_history_does_not_take_fires_all_the_same(takes: Target | Reason) -> None:
     future = asked(token="t" * 500)
     future.callBackKey = ""
     sent, built = await leave([future, future], history=takes)

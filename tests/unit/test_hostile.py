@@ -1,5 +1,5 @@
 """
-Records as no client should write them: each is read or refused, and what lies beside it goes its way.
+Records as no client should write them: each is read or refused, and the records beside it go their way.
 
 Drawn with a seed: bytes that are no message, messages with every field at its limits, and messages with some bytes
 changed. A longer run found nothing more: `HOSTILE_ROUNDS=20000 pytest tests/unit/test_hostile.py`.
@@ -142,7 +142,7 @@ async def fired(rows: list[Row]) -> Outbox:
 
 @pytest.mark.parametrize("horizon_s", [0, 3_600])
 @pytest.mark.parametrize("sealed", [False, True], ids=["first", "after seals"])
-async def test_whatever_lies_beside_it_a_request_fires_and_what_is_odd_is_told(horizon_s: int, sealed: bool) -> None:
+async def test_a_request_fires_beside_any_odd_records_and_those_are_reported(horizon_s: int, sealed: bool) -> None:
     chance, odd = random.Random(15), Counter[str]()
     for _ in range(ROUNDS):
         partition = Partition(0, horizon_s)
@@ -157,7 +157,7 @@ async def test_whatever_lies_beside_it_a_request_fires_and_what_is_odd_is_told(h
         for offset in range(10, 30, 2):
             assert values[b"good %d" % offset] == 1
         told = [headers for topic, _, headers in outbox.records if topic == "timer-rejected"]
-        # What has no value is a tombstone beside a callback.
+        # A record without a value is a tombstone beside a callback.
         calls = [value for topic, value, _ in outbox.records if topic == "callbacks" and value is not None]
         assert len(calls) + len(told) == len(out.offsets)
         odd.update((headers["timer-rejected-reason"] or b"").decode() for headers in told)

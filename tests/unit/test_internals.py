@@ -1,7 +1,7 @@
 """
 The private names and the layouts of aiokafka and Faust that the service relies on, tried on the installed versions.
 
-If a test fails here after an upgrade, `broker/internals.py`, or the module that the test names, no longer does what it
+If a test fails here after an upgrade, `broker/internals.py`, or the module that the test names, no longer works as it
 says. No test needs a broker.
 """
 
@@ -146,7 +146,7 @@ class Started:
         # Instead of a broker.
         self.consumer._client.bootstrap = connect
         self.thread._create_consumer = lambda loop: self.consumer
-        # What it does first in its own thread.
+        # Its first work in its own thread.
         await type(self.thread).on_start(self.thread)
 
 
@@ -162,7 +162,7 @@ async def started(tmp_path: Path) -> AsyncIterator[Started]:
 
 
 async def test_a_worker_is_a_member_of_its_group_and_reads_nothing_by_that(started: Started) -> None:
-    """Its ticks are read by `worker/ticks.py`; what the fetcher is told to do has the form that it expects."""
+    """Its ticks are read by `worker/ticks.py`; the orders to the fetcher have the form that it expects."""
     assert isinstance(started.consumer, Member)
     fetcher = started.consumer._fetcher
     fetches, resets, _, is_stale, paused = type(fetcher)._get_actions_per_node(fetcher, SimpleNamespace(tps=[]))
@@ -182,14 +182,14 @@ async def test_agents_of_a_user_read_committed_records_once_they_are_told_to(com
 
     consumer._client.bootstrap = connect
     await consumer.start()
-    # What each fetch asks for: 1 is committed.
+    # The isolation level of each fetch: 1 is committed.
     assert consumer._fetcher._isolation_level == int(committed)
     await consumer.stop()
     # Its thread would have closed it.
     thread.thread_loop.close()
 
 
-async def test_a_member_asks_one_broker_after_the_other_who_coordinates_and_waits_for_none_for_long(
+async def test_a_member_asks_one_broker_after_the_other_for_the_coordinator_and_waits_for_none_for_long(
     started: Started,
 ) -> None:
     """A frozen one among them costs one question, also where its connection is open."""

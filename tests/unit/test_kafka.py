@@ -1,4 +1,4 @@
-"""How to connect: what a file and the environment say, what is refused, and that no secret is shown."""
+"""How to connect: settings from a file and the environment, refused ones, and that no secret is shown."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_file_says_how_to_connect_and_the_environment_goes_over_it(tmp_path: P
     assert (options["sasl_plain_username"], options["sasl_plain_password"]) == ("d", "b=c")
 
 
-def test_no_secret_is_in_what_is_printed_of_it() -> None:
+def test_no_secret_is_printed() -> None:
     kafka = Kafka("k:9092", SCRAM)
     assert str(kafka) == "k:9092 (SASL_SSL, SCRAM-SHA-512 as timers)"
     assert "s3cret" not in repr(kafka)
@@ -62,14 +62,14 @@ def test_no_secret_is_in_what_is_printed_of_it() -> None:
         ({"ssl.ca.location": "ca.pem"}, "ssl.ca.location with security.protocol PLAINTEXT"),
     ],
 )
-def test_what_does_not_fit_is_said(properties: Mapping[str, str], words: str) -> None:
+def test_properties_that_do_not_fit_are_named(properties: Mapping[str, str], words: str) -> None:
     with pytest.raises(SettingsError) as raised:
         Kafka("k:9092", properties)
     assert words in str(raised.value)
     assert "s3cret" not in str(raised.value)
 
 
-def test_a_file_that_is_none_is_said_without_what_is_in_it(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_named_without_its_content(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"missing\.properties cannot be read"):
         Kafka.of("k:9092", str(tmp_path / "missing.properties"))
     file = tmp_path / "client.properties"
@@ -85,7 +85,7 @@ def test_files_of_tls_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         kafka = Kafka("k:9092", {"security.protocol": "SSL", **given})
         for options in (kafka.client_options, kafka.java_options):
             if options == kafka.java_options and "ssl.certificate.location" in given:
-                continue  # Java reads what is in it
+                continue  # Java reads its value
             with pytest.raises(SettingsError) as raised:
                 options()
             assert next(iter(given.values())) in str(raised.value)
@@ -107,15 +107,15 @@ def test_java_gets_certificates_and_key_as_text(tmp_path: Path) -> None:
     assert options["ssl.truststore.type"] == options["ssl.keystore.type"] == "PEM"
 
 
-def test_clients_share_what_is_read_for_tls() -> None:
-    """What a system trusts takes long to read, and a worker makes a client for each partition."""
+def test_clients_share_the_certificates_read_for_tls() -> None:
+    """The system's certificates take long to read, and a worker makes a client for each partition."""
     settings = WorkerSettings(bootstrap="k:9092")
     assert settings.kafka is settings.kafka
     kafka = Kafka("k:9092", {"security.protocol": "SSL"})
     assert kafka.client_options()["ssl_context"] is kafka.client_options()["ssl_context"]
 
 
-def test_a_password_may_hold_what_has_a_meaning_to_java() -> None:
+def test_a_password_may_have_characters_with_a_meaning_to_java() -> None:
     options = Kafka("k:9092", {**SCRAM, "sasl.password": '"; \\ x'}).java_options()
     assert options["sasl.jaas.config"] == (
         "org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -123,7 +123,7 @@ def test_a_password_may_hold_what_has_a_meaning_to_java() -> None:
     )
 
 
-def test_settings_say_what_is_wrong_before_anything_starts(tmp_path: Path) -> None:
+def test_settings_name_the_problem_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         WorkerSettings(kafka_config=str(tmp_path / "none"))
     with pytest.raises(SettingsError, match="not a list of Kafka brokers"):

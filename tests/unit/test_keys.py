@@ -1,4 +1,4 @@
-"""The keys of pending requests: their order, what each tells, and their bytes, which lie on disk and in seals."""
+"""The keys of pending requests: their order, their parts, and their bytes, which lie on disk and in seals."""
 
 import random
 

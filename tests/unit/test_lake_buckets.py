@@ -1,4 +1,4 @@
-"""When far requests come back to the workers: which bucket is next, and what time it is."""
+"""When far requests come back to the workers: the next bucket, and the time."""
 
 import pytest
 
@@ -36,12 +36,12 @@ def test_nothing_that_is_appended_from_then_on_is_far_and_due_in_the_bucket() ->
         assert not is_far(bucket.last, now - SKEW_S, HORIZON_S)
 
 
-def test_what_was_missed_while_the_job_was_down_is_one_bucket() -> None:
+def test_seconds_missed_while_the_job_was_down_are_one_bucket() -> None:
     bucket = next_bucket([closed(NEW_YEAR)], NEW_YEAR + 10 * DAY_S, HORIZON_S, BUCKET_S)
     assert bucket == Bucket(NEW_YEAR + 1, NEW_YEAR + 11 * DAY_S - BUCKET_S, HORIZON_S)
 
 
-def test_workers_are_told_the_last_second_of_which_nothing_is_left() -> None:
+def test_workers_get_the_last_second_that_is_wholly_promoted() -> None:
     """A smaller horizon has left something again, until it has closed a bucket of its own."""
     assert closed_second([], HORIZON_S) == 0
     rows = [closed(NEW_YEAR + DAY_S), closed(NEW_YEAR)]
@@ -60,13 +60,13 @@ def test_another_length_of_buckets_leaves_no_gap() -> None:
 def test_with_a_smaller_horizon_nothing_is_taken_for_closed_that_was_not_due_when_it_was_closed() -> None:
     """
     1. at second NEW_YEAR seconds up to NEW_YEAR + one day were closed     2. the horizon becomes an hour
-    3. a request due in NEW_YEAR + 2 h is far now, and in what was closed
+    3. a request due in NEW_YEAR + 2 h is far now, and in a closed bucket
     """
     rows = [closed(NEW_YEAR), closed(NEW_YEAR + DAY_S)]
     bucket = next_bucket(rows, NEW_YEAR + 1_800, 3_600, 600)
     assert bucket
     assert bucket.first <= NEW_YEAR + 1
-    # What was closed anew by the smaller one is what counts from then on, also when the horizon grows again.
+    # Buckets closed anew by the smaller one count from then on, also when the horizon grows again.
     rows.append(closed(bucket.last, 3_600, closed_s=NEW_YEAR + 1_900))
     for horizon_s in (3_600, HORIZON_S):
         again = next_bucket(rows, NEW_YEAR + 10_000, horizon_s, 600)
@@ -74,7 +74,7 @@ def test_with_a_smaller_horizon_nothing_is_taken_for_closed_that_was_not_due_whe
         assert again.first == bucket.last + 1
 
 
-def test_with_a_larger_horizon_what_was_left_to_the_lake_by_the_smaller_one_is_still_far() -> None:
+def test_with_a_larger_horizon_requests_left_to_the_lake_by_the_smaller_one_are_still_far() -> None:
     """
     1. by a horizon of an hour a request due in 2 h is left to the lake     2. workers and lake get one of a day, by
     which it is not far     3. it is promoted all the same, until none like it can be left
@@ -83,7 +83,7 @@ def test_with_a_larger_horizon_what_was_left_to_the_lake_by_the_smaller_one_is_s
     bucket = next_bucket(rows, NEW_YEAR - 3_000, HORIZON_S, BUCKET_S)
     assert bucket
     assert bucket.far_s == 3_600
-    # What was appended until the switch was noticed is due within a day from then on.
+    # A request appended until the switch was noticed is due within a day from then on.
     switched_s = NEW_YEAR - 3_000
     rows.append(closed(bucket.last, HORIZON_S, closed_s=switched_s))
     while bucket.first <= switched_s + DAY_S:

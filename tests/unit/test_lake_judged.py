@@ -14,7 +14,7 @@ def future(**more: object) -> bytes:
 
 
 def test_batches_are_judged_as_their_records_are() -> None:
-    """The quick way for what is usual comes to the same as the worker's own judgement, or leaves it to that."""
+    """The quick way for usual records gives the same result as the worker's own judgement, or leaves them to that."""
     for seed in range(300):
         batch, odd = some_batch(seed)
         quick = judged_at_once(batch, 3)

@@ -1,4 +1,4 @@
-"""What Spark tells of a batch, as the landing shows it."""
+"""Spark's report of a batch, as the landing shows it."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from kafka_timers.lake.progress import Batch, batch_of
 
 
 def progress(number: int, records: int, **behind: str) -> dict[str, Any]:
-    """Return what pyspark 4.0 tells, without what nobody looks at."""
+    """Return the report of pyspark 4.0, without fields that nobody looks at."""
     source = {"endOffset": "{'t': {'0': 15, '1': 15}}", "latestOffset": "{'t': {'0': 15, '1': 16}}", "metrics": behind}
     return {
         "timestamp": "2030-01-01T00:00:00.250Z",

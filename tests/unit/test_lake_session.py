@@ -1,4 +1,4 @@
-"""What is said when Spark cannot start; nothing here needs Java."""
+"""The errors when Spark cannot start; nothing here needs Java."""
 
 import io
 import logging
@@ -15,7 +15,7 @@ from kafka_timers.lake.session import alone_in, open_session
 from kafka_timers.settings import LakeSettings
 
 
-def test_without_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_the_error_names_the_one_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -33,7 +33,7 @@ def test_a_spark_that_nothing_was_tested_with_needs_its_jars_named(monkeypatch: 
         open_session(LakeSettings())
 
 
-def test_what_spark_wrote_before_it_ended_is_told() -> None:
+def test_the_last_words_of_spark_are_in_the_error() -> None:
     def told(text: str) -> str:
         return session._no_start(RuntimeError("gone"), "a:b:1", io.BytesIO(text.encode()))
 
@@ -47,7 +47,7 @@ def test_what_spark_wrote_before_it_ended_is_told() -> None:
     )
 
 
-def test_what_children_say_while_spark_starts_is_kept_and_what_is_said_later_is_not(
+def test_output_of_children_is_kept_while_spark_starts_and_not_later(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with session._stderr_to_file() as kept:

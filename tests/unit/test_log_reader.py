@@ -1,4 +1,4 @@
-"""A log is read fairly: no partition keeps others of its broker from being read, whatever it has or lacks."""
+"""A log is read fairly: no partition keeps others of its broker from being read, with any number of records."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class Place:
 
 @dataclass
 class Feed:
-    """Takes what comes of one partition."""
+    """Takes the records of one partition."""
 
     partition: Place
     awaited: int = 0
@@ -122,7 +122,7 @@ async def test_a_partition_that_its_leader_withholds_keeps_no_other_from_being_r
     assert not any(feed.faults for feed in feeds)
 
 
-async def test_who_can_wait_for_callbacks_to_leave_does_not_wait_for_ever() -> None:
+async def test_a_wait_for_callbacks_to_leave_is_limited() -> None:
     """They may wait for a broker themselves, those of several partitions in turn."""
     gate = PriorityGate()
     with gate.on():

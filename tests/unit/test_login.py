@@ -1,4 +1,4 @@
-"""Where there is no token to log in with, brokers cannot be reached: that ends nobody, and is told as what it is."""
+"""Without a token to log in, brokers cannot be reached: that ends no process, and the error names the token."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     return Kafka("one:9092,two:9092")
 
 
-async def test_to_those_who_ask_brokers_they_cannot_be_reached(kafka: Kafka) -> None:
+async def test_a_question_to_brokers_without_a_token_raises_a_retriable_error(kafka: Kafka) -> None:
     cluster = Cluster(kafka)
     with pytest.raises(KafkaConnectionError) as caught:
         await cluster.ask_any(Metadata([]))

@@ -1,4 +1,4 @@
-"""A topic that was made a moment ago is not known to all brokers at once, and who made it goes on to use it."""
+"""A topic that was made a moment ago is not known to all brokers at once, and its creator goes on to use it."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,12 +15,12 @@ def told(*rows: Row) -> SimpleNamespace:
 
 
 def row(topic: str, *, code: int = 0, leaders: tuple[int, ...] = (0, 0)) -> Row:
-    """Return what an answer has of a topic; a leader is told of as the code of its partition."""
+    """Return the part of an answer about a topic; a leader is told of as the code of its partition."""
     return code, topic, bytes(16), False, [(each, number) for number, each in enumerate(leaders)]
 
 
 class Brokers:
-    """Tell one after the other of what three brokers know."""
+    """Give the answers of three brokers, one after the other."""
 
     def __init__(self, *answers: list[SimpleNamespace]) -> None:
         self.left = list(answers)

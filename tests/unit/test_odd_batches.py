@@ -26,12 +26,12 @@ def told(records: Iterable[Any]) -> list[tuple]:
 
 
 def compiled(batch: bytes) -> list[tuple]:
-    """Return what the compiled parser says of each record."""
+    """Return the records as the compiled parser reads them."""
     return told(MemoryRecords(batch).next_batch())
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_it_says_of_each_record_what_the_compiled_parser_says(codec: int) -> None:
+def test_it_reads_each_record_like_the_compiled_parser(codec: int) -> None:
     batch = batch_of(RECORDS, codec=codec, base_offset=2**40)
     assert told(odd_batches.parsed(batch)) == compiled(batch)
     assert [each.key for each in odd_batches.parsed(batch)] == [key for key, _ in RECORDS]
@@ -49,20 +49,20 @@ def test_a_name_that_is_not_text_changes_nothing_but_itself(codec: int) -> None:
     assert [each.headers[1:] for each in records] == [each.headers[1:] for each in usual]
 
 
-# What a broker takes behind compressed records, by the number of the codec; none else is taken.
+# The bytes that a broker takes behind compressed records, by the number of the codec; no others are taken.
 BEHIND = [(1, b"junk"), (1, b"\x1f"), (1, b"\x1f\x8b"), (2, snappy_encode(b"")[:16]), (3, b"junk")]
 
 
 @pytest.mark.parametrize(("codec", "behind"), BEHIND)
 @pytest.mark.parametrize("odd", [(), (2,)], ids=["text", "not text"])
-def test_what_lies_behind_compressed_records_changes_nothing(codec: int, behind: bytes, odd: tuple[int, ...]) -> None:
+def test_bytes_behind_compressed_records_change_nothing(codec: int, behind: bytes, odd: tuple[int, ...]) -> None:
     batch = batch_of(RECORDS, odd=odd, codec=codec, behind=behind)
     records = AnyRecords(batch).next_batch()
     assert records.validate_crc()
     assert told(records) == told(odd_batches.parsed(batch_of(RECORDS, odd=odd)))
 
 
-def test_a_fetch_is_read_to_its_end_whatever_lies_in_it() -> None:
+def test_a_fetch_with_any_content_is_read_to_its_end() -> None:
     """As aiokafka's consumer does it, with batches of more records than are parsed in one go, and one cut short."""
     many = [(b"%d" % n, None) for n in range(1_200)]
     batches = [
@@ -100,5 +100,5 @@ def test_bytes_that_are_no_batch_raise_one_error_and_end() -> None:
         for _ in range(rng.randrange(1, 20)):
             broken[rng.randrange(57, min(len(broken), 90))] = rng.randrange(256)
         with suppress(CorruptRecordException):
-            # What was changed may still be a batch.
+            # The changed bytes may still be a batch.
             assert len(list(odd_batches.parsed(bytes(broken)))) < len(batch)

@@ -1,4 +1,4 @@
-"""What operators ask for comes as plain values and JSON documents, to be used by any front end."""
+"""Operators get plain values and JSON documents, for use by any front end."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ def test_a_timer_and_an_answer_name_their_requests() -> None:
     assert json.loads(json.dumps(answer_document("id", answer))) == document
 
 
-def test_a_status_is_a_document_of_what_is_and_what_is_wrong() -> None:
+def test_a_status_is_a_document_of_figures_and_problems() -> None:
     rows = status_of({0: [Sealed(last=95, pending=4)], 1: []}, 200.0)
     worker, door = Worker("http://w:1", "w", (0, 1)), Door("etf1", "schedules", 7, readers=1)
     document = status_document(ServiceStatus("g", "timer-request", rows, [worker], doors=[door]))
@@ -52,7 +52,7 @@ def test_a_status_is_a_document_of_what_is_and_what_is_wrong() -> None:
     assert [problem[:7] for problem in document["problems"]] == ["no tick"]
 
 
-def test_what_was_found_says_how_far_it_was_read_and_sealed() -> None:
+def test_a_search_result_names_the_offsets_read_and_the_last_seal() -> None:
     head = {"timer_id": "id", "partition": 3, "start": 5, "end": 9, "records": []}
     assert found_document("id", Found(3, 5, 9, None, [])) == head | {"sealed": None}
     assert found_document("id", Found(3, 5, 9, Sealed(last=95), [])) == head | {"sealed": 95}

@@ -1,4 +1,4 @@
-"""What is known of the broker's clock; in these tests it is 1000 s ahead of the monotonic one unless said otherwise."""
+"""The knowledge of the broker's clock; in these tests it is 1000 s ahead of the monotonic one unless said otherwise."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What /livez and /readyz of an oscillator say."""
+"""The answers of /livez and /readyz of an oscillator."""
 
 import pytest
 from prometheus_client import CollectorRegistry

@@ -20,7 +20,7 @@ def started(last: int, now_s: float, *, replica: int = 0, catch_up_s: int = 3600
 
 
 def take(it: Schedule, now_s: float, append_s: float | None = None) -> dict[int, list[int]]:
-    """Emit what is due at *now_s*, as a broker would that stamps it with *append_s*, else with *now_s*."""
+    """Emit the ticks due at *now_s*, as a broker would that stamps it with *append_s*, else with *now_s*."""
     due = it.due(now_s)
     for partition, seconds in due.items():
         it.take(partition)

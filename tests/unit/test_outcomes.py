@@ -1,4 +1,4 @@
-"""What became of the timers of an id follows from its records and the seals; `law_cases` has the table."""
+"""The outcomes of the timers of an id follow from its records and the seals; `law_cases` has the table."""
 
 from io import StringIO
 
@@ -46,10 +46,10 @@ def test_why_a_request_was_refused_is_told() -> None:
         (3_609, True, State.IGNORED),
     ],
 )
-def test_what_is_to_replace_something_that_is_not_read_stands_if_it_came_an_hour_ago(
+def test_a_move_if_pending_without_its_timer_in_reach_stands_if_it_came_an_hour_ago(
     sealed: int, whole: bool, state: State
 ) -> None:
-    """What was replaced within an hour of the last seal is read."""
+    """A request replaced within an hour of the last seal is read."""
     asked = [request(5, 9, 15, condition=Condition.IF_PENDING)]
     [found] = outcomes_of(asked, [seal(sealed, 14, 1, format=2)], 0, 1, whole=whole)
     assert found.state is state
@@ -66,7 +66,7 @@ def test_the_framing_of_a_schema_registry_is_refused_where_an_owner_did_not_know
     assert [each.state for each in outcomes_of(plain, [last], 0, 1)] == [State.MOVED, State.FIRED]
 
 
-def test_only_what_may_have_been_withdrawn_in_time_needs_the_seal_that_covers_it() -> None:
+def test_only_requests_that_may_have_been_withdrawn_in_time_need_the_seal_that_covers_them() -> None:
     records = [request(1, 9, 15), cancel(2, 15), request(3, 16, 30), cancel(4, 29), request(5, 30, None)]
     assert uncertain(records, 0, 1) == [30_000]
 

@@ -1,4 +1,4 @@
-"""How long the oldest request has been due follows from what the owner of its partition sees."""
+"""How long the oldest request has been due follows from the state of its partition's owner."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from kafka_timers.worker.overdue import LIMIT_S, Overdue, oldest_due
 
 
 def seen(**ages: float) -> Overdue:
-    """Return what follows from *ages*; all others are those of a partition that is well."""
+    """Return the result of *ages*; all others are those of a partition that is well."""
     well = {"row_s": 0.0, "blocked_s": 0.0, "unread_s": 0.0, "proof_s": 0.4, "unserved_s": 0.0}
     return oldest_due("timer-request", 3, **(well | ages))
 
@@ -21,7 +21,7 @@ def test_a_row_is_as_old_as_its_second() -> None:
     assert due.why.startswith("a request has been due for 14 s and has not fired: look at the brokers")
 
 
-def test_what_lies_behind_an_open_transaction_counts_less_the_first_second() -> None:
+def test_requests_behind_an_open_transaction_count_less_the_first_second() -> None:
     assert seen(blocked_s=0.9).age_s == 0
     due = seen(blocked_s=14.5)
     assert due.age_s == 13.5
@@ -29,7 +29,7 @@ def test_what_lies_behind_an_open_transaction_counts_less_the_first_second() -> 
     assert "--topic timer-request --partition 3" in due.why
 
 
-def test_what_has_not_been_read_is_as_old_as_the_tick_that_asked_for_it() -> None:
+def test_unread_requests_are_as_old_as_the_tick_that_asked_for_them() -> None:
     due = seen(unread_s=12.4, row_s=3)
     assert due.age_s == 12.4
     assert due.why.startswith("requests that timer-request has had for 12 s have not been read, and seconds fire")

@@ -33,7 +33,7 @@ def sealed_up_to(second: int, snapshot: int) -> Partition:
 
 
 def contents_of(due: Sequence[bytes], rejected: Sequence[bytes] = ()) -> Contents:
-    """Return what a slice says of its rows, none of which is a batch."""
+    """Return the contents of a slice of these rows, none of which is a batch."""
     return Contents(
         [parts_of(key)[1] for key in due],
         [parts_of(key)[1] for key in rejected],
@@ -73,7 +73,7 @@ def test_keys_sort_by_moment_and_offset() -> None:
     assert [parts_of(key) for key in keys] == asked
 
 
-def test_a_late_key_sorts_first_in_the_next_second_and_knows_what_was_asked_for() -> None:
+def test_a_late_key_sorts_first_in_the_next_second_and_knows_the_requested_one() -> None:
     partition = sealed_up_to(20, snapshot=5)
     late, on_time = place(partition, 12_250, 9), place(partition, 21_001, 8)
     assert (is_late(late), is_late(on_time)) == (True, False)
@@ -107,7 +107,7 @@ def test_a_refused_request_goes_with_the_next_tick() -> None:
     assert parts_of(late) == (REFUSED_MS, 5)
 
 
-def test_what_is_read_during_a_scan_is_kept_behind_it() -> None:
+def test_a_request_read_during_a_scan_is_kept_behind_it() -> None:
     partition = sealed_up_to(20, snapshot=5)
     read_to(partition, 8)
     partition.begin(31_000)
@@ -119,7 +119,7 @@ def test_what_is_read_during_a_scan_is_kept_behind_it() -> None:
     assert partition.place(31_000, 8) == first_key(31_000)[:10] + (8).to_bytes(8, "big")
 
 
-def test_what_a_scan_covers_has_the_same_key_before_and_during_it() -> None:
+def test_a_request_that_a_scan_covers_has_the_same_key_before_and_during_it() -> None:
     partition = sealed_up_to(20, snapshot=5)
     before = [partition.place(due_ms, 7) for due_ms in (12_000, 25_000)]
     read_to(partition, 8)
@@ -127,7 +127,7 @@ def test_what_a_scan_covers_has_the_same_key_before_and_during_it() -> None:
     assert [partition.place(due_ms, 7) for due_ms in (12_000, 25_000)] == before
 
 
-def test_a_slice_has_done_what_is_up_to_its_last_key_and_below_its_snapshot() -> None:
+def test_a_slice_has_done_requests_up_to_its_last_key_and_below_its_snapshot() -> None:
     owner = sealed_up_to(20, snapshot=5)
     keys = [place(owner, due_ms, offset) for due_ms, offset in ((25_000, 5), (26_000, 6), (26_000, 7))]
     read_to(owner, 8)
@@ -224,7 +224,7 @@ def test_restore_from_never_goes_back() -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_seal_tells_what_is_done_and_what_is_left() -> None:
+def test_a_seal_counts_done_and_pending_requests() -> None:
     partition = sealed_up_to(20, snapshot=5)
     late, on_time = place(partition, 19_000, 6), place(partition, 22_000, 9)
     refused = place(partition, REFUSED_MS, 10)
@@ -308,7 +308,7 @@ def test_an_empty_store_is_filled_from_where_something_waits() -> None:
     assert (partition.position, partition.must_read_to) == (40, 90)
 
 
-def test_the_highest_seal_counts_whatever_the_order_in_the_log() -> None:
+def test_the_highest_seal_counts_in_any_order_of_the_log() -> None:
     partition = Partition(0)
     partition.acquire([Sealed(last=12, fence=9), Sealed(last=12, fence=7), Sealed(last=11, fence=8)], None)
     assert (partition.sealed_ms, partition.head.snapshot) == (13_000, 9)
@@ -342,7 +342,7 @@ def test_a_slice_counts_only_on_top_of_the_complete_seal_that_it_was_made_on() -
 
 
 @pytest.mark.parametrize(("position", "kept"), [(39, False), (40, True), (95, True)])
-def test_a_store_is_kept_unless_it_ends_below_what_waits(position: int, kept: bool) -> None:
+def test_a_store_is_kept_unless_it_ends_below_pending_requests(position: int, kept: bool) -> None:
     partition = Partition(0)
     local = Head(position, sealed_ms=11_000, snapshot=5, known_from=0, scan=None)
     assert partition.acquire([Sealed(last=11, fence=90, restore_from=40)], local) is kept
@@ -371,7 +371,7 @@ def test_rows_of_a_kept_store_get_the_keys_that_a_new_reading_would_give_them() 
     }
 
 
-def test_rows_beyond_what_is_to_be_reconciled_keep_their_keys() -> None:
+def test_rows_beyond_the_reconciled_range_keep_their_keys() -> None:
     heir = Partition(0)
     local = Head(6, sealed_ms=11_000, snapshot=2, known_from=0, scan=Scan(18_000, 4))
     heir.acquire([Sealed(last=13, fence=5)], local)
@@ -411,7 +411,7 @@ def test_seals_of_both_formats_say_the_same(complete_in: int, slice_in: int) -> 
     assert partition.head == Head(4, 13_000, 9, 4, scan, done_below=4, read=ReadSums(4, 4))
 
 
-def test_the_latest_seal_counts_whatever_its_format() -> None:
+def test_the_latest_seal_counts_in_any_format() -> None:
     old, new = Sealed(first=1, last=12, fence=9), in_format_2(Sealed(first=13, last=13, fence=9))
     for seals in ([old, new], [new, old]):
         partition = Partition(0)
@@ -421,7 +421,7 @@ def test_the_latest_seal_counts_whatever_its_format() -> None:
 
 @pytest.mark.parametrize("more", [{}, {"through": first_key(12_500)}], ids=["complete", "slice"])
 def test_a_seal_of_a_later_format_is_not_gone_on_from(more: dict[str, Any]) -> None:
-    """Also not when an earlier one says all that is needed: what the later one adds may be what must not be lost."""
+    """Also not when an earlier one says all that is needed: the addition of the later one may be needed too."""
     partition = Partition(4)
     later = Sealed(partition=4, first=12, last=12, fence=9, format=FORMAT + 1, first_ms=12_000, end_ms=13_000, **more)
     with pytest.raises(NewerFormatError, match=r"partition 4 has seals of format 5, .* up to 4: upgrade this worker"):
@@ -478,7 +478,7 @@ def seal_telling(read: ReadSums | None, **more: Any) -> Sealed:
         *("seals of an earlier version", "seals of an earlier version, and a store", "neither has counted"),
     ],
 )
-def test_an_owner_goes_on_counting_what_is_read_from_where_it_is_known(
+def test_an_owner_goes_on_counting_read_records_from_the_known_offset(
     read: ReadSums | None, kept: ReadSums | None, position: int | None, known: ReadSums
 ) -> None:
     local = None if position is None else Head(position, 13_000, 9, 3, None, read=kept)
@@ -487,7 +487,7 @@ def test_an_owner_goes_on_counting_what_is_read_from_where_it_is_known(
     assert partition.head.read == known
 
 
-def test_a_slice_tells_what_was_read_below_its_own_fence_and_so_does_who_goes_on_with_the_scan() -> None:
+def test_a_slice_counts_records_read_below_its_own_fence_and_so_does_the_next_owner_of_the_scan() -> None:
     owner = Partition(3)
     owner.apply(owner.read(5, read=replace(SEALED, to=5)))
     owner.begin(31_000)
@@ -504,7 +504,7 @@ def test_a_slice_tells_what_was_read_below_its_own_fence_and_so_does_who_goes_on
     assert ReadSums.of(owner.seal(Contents(), complete=True)) == FURTHER
 
 
-def test_whoever_has_not_counted_tells_nothing_of_what_was_read() -> None:
+def test_an_owner_that_has_not_counted_seals_no_count_of_read_records() -> None:
     partition = sealed_up_to(20, snapshot=5)
     read_to(partition, 8)
     partition.begin(31_000)
@@ -536,7 +536,7 @@ def test_from_where_conditions_are_judged_is_told_once_and_handed_on() -> None:
 
 
 def test_a_request_that_waits_in_vain_is_named_by_each_seal_until_an_hour_after_its_moment() -> None:
-    """Who begins without a store reads it again, and could not tell by the log that is left."""
+    """An owner that begins without a store reads it again, and could not tell by the log that is left."""
     partition = Partition(0)
     changes = partition.read(9)
     changes.ignored = {7: 12_500, 3: 40_000}

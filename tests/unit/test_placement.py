@@ -1,4 +1,4 @@
-"""Who gets which partitions."""
+"""The members that get the partitions."""
 
 import random
 
@@ -21,13 +21,13 @@ def test_new_workers_get_as_many_each() -> None:
     assert spread(3, {"a": Member()}) == {"a": [0, 1, 2]}
 
 
-def test_who_comes_back_gets_what_it_had() -> None:
-    """The other one has all, of which it gives up what the first has too."""
+def test_a_member_that_comes_back_gets_its_partitions() -> None:
+    """The other one has all, and gives up those whose stores the first has too."""
     assert spread(4, {"a": owner(0, 1, 2, 3), "b": with_stores(2, 0)}) == {"a": [1, 3], "b": [0, 2]}
 
 
-def test_who_comes_back_gets_what_it_had_last() -> None:
-    """Older stores of what it had before are worth less."""
+def test_a_member_that_comes_back_gets_the_partitions_that_it_had_last() -> None:
+    """Older stores of earlier partitions are worth less."""
     back = Member(stores={0: 5.0, 1: 4.0, 2: 9.0, 3: 9.0})
     assert spread(4, {"a": owner(0, 1, 2, 3), "b": back}) == {"a": [0, 1], "b": [2, 3]}
 

@@ -1,4 +1,4 @@
-"""Which runs of schedules are asked for, whatever changes and crashes. The rules of the service decide which fire."""
+"""The runs of schedules that are requested, through changes and crashes. The rules of the service decide which fire."""
 
 import random
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ def every(seconds: int, **more: object) -> Schedule:
 
 
 class Topics:
-    """What lies on the three topics, and the service that fires; a planner may begin anew with it at any time."""
+    """The records on the three topics, and the service that fires; a planner may begin anew with it at any time."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW_S)
@@ -49,7 +49,7 @@ class Topics:
         self.plans.schedule(name, *self.schedules[name])
 
     def begin_anew(self, *, compacted: bool = True) -> None:
-        """Have another planner take over, by what the topics hold."""
+        """Have another planner take over, by the records on the topics."""
         self.plans = Plans()
         for name, value in self.planned.items():
             self.plans.planned(name, value)
@@ -130,7 +130,7 @@ async def test_runs_go_on_for_a_minute_while_no_planner_works(topics: Topics) ->
         (CatchUp.CATCH_UP_NONE, range(0)),
     ],
 )
-async def test_what_was_missed_in_an_hour_is_made_up_for_as_the_schedule_says(
+async def test_runs_missed_within_an_hour_are_made_up_for_as_the_schedule_says(
     topics: Topics, catch_up: CatchUp, made_up: range
 ) -> None:
     topics.put(b"s", every(10, catch_up=catch_up))
@@ -145,7 +145,7 @@ async def test_what_was_missed_in_an_hour_is_made_up_for_as_the_schedule_says(
     assert topics.fired() == instants(second for second in made_up if second > planned_to)
 
 
-async def test_what_was_missed_before_the_window_is_not_made_up_for(topics: Topics) -> None:
+async def test_runs_missed_before_the_window_are_not_made_up_for(topics: Topics) -> None:
     topics.put(b"s", every(10, catch_up=CatchUp.CATCH_UP_ALL, catch_up_window_s=300))
     await topics.clock.advance(7_205)
     topics.plan()
@@ -223,7 +223,7 @@ async def test_a_deleted_schedule_leaves_nothing_behind(topics: Topics) -> None:
     assert len(topics.plans) == 0
 
 
-async def test_what_is_planned_of_a_schedule_that_is_gone_is_taken_back(topics: Topics) -> None:
+async def test_planned_runs_of_a_deleted_schedule_are_taken_back(topics: Topics) -> None:
     """Compaction may have removed the tombstone before a planner has read it."""
     topics.put(b"s", every(10))
     topics.plan()
@@ -333,7 +333,7 @@ async def lived(seed: int) -> None:
     rng, topics = random.Random(seed), Topics()
     versions: dict[bytes, list[Told]] = defaultdict(list)
     budget = rng.choice([1, 7, 50, 5_000])
-    # A planner that is away for 5 s does not cancel what a change has dropped.
+    # A planner that is away for 5 s does not cancel runs that a change has dropped.
     away, last_away = 0, 0
     for number in range(120):
         for name in (b"a", b"b", b"c"):
@@ -356,7 +356,7 @@ async def lived(seed: int) -> None:
 
 
 def work(topics: Topics, versions: dict[bytes, list[Told]], rng: random.Random, budget: int) -> None:
-    """Plan what there is to plan; the planner may die before or after each commit, and another one begins anew."""
+    """Plan all runs to plan; the planner may die before or after each commit, and another one begins anew."""
     while step := topics.next_step(budget):
         if rng.random() < 0.1:
             topics.begin_anew(compacted=rng.random() < 0.5)
@@ -398,6 +398,6 @@ def check(topics: Topics, versions: dict[bytes, list[Told]]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_each_run_fires_once_whatever_changes_and_whoever_dies(seed: int, histories: int | None) -> None:
+async def test_each_run_fires_once_through_changes_and_dead_planners(seed: int, histories: int | None) -> None:
     for number in range((histories or 900) // 30):
         await lived(seed * 100_000 + number)

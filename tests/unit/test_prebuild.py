@@ -1,4 +1,4 @@
-"""Callbacks that are ready before their tick: which of them are used, and what must be fired with them."""
+"""Callbacks that are ready before their tick: those that are used, and those that must fire with them."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -54,9 +54,9 @@ def offsets(built: Slice | None) -> list[int] | None:
     return None if built is None else built.contents.offsets
 
 
-async def test_what_fails_while_it_is_built_gives_back_no_more_than_it_took() -> None:
+async def test_a_slice_that_fails_while_it_is_built_gives_back_no_more_than_it_took() -> None:
     class Failing:
-        """Rows of which the second one's topic cannot be looked up."""
+        """Rows; the topic of the second one cannot be looked up."""
 
         def __iter__(self) -> Iterator[Row]:
             yield row(0), REQUEST
@@ -87,8 +87,8 @@ async def test_slices_are_handed_out_one_behind_the_other_and_give_their_budget_
     assert budget.bytes == BUDGET
 
 
-async def test_what_does_not_begin_where_the_scan_goes_on_is_not_used() -> None:
-    """Much is left before it, or the tick covers less than what was made ready."""
+async def test_a_slice_that_does_not_begin_where_the_scan_goes_on_is_not_used() -> None:
+    """Much is left before it, or the tick covers less than the prepared slice."""
     store, earlier = Store(row(0)), batch_key(DUE_MS - 1_000, 2_000, 1_001)
     ready = await prebuilt(store, ByteBudget(BUDGET))
     store.keys.append(earlier)
@@ -98,7 +98,7 @@ async def test_what_does_not_begin_where_the_scan_goes_on_is_not_used() -> None:
     assert offsets(ready.take(earlier, first_key(DUE_MS + 7_000), store.rows)) == [0]
 
 
-async def test_what_is_left_of_the_second_before_is_fired_with_what_is_ready() -> None:
+async def test_the_rest_of_the_second_before_fires_with_the_slice_that_is_ready() -> None:
     store, left = Store(row(0)), row_key(DUE_MS - 10, 7)
     ready = await prebuilt(store, ByteBudget(BUDGET))
     store.keys.append(left)
@@ -122,7 +122,7 @@ async def test_rows_that_came_into_the_range_of_a_slice_are_fired_with_it() -> N
     assert [key for key, _ in store.rows(behind(second), END)] == [row(5, millis=900)]
 
 
-async def test_what_is_left_of_a_batch_whose_last_request_was_withdrawn_did_not_come_later() -> None:
+async def test_the_rest_of_a_batch_whose_last_request_was_withdrawn_did_not_come_later() -> None:
     """The batch's key names the request that was withdrawn, which is in no slice: its rest must not fire twice."""
     store = Store()
     store.batches[batch_key(DUE_MS, 3, 2)] = pack(framed([REQUEST]), [2])
@@ -148,7 +148,7 @@ async def test_of_nothing_nothing_is_ready() -> None:
     assert (ready.requests, ready.take(START, END, Store().rows)) == (0, None)
 
 
-async def test_what_was_withdrawn_is_not_handed_out_nor_what_lies_behind_it() -> None:
+async def test_a_withdrawn_request_is_not_handed_out_nor_the_part_behind_it() -> None:
     """The part before stays of use; the rest is read when its tick comes."""
     budget = ByteBudget(BUDGET)
     store = Store(*map(row, range(6)))
@@ -159,14 +159,14 @@ async def test_what_was_withdrawn_is_not_handed_out_nor_what_lies_behind_it() ->
     assert not await ready.more()
 
 
-async def test_what_was_withdrawn_elsewhere_changes_nothing() -> None:
+async def test_a_request_withdrawn_elsewhere_changes_nothing() -> None:
     store = Store(row(0))
     ready = await prebuilt(store, ByteBudget(BUDGET))
     ready.withdrawn(END + row(3))
     assert offsets(ready.take(START, END, store.rows)) == [0]
 
 
-async def test_what_is_withdrawn_while_a_slice_is_built_drops_that_slice() -> None:
+async def test_a_request_withdrawn_while_its_slice_is_built_drops_that_slice() -> None:
     """It may have been read from the store and not have reached the slice yet."""
     budget = ByteBudget(BUDGET)
 
@@ -185,7 +185,7 @@ async def test_what_is_withdrawn_while_a_slice_is_built_drops_that_slice() -> No
 
 
 async def two_seconds(store: Store, budget: ByteBudget) -> PrebuiltSeconds:
-    """Return what is ready of SECOND and the one behind it."""
+    """Return the prepared slices of SECOND and the one behind it."""
     ahead = PrebuiltSeconds()
     for start in (START, END):
         end = first_key(DUE_MS + 1_000 * (1 + (start == END)))
@@ -213,7 +213,7 @@ async def test_each_second_is_handed_out_at_its_tick() -> None:
 
 
 async def test_a_tick_that_covers_two_seconds_gets_the_first_one_and_reads_the_rest() -> None:
-    """As after a tick that was missed: what is ready of a later second ends where the slice of this scan goes on."""
+    """As after a missed tick: the prepared slice of a later second ends where the slice of this scan goes on."""
     store, budget = Store(row(0), later(1)), ByteBudget(BUDGET)
     ahead = await two_seconds(store, budget)
     built, _, is_last = ahead.next_slice(START, first_key(DUE_MS + 2_000), store.rows) or (None, (), None)
@@ -223,7 +223,7 @@ async def test_a_tick_that_covers_two_seconds_gets_the_first_one_and_reads_the_r
 @pytest.mark.parametrize(
     ("then", "is_used"), [({"callbacks": Reason.TOPIC_UNKNOWN}, True), ({"callbacks": ROOMY}, False), ({}, False)]
 )
-async def test_what_was_rejected_for_a_topic_that_has_been_made_since_is_judged_anew(
+async def test_a_request_rejected_for_a_topic_that_has_been_created_since_is_judged_anew(
     then: dict[str, Target | Reason], is_used: bool
 ) -> None:
     """As it is where nobody knows any more whether the topic is there."""
@@ -240,7 +240,7 @@ async def test_what_was_rejected_for_a_topic_that_has_been_made_since_is_judged_
     assert ahead.requests == is_used
 
 
-async def test_a_second_of_which_something_was_withdrawn_is_to_be_made_ready_anew() -> None:
+async def test_a_second_with_a_withdrawn_request_is_made_ready_anew() -> None:
     store, budget = Store(row(0), later(1)), ByteBudget(BUDGET)
     ahead = await two_seconds(store, budget)
     ahead.withdrawn(later(1))

@@ -22,7 +22,7 @@ MODULES = {
     ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
     for root in ROOTS
     for path in sorted(root.rglob("*.py"))
-    # Generated; and what runs the program as soon as it is imported.
+    # Generated; and modules that run the program as soon as they are imported.
     if path.parent.name != "v1" and path.name != "__main__.py"
 }
 
@@ -43,7 +43,7 @@ def is_own_object(node: ast.expr) -> bool:
 
 
 def defined_by(owner: ast.ClassDef) -> set[str]:
-    """Return the private names that class *owner* defines: of methods, of fields, and what is set on `self`."""
+    """Return the private names that class *owner* defines: of methods, of fields, and of attributes set on `self`."""
     names = {node.name for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     for line in owner.body:
         targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
@@ -59,7 +59,7 @@ def classes_of(tree: ast.AST) -> Iterator[ast.ClassDef]:
 
 
 def foreign_names(tree: ast.Module) -> list[str]:
-    """Return what in *tree* touches a private name that none of its classes defines, each with its line."""
+    """Return the places in *tree* that touch a private name that none of its classes defines, each with its line."""
     own = {name for each in classes_of(tree) for name in defined_by(each)}
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
@@ -83,7 +83,7 @@ def foreign_names(tree: ast.Module) -> list[str]:
 def private_names_of(kind: type) -> set[str]:
     """Return the private names that *kind*, a class of another library, has or sets."""
     names = {*vars(kind), *getattr(kind, "__annotations__", {})}
-    # What is written in C has no source, and sets nothing that could be set from outside.
+    # A class written in C has no source, and sets nothing that could be set from outside.
     with suppress(OSError, TypeError, StopIteration):
         names |= defined_by(next(classes_of(ast.parse(textwrap.dedent(inspect.getsource(kind))))))
     return {name for name in names if is_private(name)}
@@ -166,7 +166,7 @@ def test_an_own_private_name_is_not(line: str) -> None:
 
 
 def test_a_private_name_that_a_library_has_too_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whoever sets one of a class that it inherits from has changed that class, without a look at it."""
+    """A class that sets one of its parent has changed the parent, without a look at it."""
     code = (
         "from faust.assignor import PartitionAssignor\n\n\n"
         "class Assignor(PartitionAssignor):\n    def _perform_assignment(self):\n        self._member_urls = {}\n"

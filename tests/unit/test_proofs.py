@@ -1,4 +1,4 @@
-"""A proof shows what became of a request, and nothing else can be made of it."""
+"""A proof shows the outcome of a request, and nothing else can be made of it."""
 
 import base64
 import copy
@@ -43,7 +43,7 @@ RECORDS = [
     asked(12, 30, 11),
     asked(13, 5_000, 12, copy={"offset": 10, "appended": START_S + 9, "decidedOffset": 12, "decided": START_S + 12}),
 ]
-# End and fence of each seal, and what has fired by it; a slice has more behind it.
+# End and fence of each seal, and the requests fired by it; a slice has more behind it.
 SEALS = [
     (12, 6, [], False),
     (13, 6, [0], True),
@@ -108,19 +108,19 @@ PROOFS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", PROOFS)
 @pytest.mark.parametrize("published", [None, PUBLISHED], ids=["trusted", "published"])
-def test_a_proof_shows_what_became_of_a_request(name: str, published: Any) -> None:
+def test_a_proof_shows_the_outcome_of_a_request(name: str, published: Any) -> None:
     document, state = PROOFS[name]
     verdict = verified(document, published)
     assert (verdict.state, verdict.is_published) == (state, published is not None)
     assert all(line.endswith((".", ",")) for line in verdict.lines)
 
 
-def test_what_it_shows_is_said_in_sentences() -> None:
+def test_the_verdict_is_written_in_sentences() -> None:
     assert verified(PROOFS["cancelled"][0]).lines == [
         "The record at 3:7 was appended at 2027-01-15 08:00:02.000 UTC.",
         "The record at 3:8 was appended at 2027-01-15 08:00:09.000 UTC.",
-        "It did not fire with what is sealed from 2027-01-15 08:00:13.000 UTC to 2027-01-15 08:00:14.000 UTC, which is "
-        "the first seal that covers it,",
+        "It did not fire: the seal from 2027-01-15 08:00:13.000 UTC to 2027-01-15 08:00:14.000 UTC, the first one that "
+        "covers it, does not count it as fired,",
         "and a request fires with no other seal.",
         "It was cancelled by the record at offset 8, 4,000 ms before it was due.",
     ]
@@ -194,7 +194,7 @@ def without(part: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         *((without(part), "no proof") for part in ("proof", "partition", "records", "seals", "covering", "fired")),
     ],
 )
-def test_what_is_no_proof_is_refused(make: Callable[[dict[str, Any]], dict[str, Any]], says: str) -> None:
+def test_an_invalid_proof_is_refused(make: Callable[[dict[str, Any]], dict[str, Any]], says: str) -> None:
     with pytest.raises(ProofError, match=says):
         verified(make(PROOFS["fired"][0]))
 
@@ -228,7 +228,7 @@ def test_a_seal_has_one_place_in_the_tree_of_its_day() -> None:
     assert root_from(hashes[0], Place(0, 2, [])) is None
 
 
-def test_what_is_published_is_read_as_it_was_written() -> None:
+def test_published_days_are_read_as_they_were_written() -> None:
     days = {(0, DAY): Day(3, b"x" * 32), (1, DAY): Day(86_400, b"y" * 32)}
     lines = [PublishedDay(*key, day).line() for key, day in days.items()]
     assert days_in([*lines, "", *lines], "chain.jsonl") == days
@@ -247,6 +247,6 @@ def test_what_is_published_is_read_as_it_was_written() -> None:
         ),
     ],
 )
-def test_what_is_published_says_one_thing_of_each_day(line: str, says: str) -> None:
+def test_an_invalid_or_contradictory_published_line_is_refused(line: str, says: str) -> None:
     with pytest.raises(ProofError, match=says):
         days_in([PublishedDay(0, DAY, Day(3, b"x" * 32)).line(), line], "chain.jsonl")

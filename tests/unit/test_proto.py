@@ -27,7 +27,7 @@ def buf() -> str:
 
 
 def said(*command: str | Path) -> str:
-    """Return what *command* objects to; empty if nothing."""
+    """Return the objections of *command*; empty if there are none."""
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode == 0) == (not ended.stdout), ended.stderr
     return ended.stdout
@@ -64,7 +64,7 @@ def changed(folder: Path, file: str, before: str, after: str) -> Path:
         ("sealed.proto", r"package kafka_timers.v1;", "package kafka_timers.v2;", "changed from"),
     ],
 )
-def test_what_was_released_cannot_change(
+def test_released_fields_cannot_change(
     buf: str, tmp_path: Path, file: str, before: str, after: str, objection: str
 ) -> None:
     assert objection in said(buf, "breaking", changed(tmp_path, file, before, after), "--against", RELEASED)

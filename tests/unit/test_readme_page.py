@@ -1,4 +1,4 @@
-"""The terminal that the README's first screen shows prints what the commands print."""
+"""The terminal on the README's first screen shows the output of the commands."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 DUE_MS = 1_795_766_404_218
 
 
-def test_the_terminal_of_the_first_screen_shows_what_send_and_watch_print() -> None:
+def test_the_terminal_of_the_first_screen_shows_the_output_of_send_and_watch() -> None:
     headers = ((EXPIRY_HEADER, b"1795766404"), (REQUEST_HEADER, b"2:0"), (MILLIS_HEADER, b"218"))
     record: ConsumerRecord[bytes, bytes] = ConsumerRecord(
         "callbacks", 1, 0, DUE_MS + 9, 1, b"order-7", b"pay now", None, 7, 7, headers

@@ -1,4 +1,4 @@
-"""What a store that was kept has to change when others have sealed meanwhile."""
+"""The changes of a kept store when others have sealed meanwhile."""
 
 from stand_ins import DUE_MS, SECOND
 

@@ -1,4 +1,4 @@
-"""What is told of a refused request, and how it is asked for once more."""
+"""The record of a refused request, and its second try."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +40,7 @@ def refused(
     return Rejected.of(Record(key, future.SerializeToString(), headers=told(reason, **(more or {}))))
 
 
-def test_a_refused_request_is_told_with_place_reason_and_what_it_asks_for() -> None:
+def test_a_refused_request_is_shown_with_place_reason_and_callback() -> None:
     headers = [Header(key="trace", value=b"\xff"), Header(key="none")]
     document = refused(more={"words": "no leader"}, token="t", millis=250, headers=headers).document()
     assert document == {
@@ -65,7 +65,7 @@ def test_a_refused_request_is_told_with_place_reason_and_what_it_asks_for() -> N
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff\xff", b"\x0a"])
-def test_what_is_no_request_is_told_by_its_bytes(value: bytes | None) -> None:
+def test_a_record_that_is_no_request_is_shown_by_its_bytes(value: bytes | None) -> None:
     document = Rejected.of(Record(b"soon", value, headers=told("value-not-a-future"))).document()
     assert (document["record_key"], document["second"], "topic" in document) == ("soon", None, False)
     assert document["due_ms"] is None
@@ -77,7 +77,7 @@ def test_what_is_no_request_is_told_by_its_bytes(value: bytes | None) -> None:
 def test_a_record_that_tells_nothing_is_shown_all_the_same() -> None:
     odd = Rejected.of(Record(None, None, headers=[("other", None)]))
     assert (odd.reason, odd.topic, odd.request, odd.future) == ("", "", "?:?", None)
-    with pytest.raises(RequestError, match="it was read from a topic that is not told"):
+    with pytest.raises(RequestError, match="it was read from an unknown topic"):
         odd.again("timer-request", 8, NOW_MS)
 
 
@@ -105,7 +105,7 @@ def test_a_request_without_an_id_gets_one_of_its_place() -> None:
     assert (future.timerId, future.condition, future.ifRequest) == ("rejected-3:17", Condition.IF_ABSENT, "")
 
 
-def test_what_is_still_to_come_keeps_its_millisecond_and_what_was_a_copy_is_none() -> None:
+def test_a_request_in_the_future_keeps_its_millisecond_and_a_copy_becomes_a_request() -> None:
     due_ms, future = refused(key=b"3000", millis=7, copy=Copy(offset=5, decidedOffset=9)).again(
         "timer-request", 8, NOW_MS
     )
@@ -113,7 +113,7 @@ def test_what_is_still_to_come_keeps_its_millisecond_and_what_was_a_copy_is_none
 
 
 @pytest.mark.parametrize("reason", ["key-missing", "key-not-a-second", "key-in-milliseconds"])
-def test_one_whose_key_names_no_second_needs_one(reason: str) -> None:
+def test_a_request_whose_key_names_no_second_needs_one(reason: str) -> None:
     wrong = refused(reason, key=b"1900000000000" if "milli" in reason else None)
     with pytest.raises(RequestError, match=r"3:17 cannot be sent again: its key names no second .*: give one"):
         wrong.again("timer-request", 8, NOW_MS)
@@ -136,7 +136,7 @@ def test_one_whose_key_names_no_second_needs_one(reason: str) -> None:
             "from eu.timer-request, and requests lie on timer-request",
         ),
         ("too-large", {"cut": 7}, {}, f"7 bytes of it are missing here: the whole lies on timer-request at {HOME}:5"),
-        ("condition-invalid", {}, {}, "is wrong itself .condition-invalid.: publish it anew"),
+        ("condition-invalid", {}, {}, "the request itself is wrong .condition-invalid.: correct it"),
         ("topic-missing", {}, {"callBackTopic": ""}, "publish it anew"),
         ("condition-unsupported", {}, {"cancel": True}, "use kafka-timers cancel"),
         ("condition-unsupported", {}, {"condition": Condition.IF_PENDING}, "use kafka-timers move"),
@@ -151,7 +151,7 @@ def test_one_that_cannot_be_sent_again_says_why(
 
 @pytest.mark.parametrize("reason", Reason)
 def test_of_every_reason_it_is_known_whether_the_request_can_be_sent_again(reason: Reason) -> None:
-    """A new one is to be thought of: whether what it refuses can ever be taken."""
+    """Think about each new one: whether its requests can ever be taken."""
     contents = ["value-", "millis-", "id-missing", "condition-invalid", "copy-", "topic-missing"]
     is_wrong_itself = any(reason.startswith(each) for each in contents)
     try:

@@ -57,7 +57,7 @@ def test_a_request_of_a_door_is_rejected_as_its_record_and_names_the_request(key
 
 
 @pytest.mark.parametrize("value", [b"", b"\x92\x01", b"\x92\x01\xff", Future(token="\x92\x01").SerializeToString()])
-def test_what_no_door_has_made_is_rejected_as_it_is(value: bytes) -> None:
+def test_a_request_that_no_door_has_made_is_rejected_as_it_is(value: bytes) -> None:
     refused = rejected_as(value)
     assert (refused.key, refused.value, refused.own) == (b"1000", value, [])
     told = rejection_in(refused.told)
@@ -71,7 +71,7 @@ def test_a_record_that_a_door_refuses_itself_is_no_request() -> None:
 
 
 @pytest.mark.parametrize("room", [300, 700, 1_200, 2_400, 5_000])
-def test_what_does_not_fit_is_left_out_headers_first(room: int) -> None:
+def test_parts_that_do_not_fit_are_left_out_headers_first(room: int) -> None:
     told: Headers = [("timer-rejected-reason", b"r" * 50), ("timer-rejected-words", b"w" * 100)]
     own: Headers = [("own", b"o" * 900), ("timer-rejected-reason", b"of before")]
     key, value, headers = fitted(Refused(told, b"k" * 100, b"v" * 1_000, own), room)

@@ -1,4 +1,4 @@
-"""Answers on their way out: what a seal waits for, what it takes along, and what it hears when they cannot leave."""
+"""Answers on their way out: a seal waits for some, takes others along, and gets an error when they cannot leave."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ def letters(*answers: Answer) -> list[Letter]:
 
 class Topics:
     """
-    Stand for the way to reply topics: keep what is sent, once they take it.
+    Stand for the way to reply topics: keep the sent answers, once they take them.
 
     Attributes:
         sent: in its order.
@@ -52,7 +52,7 @@ class Topics:
 
 
 class Desk:
-    """An outbox that runs, with a clock that the test moves, and a broker that tells whose the partition is."""
+    """An outbox that runs, with a clock that the test moves, and a broker that tells the owner of the partition."""
 
     def __init__(self, topics: Topics, *, held: bool = True) -> None:
         self.now_s = 0.0
@@ -78,7 +78,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0.001)
 
 
-async def test_a_seal_waits_for_what_was_confirmed_before_it() -> None:
+async def test_a_seal_waits_for_answers_confirmed_before_it() -> None:
     topics = Topics("replies")
     desk = Desk(topics)
     desk.box.add([CANCELLED, UNKNOWN])
@@ -92,12 +92,12 @@ async def test_a_seal_waits_for_what_was_confirmed_before_it() -> None:
     assert topics.sent == letters(CANCELLED, UNKNOWN)
     desk.box.add([UNKNOWN])
     assert await desk.box.confirmed() == 3
-    # What tells of nothing that was withdrawn needs no question.
+    # An answer about no withdrawn timer needs no question.
     assert desk.asked == 1
     desk.running.cancel()
 
 
-async def test_a_seal_takes_along_what_has_waited_for_two_seconds_and_another_topic_is_not_held_up() -> None:
+async def test_a_seal_takes_along_answers_that_have_waited_for_two_seconds_and_holds_up_no_other_topic() -> None:
     topics = Topics("replies")
     desk = Desk(topics)
     desk.box.add([CANCELLED, ELSEWHERE, UNKNOWN])
@@ -116,7 +116,7 @@ async def test_a_seal_takes_along_what_has_waited_for_two_seconds_and_another_to
     desk.running.cancel()
 
 
-async def test_what_is_left_by_another_owner_is_sent_without_a_question() -> None:
+async def test_answers_left_by_another_owner_are_sent_without_a_question() -> None:
     topics = Topics()
     desk = Desk(topics, held=False)
     desk.box.add_letters(letters(CANCELLED))
@@ -125,7 +125,7 @@ async def test_what_is_left_by_another_owner_is_sent_without_a_question() -> Non
     desk.running.cancel()
 
 
-async def test_what_fails_is_sent_again() -> None:
+async def test_an_answer_that_fails_is_sent_again() -> None:
     topics = Topics()
     topics.failing = 2
     desk = Desk(topics)
@@ -175,7 +175,7 @@ async def test_an_answer_that_no_seal_has_room_for_is_given_up_by_itself(monkeyp
     desk.running.cancel()
 
 
-async def test_whoever_waits_hears_that_another_owns_the_partition_and_nothing_is_sent() -> None:
+async def test_a_waiting_seal_hears_that_another_worker_owns_the_partition_and_nothing_is_sent() -> None:
     topics = Topics()
     desk = Desk(topics, held=False)
     desk.box.add([CANCELLED])

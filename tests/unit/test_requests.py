@@ -1,4 +1,4 @@
-"""The requests that aiokafka has not, byte by byte: what Kafka's description of its protocol says of each."""
+"""The requests that aiokafka lacks, byte by byte, against Kafka's description of its protocol."""
 
 from io import BytesIO
 from typing import Any
@@ -43,7 +43,7 @@ NONE = b"\xff"
     ],
     ids=lambda given: type(given).__name__ if hasattr(given, "prepare") else "",
 )
-def test_a_request_is_what_kafka_reads(asked: Any, version: int, expected: bytes) -> None:
+def test_a_request_has_the_bytes_that_kafka_reads(asked: Any, version: int, expected: bytes) -> None:
     made = asked.prepare({asked.API_KEY: (0, 99)})
     assert (made.API_VERSION, made.encode()) == (version, expected)
 
@@ -83,7 +83,7 @@ def test_the_version_of_transactions_is_told_among_the_features() -> None:
     assert transaction_version_in(kind.decode(BytesIO(with_features))) == 2
 
 
-def test_a_fetch_answers_what_a_partition_has_and_what_of_it_was_aborted() -> None:
+def test_a_fetch_returns_the_batches_of_a_partition_and_the_aborted_transactions() -> None:
     made = Fetch("a", {3: (5, 1_000_007)}, 100, 8, 2).prepare({1: (0, 99)})
     assert made.API_VERSION == 12
     assert made.encode() == (
@@ -105,7 +105,7 @@ def test_a_fetch_answers_what_a_partition_has_and_what_of_it_was_aborted() -> No
     assert (topic, number, code, end, stable, aborted, data) == ("a", 3, 0, 9, 8, [(1_000_007, 7, {})], b"xyz")
 
 
-def test_an_end_is_told_with_the_epoch_of_who_leads() -> None:
+def test_an_end_is_told_with_the_epoch_of_the_leader() -> None:
     made = ListOffsets("a", [3], ListOffsets.END).prepare({2: (0, 99)})
     assert made.API_VERSION == 6
     assert made.encode() == (

@@ -132,7 +132,7 @@ async def test_records_that_were_made_of_one_callback_come_again_each() -> None:
     assert [each.value for each in timers.take("lines")] == [b"line 1", b"line 2"]
 
 
-async def test_what_was_given_up_at_once_is_still_told_by_its_first_place_and_id() -> None:
+async def test_a_record_given_up_at_once_keeps_its_first_place_and_id() -> None:
     clock = ManualClock(1_000)
     timers = InMemoryTimers(clock)
     await timers.client.after(1, topic="orders", timer_id="order-7")
@@ -191,7 +191,7 @@ async def test_a_retry_that_the_broker_does_not_take_says_so() -> None:
         await timers.client.retry(timers.put("orders", b""), POLICY)
 
 
-async def test_what_is_no_record_is_named() -> None:
+async def test_an_object_that_is_no_record_is_named() -> None:
     timers = InMemoryTimers(ManualClock(1_000))
     with pytest.raises(RequestError, match="dict is not a record"):
         await timers.client.retry({"value": b""}, POLICY)

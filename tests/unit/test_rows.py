@@ -1,4 +1,4 @@
-"""Requests that are kept together: what comes back, and that nobody can tell them from those kept one by one."""
+"""Requests that are kept together: they come back whole, and nobody can tell them from those kept one by one."""
 
 import random
 from collections import Counter
@@ -59,7 +59,7 @@ async def fired(rows: list[Row]) -> tuple[list[tuple[object, ...]], Slice]:
 
 
 @pytest.mark.parametrize("topics", [TOPICS[:1], TOPICS[:2], TOPICS], ids=len)
-async def test_what_is_kept_together_fires_like_what_is_kept_one_by_one(topics: tuple[str, ...]) -> None:
+async def test_requests_in_a_batch_fire_like_single_ones(topics: tuple[str, ...]) -> None:
     chance = random.Random(7)
     for _ in range(60):
         seconds = [SECOND + n for n in range(chance.choice((1, 1, 3)))]
@@ -96,7 +96,7 @@ def test_one_that_is_not_due_like_the_others_keeps_all_of_a_fetch_apart(odd: Fut
     assert not any(is_batch(key) for key, _ in accepted(records, Partition(0)).rows)
 
 
-def test_what_a_scan_may_have_looked_at_is_kept_apart() -> None:
+def test_requests_that_an_open_scan_may_have_looked_at_are_kept_one_by_one() -> None:
     partition = Partition(0)
     partition.begin(DUE_MS + 1_000)
     for due, together in ((SECOND, False), (SECOND + 1, True)):
@@ -128,7 +128,7 @@ def test_cancels_beside_them_do_not_keep_requests_apart() -> None:
     assert (count_of(key), [*batches.unpack(row).offsets], out.offsets, out.count) == (3, [0, 2, 4], [0, 2, 4], 5)
 
 
-def test_what_was_withdrawn_is_left_out_wherever_it_lies() -> None:
+def test_a_withdrawn_request_is_left_out_wherever_it_lies() -> None:
     def batch(*offsets: int) -> Row:
         values = [Future(callBack=b"%d" % offset).SerializeToString() for offset in offsets]
         packed = batches.pack(batches.framed(values), offsets, plain=True, named=True)

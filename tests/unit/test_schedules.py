@@ -124,7 +124,7 @@ async def test_the_next_runs_are_told_in_the_schedules_own_zone(schedules: Sched
         ({"every": 5, "headers": {"timer-schedule": b"x"}}, "callback.headers: timer-schedule is set by the service"),
     ],
 )
-async def test_what_is_no_schedule_is_refused_with_the_field(
+async def test_an_invalid_schedule_is_refused_with_the_field(
     schedules: Schedules, arguments: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ScheduleError) as raised:

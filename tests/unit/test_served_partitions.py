@@ -41,7 +41,7 @@ def test_the_seals_tell_it_else_the_option_else_the_topics(
         ((4, 4, 4), 0, 8, "the service runs with 8 partitions"),
     ],
 )
-def test_what_cannot_be_served_is_told_with_what_to_do(
+def test_partition_counts_that_do_not_fit_are_named_with_the_remedy(
     counts: tuple[int, int, int], sealed_with: int, wanted: int, words: str
 ) -> None:
     with pytest.raises(TopicsError, match=words):

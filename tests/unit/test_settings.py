@@ -1,4 +1,4 @@
-"""Settings are read from the environment once, and say in words what does not fit."""
+"""Settings are read from the environment once, and name in words the values that do not fit."""
 
 import dataclasses
 import math
@@ -41,7 +41,7 @@ def numbers() -> Iterator[tuple[Settings, "dataclasses.Field[object]"]]:
 
 
 def outside() -> Iterator[tuple[Settings, str, float]]:
-    """Yield for each field that is a number what it must not be: class, name and value."""
+    """Yield values outside of the bounds of each field that is a number: class, name and value."""
     for settings, field in numbers():
         least, above, most = (field.metadata[name] for name in ("least", "above", "most"))
         if type(field.default) is int:
@@ -87,7 +87,7 @@ def test_settings_take_the_types_of_their_fields() -> None:
     assert (settings.port, settings.fence_wait_s, settings.group) == (8070, 2.5, "g")
 
 
-def test_what_is_given_wins_over_the_environment() -> None:
+def test_arguments_win_over_the_environment() -> None:
     assert WorkerSettings.from_env({"KAFKA_TIMERS_PORT": "not even a number"}, port=2).port == 2
 
 
@@ -150,7 +150,7 @@ def test_a_number_outside_of_its_bounds_is_refused_on_the_command_line(
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "-1", "", "many", "0x10"])
 @EACH_NUMBER
-def test_what_is_no_sensible_number_is_refused_from_the_environment(
+def test_a_senseless_number_in_the_environment_is_refused(
     settings: Settings, field: "dataclasses.Field[object]", text: str
 ) -> None:
     if field.metadata["least"] == -1 and text == "-1":
@@ -237,7 +237,7 @@ def test_a_text_that_has_to_be_there_is_refused_when_it_is_empty(settings: Setti
         settings(**{name: text})  # type: ignore[arg-type]
 
 
-def test_commands_that_take_single_settings_refuse_what_the_processes_refuse() -> None:
+def test_commands_that_take_single_settings_refuse_the_same_values_as_the_processes() -> None:
     for arguments in (["acls", "--allowed-topics", ""], ["topics", "check", "--horizon-s", "-1"]):
         result = CliRunner().invoke(program, arguments)
         assert result.exit_code == 2
@@ -273,7 +273,9 @@ def test_commands_that_take_single_settings_refuse_what_the_processes_refuse() -
         (DevSettings, {"oscillator_port": 65_535}, "give 1 to 65534; the second oscillator has the next port"),
     ],
 )
-def test_what_does_not_fit_is_told_in_words(settings: Settings, given: dict[str, object], sentence: str) -> None:
+def test_settings_that_do_not_fit_are_named_in_words(
+    settings: Settings, given: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(SettingsError, match=sentence):
         settings(**given)  # type: ignore[arg-type]
 

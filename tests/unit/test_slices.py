@@ -1,4 +1,4 @@
-"""Rows → record batches: which partition, in which order, how large, and what goes to `timer-rejected` instead."""
+"""Rows → record batches: their partition, order and size, and the requests that go to `timer-rejected` instead."""
 
 import itertools
 import random
@@ -92,7 +92,7 @@ async def test_callbacks_of_one_partition_keep_the_order_of_the_rows() -> None:
     outbox = Outbox()
     rows = [row(offset, callBackKey=f"{offset % 50}", callBack=b"%0100d" % offset) for offset in range(20_000)]
     done = await built(outbox, rows)
-    assert len(outbox.batches) > ROOMY.partitions  # of which a partition gets several
+    assert len(outbox.batches) > ROOMY.partitions  # a partition gets several of them
     values: dict[int, list[bytes]] = {}
     for partition, record in outbox.records("callbacks"):
         values.setdefault(partition, []).append(record.value)
@@ -205,10 +205,10 @@ async def test_lateness_is_that_of_the_given_share_of_the_callbacks() -> None:
     assert [part.lateness_ms(share) for share in (0.5, 0.98, 0.99, 1)] == [250, 250, 1_250, 1_250]
 
 
-# --- what goes to timer-rejected -------------------------------------------------------------------------------------
+# --- requests for timer-rejected -------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
+async def test_a_request_that_cannot_fire_by_now_is_rejected_and_the_rest_fires() -> None:
     """The topic was there, allowed and roomy enough when the requests were accepted."""
     known = Known(callbacks=ROOMY, small=Target(1, 700), secret=Reason.TOPIC_FORBIDDEN)
     rows = [row(0), row(1, "secret"), row(2, "small", callBack=b"x" * 900), row(3, "small"), row(4, "gone"), row(5)]
@@ -326,7 +326,7 @@ def to_send_on(offset: int, timer_id: str = "a", size: int = 0) -> Row:
     return key, pack_forwarded(3, asked(offset, timerId=timer_id, callBack=b"x" * size))
 
 
-async def test_what_is_sent_on_goes_to_the_partition_of_its_id_behind_all_others() -> None:
+async def test_a_request_that_is_sent_on_goes_to_the_partition_of_its_id_behind_all_others() -> None:
     outbox = Outbox()
     done = await built(outbox, [to_send_on(8), to_send_on(9, "b"), row(1)], home=Target(5, 10_000))
     sent = list(outbox.records("timer-request"))
@@ -340,7 +340,7 @@ async def test_what_is_sent_on_goes_to_the_partition_of_its_id_behind_all_others
 
 
 @pytest.mark.parametrize("reason", ["topic-refused", "too-large"])
-async def test_what_its_topic_does_not_take_is_rejected_in_place_of_being_sent_on(reason: str) -> None:
+async def test_a_request_that_its_topic_does_not_take_is_rejected_and_not_sent_on(reason: str) -> None:
     known = Known(callbacks=ROOMY)
     if reason == "topic-refused":
         known.refuse("timer-request", Reason.TOPIC_REFUSED)
@@ -379,7 +379,7 @@ async def test_a_tombstone_goes_with_the_callback_that_asks_for_it(small: bool) 
 
 
 def shaped(offset: int, topic: str = "callbacks", second: int = SECOND, **callback: Any) -> Row:
-    """A request that says in the field `callBackRecord` what fires."""
+    """A request with its callback in the field `callBackRecord`."""
     key = Partition(3).place(second * 1000, offset)
     assert key
     return key, Future(callBackRecord=Callback(topic=topic, **callback)).SerializeToString()
@@ -420,7 +420,7 @@ async def test_a_callback_goes_to_the_partition_that_it_names_or_that_its_key_fo
         *(shaped(at, key=b"key", value=b"", partition=at) for at in partitions),
         *(shaped(10 + n, key=b"key", value=b"", partitionKey=b"home-%d" % n) for n in range(20)),
         *(shaped(40 + n, key=b"\xff%d" % n, value=b"") for n in range(20)),
-        # An empty key is a key: all of its records lie together, whatever their second.
+        # An empty key is a key: all of its records lie together, of any second.
         shaped(70, key=b"", value=b""),
         shaped(71, key=b"key", value=b"", partitionKey=b""),
     ]
@@ -531,7 +531,7 @@ async def assert_only_2_is_unreadable(rows: list[Row], odd: bytes) -> None:
     assert sorted(done.contents.offsets) == [0, 1, 2, 3]
 
 
-async def test_a_row_of_which_no_callback_can_be_made_is_rejected_as_unreadable() -> None:
+async def test_a_row_that_makes_no_callback_is_rejected_as_unreadable() -> None:
     """Its topic is no text, which no owner has let pass."""
     odd = b"\x0a\x02\xff\xfe"
     await assert_only_2_is_unreadable([row(0), row(1), (row_key(DUE_MS, 2), odd), row(3)], odd)
@@ -541,7 +541,7 @@ async def test_a_row_of_which_no_callback_can_be_made_is_rejected_as_unreadable(
 async def test_a_request_on_which_building_fails_is_rejected_as_unreadable(
     monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
-    """Also in the midst of others that are like it, of which some are built by then; none fires twice."""
+    """Also in the midst of others that are like it, some of which are built by then; none fires twice."""
 
     def failing(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:
         if name == b"3:2":
@@ -556,7 +556,7 @@ async def test_a_request_on_which_building_fails_is_rejected_as_unreadable(
     await assert_only_2_is_unreadable(rows, values[2])
 
 
-async def test_the_tombstones_of_what_was_built_go_with_it_where_building_fails(
+async def test_tombstones_go_with_their_callbacks_where_building_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing(request: Request, second: int, name: bytes) -> list[tuple[str, bytes | None]]:

@@ -1,4 +1,4 @@
-"""What a store says of itself, as bytes."""
+"""The head of a store, as bytes."""
 
 from dataclasses import replace
 
@@ -22,6 +22,6 @@ def test_a_head_is_read_as_it_was_written(read: ReadSums | None, scan: Scan | No
     assert unpack_head(pack_head(head, KAFKA), KAFKA + b"s") is None
 
 
-def test_what_is_known_of_more_than_was_read_is_left_to_the_seals() -> None:
+def test_counts_beyond_the_read_offset_are_left_to_the_seals() -> None:
     known = replace(HEAD, read=replace(READ, to=9))
     assert unpack_head(pack_head(known, KAFKA), KAFKA) == HEAD

@@ -1,4 +1,4 @@
-"""What seals tell of records that were read and fired, as sums."""
+"""The sums of read and fired records in seals."""
 
 import json
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ DIFFERENT = [
 ]
 
 
-def test_whatever_differs_is_told_from_each_other() -> None:
+def test_records_that_differ_have_different_digests() -> None:
     hashes = {hash_of_record(number, record) for number in (0, 1) for record in DIFFERENT}
     assert len(hashes) == 2 * len(DIFFERENT)
     assert fired_digest_of(0, [7]) != fired_digest_of(1, [7])
@@ -90,7 +90,7 @@ def _parts(records: Sequence[Record], *at: int) -> list[Sequence[Record]]:
 
 
 @pytest.mark.parametrize("at", [(), (1,), (4,), (3, 5), (8,)])
-def test_what_is_read_in_parts_is_counted_as_in_one(at: tuple[int, ...]) -> None:
+def test_records_read_in_parts_are_counted_as_in_one(at: tuple[int, ...]) -> None:
     read = ReadSums(0, 0)
     for part in _parts(PLAIN, *at):
         read = read.read_on(3, part, part[-1].offset + 1, {2, 6}, {5})
@@ -99,14 +99,14 @@ def test_what_is_read_in_parts_is_counted_as_in_one(at: tuple[int, ...]) -> None
     assert read == ReadSums(0, 9, **of)
 
 
-def test_what_is_known_already_is_not_counted_again() -> None:
+def test_records_counted_already_are_not_counted_again() -> None:
     known = ReadSums(0, 4, near=sum_of(3, PLAIN[:4]))
     assert known.read_on(3, PLAIN[1:3], 3, set(), set()) is known
     assert known.read_on(3, PLAIN[1:6], 7, set(), set()) == ReadSums(0, 7, near=sum_of(3, PLAIN[:6]))
     assert known.read_on(3, [], 9, set(), set()) == replace(known, to=9)
 
 
-def test_a_seal_tells_what_was_read_up_to_its_fence() -> None:
+def test_a_seal_counts_records_read_up_to_its_fence() -> None:
     read = ReadSums(2, 9, Sum(4, 2**64 - 1), Sum(2, 1), Sum(1, 5))
     seal = Sealed(fence=9, digests=1)
     read.tell(seal)

@@ -1,4 +1,4 @@
-"""What the package gives to users' tests: a clock that is moved, and the service in memory."""
+"""The package's parts for users' tests: a clock that is moved, and the service in memory."""
 
 import asyncio
 import inspect
@@ -88,7 +88,7 @@ async def test_cancelled_sleeper_does_not_stop_the_clock() -> None:
     assert clock.wall_s() == 2.0
 
 
-async def test_step_of_the_clock_wakes_who_is_due_and_is_no_time_that_passed() -> None:
+async def test_a_step_of_the_clock_wakes_due_tasks_and_is_no_time_that_passed() -> None:
     clock = ManualClock(100.0)
     task = asyncio.create_task(clock.sleep_until(150))
     await clock.advance(1)
@@ -337,7 +337,7 @@ async def test_create_is_ignored_until_an_hour_after_the_second_of_the_last_time
         assert (await timers.client.create(timer_id, 4_000, topic="reminders")).outcome is Outcome.ACCEPTED
 
 
-async def test_what_follows_a_callback_is_asked_for_once() -> None:
+async def test_a_follow_up_of_a_callback_is_created_once() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     first = await timers.client.create("id", 110, topic="reminders")
@@ -371,7 +371,7 @@ async def test_late_move_fires_alone_or_not_at_all_under_a_condition() -> None:
     assert [request_from(record.headers) for record in timers.take("reminders")] == [first.request]
 
 
-async def test_move_of_what_is_pending_is_a_move_also_under_a_condition() -> None:
+async def test_move_of_a_pending_timer_is_a_move_also_under_a_condition() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     first = await timers.client.at(110, topic="reminders", timer_id="id")
@@ -392,7 +392,7 @@ async def test_move_of_nothing_is_ignored_under_a_condition() -> None:
     assert timers.take("reminders") == []
 
 
-async def test_cancel_under_a_condition_tells_who_has_taken_the_timer_back() -> None:
+async def test_cancel_under_a_condition_names_the_request_that_is_known() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     timer = await timers.client.at(110, topic="reminders", timer_id="id")
@@ -437,14 +437,14 @@ async def test_real_client_that_was_not_started_says_so() -> None:
 
 
 def of_the_page(text: str) -> dict[str, Any]:
-    """Return what the block of the receivers page defines in which *text* is."""
+    """Return the names that the block with *text* on the receivers page defines."""
     names: dict[str, Any] = {}
     [block] = [block for block in python_blocks(RECEIVERS_PAGE) if text in block]
     exec(block, names)
     return names
 
 
-async def test_cancel_on_the_receivers_page_tells_what_became_of_the_timer() -> None:
+async def test_cancel_on_the_receivers_page_tells_if_it_came_in_time() -> None:
     names = of_the_page("def pay(number")
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
@@ -532,7 +532,7 @@ async def test_tests_on_the_receivers_page_pass() -> None:
         await test()
 
 
-# --- the time alone, and what waits ----------------------------------------------------------------------------------
+# --- the time alone, and pending timers ------------------------------------------------------------------------------
 
 
 async def test_move_without_a_topic_changes_the_time_alone() -> None:
@@ -563,7 +563,7 @@ async def test_move_without_a_topic_changes_the_time_alone() -> None:
     )
 
 
-async def test_the_time_of_what_is_not_pending_cannot_be_changed() -> None:
+async def test_the_time_of_a_timer_that_is_not_pending_cannot_be_changed() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     assert await timers.client.move("nothing", 120) == Answer(Outcome.IGNORED, None, None, "0:0")
@@ -604,7 +604,7 @@ async def test_without_a_topic_nothing_else_is_changed(given: dict[str, Any]) ->
         await timers.client.move("id", 120, **given)
 
 
-async def test_get_returns_what_waits_and_nothing_else() -> None:
+async def test_get_returns_the_pending_timer_and_nothing_else() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     client = timers.client
@@ -626,7 +626,7 @@ async def test_get_returns_what_waits_and_nothing_else() -> None:
     assert await client.get("fires") is None
 
 
-async def test_pending_tells_what_waits_in_the_order_of_firing() -> None:
+async def test_pending_lists_timers_in_the_order_of_firing() -> None:
     clock = ManualClock(100.0)
     timers = InMemoryTimers(clock)
     await timers.client.at(130, topic="reminders", value=b"second")

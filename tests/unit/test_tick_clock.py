@@ -1,4 +1,4 @@
-"""What time it is at least, as ticks tell."""
+"""The least possible time, by the ticks."""
 
 import random
 
@@ -20,7 +20,7 @@ def test_before_a_tick_was_read_nothing_is_known() -> None:
     assert (TickClock().now_ms(5.0), TickClock().when_s(NOW_MS)) == (None, None)
 
 
-def test_what_has_passed_since_a_tick_was_read_is_added_less_a_millisecond_each_second() -> None:
+def test_time_since_a_tick_was_read_is_added_less_a_millisecond_each_second() -> None:
     clock = clock_of(TickRead(NOW_MS, 10.0, 1))
     assert [clock.now_ms(at_s) for at_s in (9.0, 10.0, 10.5, 14.0)] == [NOW_MS, NOW_MS, NOW_MS + 499, NOW_MS + 3_996]
 

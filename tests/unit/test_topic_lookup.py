@@ -1,4 +1,4 @@
-"""A callback topic is missing only if two brokers say so: what is due on it is rejected for good."""
+"""A callback topic is missing only if two brokers say so, since its timers are then rejected for good."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +15,11 @@ from kafka_timers.worker.targets import TopicLookup
 
 class Brokers:
     """
-    Two brokers, the first of which is asked first, and what each knows.
+    Two brokers, the first of which is asked first, and the knowledge of each.
 
     Args:
-        settings: the topics of whose settings each knows.
-        partitions: the topics of whose partitions each knows.
+        settings: the topics whose settings each knows.
+        partitions: the topics whose partitions each knows.
     """
 
     def __init__(self, settings: list[set[str]], partitions: list[set[str]]) -> None:

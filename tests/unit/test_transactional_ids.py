@@ -27,7 +27,7 @@ def test_a_door_of_an_instance_of_its_own_has_ids_of_its_own() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_ids_begin_with_what_acls_grant() -> None:
+def test_ids_begin_with_the_prefix_that_acls_grant() -> None:
     assert transactional_id("timers", "eu.", 3) == "timers.eu.3"
     assert transactional_id("timers.eu", "", 3) == "timers.eu.3/timer-request"
     assert transactional_id("timers", "eu1", 3) == "timers.eu13/eu1timer-request"

@@ -1,5 +1,5 @@
 """
-docs/wire-vectors.json is what this code reads and writes, and docs/wire.md shows the same.
+This code reads and writes docs/wire-vectors.json, and docs/wire.md shows the same.
 
 After a change of that file `python tests/unit/test_vectors.py` puts its tables into the page.
 """
@@ -21,7 +21,7 @@ PAGE = DOCS / "wire.md"
 VECTORS = json.loads((DOCS / "wire-vectors.json").read_text())
 RECORDS = VECTORS["records"]
 MESSAGES = {"Future": Future, "Reply": Reply, "Sealed": Sealed}
-# What the table shows of an id or of bytes that are long.
+# The table shows a long id or long bytes in this form.
 _SHOWN = 60
 
 
@@ -33,7 +33,7 @@ def shown_id(name: str) -> str:
 
 
 def tables() -> str:
-    """Return what the page must show."""
+    """Return the tables that the page must show."""
     counts = list(VECTORS["partitions"][0]["partition"])
     lines = [
         "| id | murmur2 | " + " | ".join(f"of {count}" for count in counts) + " |",

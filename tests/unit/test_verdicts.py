@@ -1,4 +1,4 @@
-"""What a record on `timer-request` asks for, and for which reasons it is refused."""
+"""The meaning of a record on `timer-request`, and the reasons to refuse it."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -62,7 +62,7 @@ def test_requests_are_kept_as_they_came_under_moment_and_offset() -> None:
     assert not out.refused
 
 
-def test_what_is_done_is_not_kept_again_whether_it_fired_or_was_refused() -> None:
+def test_a_done_request_is_not_kept_again_whether_it_fired_or_was_refused() -> None:
     partition = Partition(0)
     partition.acquire([Sealed(last=SECOND, fence=2)], None)
     out = accepted([asked(0), asked(1, topic=""), asked(2), asked(3, topic="")], partition)
@@ -89,7 +89,7 @@ def test_what_is_done_is_not_kept_again_whether_it_fired_or_was_refused() -> Non
         (asked(key=b"soon", topic=""), "key-not-a-second"),
     ],
 )
-def test_what_can_never_fire_is_kept_for_the_next_tick_with_its_reason(record: Record, reason: str) -> None:
+def test_a_request_that_can_never_fire_is_kept_for_the_next_tick_with_its_reason(record: Record, reason: str) -> None:
     out = accepted([asked(0), record, asked(2)], Partition(0))
     assert [parts_of(key)[0] for key, _ in out.rows] == [DUE_MS, REFUSED_MS, DUE_MS]
     assert unpack_refused(out.rows[1][1]) == (reason, record.key, record.value)
@@ -113,7 +113,7 @@ def test_an_id_outside_of_its_partition_is_refused_while_not_all_workers_can_sen
 
 
 def sending_on() -> Partition:
-    """Return a partition of workers that send on what has an id of another one: of three, none of `a`."""
+    """Return a partition of workers that send on requests with an id of another one: of three, none of `a`."""
     partition = Partition((partition_of("a", 3) + 1) % 3)
     partition.judge_from(0, 0, 0)
     return partition
@@ -137,7 +137,7 @@ def test_an_id_outside_of_its_partition_is_sent_on_as_it_is_with_where_it_comes_
     assert (first.fromPartition, first.fromOffset, first.appendedMs) == (partition.number, 4, record.timestamp)
     sent.ClearField("forwarded")
     assert sent == future_from(record.value or b"")
-    # And there it is taken for what it is, by whoever knows of it.
+    # And there it is taken for a forwarded one, by each worker that knows the field.
     home = Partition(partition_of("a", 3))
     home.judge_from(0, 0, 0)
     arrived = accepted([replace(record, value=value, offset=9)], home, partitions=3)
@@ -156,7 +156,7 @@ def test_an_id_outside_of_its_partition_is_sent_on_as_it_is_with_where_it_comes_
         (asked(timerId="a", copy=Copy(decidedOffset=1)), "id-in-foreign-partition"),
     ],
 )
-def test_what_would_be_refused_where_it_belongs_is_not_sent_on(record: Record, reason: str) -> None:
+def test_a_request_that_would_be_refused_in_its_own_partition_is_not_sent_on(record: Record, reason: str) -> None:
     out = accepted([record], sending_on(), partitions=3)
     assert out.refused == {reason: 1}
     assert unpack_refused(out.rows[0][1]) == (reason, record.key, record.value)
@@ -172,7 +172,7 @@ def test_what_would_be_refused_where_it_belongs_is_not_sent_on(record: Record, r
         {"forwarded": Forwarded(appendedMs=-1)},
     ],
 )
-def test_what_cannot_have_been_sent_on_is_refused(more: dict[str, Any]) -> None:
+def test_a_request_that_cannot_have_been_sent_on_is_refused(more: dict[str, Any]) -> None:
     out = accepted([asked(**{"timerId": "a", "forwarded": Forwarded()} | more)], Partition(0))
     assert out.refused == {"forwarded-invalid": 1}
 
@@ -184,7 +184,7 @@ def test_no_request_can_be_older_than_it_is(claimed_ms: int) -> None:
     assert (told.first, told.first_ms) == ("0:0", min(claimed_ms, record.timestamp))
 
 
-def test_the_topics_of_what_is_kept_are_told() -> None:
+def test_the_topics_of_kept_requests_are_returned() -> None:
     """So that they are known by the time they are due."""
     records = [asked(0, topic="a"), asked(1, topic="b"), asked(2, topic="a"), asked(3, key=b"soon", topic="c")]
     assert accepted(records, Partition(0)).topics == {"a", "b"}
@@ -206,7 +206,7 @@ def copied(offset: int, of: int, decided: int, *, age_s: int = 0, **more: object
 
 
 @pytest.mark.parametrize("more", [{}, {"millis": 7}, {"timerId": "a"}, {"timerId": "a", "millis": 7}])
-def test_what_is_due_later_than_the_horizon_is_left_to_the_lake(more: dict[str, object]) -> None:
+def test_a_request_due_later_than_the_horizon_is_left_to_the_lake(more: dict[str, object]) -> None:
     """Whether requests are looked at in one go or one by one."""
     records = [far_ahead(0, SECOND - 60), far_ahead(1, SECOND - 61, **more), far_ahead(2, SECOND - 59, **more)]
     out = accepted(records, Partition(0, horizon_s=60))
@@ -268,11 +268,11 @@ def test_workers_that_hold_the_original_take_no_copy_of_it() -> None:
         assert accepted([copied(20, 3, 12)], Partition(0, horizon_s)).copies == {"held": 1}
     grown = Partition(0, horizon_s=100)
     grown.acquire([Sealed(last=1, fence=4, restore_from=4, horizon_s=60)], None)
-    # What lies below was judged by the horizon of before.
+    # Requests below it were judged by the horizon of before.
     assert accepted([copied(20, 3, 12), copied(21, 4, 12)], grown).copies == {"in time": 1, "held": 1}
 
 
-def test_a_copy_that_was_decided_below_what_is_known_wants_the_log_read_again() -> None:
+def test_a_copy_that_was_decided_below_the_known_offset_wants_the_log_read_again() -> None:
     partition = Partition(0, horizon_s=60)
     partition.acquire([Sealed(last=1, fence=13, restore_from=13, horizon_s=60)], None)
     with pytest.raises(KnownFromError) as raised:
@@ -281,7 +281,7 @@ def test_a_copy_that_was_decided_below_what_is_known_wants_the_log_read_again() 
 
 
 @pytest.mark.parametrize("record", [copied(20, 12, 12), copied(20, 3, 21), copied(20, 3, 12, cancel=True, timerId="a")])
-def test_a_copy_of_what_comes_after_it_is_refused(record: Record) -> None:
+def test_a_copy_of_a_later_request_is_refused(record: Record) -> None:
     assert accepted([record], Partition(0, horizon_s=60)).refused == {"copy-invalid": 1}
 
 
@@ -322,7 +322,7 @@ def judging(format: int = 2) -> Partition:
         {"condition": IF_PENDING, "ifRequest": "0:9999999999999999999"},
     ],
 )
-def test_a_condition_is_judged_by_what_is_known_of_its_id(more: dict[str, object]) -> None:
+def test_a_condition_is_judged_by_the_known_records_of_its_id(more: dict[str, object]) -> None:
     due_ms, future = judged(asked(9, timerId="a", **more), 0, 1)
     assert isinstance(future, Future)
     assert due_ms == (None if "cancel" in more else DUE_MS)
@@ -342,7 +342,7 @@ def test_a_condition_is_judged_by_what_is_known_of_its_id(more: dict[str, object
         ({"condition": IF_PENDING, "timerId": "", "cancel": True}, "id-missing"),
         ({"condition": ABSENT, "copy": Copy(offset=3, decidedOffset=5)}, "condition-invalid"),
         ({"condition": IF_PENDING, "copy": Copy(offset=3, decidedOffset=5)}, "condition-invalid"),
-        # What is wrong otherwise is told as ever.
+        # Other faults are reported as ever.
         ({"condition": ABSENT, "topic": ""}, "topic-missing"),
         ({"condition": ABSENT, "key": b"soon"}, "key-not-a-second"),
         ({"condition": ABSENT, "millis": 1_000}, "millis-out-of-range"),
@@ -384,7 +384,7 @@ def test_the_request_that_is_meant_is_named_by_partition_and_offset() -> None:
     assert expected_in(Future(ifRequest="0:9999999999999999999"), 0) == 2**63 - 1
 
 
-def test_what_a_condition_ignores_is_not_kept_and_its_neighbours_are() -> None:
+def test_an_ignored_request_is_not_kept_and_its_neighbours_are() -> None:
     records = [
         asked(5, timerId="a"),
         asked(6, timerId="a", condition=ABSENT),
@@ -441,7 +441,7 @@ def test_a_condition_waits_for_a_seal_that_tells_from_where_they_are_judged() ->
 
 
 def shaped(offset: int, **more: Any) -> Record:
-    """A request that says in the field `callBackRecord` what fires."""
+    """A request with its callback in the field `callBackRecord`."""
     callback = more.pop("callback", {"topic": "calls", "key": b"\xff"})
     given = {"callBackKey": "", "callBack": b"", "topic": "", "callBackRecord": Callback(**callback)}
     return asked(offset, **(given | more))
@@ -569,7 +569,7 @@ def test_a_future_in_the_framing_of_a_schema_registry_is_kept_without_it(frame: 
         b"\0\0\0\x04\xd2\0" + FRAMES[0] + (asked().value or b""),
     ],
 )
-def test_what_is_framed_in_another_way_is_refused_as_it_came(value: bytes) -> None:
+def test_a_value_in_another_framing_is_refused_as_it_came(value: bytes) -> None:
     partition = Partition(0)
     partition.callbacks_from = 0
     out = accepted([asked(5), replace(asked(6), value=value)], partition)
@@ -680,8 +680,8 @@ def test_of_several_records_on_which_the_code_fails_each_is_set_aside(monkeypatc
     assert out.decided.versions == {b"a": Version(DUE_MS, 5)}
 
 
-def test_what_fails_outside_of_a_record_is_no_fault_of_it() -> None:
-    """The store that cannot be read, and what has to be read again, are for the partition's owner."""
+def test_an_error_outside_of_a_record_is_no_fault_of_it() -> None:
+    """A store that cannot be read, and records to read again, are for the partition's owner."""
 
     def broken(names: Sequence[bytes]) -> list[Version | None]:
         raise OSError("the disk is gone")
@@ -690,7 +690,7 @@ def test_what_fails_outside_of_a_record_is_no_fault_of_it() -> None:
         accept(three(), Partition(0), 1, broken)
 
 
-def test_whatever_bytes_a_record_has_something_is_said_of_it() -> None:
+def test_a_record_with_any_bytes_gets_a_verdict() -> None:
     chance = random.Random(4)
     whole = asked(0, timerId="a", millis=5, condition=IF_PENDING, ifRequest="0:3", replyTopic="r").value or b""
     whole += asked(0, copy=Copy(offset=-5, appended=-1, decidedOffset=2**63 - 1, decided=-(2**63))).value or b""

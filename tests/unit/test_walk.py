@@ -19,7 +19,7 @@ from kafka_timers.core.wire import Condition, Reply
 
 HISTORIES = 10_000
 HISTORIES_UNTIL_MISSED = 100_000
-# Read before the variables of whoever runs the tests are removed.
+# Read now, before the variables of the user who runs the tests are removed.
 HISTORIES_OF_A_CAMPAIGN = int(os.environ.get("KAFKA_TIMERS_TEST_HISTORIES", "500000"))
 
 # A history that misses each of the rules that few miss. Where the walk has changed it is looked for anew, for minutes
@@ -42,18 +42,18 @@ MISSED_BY = {
 # Switched off, nothing is found; each is kept for the reason beside it.
 NOT_MISSED = {
     "local second": "matters only where the seals are gone: test_h6_a_store_outlives_the_seals",
-    "beyond the scan": "too rare by chance: test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so",
+    "beyond the scan": "too rare by chance: test_a_timer_cancelled_by_a_paused_owner_fires_if_the_open_scan_says_so",
     "beyond the scan's snapshot": "too rare by chance: test_a_paused_owner_that_has_begun_the_same_second_later_…",
-    "refused beside others": "too rare by chance: test_what_a_paused_owner_has_refused_is_judged_once_another_one_…",
-    "no row within a batch": "too rare by chance: test_what_comes_late_does_not_lie_within_a_batch",
-    "doubt": "too rare by chance: test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later",
-    "ignored is sealed": "too rare by chance: test_what_came_late_and_was_ignored_is_named_until_it_is_done",
-    "ignored until done": "too rare by chance: test_what_came_late_and_was_ignored_is_named_until_it_is_done",
+    "refused beside others": "too rare by chance: test_a_condition_refused_by_a_paused_owner_is_judged_by_…",
+    "no row within a batch": "too rare by chance: test_a_late_request_does_not_lie_within_a_batch",
+    "doubt": "too rare by chance: test_a_cancel_by_a_paused_owner_is_no_knowledge_for_later",
+    "ignored is sealed": "too rare by chance: test_a_late_ignored_request_is_named_until_it_is_done",
+    "ignored until done": "too rare by chance: test_a_late_ignored_request_is_named_until_it_is_done",
     "overtaken stays so": "too rare by chance: test_a_request_that_a_cancel_has_overtaken_does_not_fire_an_hour_later",
     "replaced an hour ago": "too rare by chance: test_a_request_that_was_ignored_is_not_taken_for_a_timer_once_…",
     "replaced what is not read": "too rare by chance: test_a_request_that_has_replaced_another_one_long_ago_stands",
     "covered by its own offset": "too rare by chance: test_a_copy_that_is_read_during_a_scan_can_still_be_cancelled",
-    "forget when serving": "too rare by chance: test_v7_what_a_copy_was_decided_without_is_read_again",
+    "forget when serving": "too rare by chance: test_v7_records_appended_after_the_decision_of_a_copy_are_read_again",
     "decided before it is landed": "too rare by chance: test_a_copy_that_was_underway_for_too_long_is_promoted_anew",
 }
 
@@ -120,14 +120,14 @@ class Story:
         owner.fire()
 
     def begin_before(self, owner: Owner, end_ms: int) -> None:
-        """Have *owner* begin the scan of what is due before *end_ms*."""
+        """Have *owner* begin the scan of timers due before *end_ms*."""
         self.walk.instants, self.walk.between = 1.0, lambda low, high: end_ms  # type: ignore[method-assign]
         self.begin(owner)
         self.walk.instants = 0.0
         del self.walk.between
 
     def seal_before(self, owner: Owner, end_ms: int) -> None:
-        """Have *owner* begin the scan of what is due before *end_ms*, and seal a slice of it."""
+        """Have *owner* begin the scan of timers due before *end_ms*, and seal a slice of it."""
         self.begin_before(owner, end_ms)
         owner.fire()
 
@@ -142,7 +142,7 @@ class Story:
 
     @property
     def answers(self) -> list[tuple[int, str]]:
-        """What was answered, in the order of the first time: a next owner says again what no seal covers."""
+        """The answers, in the order of the first time: a next owner repeats those that no seal covers."""
         said = [(reply.offset, Reply.Outcome.Name(reply.outcome)) for reply in self.log.replies]  # type: ignore[arg-type]
         return list(dict.fromkeys(said))
 
@@ -223,7 +223,7 @@ def test_v5_a_late_row_of_a_stale_store_does_not_fire_again() -> None:
         assert told.fired == [0]
 
 
-def test_v5_what_a_stale_store_has_not_read_does_not_fire_again() -> None:
+def test_v5_a_request_that_a_stale_store_has_not_read_does_not_fire_again() -> None:
     with story() as told:
         told.walk.request(20)
         told.walk.take_over(told.a)
@@ -339,7 +339,7 @@ def test_h3_ticks_whose_append_times_go_back_fire_nothing_early_and_nothing_twic
 
 
 @pytest.mark.parametrize("off", [(), ("seal keys",)])
-def test_h5_compaction_in_the_middle_of_a_second_keeps_what_the_slices_stand_on(off: tuple[str, ...]) -> None:
+def test_h5_compaction_in_the_middle_of_a_second_keeps_the_seals_that_the_slices_build_on(off: tuple[str, ...]) -> None:
     with story(*off) as told:
         told.walk.slice_rows = 1
         told.walk.take_over(told.a)
@@ -373,7 +373,7 @@ def test_h6_a_store_outlives_the_seals(off: tuple[str, ...]) -> None:
             assert told.fired == [0, 1]
 
 
-def test_h6_a_first_start_fires_what_old_ticks_in_the_log_cover() -> None:
+def test_h6_a_first_start_fires_timers_that_old_ticks_in_the_log_cover() -> None:
     with story() as told:
         told.tick(11, 12, 13, 14)
         told.walk.request(12)
@@ -464,7 +464,7 @@ def test_v2_the_next_owner_decides_as_the_one_before_whenever_it_reads_the_cance
         assert (told.fired, told.answers) == ([0], [(1, "TOO_LATE")])
 
 
-def test_v10_what_was_answered_is_not_answered_otherwise_by_a_next_owner() -> None:
+def test_v10_a_next_owner_does_not_contradict_an_earlier_answer() -> None:
     """It does not find the request any more, or finds its second gone by."""
     with story() as told:
         told.walk.request(13, b"a")
@@ -558,7 +558,7 @@ def test_a_paused_owner_says_of_nothing_that_it_was_cancelled() -> None:
         assert told.answers == [(1, "TOO_LATE")]
 
 
-def test_without_asking_the_broker_a_paused_owner_answers_what_is_not_true() -> None:
+def test_without_asking_the_broker_a_paused_owner_answers_wrongly() -> None:
     with story("epoch check") as told:
         _a_paused_owner_reads_a_cancel_late(told)
         told.a.answer()
@@ -567,7 +567,7 @@ def test_without_asking_the_broker_a_paused_owner_answers_what_is_not_true() -> 
 
 
 @pytest.mark.parametrize("off", [(), ("doubt",)])
-def test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later(off: tuple[str, ...]) -> None:
+def test_a_cancel_by_a_paused_owner_is_no_knowledge_for_later(off: tuple[str, ...]) -> None:
     with story(*off) as told:
         _a_paused_owner_reads_a_cancel_late(told)
         told.walk.settle_down(told.b)
@@ -579,7 +579,7 @@ def test_what_a_paused_owner_has_cancelled_is_no_knowledge_for_later(off: tuple[
 
 
 @pytest.mark.parametrize("off", [(), ("beyond the scan",)])
-def test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so(off: tuple[str, ...]) -> None:
+def test_a_timer_cancelled_by_a_paused_owner_fires_if_the_open_scan_says_so(off: tuple[str, ...]) -> None:
     """A part of the second is sealed by an owner that had not read the cancel, and is gone."""
     with story(*off) as told:
         told.walk.slice_rows = 1
@@ -602,7 +602,7 @@ def test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so(off: t
 
 
 @pytest.mark.parametrize("off", [(), ("beyond the scan's snapshot",)])
-def test_a_paused_owner_that_has_begun_the_same_second_later_does_not_lose_what_it_has_cancelled(
+def test_a_paused_owner_that_has_begun_the_same_second_later_does_not_lose_its_cancels(
     off: tuple[str, ...],
 ) -> None:
     """Its own scan ends at the same moment as the one that others have sealed a slice of, and has another snapshot."""
@@ -635,8 +635,8 @@ def test_a_paused_owner_that_has_begun_the_same_second_later_does_not_lose_what_
 
 
 @pytest.mark.parametrize("off", [(), ("no row within a batch",)])
-def test_what_comes_late_does_not_lie_within_a_batch(off: tuple[str, ...]) -> None:
-    """A paused owner has read a batch; a slice ends with what lies within it, and the next owner has no store."""
+def test_a_late_request_does_not_lie_within_a_batch(off: tuple[str, ...]) -> None:
+    """A paused owner has read a batch; a slice ends with a request within it, and the next owner has no store."""
     with story(*off) as told:
         told.walk.slice_rows = 1
         told.walk.take_over(told.a)
@@ -669,7 +669,7 @@ def test_of_the_versions_of_an_id_the_last_fires_and_those_that_were_due_before_
         assert [outcome for _, outcome in told.answers] == ["UNKNOWN", "MOVED", "MOVED", "MOVED", "TOO_LATE"]
 
 
-def test_the_audit_finds_a_seal_that_claims_what_was_not_asked_for() -> None:
+def test_the_audit_finds_a_seal_that_counts_a_request_which_does_not_exist() -> None:
     with story() as told:
         told.walk.request(11)
         told.walk.take_over(told.a)
@@ -731,7 +731,7 @@ def test_a_timer_is_made_once_under_its_id_until_an_hour_has_passed() -> None:
 
 
 @pytest.mark.parametrize("off", [(), ("ignored until done",), ("ignored is sealed",)])
-def test_what_came_late_and_was_ignored_is_named_until_it_is_done(off: tuple[str, ...]) -> None:
+def test_a_late_ignored_request_is_named_until_it_is_done(off: tuple[str, ...]) -> None:
     """Of the scan that is done with, far behind, two slices are sealed when an owner without a store goes on."""
     with story(*off, terms=SHORT) as told:
         told.walk.slice_rows = 1
@@ -753,7 +753,7 @@ def test_what_came_late_and_was_ignored_is_named_until_it_is_done(off: tuple[str
 
 
 @pytest.mark.parametrize("off", [(), ("ignored until done",)])
-def test_what_was_ignored_makes_no_id_known_after_its_second(off: tuple[str, ...]) -> None:
+def test_an_ignored_request_makes_no_id_known_after_its_second(off: tuple[str, ...]) -> None:
     """An owner without a store reads it again more than an hour after it came, and within one after its second."""
     with story(*off, terms=SHORT) as told:
         begin_with_conditions(told)
@@ -772,7 +772,7 @@ def test_what_was_ignored_makes_no_id_known_after_its_second(off: tuple[str, ...
 
 
 def test_a_condition_that_was_refused_before_an_upgrade_does_not_hold_the_log_back() -> None:
-    """All below the last snapshot was read by an owner who did not know conditions."""
+    """All records below the last snapshot were read by an owner that did not know conditions."""
     with story() as told:
         told.walk.format = 1
         told.walk.request(30)
@@ -790,8 +790,8 @@ def test_a_condition_that_was_refused_before_an_upgrade_does_not_hold_the_log_ba
 
 
 @pytest.mark.parametrize("off", [(), ("conditions wait for a seal",)])
-def test_what_was_answered_behind_a_refused_condition_stays_true_through_an_upgrade(off: tuple[str, ...]) -> None:
-    """Behind the last seal, where an owner who did not know conditions has read and answered."""
+def test_an_answer_behind_a_refused_condition_stays_true_through_an_upgrade(off: tuple[str, ...]) -> None:
+    """Behind the last seal, where an owner that did not know conditions has read and answered."""
     with story(*off) as told:
         told.walk.format = 1
         told.walk.request(13, b"a")
@@ -810,7 +810,9 @@ def test_what_was_answered_behind_a_refused_condition_stays_true_through_an_upgr
 
 
 @pytest.mark.parametrize("off", [(), ("refused beside others",)])
-def test_what_a_paused_owner_has_refused_is_judged_once_another_one_judges_conditions(off: tuple[str, ...]) -> None:
+def test_a_condition_refused_by_a_paused_owner_is_judged_by_the_next_one_that_judges_conditions(
+    off: tuple[str, ...],
+) -> None:
     with story(*off) as told:
         told.walk.format = 1
         told.walk.request(13)
@@ -869,7 +871,7 @@ def test_conditions_are_judged_from_the_start_where_nothing_was_ever_sealed() ->
 
 
 @pytest.mark.parametrize("off", [(), ("forgotten is known",)])
-def test_an_id_of_which_nobody_can_tell_what_became_of_it_is_not_absent(off: tuple[str, ...]) -> None:
+def test_an_id_whose_outcome_is_unknown_is_not_absent(off: tuple[str, ...]) -> None:
     """Whether a cancel was read in time is not known to an owner without a store; that there was a timer is."""
     with story(*off) as told:
         begin_with_conditions(told)
@@ -886,8 +888,8 @@ def test_an_id_of_which_nobody_can_tell_what_became_of_it_is_not_absent(off: tup
             assert (told.fired, told.answers) == ([], [(1, "CANCELLED"), (2, "IGNORED")])
 
 
-def test_an_id_that_was_cancelled_long_ago_is_known_to_whoever_reads_the_log_again() -> None:
-    """It is known until an hour after the second of what was cancelled, however long ago that was."""
+def test_an_id_that_was_cancelled_long_ago_is_known_to_an_owner_that_reads_the_log_again() -> None:
+    """It is known until an hour after the second of the cancelled timer, however long ago the cancel was."""
     with story(terms=SHORT) as told:
         begin_with_conditions(told)
         second = 14 + 2 * SHORT.memory_s
@@ -904,7 +906,7 @@ def test_an_id_that_was_cancelled_long_ago_is_known_to_whoever_reads_the_log_aga
 
 @pytest.mark.parametrize("off", [(), ("milliseconds",)])
 def test_a_cancel_is_in_time_up_to_the_millisecond_of_its_timer(off: tuple[str, ...]) -> None:
-    """What of its second is due before was fired by then."""
+    """The earlier timers of its second have fired by then."""
     with story(*off) as told:
         told.walk.take_over(told.a)
         told.walk.request(12)
@@ -921,7 +923,7 @@ def test_a_cancel_is_in_time_up_to_the_millisecond_of_its_timer(off: tuple[str, 
 
 
 @pytest.mark.parametrize("off", [(), ("milliseconds wait for a seal",), ("milliseconds from",)])
-def test_what_was_answered_by_the_second_stays_true_through_an_upgrade(off: tuple[str, ...]) -> None:
+def test_an_answer_judged_by_the_second_stays_true_through_an_upgrade(off: tuple[str, ...]) -> None:
     """Where an owner has judged by seconds, it is judged so again; behind it milliseconds count once a seal says so."""
     with story(*off) as told:
         told.walk.format = 2
@@ -969,7 +971,7 @@ def test_a_part_of_a_second_that_another_owner_has_begun_goes_on() -> None:
 
 @pytest.mark.parametrize("off", [(), ("replaced an hour ago",)])
 def test_a_request_that_was_ignored_is_not_taken_for_a_timer_once_it_is_done(off: tuple[str, ...]) -> None:
-    """What it would have replaced would be read again, so who finds nothing knows that there was nothing."""
+    """The replaced request would be read again, so an owner that finds none knows that there was none."""
     with story(*off, terms=replace(SHORT, horizon_s=4)) as told:
         begin_with_conditions(told)
         told.tick_until(told.a, 11 + SHORT.memory_s)
@@ -987,7 +989,7 @@ def test_a_request_that_was_ignored_is_not_taken_for_a_timer_once_it_is_done(off
 
 @pytest.mark.parametrize("off", [(), ("replaced what is not read",)])
 def test_a_request_that_has_replaced_another_one_long_ago_stands(off: tuple[str, ...]) -> None:
-    """What it has replaced is not read again by an owner without a store."""
+    """The replaced request is not read again by an owner without a store."""
     with story(*off, terms=SHORT) as told:
         begin_with_conditions(told)
         told.walk.request(14, b"a")
@@ -1016,11 +1018,11 @@ def test_a_request_that_has_replaced_a_far_one_is_known_to_have_done_so() -> Non
         assert (told.fired, told.answers) == ([1, 2], [(2, "MOVED")])
 
 
-# --- what is sent on from other partitions ---------------------------------------------------------------------------
+# --- requests sent on from other partitions --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("off", [(), ("overtaken by a cancel",)])
-def test_a_cancel_takes_back_what_was_appended_before_it_and_arrives_later(off: tuple[str, ...]) -> None:
+def test_a_cancel_takes_back_a_request_appended_before_it_that_arrives_later(off: tuple[str, ...]) -> None:
     with story(*off) as told:
         told.walk.take_over(told.a)
         told.tick_until(told.a, 11)
@@ -1036,7 +1038,7 @@ def test_a_cancel_takes_back_what_was_appended_before_it_and_arrives_later(off: 
 
 @pytest.mark.parametrize("off", [(), ("overtaken stays so",)])
 def test_a_request_that_a_cancel_has_overtaken_does_not_fire_an_hour_later(off: tuple[str, ...]) -> None:
-    """Whoever reads the log again begins behind the cancel; the seals name the request."""
+    """An owner that reads the log again begins behind the cancel; the seals name the request."""
     with story(*off, terms=SHORT) as told:
         told.walk.take_over(told.a)
         told.tick_until(told.a, 11)
@@ -1078,7 +1080,7 @@ def test_v6_a_copy_is_kept_however_far_ahead_it_comes(off: tuple[str, ...]) -> N
 
 
 @pytest.mark.parametrize("off", [(), ("known from",), ("forget when serving",)])
-def test_v7_what_a_copy_was_decided_without_is_read_again(off: tuple[str, ...]) -> None:
+def test_v7_records_appended_after_the_decision_of_a_copy_are_read_again(off: tuple[str, ...]) -> None:
     """A worker without a store begins behind the cancel; the copy behind that was decided before it."""
     with story(*off, terms=SHORT_LAKE) as told:
         told.walk.request(40, b"a")
@@ -1123,7 +1125,7 @@ def test_a_promoted_timer_can_be_cancelled_an_hour_after_it_was_asked_for(off: t
         assert (told.fired, told.answers) == ([0] if off else [], [(2, "UNKNOWN" if off else "CANCELLED")])
 
 
-def test_h8_what_a_copy_was_decided_on_is_read_again_by_a_worker_without_a_store() -> None:
+def test_h8_records_since_the_decision_of_a_copy_are_read_again_by_a_worker_without_a_store() -> None:
     with story(terms=replace(LAKE, is_forgetful=False)) as told:
         told.walk.request(20)
         for _ in range(6):
@@ -1199,7 +1201,7 @@ def test_a_cancel_is_answered_as_long_as_the_far_request_is_remembered() -> None
 
 
 @pytest.mark.parametrize("off", [(), ("unheld cancels",), ("overtaken",)])
-def test_a_cancel_of_what_is_not_held_stops_the_copy_that_did_not_know_it(off: tuple[str, ...]) -> None:
+def test_a_cancel_of_a_request_that_is_not_held_stops_the_copy_that_did_not_know_it(off: tuple[str, ...]) -> None:
     with story(*off, terms=LAKE) as told:
         told.walk.request(30, b"a")
         told.walk.take_over(told.a)
@@ -1213,7 +1215,7 @@ def test_a_cancel_of_what_is_not_held_stops_the_copy_that_did_not_know_it(off: t
         assert told.answers[0] == (1, "UNKNOWN")
 
 
-def test_h9_what_the_workers_hold_is_not_taken_from_a_lake_with_a_shorter_horizon() -> None:
+def test_h9_requests_that_the_workers_hold_are_not_taken_from_a_lake_with_a_shorter_horizon() -> None:
     with story(terms=LAKE) as told:
         told.walk.request(13)
         told.walk.take_over(told.a)

@@ -1,4 +1,4 @@
-"""What Prometheus reads of the worker's histograms."""
+"""The worker's histograms, as Prometheus reads them."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 

@@ -4,8 +4,8 @@ A random walk of the pure core: owners of one partition read, scan, seal, crash 
 There is no model of the worker here. Each step is one atomic action of an owner, in the words of the core: some records
 of the log through `accept` and `Partition.read` into a `MemoryStore`, as `worker/follower.py` does; a scan begun; a
 slice of it sealed; a takeover. A seeded generator chooses the next step, also for owners that another has followed, and
-that have not heard of it yet. What the broker keeps is kept here: that such an owner commits nothing. When the history
-is over the promises are checked against what became visible.
+that have not heard of it yet. The broker's part is kept here: such an owner commits nothing. When the history
+is over the promises are checked against the visible records.
 
     python tests/unit/walk.py 4711                       tell history 4711 step by step
     python tests/unit/walk.py 4711 --off "due rule"      the same with a rule switched off, see `rules.py`
@@ -70,17 +70,17 @@ class FencedError(Exception):
 
 
 class Log:
-    """What Kafka keeps of one partition, and who may write there."""
+    """Kafka's records of one partition, and the owner that may write there."""
 
     def __init__(self) -> None:
         self.now_ms = START_S * 1000
         self.records: list[Record | None] = []  # None: an offset without a record, as transactions leave them
         self.wishes: dict[int, Wish] = {}
-        self.start = 0  # retention has deleted what lies below
+        self.start = 0  # retention has deleted the records below
         self.pinned: int | None = None  # somebody's open transaction begins here
-        self.ticks: list[tuple[int, int, int]] = []  # second, UNIX milliseconds of its append, what could be read then
+        self.ticks: list[tuple[int, int, int]] = []  # second, UNIX milliseconds of its append, end of readable records
         self.seals: list[Sealed] = []
-        self.kept_seals: list[tuple[str, Sealed]] = []  # what compaction has left of them
+        self.kept_seals: list[tuple[str, Sealed]] = []  # the ones that compaction has left
         self.callbacks: list[Callback] = []
         self.replies: list[Answer] = []
         self.epoch = 0
@@ -94,7 +94,7 @@ class Log:
 
 @dataclass(slots=True)
 class Slice:
-    """What leaves in one transaction, and its seal."""
+    """The records of one transaction, and its seal."""
 
     contents: Contents
     seal: Sealed
@@ -114,7 +114,7 @@ class Owner:
         self.epoch = 0
         self.end = 0  # of the log at the takeover
         self.tick = 0  # the next to read
-        self.target_ms = 0  # what is being fired goes up to here
+        self.target_ms = 0  # the open scan goes up to here
         self.limit_ms = 0  # and no scan further: the end of the last second that was read
         self.outbox: list[Answer] = []
         self._held: deque[tuple[Sequence[Record], int]] = deque()
@@ -170,7 +170,7 @@ class Owner:
 
     @property
     def is_serving(self) -> bool:
-        """Whether it has read what it had to read before it may fire."""
+        """Whether it has read all that it had to read before it may fire."""
         return self.partition.position >= max(self.end, self.partition.must_read_to)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Owner:
         self.outbox += changes.answers
 
     def release_held(self) -> None:
-        """Decide on what was held back, as far as that can be done now."""
+        """Decide on records held back, as far as that can be done now."""
         held, self._held = self._held, deque()
         for records, position in held:
             self._ingest(records, position)
@@ -253,7 +253,7 @@ class Owner:
         return moment_of(first[0]) if first else 0
 
     def fire(self) -> None:
-        """Go one step on with what is being fired: a scan is begun, or a slice of it sealed."""
+        """Go one step on with firing: a scan is begun, or a slice of it sealed."""
         if not self.is_serving:
             self.read()
         elif not self.target_ms:
@@ -393,7 +393,7 @@ def _range_of(now: Partition, end_ms: int) -> tuple[bytes, bytes]:
 
 class Lake:
     """
-    What promotes far requests: it decides on what it has landed, and its copies come when they come.
+    The promotion of far requests: it decides on landed records, and its copies come when they come.
 
     Attributes:
         on_their_way: the moment at which each copy is appended, the offset of its original, and its decision.
@@ -426,7 +426,7 @@ class Lake:
             is_near = wish.second - wish.appended_ms // 1000 <= walk.terms.horizon_s
             if wish.is_cancel or wish.is_refused or wish.original or is_near or at in copied:
                 continue
-            # Of what comes later, some may not have been asked for yet.
+            # Some of the later requests may not have been made yet.
             if not all and wish.second > now_s + walk.terms.horizon_s:
                 continue
             if at not in withdrawn or "decide on all" in off:
@@ -481,7 +481,7 @@ class Walk:
         is_fenced: bool = True,
     ) -> None:
         self.rng = random.Random(seed)
-        # Of its own, so that what other choices come to stays as it is.
+        # Of its own, so that the results of other choices stay the same.
         self.ways = random.Random(f"{seed}/ways")
         self.off = frozenset(off)
         self.partition_class = partition_class
@@ -491,7 +491,7 @@ class Walk:
         self.log = Log()
         self.lake = Lake(self)
         self.owners = [Owner(self, name) for name in "ABC"]
-        self.owner = self.owners[0]  # to whom the group has given the partition
+        self.owner = self.owners[0]  # the owner to which the group has given the partition
         self.unsendable: set[int] = set()
         self.format = FORMAT
         self.instants, self.far_s = 0.0, 25
@@ -521,10 +521,10 @@ class Walk:
         """Whether nothing fires twice."""
         return self.is_fenced or not self.is_troubled
 
-    # --- what happens around the owners ------------------------------------------------------------------------------
+    # --- events around the owners ------------------------------------------------------------------------------------
 
     def request(self, second: int = 0, timer_id: bytes = b"", **more: Any) -> int:
-        """Append what asks for a timer, or cancels one; *more* are fields of its `Wish`. Return its offset."""
+        """Append a request for a timer, or a cancel; *more* are fields of its `Wish`. Return its offset."""
         log = self.log
         offset, wish = len(log.records), Wish(second, timer_id=timer_id, appended_ms=log.now_ms, **more)
         future = Future(cancel=wish.is_cancel, millis=wish.millis, condition=wish.condition)  # type: ignore[arg-type]
@@ -582,7 +582,7 @@ class Walk:
         self.log.now_ms = round(second * 1000)
 
     def publish(self, ready: Slice) -> None:
-        """Make what a transaction has sent visible."""
+        """Make the records of a transaction visible."""
         log, is_slice = self.log, ready.seal.HasField("through")
         log.callbacks += ready.callbacks
         log.seals.append(ready.seal)
@@ -619,7 +619,7 @@ class Walk:
         return record and record.value
 
     def valid_copies(self, wishes: Mapping[int, Wish]) -> set[int]:
-        """Return the originals of which there is a copy that is neither stale nor overtaken."""
+        """Return the originals with a copy that is neither stale nor overtaken."""
         valid = set()
         last: dict[bytes, int] = {}
         for at, wish in wishes.items():
@@ -659,7 +659,7 @@ class Walk:
     # --- a random history --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Live a random history, end all faults, fire what is left, and check the promises."""
+        """Live a random history, end all faults, fire the rest, and check the promises."""
         rng, has_lake = self.rng, self.terms.horizon_s > 0
         self.commit_lost, self.commit_in_doubt = rng.choice((0.0, 0.08)), rng.choice((0.0, 0.08))
         self.commit_unanswered = rng.choice((0.0, 0.08))
@@ -673,7 +673,7 @@ class Walk:
         if self.is_fenced and not has_lake:
             self.conditional = rng.choice((0.0, 0.5))
         self.format = rng.choice((1, 2, 3, 4, 4))
-        # The lake does not know what was refused because a worker was of an earlier version.
+        # The lake does not know the requests refused because a worker was of an earlier version.
         self.shaped = 0.0 if has_lake and self.format < FORMAT else rng.choice((0.0, 0.3))
         if self.is_fenced and not has_lake:
             self.forwarded = self.ways.choice((0.0, 0.5))
@@ -783,7 +783,7 @@ class Walk:
         if owner.is_paused:
             return
         if owner.target_ms and self.log.pinned is not None and self.hits(0.2):
-            # A transaction that ends in mid-second is what tells owners apart.
+            # A transaction that ends in mid-second tells owners apart.
             self.log.pinned = None
         dice = self.rng.random()
         if owner.outbox and dice < 0.5:
@@ -813,7 +813,7 @@ class Walk:
             one.down("is down")
             dice = rng.random()
             if dice < 0.3:
-                one.disk = copy_of(one.backup)  # what was not synced is gone, or an old disk came back
+                one.disk = copy_of(one.backup)  # unsynced writes are gone, or an old disk came back
             elif dice < (0.7 if self.terms.horizon_s else 0.5):
                 one.disk = MemoryStore()
             if one is owner:
@@ -825,7 +825,7 @@ class Walk:
             owner.is_paused = self.hits(0.5)
             self.hand_over(self.another())
         elif kind == "late cancel":
-            # What one owner cannot read in time, the one before may read later, when it goes on.
+            # A record that one owner cannot read in time, the one before may read later, when it goes on.
             if self.named and log.pinned is None:
                 log.pinned = len(log.records)
                 self.cancel()
@@ -865,7 +865,7 @@ class Walk:
         formats = (1, 2, 3, 4)
         if self.conditional:
             # There is no way back from conditions. Where nothing was ever sealed, they are judged from the beginning,
-            # whatever an owner of format 1 may have answered before its first tick.
+            # the answers that an owner of format 1 may have given before its first tick.
             formats = formats[1:] if self.format == 1 else formats[2:]
         format = self.rng.choice([each for each in formats if each != self.format] or [self.format])
         # The same is true of milliseconds and of callbacks in their own field, whichever way.
@@ -912,7 +912,7 @@ class Walk:
         self.finish()
 
     def finish(self) -> None:
-        """Let the owner fire all that is left, a second for what comes late included, and check the promises."""
+        """Let the owner fire all that is left, with a second for late records, and check the promises."""
         log, owner = self.log, self.owner
         self.settle_down(owner)
         if self.terms.horizon_s:

@@ -253,11 +253,11 @@ class AdapterReader:
         Raises:
             KafkaError: the topic is taken over for the first time, so most of its schedules may have fired already.
         """
-        told = f"{self._title}: what lies in partitions {', '.join(map(str, unread))} cannot be read"
+        told = f"{self._title}: the records in partitions {', '.join(map(str, unread))} cannot be read"
         if is_new:
-            raise KafkaError(f"{told}, and may tell what has fired already of partition {at.partition}")
+            raise KafkaError(f"{told}, and may show that schedules of partition {at.partition} have fired already")
         self._metrics.door_unread.labels(self._name).inc()
-        log.error("%s: schedules of partition %d that it ends fire all the same", told, at.partition)
+        log.error("%s: schedules of partition %d that they end fire all the same", told, at.partition)
 
     async def _count_unread(self, cluster: Cluster, at: TopicPartition) -> None:
         """Update the lag of a partition that nobody reads at the moment."""

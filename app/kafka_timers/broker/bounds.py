@@ -88,8 +88,8 @@ class LogBounds:
             if not limit.expired():
                 raise
             raise KafkaTimeoutError(
-                f"who says to lead {self._topic} partition {number} does not have offset {above}, which is "
-                f"acknowledged: it is cut off from the others"
+                f"the broker that says it leads {self._topic} partition {number} does not have offset {above}, which "
+                f"is acknowledged: it is cut off from the others"
             ) from error
 
     async def since(self, number: int, moment_ms: int) -> int | None:
@@ -146,7 +146,7 @@ class LogBounds:
             if not limit.expired():
                 raise
             raise KafkaTimeoutError(
-                f"where {self._topic} partition {number} begins or ends is not told within {self._limit_s:g} s: {why}"
+                f"no broker tells the bounds of {self._topic} partition {number} within {self._limit_s:g} s: {why}"
             ) from error
 
     async def _ask_leader(self, leader: Leader, number: int, moment: int, *, is_committed: bool) -> Bound | str:

@@ -1,4 +1,4 @@
-"""Error numbers of Kafka's protocol, grouped by what the client does about them."""
+"""Error numbers of Kafka's protocol, grouped by the client's reaction."""
 
 from aiokafka.errors import for_code
 

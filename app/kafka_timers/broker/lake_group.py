@@ -57,7 +57,7 @@ async def tell_closed(kafka: Kafka, prefix: str, second: int, landed: Mapping[in
         return gravest(code for _, numbers in answer.topics for _, code in numbers if code)
 
     async with answering(kafka), Cluster.open(kafka) as cluster:
-        what, link = "keep how far the lake has promoted", _link(cluster, prefix)
+        what, link = "keep the progress of the lake", _link(cluster, prefix)
         answer = await link.ask(request, code_of, to=what)
         if code := code_of(answer):
             link.refuse(code, what)
@@ -80,7 +80,7 @@ async def closed_second(cluster: Cluster, prefix: str) -> int | None:
         of_partitions = [code for _, numbers in answer.topics for *_, code in numbers]
         return gravest(filter(None, (answer.error_code, *of_partitions)))
 
-    what, link = "tell how far the lake has promoted", _link(cluster, prefix)
+    what, link = "tell the progress of the lake", _link(cluster, prefix)
     answer = await link.ask(request, code_of, to=what)
     if code := code_of(answer):
         link.refuse(code, what)

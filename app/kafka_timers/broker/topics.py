@@ -33,8 +33,8 @@ GRACE_S = 7 * 86_400
 _REFUSED = {
     "PLAINTEXT": "or not in plain text: start it, give another address, or say with --kafka-config how to log in",
     "SSL": "or not to this client: check the address and the certificates",
-    "SASL_PLAINTEXT": "or not to this user: check the address, the user and what it logs in with",
-    "SASL_SSL": "or not to this user: check the address, the certificates, the user and what it logs in with",
+    "SASL_PLAINTEXT": "or not to this user: check the address, the user and its credentials",
+    "SASL_SSL": "or not to this user: check the address, the certificates, the user and its credentials",
 }
 
 # For these settings a larger value is fine too. All others must be equal.
@@ -113,7 +113,7 @@ def _wanted(topics: Topics, horizon_s: int = 0) -> dict[str, _Wanted]:
             also={},
         ),
         topics.planned: _Wanted(
-            must={"cleanup.policy": ("compact", "how far a schedule is planned must never expire")},
+            must={"cleanup.policy": ("compact", "the planning of a schedule must never expire")},
             # Each takeover reads the whole topic, and each run writes a record.
             also={"segment.ms": str(_HOUR_MS), "min.cleanable.dirty.ratio": "0.1"},
         ),
@@ -302,9 +302,9 @@ def _count_problems(topics: Topics, aligned: Mapping[str, int], served: int) -> 
         elif count > served:
             found.append(
                 f"topic {name} has {count} partitions and the service runs with {served}: timers go on in the first "
-                f"{served}; what lies in the others of {topics.requests} is rejected as partition-added. Kafka takes "
-                "no partitions away, and the topic must not be deleted, since it holds all timers: see Partitions that "
-                "were added in docs/operate.md"
+                f"{served}; requests in the others are rejected as partition-added. Kafka takes no partitions away, "
+                f"and {topics.requests} must not be deleted, since it holds all timers: see Partitions that were added "
+                "in docs/operate.md"
             )
     return found
 

@@ -194,7 +194,9 @@ def cancel(
     if bool(timer_ids) == bool(where):
         raise click.UsageError("give IDs or --where")
     if where and if_pending:
-        raise click.UsageError("--if-pending is about IDs: what --where finds is cancelled on that condition anyway")
+        raise click.UsageError(
+            "--if-pending is about IDs: timers that --where finds are cancelled on that condition anyway"
+        )
     if request is not None and len(timer_ids) > 1:
         raise click.UsageError("--request is the request of one timer: give one ID with it")
     settings, unknown = QuerySettings(**given), dict[int, str]()

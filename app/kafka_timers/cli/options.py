@@ -127,7 +127,9 @@ class Principal(click.ParamType):
         process, _, principal = value.partition("=")
         if process not in PROCESSES or not principal:
             self.fail(
-                f"{value!r}: give one of {', '.join(PROCESSES)}, = and who it is, as worker=User:timers", param, ctx
+                f"{value!r}: give one of {', '.join(PROCESSES)}, = and its Kafka user, as worker=User:timers",
+                param,
+                ctx,
             )
         return process, principal
 

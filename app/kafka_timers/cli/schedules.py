@@ -61,7 +61,7 @@ def _with_schedules(kafka: Kafka, topic_prefix: str, question: "Callable[[Schedu
     type=click.Choice(("last", "all", "none")),
     default="last",
     show_default=True,
-    help="which runs are made up for that were missed while no planner worked",
+    help="missed runs to make up for, after a time without a planner",
 )
 @click.option(
     "--catch-up-window", "window_ms", type=Delay(), default="1d", show_default=True,

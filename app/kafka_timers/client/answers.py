@@ -113,8 +113,8 @@ class AnswerReader:
         try:
             partition, offset = await publishing
             if offset < 0:
-                why = "the broker did not tell its offset, by which its answer is known"
-                raise AnswerError(_failure_text(future, partition, "an offset not told", why), asked=None)
+                why = "the broker did not tell its offset, so its answer cannot be found"
+                raise AnswerError(_failure_text(future, partition, "an unknown offset", why), asked=None)
             asked = f"{partition}:{offset}"
             try:
                 async with asyncio.timeout(timeout_s):
@@ -190,13 +190,13 @@ def _answer_in(value: bytes) -> Answer | None:
 def _failure_text(future: Future, partition: int, place: str, why: str) -> str:
     if is_question(future):
         return (
-            f"{why}. What waits under {future.timerId!r} was asked in partition {partition} of timer-request at "
-            f"{place}, which changes nothing: `kafka-timers status` shows whether that partition has an owner"
+            f"{why}. The question about {future.timerId!r} is in partition {partition} of timer-request at {place}, "
+            "and changes nothing: `kafka-timers status` shows whether that partition has an owner"
         )
     what = "cancel" if future.cancel else "create" if future.condition == Condition.IF_ABSENT else "move"
     stands = "stands if its condition holds" if future.condition else "stands"
     return (
         f"{why}. The {what} of {future.timerId!r} was accepted, in partition {partition} of timer-request at {place}, "
-        f"and {stands}: `kafka-timers find` shows what became of the timer, `kafka-timers status` whether that "
+        f"and {stands}: `kafka-timers find` shows the outcome of the timer, `kafka-timers status` whether that "
         f"partition has an owner, and the topic timer-rejected whether the {what} was refused"
     )

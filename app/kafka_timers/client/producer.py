@@ -101,7 +101,12 @@ async def served_count(producer: "RenewableProducer", topics: Topics, timeout_s:
                 cluster = await opened.enter_async_context(Cluster.open(kafka, **options))
                 await cluster.look_up([topics.sealed])
         except BrokerError as error:
-            log.warning("all %d partitions of %s are taken for served: %s", count, topics.requests, error)
+            log.warning(
+                "the number of partitions in use is unknown, so all %d partitions of %s are used: %s",
+                count,
+                topics.requests,
+                error,
+            )
             return count
         return min(count, await _told_by_seals(cluster, topics.sealed, timeout_s / 2) or count)
 

@@ -374,8 +374,8 @@ def checked_request(request: str) -> str:
     """
     if not isinstance(request, str) or not _request_matches(request):
         raise RequestError(
-            f"request {request!r} is not partition:offset: give what Timer.request, Answer.request or the header "
-            f"{REQUEST_HEADER} says"
+            f"request {request!r} is not partition:offset: give the value of Timer.request, Answer.request or the "
+            f"header {REQUEST_HEADER}"
         )
     return request
 

@@ -34,7 +34,7 @@ class Schedules:
     Recurring timers. Each method is that of `TimerClient.schedules`, and blocks until it is done.
 
     Args:
-        call: calls a function of an asynchronous client, and returns what comes of it.
+        call: calls a function of an asynchronous client, and returns its result.
     """
 
     def __init__(self, call: _Call) -> None:

@@ -377,9 +377,9 @@ class TimerClient:
         """
         Make *record* come again after the delay of *policy*, or go to its dead-letter topic after the last retry.
 
-        The repeat is asked for once, however often you read the record: call this, then commit the record's offset. (An
-        hour after the repeat the service has forgotten it.) If you give a transactional producer as `producer=`, the
-        repeat and the offsets in your transaction are committed together or not at all.
+        A record that you read twice comes again once: call this, then commit the record's offset. The service ignores a
+        second request for the same repeat until an hour after it has fired. If you give the client a transactional
+        producer (`producer=`), the repeat and the offsets in your transaction are committed together or not at all.
 
         The record keeps its key, value, token and own headers. Headers tell how often it came and why; see `Callback`.
         Its timer id is a generated one, so a cancel by its first id does not find it.
@@ -391,6 +391,7 @@ class TimerClient:
             error: reason of the failure, for the header `timer-retry-error`; cut to 500 characters.
 
         Raises:
+            WhenError: the delay of *policy* leads to a time that a timer cannot have.
             RequestError: *record* is not a record, or a request cannot carry it.
             PublishError: the broker did not accept the request; after a time limit it still may.
         """
@@ -440,8 +441,8 @@ class TimerClient:
         known = await self.ask(question_of(timer_id, home), None, timeout_s)
         if known.waits is None:
             raise AnswerError(
-                f"whether request {known.request} of {timer_id!r} waits was not told, since a worker of an earlier "
-                "version has answered: upgrade all workers of the group; nothing has changed",
+                f"the answer does not say whether request {known.request} of {timer_id!r} waits, since a worker of an "
+                "earlier version has answered: upgrade all workers of the group; nothing has changed",
                 asked=known.asked,
             )
         return known
@@ -474,8 +475,8 @@ class TimerClient:
         future = await self._channel.read(checked_request(request))
         if future is None:
             raise RequestError(
-                f"request {request} of {timer_id!r} lies on timer-request no more, so what it asks for is not known: "
-                "give topic, key and value"
+                f"request {request} of {timer_id!r} is no longer on timer-request, so its callback is not known: give "
+                "topic, key and value"
             )
         if future.timerId != timer_id:
             raise RequestError(f"request {request} is not one of {timer_id!r}")

@@ -128,13 +128,13 @@ class Access:
         address = headers.get(b"host", b"").decode("latin-1").lower()
         host = host_in(address)
         if host not in self._hosts and not is_loopback(host):
-            return problem(403, f"{host!r} is no name of this: give it with --allowed-hosts")
+            return problem(403, f"{host!r} is not a name of this console: give it with --allowed-hosts")
         origin = headers.get(b"origin", b"").decode("latin-1").lower()
         if origin and origin.partition("://")[2] != address:
-            return problem(403, f"this is not for pages of {origin!r}")
+            return problem(403, f"web pages of {origin!r} may not send requests to this console")
         is_from_elsewhere = headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none")
         if is_from_elsewhere and scope["method"] not in _SAFE_METHODS:
-            return problem(403, "this is not for pages of another origin")
+            return problem(403, "web pages of another origin may not send requests to this console")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > BODY_BYTES_MAX:
             return _too_large()
@@ -174,12 +174,14 @@ def _tokens_in(file: str) -> dict[bytes, Caller]:
             # The message leaves the line out, because it may hold a token.
             raise SettingsError(
                 f"token_file {file} line {number}: give `read` or `operate`, a token of {_TOKEN_LENGTH} characters or "
-                "more, and who has it"
+                "more, and the name of its user"
             )
         name = words[2].strip() if len(words) > 2 else f"token of line {number}"
         found[_hash(words[1].encode())] = Caller(name, roles[words[0]])
     if not found:
-        raise SettingsError(f"token_file {file} has no line: give `read` or `operate`, a token, and who has it")
+        raise SettingsError(
+            f"token_file {file} has no line: give `read` or `operate`, a token, and the name of its user"
+        )
     return found
 
 

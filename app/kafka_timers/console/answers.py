@@ -64,7 +64,9 @@ class HeaderOut(Model):
 class TimerOut(Model):
     """A pending timer."""
 
-    place: Annotated[str, Field(description="where it stands in the order; `cursor` goes on behind one")]
+    place: Annotated[
+        str, Field(description="its place in the order; given as `cursor`, it returns the timers behind it")
+    ]
     request: Annotated[str, Field(description="partition:offset of its request, as its callback tells it")]
     second: int
     due_ms: Annotated[int, Field(description="the same in UNIX milliseconds, to which it fires")]
@@ -98,7 +100,7 @@ class PageOut(Model):
     """Pending timers, in the order in which they fire."""
 
     timers: list[TimerOut]
-    cursor: Annotated[str | None, Field(description="give it to go on; null at the end")]
+    cursor: Annotated[str | None, Field(description="give it to get the next page; null at the end")]
     cut: Annotated[bool, Field(description="whether there was no time to look at all of them")]
     unknown: list[Unknown]
 
@@ -169,7 +171,7 @@ class HistoryOut(Model):
     headers: list[HeaderOut]
     history: list[RecordOut]
     complete: Annotated[
-        bool, Field(description="whether the log was read; if not, `history` is empty: ask again, or leave it")
+        bool, Field(description="whether the log was read; if not, `history` is empty, and you may ask again")
     ] = True
 
 
@@ -183,7 +185,7 @@ class RequestOut(Model):
     at: str | None
     cancel: bool
     waits: Annotated[
-        bool | None, Field(description="whether its timer waits; null if no worker tells, or it may lie in the lake")
+        bool | None, Field(description="whether its timer waits; null if no worker answers, or the lake may have it")
     ]
     topic: str
     key: str | None
@@ -198,7 +200,7 @@ class TopicOut(Model):
     """A topic that timers ask for."""
 
     name: str
-    is_allowed: Annotated[bool, Field(description="whether workers may write to it, as the console is told")]
+    is_allowed: Annotated[bool, Field(description="whether workers may write to it, by the console's settings")]
     partitions: Annotated[int | None, Field(description="null if it does not exist, or the console may not look")]
     coming: Annotated[int, Field(description="timers for it, among those that fire next")]
     next_second: Annotated[int | None, Field(description="when the first of them fires")]
@@ -224,7 +226,9 @@ class RejectedOut(Model):
     door: str
     source: str
     request: str
-    made: Annotated[str | None, Field(description="what a door made of it: partition:offset on timer-request")] = None
+    made: Annotated[
+        str | None, Field(description="request that a door made of it: partition:offset on timer-request")
+    ] = None
     cut: int
     second: int | None
     due_ms: int | None

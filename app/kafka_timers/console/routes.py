@@ -68,19 +68,19 @@ _PAGE_MAX = 1_000
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"description": what, "content": {"application/problem+json": {"schema": Problem.model_json_schema()}}}
     for status, what in {
-        400: "It cannot be read.",
+        400: "The request cannot be read.",
         401: "A token is needed.",
-        403: "This caller, page or topic may not.",
-        413: "It is too large.",
-        422: "It is not what can be asked for.",
+        403: "This caller, page or topic has no permission.",
+        413: "The request is too large.",
+        422: "A parameter or a field is wrong.",
         502: "Kafka or a worker refuses.",
         503: "Kafka is not there, topics are missing, or there is no answer yet: ask again.",
-        504: "It was accepted, and no answer came.",
+        504: "The request was accepted, and no answer came.",
     }.items()
 }
 _MISSING: dict[int | str, dict[str, Any]] = {404: _PROBLEMS[400] | {"description": "No such timer is known."}}
 _CONFLICT: dict[int | str, dict[str, Any]] = {
-    409: _PROBLEMS[400] | {"description": "It is too late, or another one is known."}
+    409: _PROBLEMS[400] | {"description": "It is too late, or another timer is known."}
 }
 
 _T = TypeVar("_T")
@@ -107,7 +107,7 @@ def app_of(service: Service) -> FastAPI:
     app = FastAPI(
         title="kafka-timers",
         version=__version__,
-        description="Durable timers on Kafka. Ask for a callback, look at what waits, move it, take it back.",
+        description="Durable timers on Kafka. Ask for a callback, look at pending timers, move them, cancel them.",
         docs_url=None,
         redoc_url=None,
         lifespan=living,
@@ -177,8 +177,8 @@ def _operator(request: Request) -> Caller:
 _Asked = Annotated[Service, Depends(_service)]
 _Operator = Annotated[Caller, Depends(_operator)]
 _Id = Annotated[str, Path(min_length=1, max_length=4_096)]
-_TopicFilter = Annotated[str | None, Query(description="only those with this callback topic")]
-_KeyFilter = Annotated[str | None, Query(description="only those with this callback key")]
+_TopicFilter = Annotated[str | None, Query(description="only timers with this callback topic")]
+_KeyFilter = Annotated[str | None, Query(description="only timers with this callback key")]
 
 
 # --- timers ----------------------------------------------------------------------------------------------------------
@@ -219,12 +219,12 @@ async def list_timers(
     service: _Asked,
     topic: _TopicFilter = None,
     key: _KeyFilter = None,
-    prefix: Annotated[str | None, Query(description="only those whose id begins so")] = None,
-    from_: Annotated[str | None, Query(alias="from", description="only what fires at this time or later")] = None,
-    to: Annotated[str | None, Query(description="only what fires before this time")] = None,
+    prefix: Annotated[str | None, Query(description="only timers whose id begins so")] = None,
+    from_: Annotated[str | None, Query(alias="from", description="only timers that fire at this time or later")] = None,
+    to: Annotated[str | None, Query(description="only timers that fire before this time")] = None,
     cursor: Annotated[str | None, Query(pattern=PLACE_PATTERN, description="`cursor` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=_PAGE_MAX)] = 50,
-    values: Annotated[bool, Query(description="tell values and headers too")] = False,
+    values: Annotated[bool, Query(description="return values and headers too")] = False,
 ) -> PageOut:
     """List pending timers, in the order in which they fire."""
     workers = await service.workers()
@@ -236,7 +236,7 @@ async def list_timers(
 async def show_timer(
     timer_id: _Id,
     service: _Asked,
-    history: Annotated[bool, Query(description="also tell what its id has had before; takes a look at the log")] = True,
+    history: Annotated[bool, Query(description="also return earlier records of its id; reads the log")] = True,
 ) -> HistoryOut:
     """Show a timer. A pending one is shown at once, with `complete` true or false; others once the log is read."""
     found = await service.timer(timer_id, with_history=history)
@@ -251,7 +251,7 @@ async def show_timer(
 async def set_timer(timer_id: _Id, wish: Wish, service: _Asked, caller: _Operator) -> AnswerOut:
     """Set a timer. It replaces the pending timer of its id. If that one is already firing, both fire."""
     if wish.timer_id not in (None, timer_id):
-        raise _ProblemError(422, "timerId is another one than the address has")
+        raise _ProblemError(422, "timerId is not the one in the address")
     due_ms = _due_ms(wish, service) or 0
     answer = await service.set(_future(Future(timerId=timer_id), wish, service), due_ms, caller)
     return answer_out(timer_id, answer, service.clock.wall_s(), due_ms)

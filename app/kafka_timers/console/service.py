@@ -120,7 +120,7 @@ class Service:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close what was opened."""
+        """Close all connections."""
         await self._looks.close()
         await self._reads.close()
         if self._looking:
@@ -141,7 +141,7 @@ class Service:
         """
         workers = self._workers
         if workers is None:
-            workers = await self._looks.told("workers", self._open_workers, "where the workers answer")
+            workers = await self._looks.told("workers", self._open_workers, "the addresses of the workers")
         is_old = self.clock.elapsed_s() > self._looked_at_s + _FRESH_S
         if is_old and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(workers))
@@ -157,7 +157,7 @@ class Service:
             workers.addresses = await addresses_of(self._settings)
             self._looked_at_s = self.clock.elapsed_s()
         except KafkaTimersError as error:
-            log.warning("where the workers answer cannot be read, and is believed to be as before: %s", error)
+            log.warning("the addresses of the workers cannot be read; the last known ones stay in use: %s", error)
 
     async def timer(self, timer_id: str, *, with_history: bool) -> Found | Told:
         """
@@ -232,7 +232,7 @@ class Service:
             LateError: the topics are still being read.
             BrokerError, TopicsError: a topic cannot be read.
         """
-        return await self._reads.told("topics", self._callback_topics, "which topics get callbacks")
+        return await self._reads.told("topics", self._callback_topics, "the callback topics")
 
     async def _callback_topics(self) -> CallbackTopics:
         settings, since_ms = self._settings, int(self.clock.wall_s() - _REFUSED_WITHIN_S) * 1000
@@ -248,7 +248,7 @@ class Service:
     async def _found(self, timer_id: str, limit_s: float | None = None) -> Found:
         """Return the records of *timer_id*, see `operate.find`."""
         ask = partial(find, self._settings.kafka, self._settings.topic_prefix, timer_id)
-        return await self._reads.told(("find", timer_id), ask, f"what became of {timer_id!r}", limit_s)
+        return await self._reads.told(("find", timer_id), ask, f"the records of {timer_id!r}", limit_s)
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -321,7 +321,7 @@ class Service:
         """
         settings = self._settings
         ask = partial(last_refused, settings.kafka, settings.topic_prefix, which, since_ms, limit)
-        return await self._reads.told(("refused", which, since_ms, limit), ask, "what was refused")
+        return await self._reads.told(("refused", which, since_ms, limit), ask, "the refused requests")
 
     async def callbacks(self, topic: str) -> AsyncIterator[str]:
         """
@@ -335,7 +335,7 @@ class Service:
         """
         self._check_topic(topic)
         if self._followers >= _FOLLOWERS_MAX:
-            raise BusyError(f"{_FOLLOWERS_MAX} follow callbacks already: close one of these pages")
+            raise BusyError(f"{_FOLLOWERS_MAX} pages follow callbacks already: close one of them")
         kafka = self._settings.kafka
         async with answering(kafka), Cluster.open(kafka) as cluster:
             if topic not in await counted(cluster, [topic]):
@@ -375,7 +375,7 @@ class Service:
             LateError: no earlier state was read, or it is too old.
         """
         try:
-            return await self._looks.told("status", self._read_status, "how the service stands")
+            return await self._looks.told("status", self._read_status, "the status of the service")
         except LateError:
             if self._status is None or self.clock.wall_s() > self._status.at_s + _STALE_S:
                 raise

@@ -53,13 +53,16 @@ class ConsoleSettings(QuerySettings):
         if bool(self.user_header) != bool(self.proxy):
             raise SettingsError("user_header and proxy belong together: give both, or none")
         if self.operators and not self.user_header:
-            raise SettingsError("operators are users whom a proxy tells: give user_header and proxy")
+            raise SettingsError("operators are users that a proxy names: give user_header and proxy")
         if self.writable and (self.token_file or self.user_header):
-            raise SettingsError("writable is for those who need no token: who comes with one may do what its line says")
+            raise SettingsError(
+                "writable is for users without a token or a proxy: leave it out, and give the roles in token_file or "
+                "operators"
+            )
         if self.key and not self.certificate:
             raise SettingsError("key is for TLS: give certificate too")
         if not (self.token_file or self.user_header or is_loopback(self.host)):
             raise SettingsError(
                 f"host {self.host} can be reached from other hosts: give token_file, or user_header and proxy, so that "
-                "not everybody may come"
+                "not everybody may use the console"
             )

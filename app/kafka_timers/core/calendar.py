@@ -33,14 +33,14 @@ _EPOCH = date(1970, 1, 1)  # local times of any zone are counted from it
 _DAY = timedelta(days=1)
 _EXPRESSION_MAX = 250
 _YEARS = 50
-# Whatever local times a change of the clocks leaves out or repeats are nearer to it than this.
+# All local times that a change of the clocks leaves out or repeats are nearer to it than this.
 _NEAR_S = 2 * 86_400
 # No zone changes its offset twice within so long.
 _STEP_S = 86_400
 
 
 class Gap(Enum):
-    """What becomes of a run at a local time that the clocks jump over."""
+    """The treatment of a run at a local time that the clocks jump over."""
 
     DEFAULT = auto()
     AT_JUMP = auto()
@@ -48,7 +48,7 @@ class Gap(Enum):
 
 
 class Overlap(Enum):
-    """What becomes of a run at a local time that comes twice."""
+    """The treatment of a run at a local time that comes twice."""
 
     DEFAULT = auto()
     FIRST = auto()
@@ -118,7 +118,7 @@ class CronTimes:
 
     Args:
         expression: five fields, or six of which the first one is the second; as the package cronsim reads them.
-        zone: by whose clocks it is read.
+        zone: time zone in which it is read.
         gap: see `Gap`.
         overlap: see `Overlap`.
 

@@ -130,7 +130,7 @@ def _withdraw(record: TimerRecord, before: Version, partition: Partition, out: D
     is_cancel = record.due_ms is None
     out.withdrawn.append(Withdrawn(key, before.counted, record.timer_id, not is_cancel))
     # After a cancel the id is known until an hour after the second of the cancelled request, so that must be read
-    # again. Held by test_an_id_that_was_cancelled_long_ago_is_known_to_whoever_reads_the_log_again.
+    # again. Held by test_an_id_that_was_cancelled_long_ago_is_known_to_an_owner_that_reads_the_log_again.
     since_ms = before.second_ms if is_cancel and partition.format > 1 else record.appended_ms // 1000 * 1000
     out.remember.append((before.counted, since_ms))
 

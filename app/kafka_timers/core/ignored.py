@@ -24,9 +24,9 @@ def unnamed_of(ignored: Mapping[int, int], head: Head, restore_from: int) -> lis
     A late request is done with a later scan than its due shows:
      1. 14 is sealed; offset 13 asks for 13 if its id is pending, and is ignored    2. slices of the next scan are
          sealed    3. a next owner without a store reads offset 13 again, and must find it among the ignored ones
-    Held by test_what_came_late_and_was_ignored_is_named_until_it_is_done. For an hour after its second, an ignored
-    request would make its id known to an owner who believes that it stood. Held by
-    test_what_was_ignored_makes_no_id_known_after_its_second. If the due is not known, the request is named as long as
+    Held by test_a_late_ignored_request_is_named_until_it_is_done. For an hour after its second, an ignored
+    request would make its id known to an owner that believes that it stood. Held by
+    test_an_ignored_request_makes_no_id_known_after_its_second. If the due is not known, the request is named as long as
     it may be read again.
 
     Args:

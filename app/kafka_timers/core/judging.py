@@ -117,7 +117,7 @@ class Judging(ABC):
         from there on they are held back:
          1. an owner of format 1 refuses the condition of offset 5, and answers the cancel of offset 6: in time
          2. all know format 2; the next owner would hold back 5, and so 6, and fire the request that was cancelled
-        Held by test_what_was_answered_behind_a_refused_condition_stays_true_through_an_upgrade.
+        Held by test_an_answer_behind_a_refused_condition_stays_true_through_an_upgrade.
         """
         if self.conditions_from is None:
             return not self.waits_to_judge

@@ -230,7 +230,7 @@ class Partition(Judging):
 
         A request on condition that there is none must hear that there was one. An owner of format 1 never gets that
         condition, and an earlier version would take the request for cancelled. Held by
-        test_an_id_of_which_nobody_can_tell_what_became_of_it_is_not_absent.
+        test_an_id_whose_outcome_is_unknown_is_not_absent.
         """
         return version._replace(cancelled=True, unsure=True) if self.format > 1 else None
 

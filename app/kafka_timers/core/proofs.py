@@ -230,9 +230,11 @@ class _Proof:
         self._check_covering(at, due_ms, covering)
         span = f"{_moment(first_ms_of(last))} to {_moment(end_ms_of(last))}"
         if request.offset in self._fired:
-            lines.append(f"It fired once, with what is sealed from {span}, which is the first seal that covers it.")
+            lines.append(f"It fired once: the seal from {span}, the first one that covers it, counts it as fired.")
             return Verdict("fired", lines, is_published)
-        lines.append(f"It did not fire with what is sealed from {span}, which is the first seal that covers it,")
+        lines.append(
+            f"It did not fire: the seal from {span}, the first one that covers it, does not count it as fired,"
+        )
         lines.append("and a request fires with no other seal.")
         if not takers:
             return Verdict("did not fire", lines, is_published)
@@ -244,7 +246,7 @@ class _Proof:
         by, after = self._seals[self._index(record.by)], None
         read = ReadSums.of(by)
         if read is None:
-            raise ProofError("a seal does not tell what was read")
+            raise ProofError("a seal does not count the records read")
         begin, sums = read.since, [read.near, read.far, read.cancels]
         if record.after is not None:
             after = ReadSums.of(self._seals[self._index(record.after)])
@@ -258,7 +260,7 @@ class _Proof:
         digest = sum(each.digest for each in sums) % DIGESTS
         own = hash_of_record(self._number, record)
         if counted != len(record.others) + 1 or digest != (own + sum(record.others)) % DIGESTS:
-            raise ProofError(f"offset {record.offset} had another record than this, as the seals tell")
+            raise ProofError(f"by the seals, offset {record.offset} had another record than this one")
         return f"The record at {self._number}:{record.offset} was appended at {_moment(record.timestamp)}."
 
     def _sorted(
@@ -290,7 +292,7 @@ class _Proof:
         digest = sum(each.fired_digest for each in scan) % DIGESTS
         counted = sum(each.fired for each in scan)
         if counted != len(self._fired) or digest != fired_digest_of(self._number, self._fired):
-            raise ProofError("other requests fired by that seal than the proof says")
+            raise ProofError("the proof names other requests as fired than the seal counts")
 
     def _taken_back(self, request: ProvenRecord, due_ms: int, future: Future, by: ProvenRecord, last: Sealed) -> str:
         _, taker = judged(by, self._number, self._partitions)

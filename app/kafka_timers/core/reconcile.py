@@ -64,7 +64,7 @@ def reconcile(
     # The last key of a slice alone tells which requests are done, so no row may come to lie within a batch:
     #  1. A batch of offsets 6 and 9 for 14 lies under 9; offset 7 for 13 comes late, and lies under 14, 7 now
     #  2. a slice ends with offset 7: the next owner believes offset 6 done
-    # Held by test_what_comes_late_does_not_lie_within_a_batch.
+    # Held by test_a_late_request_does_not_lie_within_a_batch.
     news = sorted(key for key, _ in moved)
     for first, (key, row) in kept_batches:
         if bisect(news, first) != bisect(news, key):

@@ -292,15 +292,15 @@ class Rejected:
         if self.made and self.future is None:
             return f"its request is gone from {requests}: publish it on {self.topic} again, for the door {self.door}"
         if not self.made and self.topic != requests:
-            return f"it was read from {self.topic or 'a topic that is not told'}, and requests lie on {requests}"
+            return f"it was read from {self.topic or 'an unknown topic'}, and requests lie on {requests}"
         if self.cut and not self.made:
             return f"{self.cut} bytes of it are missing here: the whole lies on {self.topic} at {self.request}"
         if self.reason in _CONTENTS or self.future is None:
-            return f"what it asks for is wrong itself ({self.reason}): publish it anew, corrected"
+            return f"the request itself is wrong ({self.reason}): correct it, and publish it anew"
         if self.future.cancel:
             return "it is a cancel: use kafka-timers cancel"
         if self.future.condition == Condition.IF_PENDING:
-            return "it was to stand only where it replaces a pending timer: use kafka-timers move"
+            return "its condition is that it replaces a pending timer: use kafka-timers move"
         if due_ms is None and (self.second is None or self.reason in _KEYS):
             return f"its key names no second ({self.reason}): give one, with --in or --at"
         return ""

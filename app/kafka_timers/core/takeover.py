@@ -142,7 +142,7 @@ def _has_read_beyond(scan: Scan | None, local: Head) -> bool:
      1. A pauses at offset 11; B takes over, scans second 19 with snapshot 11, seals its first slice, and dies
      2. A goes on, and reads offset 11: a cancel of a request that is due in 19
      3. A takes over, and goes on with the scan, which knows nothing of offset 11
-    Held by test_what_a_paused_owner_has_cancelled_fires_if_the_open_scan_says_so.
+    Held by test_a_timer_cancelled_by_a_paused_owner_fires_if_the_open_scan_says_so.
     """
     own = local.scan
     if scan is None or (own is not None and (own.end_ms, own.snapshot) == (scan.end_ms, scan.snapshot)):
@@ -158,7 +158,7 @@ def _has_judged_otherwise(last: Sealed, local: Head) -> bool:
      1. A pauses, and no seal tells from where on conditions are judged; B takes over, and seals: from offset 3 on
      2. A goes on, and refuses the condition of offset 4
      3. A takes over with its store; another worker that reads the log anew judges offset 4
-    Held by test_what_a_paused_owner_has_refused_is_judged_once_another_one_judges_conditions.
+    Held by test_a_condition_refused_by_a_paused_owner_is_judged_by_the_next_one_that_judges_conditions.
     """
     told = (last.conditions_from, last.millis_from, last.callbacks_from)
     return any(_has_passed(judged_from, local) for judged_from in told)

@@ -254,8 +254,8 @@ def hints(settings: DevSettings, bootstrap: str, folder: Path) -> dict[str, list
         "watch callbacks": [f"kafka-timers watch {CALLBACK_TOPIC}{where}"],
         "send a timer": [send.format("3s")],
         **(lake if settings.lake else {}),
-        "see what waits": [f"kafka-timers list{prefixed}"],
-        "see how it goes": [f"kafka-timers status{prefixed}"],
+        "list timers": [f"kafka-timers list{prefixed}"],
+        "show the status": [f"kafka-timers status{prefixed}"],
         "metrics": [f"http://{_HOST}:{port}/metrics" for port in ports],
         "logs": [str(folder / "log")],
     }

@@ -90,11 +90,11 @@ def answer_findings(
         ),
         F.when(
             ((says == "MOVED") & (F.col("kind") == CANCEL)) | ((says == "CANCELLED") & (F.col("kind") == REQUEST)),
-            F.format_string("answered %s in %s, and what asked is a %s", says, "topic", "kind"),
+            F.format_string("answered %s in %s, and the record that asked is a %s", says, "topic", "kind"),
         ),
         F.when(
             (says == "IGNORED") & F.col("kind").isNotNull(),
-            F.format_string("answered %s in %s, and what asked has counted", says, "topic"),
+            F.format_string("answered %s in %s, and the record that asked took effect", says, "topic"),
         ),
     )
     wrong = both.withColumn("detail", untrue).withColumn("second", asked_s).where(F.col("detail").isNotNull())

@@ -257,5 +257,5 @@ def _unchecked(coverage: Coverage, *, callbacks: bool, rows: bool) -> list[str]:
     if not callbacks:
         told.append("callbacks, tombstones and answers: give --callbacks")
     if not rows:
-        told.append("whether each request's columns say what its bytes do: give --rows")
+        told.append("the columns of each request against its bytes: give --rows")
     return told

@@ -195,9 +195,9 @@ def callback_findings(
         (
             "unexpected",
             came & is_due & other,
-            said("callback in %s for second %d; asked for were %s and second %d", seen_in, says, "topic", "second"),
+            said("callback in %s for second %d; its request names %s and second %d", seen_in, says, "topic", "second"),
         ),
-        ("content", is_due & ~other & differs, said("callback in %s is not what was asked for", seen_in)),
+        ("content", is_due & ~other & differs, said("callback in %s differs from its request", seen_in)),
         (
             "partition",
             is_due & ~other & (at != wanted_at),
@@ -276,7 +276,7 @@ def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = []
         for row in batch.to_pylist():
             if names := _differing(row):
-                detail = f"{', '.join(names)} of the callback in {row['came']['topic']}: not what was asked for"
+                detail = f"{', '.join(names)} of the callback in {row['came']['topic']}: not the same as in its request"
                 rows.append((row["kind"], row["partition"], row["offset"], row["second"], detail))
         columns = list(zip(*rows, strict=True)) or [()] * 5
         kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.string())

@@ -96,10 +96,10 @@ class Comparison:
         facts = self.facts(every)
         self._by_broker = facts.by_broker
         if unseen := every - facts.partitions.keys():
-            self.unchecked.append(f"{', '.join(sorted(unseen))}: no such topic, or it may not be read")
+            self.unchecked.append(f"{', '.join(sorted(unseen))}: there is no such topic, or this user may not read it")
         if facts.trimmed:
             self.unchecked.append(
-                f"what retention may have deleted since the time range began in {', '.join(facts.trimmed)}"
+                f"records that retention may have deleted since the time range began, of {', '.join(facts.trimmed)}"
             )
         if topics:
             yield from self._compared(topics, facts.partitions, late_ms)
@@ -108,7 +108,7 @@ class Comparison:
             yield tombstone_findings(self._judged, came, tombstones & facts.partitions.keys() - facts.compacted)
             if compacted := tombstones & facts.compacted:
                 self.unchecked.append(
-                    f"whether tombstones lack in {', '.join(sorted(compacted))}, since compaction takes some away"
+                    f"missing tombstones in {', '.join(sorted(compacted))}: compaction may have deleted them"
                 )
         if replies:
             answers = self._within.keep(answers_of(self.records(replies)))
@@ -139,7 +139,7 @@ class Comparison:
         self.lateness = lateness(self._judged, received).orderBy("topic").collect()
         if timed := [row["topic"] for row in self.lateness if row["by_worker"]]:
             self.unchecked.append(
-                f"when callbacks came to {', '.join(timed)} by a broker's clock: their times are those of the workers"
+                f"arrival of callbacks in {', '.join(timed)} by a broker's clock: their times are those of the workers"
             )
         if unknown := fires(self._judged).where(F.col("reason").isNull() & F.col("callback").isNull()).count():
             self.unchecked.append(f"the content of {unknown:,} callbacks: an earlier version has landed their requests")

@@ -175,13 +175,15 @@ def _starting_offsets(spark: SparkSession, root: str, source: _Source) -> str:
         if not tables.exists(spark, root, source.table):
             raise LakeError(
                 f"{tables.path_of(root, source.table)} is gone, and {_checkpoint(root, source)} says how far it had "
-                "come: bring it back, or delete that folder too and all is landed anew that the topic still has"
+                "come: bring it back; or delete that folder too, to land all records anew that the topic still has"
             )
         # Spark ignores this, because the checkpoint has the offsets.
         return "earliest"
     landed = _landed(spark, root, source)
     if landed:
-        log.warning("%s has no checkpoint: it goes on behind what the lake has of %s", root, source.topic)
+        log.warning(
+            "%s has no checkpoint: landing goes on after the last record that the lake has of %s", root, source.topic
+        )
     return json.dumps({source.topic: {number: landed.get(number, _EARLIEST) for number in range(source.partitions)}})
 
 
@@ -313,9 +315,9 @@ def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, source
             start, end = limits[TopicPartition(source.topic, number)]
             if start > at:
                 raise LakeError(
-                    f"{source.topic} partition {number} was landed up to offset {at} and begins at {start}: it has "
-                    "dropped what lies between, and the lake does not have it. To give that up and go on, land with "
-                    "--skip-lost; let the topic keep its records for longer than landing may be away"
+                    f"{source.topic} partition {number} was landed up to offset {at} and begins at {start}: Kafka has "
+                    "deleted the records between, and the lake does not have them. To go on without them, land with "
+                    "--skip-lost. Then give the topic a retention that is longer than any pause of the landing"
                 )
             if end < at:
                 raise LakeError(

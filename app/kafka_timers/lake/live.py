@@ -117,7 +117,7 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
     try:
         records.write.format("kafka").options(**sink, **_SINK).save()
     except (PySparkException, Py4JError) as error:
-        raise BrokerError(f"{topic} has not taken all that was to be published: {words_of(error)}") from error
+        raise BrokerError(f"not all records could be published to {topic}: {words_of(error)}") from error
 
 
 def refuse_other_topic(landed: Mapping[int, int], topic: str, partitions: int) -> None:
@@ -134,8 +134,8 @@ def refuse_other_topic(landed: Mapping[int, int], topic: str, partitions: int) -
     """
     if unknown := [number for number in landed if number >= partitions]:
         raise LakeError(
-            f"{topic} has no partition {min(unknown)}, of which the lake holds requests: is it another topic of the "
-            "same name? Its partitions never change"
+            f"{topic} has no partition {min(unknown)}, but the lake has requests of that partition: is this another "
+            "topic of the same name? The topic never loses a partition"
         )
 
 
@@ -154,7 +154,7 @@ async def _last_tick(consumer: AIOKafkaConsumer, topic: str, partitions: int) ->
         last = await _read_ticks(consumer, {tp: max(starts[tp], ends[tp] - _TAIL) for tp in where}, ends)
     if len(last) < partitions:
         raise LakeError(
-            f"not all partitions of {topic} have a tick at their end, so the lake cannot know what time it is: is an "
+            f"not all partitions of {topic} have a tick at their end, so the lake does not know the time: is an "
             "oscillator running?"
         )
     return min(last.values())

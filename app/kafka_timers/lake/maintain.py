@@ -72,9 +72,9 @@ def refuse_blind_commits(spark: SparkSession, root: str) -> None:
     setting = f"spark.delta.logStore.{scheme}.impl"
     if scheme in _S3 and not spark.conf.get(setting, None):
         raise LakeError(
-            f"{root} is on S3, where Delta keeps apart commits of one process only: beside a landing this could lose "
-            f"what that one lands. Run it while nothing else writes to the lake, and say so with {setting}="
-            f"{_ONE_DRIVER} in Spark's configuration; or name a log store there that keeps all apart"
+            f"{root} is on S3, where Delta protects the commits of one process only: a landing that runs at the same "
+            "time could lose records. Run this command while nothing else writes to the lake, and confirm that with "
+            f"{setting}={_ONE_DRIVER} in Spark's configuration; or name a log store there that protects all processes"
         )
 
 

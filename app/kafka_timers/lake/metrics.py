@@ -25,7 +25,7 @@ class LakeMetrics:
             return Gauge(f"kafka_timers_lake_{name}", help, ("topic",), registry=registry)
 
         self.landed = counter("landed", "records landed", "topic")
-        self.batch = by_topic("batch_seconds", "what the last batch with records took")
+        self.batch = by_topic("batch_seconds", "duration of the last batch that had records")
         self.lag = by_topic("landing_lag_records", "records of the topic that were not landed at the last look")
         self.position = by_topic("position_seconds", "UNIX second of the last look for records to land")
         self.closed = KnownGauge(
@@ -34,7 +34,7 @@ class LakeMetrics:
         self.promoted = counter("promoted", "requests of closed buckets whose copies workers have")
         self.late = counter("promoted_late", "requests that were due before their copies were published")
         self.too_large = counter("too_large", "requests that do not fire, since they are too large for a copy")
-        self.look = Gauge("kafka_timers_lake_look_seconds", "what the last look for buckets took", registry=registry)
+        self.look = Gauge("kafka_timers_lake_look_seconds", "duration of the last look for buckets", registry=registry)
         self.failures = counter("look_failures", "looks for buckets that ended with an error")
 
     def count(self, topic: str, batch: Batch) -> None:

@@ -316,8 +316,8 @@ class Promoter:
                 if seen.large:
                     self._metrics.too_large.inc(seen.large)
                     log.error(
-                        "%d requests of seconds %d to %d do not fire: with what a copy adds they are larger than what "
-                        "%s takes (max.message.bytes)",
+                        "%d requests of seconds %d to %d do not fire: with the bytes that a copy adds, they are larger "
+                        "than max.message.bytes of %s",
                         *(seen.large, bucket.first, bucket.last, self._topic),
                     )
                 self._close(bucket, seen.promoted)
@@ -343,11 +343,11 @@ class Promoter:
             if 0 < horizon_s < self._settings.horizon_s:
                 raise LakeError(
                     f"the worker of partition {number} has a horizon of {horizon_s} s, less than the lake's "
-                    f"{self._settings.horizon_s} s: what is due between the two would be lost. Give the lake "
+                    f"{self._settings.horizon_s} s: timers due between the two would be lost. Give the lake "
                     f"--horizon-s {horizon_s}, or the workers more"
                 )
         if horizons_s and not any(horizons_s.values()):
-            log.warning("workers have no horizon: they keep all requests themselves and drop what is promoted")
+            log.warning("workers have no horizon: they keep all requests themselves and drop the copies from the lake")
         return live
 
     def _closed(self) -> list[Closed]:

@@ -111,7 +111,7 @@ class _Gathering:
         if first is None:
             last = self._complete.orderBy(*(each.desc() for each in order)).first()
             if last is None:
-                raise LakeError(f"partition {self._number} has no seal in the lake that tells what was read")
+                raise LakeError(f"the lake has no seal of partition {self._number} that counts the records read")
             return [self._show(last)], []
         before = self._complete.where(~covers & (F.col("offset") < first["offset"])).orderBy(F.desc("offset")).first()
         if before is None:
@@ -153,20 +153,26 @@ class _Gathering:
     def _proven(self, record: Row) -> ProvenRecord:
         offset = record["offset"]
         if record["forgotten_s"] is not None:
-            raise LakeError(f"{self._number}:{offset} was forgotten: the lake has no bytes of it to show")
+            raise LakeError(
+                f"{self._number}:{offset} was forgotten: the lake has deleted its bytes, so there is nothing to show"
+            )
         behind = self._complete.where(F.col("fence") > offset).orderBy("fence", "offset").first()
         if behind is None:
-            raise LakeError(f"no seal of the lake tells of what was read at {self._number}:{offset}")
+            raise LakeError(f"no seal in the lake counts the record {self._number}:{offset} yet")
         since = behind["read_from"]
         below = self._complete.where((F.col("fence") <= offset) & (F.col("read_from") == since))
         before = below.orderBy(F.desc("fence"), F.desc("offset")).first()
         begin = since if before is None else before["fence"]
         if offset < begin:
-            raise LakeError(f"{self._number}:{offset} was read before seals told of that, from offset {since} on")
+            raise LakeError(
+                f"seals count the records read from offset {since} on, and {self._number}:{offset} lies before it"
+            )
         near = self._requests.where(F.col("offset").between(begin, behind["fence"] - 1) & (F.col("offset") != offset))
         others = [row["digest"] for row in near.select("digest").collect()]
         if None in others:
-            raise LakeError("records beside it were landed by an earlier version, which kept no digests of them")
+            raise LakeError(
+                "records beside that of the timer were landed by an earlier version, which kept no digests of them"
+            )
         return ProvenRecord(
             offset,
             record["appended_ms"],

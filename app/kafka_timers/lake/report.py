@@ -75,7 +75,7 @@ def printed(told: Audit) -> Group:
     for kind, times in told.kinds.items():
         kinds.add_row(Text(kind, "red"), f"{times:,}", ADVICE[kind])
     kinds.columns[-1].justify = "left"
-    rows = _table("finding", "where", "second", "what")
+    rows = _table("finding", "where", "second", "detail")
     for row in told.findings:
         rows.add_row(row["kind"], _where(row), str(row["second"]), Text(row["detail"]))
     for column in rows.columns:

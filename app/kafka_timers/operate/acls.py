@@ -90,7 +90,7 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("worker", topics.sealed, "seals", _READ, _WRITE, _CONFIGS)
     allow("worker", topics.rejected, "refused requests", _WRITE, _CONFIGS)
     allow("worker", topics.schedules, "recurring timers", _READ, _CONFIGS)
-    allow("worker", topics.planned, "how far they are planned", _READ, _WRITE, _CONFIGS)
+    allow("worker", topics.planned, "progress of their planning", _READ, _WRITE, _CONFIGS)
     planners = planner_group(group)
     allow("worker", planners, "planning of recurring timers", _READ, of="group")
     allow("worker", f"{planners}.", "planning of recurring timers", _WRITE, of="transactional-id", is_prefix=True)
@@ -100,13 +100,13 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("worker", group, "membership of the workers' group", _READ, of="group")
     allow("worker", f"{group}.{prefix}", "transactions", _WRITE, of="transactional-id", is_prefix=True)
     # Used only with a horizon.
-    allow("worker", lake_group(prefix), "how far the lake has promoted", "Describe", of="group")
+    allow("worker", lake_group(prefix), "progress of the lake", "Describe", of="group")
     # Used only where partitions were added to timer-request.
-    allow("worker", added_group(group), "what lies in added partitions", _READ, of="group")
+    allow("worker", added_group(group), "requests in added partitions", _READ, of="group")
     allow(
         "worker",
         f"{added_group(group)}.",
-        "what lies in added partitions",
+        "requests in added partitions",
         _WRITE,
         of="transactional-id",
         is_prefix=True,
@@ -124,23 +124,23 @@ def acls_of(prefix: str, group: str, callbacks: str, door: str = "") -> list[Acl
     allow("lake", topics.replies, "audit of answers", _READ)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
         allow("lake", name, "audit of callbacks", _READ, is_prefix=is_prefix)
-    allow("lake", lake_group(prefix), "telling workers how far it has promoted", _READ, of="group")
+    allow("lake", lake_group(prefix), "progress of the lake, for the workers", _READ, of="group")
     # Each reader of Spark has a group of its own and commits nothing in it.
     allow("lake", "spark-kafka-", "Spark's readers", _READ, of="group", is_prefix=True)
 
     for name in astuple(topics):
         allow("topics", name, "making the topics", _CREATE, "Describe")
-        allow("observer", name, "looking on", _READ, _CONFIGS)
-        allow("console", name, "looking on", _READ, _CONFIGS)
+        allow("observer", name, "reading", _READ, _CONFIGS)
+        allow("console", name, "reading", _READ, _CONFIGS)
     allow("console", topics.requests, "asking for timers", _WRITE)
     for name, is_prefix in map(_pattern, callbacks.split(",")):
-        allow("console", name, "which there are, and callbacks as they come", _READ, is_prefix=is_prefix)
+        allow("console", name, "list of callback topics, and their callbacks", _READ, is_prefix=is_prefix)
     for process in ("observer", "console"):
         allow(process, group, "doors' lag", "Describe", of="group", is_prefix=True)
 
     allow("client", topics.requests, "requests", _WRITE)
     allow("client", topics.schedules, "recurring timers", _READ, _WRITE)
-    allow("client", topics.sealed, "how many partitions are served", _READ)
+    allow("client", topics.sealed, "number of partitions in use", _READ)
     allow("client", topics.replies, "answers to cancels and moves", _READ)
     return found
 
@@ -153,7 +153,7 @@ def _pattern(glob: str) -> tuple[str, bool]:
     begin, star, rest = name.partition("*")
     if not name or rest or re.search(r"[?\[\]]", begin):
         raise SettingsError(
-            f"allowed topics {glob!r}: Kafka allows one topic, or all that begin alike: give a name, or its beginning "
-            "and *"
+            f"allowed topics {glob!r}: Kafka's ACLs name one topic, or all topics with a prefix: give a name, or a "
+            "prefix and *"
         )
     return begin, bool(star)

@@ -99,9 +99,9 @@ def needs_of(load: Load) -> list[Need]:
     held_each = held / (workers - 1)
     found = [
         Need("partitions", partitions, "", f"of timer-request, for life: {_PARTITIONS_PER_WORKER} for each worker"),
-        Need("workers", workers, "", "one of them to spare: 10 µs of CPU a timer, a core each, half used"),
+        Need("workers", workers, "", "one of them spare; 10 µs of CPU for each timer, and half a core for each worker"),
         Need("pending", held, "", "timers in the workers' stores"),
-        Need("worker_memory", _MEMORY_BYTES, "bytes", "of each worker, whatever is pending"),
+        Need("worker_memory", _MEMORY_BYTES, "bytes", "of each worker, however many timers are pending"),
         Need("worker_disk", held_each * (load.payload_bytes + _ROW_BYTES), "bytes", "of each, one being away"),
         Need("restore", held_each / _RESTORED_PER_S, "s", "to read the log again after a lost disk"),
         *_of_the_log(requests_per_s * request, load),

@@ -200,7 +200,7 @@ def _leaderless(found: Leaderless) -> str:
     away = f"start {_named('broker', found.away)} again" if found.away else "look at the brokers"
     return (
         f"{found.topic}: {_named('partition', found.partitions)} cannot be written or read, no broker leads: {away}. "
-        "What is due there waits until one does"
+        "Timers there wait until one does"
     )
 
 
@@ -251,7 +251,7 @@ def _partitions(found: ServiceStatus) -> Iterator[str]:
             continue
         elif found.workers and found.is_settled and row.partition not in owned:
             yield (
-                f"{where} is no worker's, though group {found.group} has members: look for errors of `aiokafka` in "
+                f"no worker owns {where}, though group {found.group} has members: look for errors of `aiokafka` in "
                 "the logs of the workers"
             )
         elif row.second is None:

@@ -139,7 +139,9 @@ class RejectedLog:
                     async for records in pages(self._consumer, where, offset, offset + 1):
                         for record in records:
                             return Rejected.of(record)
-        raise RequestError(f"nothing lies at {place}: kafka-timers rejected shows what there is, until its retention")
+        raise RequestError(
+            f"timer-rejected has no record at {place}: run kafka-timers rejected to list the records that it still has"
+        )
 
     async def whole(self, rejected: Rejected) -> Rejected:
         """

@@ -3,7 +3,7 @@ Recurring timers: schedules become requests, a minute and more before they are d
 
     planner     has the partitions of timer-schedule that the group gives to this process
     partition   plans the schedules of one partition
-    metrics     what a planner counts
+    metrics     the metrics of a planner
     process     `kafka-timers planner`
 
 Which runs are asked for is decided in `core.planning`. Workers run a planner beside their owners.

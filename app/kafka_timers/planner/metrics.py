@@ -1,4 +1,4 @@
-"""What a planner counts; docs/operate.md says what to do about it."""
+"""The metrics of a planner; docs/operate.md explains them, and the steps to take."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -17,9 +17,7 @@ class PlannerMetrics:
         self.schedules = Gauge(
             "kafka_timers_schedules", "schedules that this process plans", ("partition",), registry=registry
         )
-        self.runs = Counter(
-            "kafka_timers_schedule_runs", "runs of schedules by what was done", ("what",), registry=registry
-        )
+        self.runs = Counter("kafka_timers_schedule_runs", "runs of schedules, by action", ("what",), registry=registry)
         self.rejected = Counter(
             "kafka_timers_schedules_rejected", "records on timer-schedule that are no schedule", registry=registry
         )
@@ -28,7 +26,7 @@ class PlannerMetrics:
         )
         self.behind = Gauge(
             "kafka_timers_planner_behind_seconds",
-            "seconds since all that had to be planned was, in the partition that waits longest",
+            "seconds since all runs to plan were planned, in the partition that waits longest",
             registry=registry,
         )
         # There from the start: an alarm that asks whether it grows does not see the first one otherwise.

@@ -1,13 +1,13 @@
 """
 One partition of schedules: read, planned by ticks, and written in transactions.
 
-    timer-schedule ──▶ Plans ──▶ requests            ┐
-    oscillator ──────▶            timer-planned       ├ one transaction
-                                  what is no schedule ┘ ──▶ timer-rejected
+    timer-schedule ──▶ Plans ──▶ requests        ┐
+    oscillator ──────▶           timer-planned   ├ one transaction
+                                 invalid records ┘ ──▶ timer-rejected
 
-Who takes the partition over shuts out the planner before, and writes a record of its own to `timer-planned`. When it
-reads that record, it has read all that any planner before has committed, whichever broker answers. So each run is asked
-for once, whoever dies when.
+The next planner of the partition shuts out the one before, and writes a record of its own to `timer-planned`. When it
+reads that record, it has read all that any planner before has committed, whichever broker answers. So each run is
+requested once, whichever planner dies.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class PlannedPartition:
         ticked: is set at each tick.
         turns: of the partitions that this process plans.
         metrics: of the planner.
-        clock: stamps what is written; nothing is planned by it.
+        clock: stamps the records that are written; nothing is planned by it.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class PlannedPartition:
         return offset
 
     def _signed(self, key: bytes) -> Filling:
-        """Return a record for `timer-planned` that tells who plans this partition, and by which time zones."""
+        """Return a record for `timer-planned` that names the planner of this partition, and its version of tzdata."""
         filling = Filling(self._producer.new_batch)
         told = Planner(name=socket.gethostname(), tzdata=TZDATA_VERSION)
         filling.add(self._topics.planned, self._number, self._wall_ms(), key, told.SerializeToString())

@@ -80,7 +80,7 @@ class SchedulePlanner:
             TZDATA_VERSION.encode(),
         )
         self._ticks: TickReader | None = None
-        # Newest second and what is set with each, by partition.
+        # Newest second, and an event that is set with each, by partition.
         self._seconds: dict[int, int] = {}
         self._ticked: dict[int, asyncio.Event] = {}
         self._partitions: dict[int, PlannedPartition] = {}
@@ -88,7 +88,7 @@ class SchedulePlanner:
         metrics.behind.set_function(self._behind_s)
 
     async def run(self) -> None:
-        """Plan until cancelled; after any fault anew by what the topics hold."""
+        """Plan until cancelled; after any fault, begin anew from the records on the topics."""
         while True:
             try:
                 pause_s = await self._run()
@@ -135,7 +135,7 @@ class SchedulePlanner:
         return _RETRY_S
 
     async def _serve(self, cluster: Cluster, at: TopicPartition) -> None:
-        """Plan one partition until it is revoked; after any fault anew by what the topics hold."""
+        """Plan one partition until it is revoked; after any fault, begin anew from the records on the topics."""
         number = at.partition
         ticked = self._ticked[number] = asyncio.Event()
         self._seconds.pop(number, None)
@@ -176,7 +176,7 @@ class SchedulePlanner:
         # The worker that owns the partition tells of ticks that are none.
         if second is None or tick_second(second, appended_ms, _SKEW_S) is None:
             return
-        # Seconds that were missed are ticked anew, one behind the other. What was missed in them is known at once.
+        # Seconds that were missed are ticked anew, one behind the other. Runs missed in them are known at once.
         now_s = appended_ms // 1000
         if now_s > self._seconds.get(number, 0):
             self._seconds[number] = now_s

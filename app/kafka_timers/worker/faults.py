@@ -43,7 +43,7 @@ class RequestLogError(Exception):
     def __init__(self, topic: str, number: int, end: int, fired_to: int) -> None:
         super().__init__(
             f"{topic} partition {number} ends at offset {end}, below {fired_to} up to which it has been fired: was the "
-            "topic deleted, or did it lose records? If it was made anew on purpose, make that of the seals anew too"
+            "topic deleted, or did it lose records? If you recreated it on purpose, recreate the topic of the seals too"
         )
 
 

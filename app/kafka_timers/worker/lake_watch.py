@@ -39,5 +39,5 @@ async def watch_lake(cluster: Cluster, prefix: str, horizon_s: int, shown: Known
         except KafkaError as error:
             if str(error) != told:
                 told = str(error)
-                log.warning("it is not known how far the lake has promoted: %s", told)
+                log.warning("the progress of the lake is not known: %s", told)
         await asyncio.sleep(min(_EVERY_S, horizon_s / _TIMES_IN_HORIZON))

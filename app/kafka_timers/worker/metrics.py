@@ -72,59 +72,69 @@ class WorkerMetrics:
 
         self.requests = counter("requests", "requests taken into a store")
         self.far = counter("far", "requests left to the lake")
-        self.copies = counter("copies", "copies of far requests that came from the lake, by their worth", "worth")
-        self.copies_lead = counter("copies_lead_seconds", "from the append of copies to their due, all together")
+        self.copies = counter("copies", "copies of far requests that came from the lake, by result", "worth")
+        self.copies_lead = counter("copies_lead_seconds", "seconds from the append of copies to their due time, summed")
         # Create the label now: an alarm on its increase would miss the first increase otherwise.
         self.copies.labels("late")
         self.rejected = counter("rejected", "requests sent to timer-rejected", "reason")
         self.forwarded = counter("forwarded", "requests and cancels sent on to the partition of their timer id")
-        self.taken_back = counter("taken_back", "requests that were cancelled, or moved by another of their id", "how")
-        self.replies = counter("replies", "answers to cancels and moves, by what became of them", "outcome")
+        self.taken_back = counter(
+            "taken_back", "requests that were cancelled, or replaced by another request of their id", "how"
+        )
+        self.replies = counter("replies", "answers to cancels and moves, by outcome", "outcome")
         self.fired = counter("fired", "callbacks made visible to receivers", "topic")
         self.late_arrivals = counter("late_arrivals", "requests read after their second was scanned")
         self.ticks_refused = counter("ticks_refused", "ticks that are no seconds or too far ahead of the broker")
-        self.fence_timeouts = counter("fence_timeouts", "seconds fired before all accepted in time was read")
-        self.takeovers = counter("takeovers", "partitions taken over, by what the local store was worth", "store")
+        self.fence_timeouts = counter("fence_timeouts", "seconds fired before all requests accepted in time were read")
+        self.takeovers = counter("takeovers", "partitions taken over, by state of the local store", "store")
         self.fenced = counter("fenced", "transactions refused because another worker owns the partition")
         self.failures = counter("partition_failures", "faults after which a partition was taken over anew")
         self.failing = gauge(
-            "partition_failing_seconds", "since the partition fails again and again; 0 while it is served"
+            "partition_failing_seconds", "time for which the partition has failed again and again; 0 while it is served"
         )
-        self.lateness = histogram("lateness_seconds", "from a callback's second to its commit, late arrivals left out")
+        self.lateness = histogram(
+            "lateness_seconds", "time from a callback's second to its commit, without late arrivals"
+        )
         self.stages = histogram(
             "stage_seconds",
-            "what a transaction with callbacks waits for, one after the other",
+            "time of each step of a transaction with callbacks",
             *("read", "build", "acknowledge", "commit"),
         )
-        self.tick_delay = histogram("tick_delay_seconds", "from a second to the arrival of its tick in this process")
+        self.tick_delay = histogram(
+            "tick_delay_seconds", "time from a second to the arrival of its tick in this process"
+        )
         self.pending = gauge("pending", "requests that wait")
         self.armed = gauge("armed", "callbacks of the next second that are built")
         self.ingest_lag = gauge("ingest_lag_records", "requests accepted and not read yet, at the last tick")
-        self.blocked = gauge("requests_blocked_seconds", "since an open transaction keeps requests from being read")
+        self.blocked = gauge(
+            "requests_blocked_seconds", "time for which an open transaction has kept requests from being read"
+        )
         self.oldest_due = gauge(
-            "oldest_due_seconds", "since the oldest request that has not fired is due, as far as anybody can tell"
+            "oldest_due_seconds", "time for which the oldest request that has not fired has been due, as far as known"
         )
         self.pending_until = gauge("pending_until_seconds", "last UNIX second in which a request waits; 0 without one")
-        self.seconds_behind = gauge("seconds_behind", "from the last second looked at to the last tick")
+        self.seconds_behind = gauge("seconds_behind", "time from the last second looked at to the last tick")
         self.store_bytes = gauge("store_bytes", "table files of the store on disk")
         self.store_free_bytes = single("store_free_bytes", "free space of the disk that the stores are on")
-        self.tick_age = single("tick_age_seconds", "since a tick was read, while any is expected")
-        self.partitions = single("partitions", "partitions of timer-request, owned by whomever")
+        self.tick_age = single("tick_age_seconds", "time since a tick was read, while one is expected")
+        self.partitions = single("partitions", "partitions of timer-request that the service uses, of all workers")
         self.horizon = single("horizon_seconds", "the worker's horizon; 0 without one")
         self.lake_closed = KnownGauge(
             "kafka_timers_lake_closed_second", "UNIX second up to which the lake has promoted far requests", registry
         )
-        self.retention = single("request_retention_seconds", "how long timer-request keeps a request")
-        self.topic_problems = single("topic_problems", "what kafka-timers topics check finds wrong")
+        self.retention = single("request_retention_seconds", "time for which timer-request keeps a request")
+        self.topic_problems = single("topic_problems", "number of problems that kafka-timers topics check finds")
         self.door_records = counter("door_records", "records read by a door", "door")
-        self.door_requests = counter("door_requests", "requests that a door made of them", "door")
+        self.door_requests = counter("door_requests", "requests that a door made of records", "door")
         self.door_rejected = counter("door_rejected", "records that a door sent to timer-rejected", "door", "reason")
         self.door_unread = counter(
             "door_unread", "times that a door went on with a partition though others cannot be read", "door"
         )
         self.door_failures = counter("door_failures", "faults after which a door started anew", "door")
-        self.history_missed = counter("door_history_missed", "callbacks that fired without one for the history")
-        self._callers = counter("door_callers", "countdowns by who asked for them", "caller")
+        self.history_missed = counter(
+            "door_history_missed", "callbacks that fired without a record on the history topic"
+        )
+        self._callers = counter("door_callers", "countdowns, by caller", "caller")
         self._known_callers: set[str] = set()
         self.door_lag = Gauge(
             "kafka_timers_door_lag_records",

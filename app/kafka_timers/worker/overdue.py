@@ -73,8 +73,8 @@ def oldest_due(
     )
     unproved = Overdue(
         proof_s if proof_s > _PROOF_S else 0.0,
-        f"where {topic} ends has not been proved for {proof_s:.0f} s: some broker that has the partition does not "
-        "answer, and a second may fire without what it has: look at the brokers",
+        f"the end of {topic} has not been proved for {proof_s:.0f} s: a broker that has the partition does not answer, "
+        "and a second may fire without the requests that this broker has: look at the brokers",
     )
     due = Overdue(
         row_s,

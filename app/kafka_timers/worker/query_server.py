@@ -62,7 +62,7 @@ class QueryServer(HttpServer):
     @web.middleware
     async def _guarded(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if "Origin" in request.headers:
-            return _refusal(403, "this is not for web pages")
+            return _refusal(403, "web pages may not query this worker")
         if self._token:
             # Compared as bytes, since compare_digest accepts only ASCII text.
             shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -120,7 +120,7 @@ class QueryServer(HttpServer):
 
 
 class _AskedError(Exception):
-    """The question is not understood; the text says what to ask instead."""
+    """The question is not understood; the text names a correct one."""
 
 
 class _NotReadyError(Exception):
