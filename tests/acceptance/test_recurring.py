@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
+from brokers import set_topic
 from service import Process, Service
 
 from kafka_timers import TimerClient
@@ -81,6 +82,24 @@ async def test_each_run_fires_once_though_planners_and_workers_are_killed(servic
 @pytest.mark.chaos
 async def test_a_thousand_schedules_run_for_ten_minutes_though_processes_are_killed(service: Service) -> None:
     await each_run_fires_once(service, 1_000, 600, 20, 2)
+
+
+async def test_a_planner_that_fails_again_and_again_says_for_how_long_and_why(service: Service) -> None:
+    await service.start("oscillator")
+    worker = await service.firing("--no-planner")
+    planner = await planning(service)
+    # The broker takes no record of the planner, and its own, which end transactions.
+    await set_topic(service.bootstrap, service.topics.planned, {"cleanup.policy": "compact", "max.message.bytes": "90"})
+    async with TimerClient(service.bootstrap, topic_prefix=service.prefix) as timers:
+        await timers.schedules.put("s", every=1, topic=service.callbacks, value=b"x", catch_up="last")
+    said = await planner.until("/readyz", lambda _, body: "have not been planned for" in body)
+    assert service.topics.planned in said
+    assert planner.metric("kafka_timers_planner_behind_seconds") > 15
+    assert worker.get("/readyz")[0] == 200
+    await set_topic(service.bootstrap, service.topics.planned, {"cleanup.policy": "compact"})
+    await planner.until("/readyz", lambda status, _: status == 200)
+    await service.read_all(service.callbacks, 3)
+    assert planner.metric("kafka_timers_planner_behind_seconds") < 15
 
 
 async def test_a_run_can_be_cancelled_and_an_invalid_schedule_is_rejected(service: Service) -> None:

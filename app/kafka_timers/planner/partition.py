@@ -58,9 +58,6 @@ class PlannedPartition:
     """
     Plans the schedules of a partition of `timer-schedule`.
 
-    Attributes:
-        planned_s: when all that was to be planned was, by the clock's elapsed seconds.
-
     Args:
         cluster: to talk to.
         number: of the partition.
@@ -71,6 +68,7 @@ class PlannedPartition:
         now_ms: the newest tick, None while there is none.
         ticked: is set at each tick.
         turns: of the partitions that this process plans.
+        planned: called each time that all due runs have been planned.
         metrics: of the planner.
         clock: stamps the records that are written; nothing is planned by it.
     """
@@ -86,6 +84,7 @@ class PlannedPartition:
         now_ms: Callable[[], int | None],
         ticked: asyncio.Event,
         turns: Turns,
+        planned: Callable[[], None],
         metrics: PlannerMetrics,
         clock: Clock,
     ) -> None:
@@ -97,9 +96,9 @@ class PlannedPartition:
         self._now_ms = now_ms
         self._ticked = ticked
         self._turns = turns
+        self._planned = planned
         self._metrics = metrics
         self._clock = clock
-        self.planned_s = clock.elapsed_s()
         self._plans = Plans(outlet.requests_take.batch_bytes_max - OVERHEAD_BYTES)
         self._zones = ""
         self._topic_id = cluster.topic_id(topics.schedules)
@@ -230,7 +229,7 @@ class PlannedPartition:
             for what, count in step.counts.items():
                 self._metrics.runs.labels(what).inc(count)
         if now_ms is not None:
-            self.planned_s = self._clock.elapsed_s()
+            self._planned()
 
     async def _write(self, step: Step) -> None:
         topics, outlet, now_ms = self._topics, self._outlet, self._wall_ms()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from functools import partial
 
 from aiokafka import TopicPartition
 
@@ -83,8 +84,14 @@ class SchedulePlanner:
         # Newest second, and an event that is set with each, by partition.
         self._seconds: dict[int, int] = {}
         self._ticked: dict[int, asyncio.Event] = {}
-        self._partitions: dict[int, PlannedPartition] = {}
+        # When all due runs of a partition were planned last, or else since when this process has it.
+        self._planned_s: dict[int, float] = {}
+        # Since when planning has failed as a whole. It ends when a partition is planned: a planner that joins the group
+        # again and again, and never plans, is as far behind as one that does not join.
+        self._failing_s: float | None = None
+        # Why planning has failed last, as a whole and by partition.
         self._trouble = "has not joined the group yet"
+        self._troubles: dict[int, str] = {}
         metrics.behind.set_function(self._behind_s)
 
     async def run(self) -> None:
@@ -93,20 +100,37 @@ class SchedulePlanner:
             try:
                 pause_s = await self._run()
             except Exception as error:
-                self._failed("planning of schedules begins anew", error)
+                self._trouble = self._failed("planning of schedules begins anew", error)
+                if self._failing_s is None or self._is_idle:
+                    self._failing_s = self._clock.elapsed_s()
                 pause_s = _RETRY_S
             await asyncio.sleep(pause_s)
 
     def problems(self) -> list[str]:
         """Return reasons, as sentences, why schedules are not planned; none when they are."""
-        if self._trouble:
+        if not self._sharing.is_member:
             return [self._trouble]
         behind_s = self._behind_s()
-        return [f"schedules have not been planned for {behind_s:.0f} s"] if behind_s > _LATE_S else []
+        why = next(iter(self._troubles.values()), self._trouble)
+        told = f"schedules have not been planned for {behind_s:.0f} s"
+        return [f"{told}: {why}" if why else told] if behind_s > _LATE_S else []
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether the group has more members than partitions, and has none for this process."""
+        return self._sharing.is_member and not self._sharing.assigned
 
     def _behind_s(self) -> float:
+        since_s = list(self._planned_s.values())
+        if self._failing_s is not None and not self._is_idle:
+            since_s.append(self._failing_s)
         now_s = self._clock.elapsed_s()
-        return max((now_s - each.planned_s for each in self._partitions.values()), default=0.0)
+        return now_s - min(since_s, default=now_s)
+
+    def _on_planned(self, number: int) -> None:
+        self._planned_s[number] = self._clock.elapsed_s()
+        self._troubles.pop(number, None)
+        self._failing_s, self._trouble = None, ""
 
     async def _run(self) -> float:
         """Plan, and return how long to wait before the next try if there is nothing to plan yet."""
@@ -122,7 +146,6 @@ class SchedulePlanner:
                 self._trouble = told
                 return _MISSING_RETRY_S
             log.info("plans schedules by the time zones of tzdata %s", TZDATA_VERSION)
-            self._trouble = ""
             self._ticks = ticks = TickReader(cluster, topics.oscillator, self._on_tick)
             reading = asyncio.create_task(ticks.run())
             sharing = asyncio.create_task(self._sharing.run(cluster))
@@ -139,12 +162,14 @@ class SchedulePlanner:
         number = at.partition
         ticked = self._ticked[number] = asyncio.Event()
         self._seconds.pop(number, None)
+        # It stays when planning begins anew, so that a partition that always fails is behind.
+        self._planned_s[number] = self._clock.elapsed_s()
         if self._ticks:
             self._ticks.follow([number])
         base = Topics()
         try:
             while True:
-                partition = self._partitions[number] = PlannedPartition(
+                partition = PlannedPartition(
                     cluster,
                     number,
                     self._topics,
@@ -154,22 +179,27 @@ class SchedulePlanner:
                     lambda: self._seconds.get(number, 0) * 1000 or None,
                     ticked,
                     self._turns,
+                    partial(self._on_planned, number),
                     self._metrics,
                     self._clock,
                 )
                 try:
                     await partition.run()
                 except Exception as error:
-                    self._failed(f"planning of partition {number} begins anew", error)
+                    self._troubles[number] = self._failed(f"planning of partition {number} begins anew", error)
                 await asyncio.sleep(_RETRY_S)
         finally:
-            self._partitions.pop(number, None)
+            self._planned_s.pop(number, None)
+            self._troubles.pop(number, None)
             if self._ticks:
                 self._ticks.leave([number])
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _failed(self, what: str, error: Exception) -> str:
+        """Tell of a failure, and return its reason."""
         self._metrics.failures.inc()
-        log.warning("%s: %s", what, str(error) or type(error).__name__)
+        why = str(error) or type(error).__name__
+        log.warning("%s: %s", what, why)
+        return why
 
     def _on_tick(self, number: int, key: bytes | None, appended_ms: int, epoch: int) -> None:
         second = number_in(key)

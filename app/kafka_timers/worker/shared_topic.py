@@ -41,6 +41,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
 
     Attributes:
         assigned: partitions that the group has assigned to this process and that are to be served.
+        is_member: whether the group has taken this process in since the last `run` began.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         told: bytes = b"",
     ) -> None:
         self.assigned: frozenset[TopicPartition] = frozenset()
+        self.is_member = False
         self._kafka = kafka
         self._topic = topic
         self._group = group
@@ -71,6 +73,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
         Raises:
             aiokafka.errors.KafkaError: no broker answers, or the group refuses this process.
         """
+        self.is_member = False
         async with AsyncExitStack() as stack:
             consumer: AIOKafkaConsumer = await stack.enter_async_context(
                 consuming(
@@ -107,6 +110,7 @@ class SharedTopic(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Serve *assigned*."""
         self.assigned = frozenset(filter(self._is_served, assigned))
+        self.is_member = True
         self._changed.set()
 
     async def _release(self) -> None:
