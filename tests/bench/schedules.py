@@ -25,9 +25,9 @@ from kafka_timers.dev.broker import EmbeddedKafka
 PARTITIONS = 4
 
 
-def daily(minute: int, hour: int, topic: str, rng: random.Random) -> bytes:
+def daily(minute: int, hour: int, topic: str, rng: random.Random, second: int = 0) -> bytes:
     schedule = Schedule()
-    schedule.cron.expression, schedule.cron.zone = f"{minute} {hour} * * *", "UTC"
+    schedule.cron.expression, schedule.cron.zone = f"{second} {minute} {hour} * * *", "UTC"
     schedule.callback.callBackTopic, schedule.callback.callBackKey = topic, f"customer-{rng.randrange(10**6)}"
     schedule.callback.callBack = rng.randbytes(32)
     return schedule.SerializeToString()
@@ -57,16 +57,26 @@ async def until_planned(planner: Process, count: int, started_s: float) -> float
 
 
 async def beside_live_timers(service: Service, known: int, more: int, rng: random.Random) -> dict[str, float]:
-    """Return the p99 of lateness of 200 timers a second, alone, and while the worker that fires them plans *more*."""
+    """
+    Return the p99 of lateness of 200 timers a second, alone, and while the worker that fires them plans *more*.
+
+    The runs of those are requested at once, and due when the live timers have fired.
+    """
     worker = await service.start("worker", "--seal-every-s", "1")
     await until_planned(worker, known, time.monotonic())
     # Timers that fire at once are over.
     await asyncio.sleep(60)
     told = {"live_p99_ms_alone": await lateness_p99_ms(service)}
-    new = {b"new-%d" % number: daily(0, (time.gmtime().tm_hour + 3) % 24, "callbacks", rng) for number in range(more)}
+    asked = worker.metric("kafka_timers_schedule_runs_total")
     measuring = asyncio.create_task(lateness_p99_ms(service))
     await asyncio.sleep(5)
+    due = datetime.fromtimestamp(int(time.time()) + 57, UTC)
+    new = {b"new-%d" % n: daily(due.minute, due.hour, "callbacks", rng, due.second) for n in range(more)}
+    begun_s = time.monotonic()
     await put(service, new)
+    while worker.metric("kafka_timers_schedule_runs_total") < asked + more:  # noqa: ASYNC110  # it has to be asked
+        await asyncio.sleep(0.2)
+    told["planned_beside_s"] = time.monotonic() - begun_s
     told["live_p99_ms_beside"] = await measuring
     return told
 
