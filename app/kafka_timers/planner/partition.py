@@ -247,8 +247,7 @@ class PlannedPartition:
         batches = filling.all()
         if not batches:
             return
-        # While the transaction is open, no owner can read what lies behind it, so it does not begin in mid-second.
-        await self._turns.over()
+        await self._turns.may_begin()
         self._producer.begin()
         for ready, topic, to in batches:
             self._producer.send(ready, topic, to)

@@ -68,7 +68,7 @@ class SchedulePlanner:
         self._group = planner_group(group)
         self._timeout_s = transaction_timeout_s
         self._outlet = outlet
-        self._turns = Turns(gate)
+        self._turns = Turns(gate, clock)
         self._metrics = metrics
         self._clock = clock
         self._sharing = SharedTopic(
