@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kafka_timers.adapters import ADAPTERS, door_topics
+from kafka_timers.adapters import ADAPTERS, WITH_IDS, door_topics
 from kafka_timers.adapters.commands import Command, Refusal, SourceHeaders, TooManyHopsError
 from kafka_timers.adapters.countdown import Callers
 from kafka_timers.adapters.headers import names_of, parser_of
@@ -111,6 +111,13 @@ def test_headers_of_an_earlier_callback_do_not_travel_on(adapter: str) -> None:
     _, _, future = parsed(adapter, Given(good.key, good.value, (*good.headers, *stale, ("mine", b"1"))))
     assert ("mine", b"1") in headers_of(future)
     assert not {"timer-request", "timer-id", "timer-expiry", "timer-millis"} & {name for name, _ in headers_of(future)}
+
+
+@pytest.mark.parametrize("adapter", WITH_HEADERS)
+def test_a_door_with_timer_ids_reads_ahead_for_later_versions(adapter: str) -> None:
+    """Else a backlog would fire timers that a later record moves or cancels."""
+    _, _, future = parsed(adapter, GOOD[adapter])
+    assert (adapter in WITH_IDS) == bool(future.timerId)
 
 
 # --- headers ---------------------------------------------------------------------------------------------------------

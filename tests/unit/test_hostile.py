@@ -210,6 +210,18 @@ BODIES = [
         None,
     ),
     *(b'{"topic": "t", "message": "m", "countdown": %b}' % (b"9" * 5_000), b'{"topic": "t", "message": 5}'),
+    *(
+        b'{"time": %b, "topic": %b, "key": "aw", "value": "dg", "headers": %b}' % each
+        for each in (
+            (b"1893456000000", b'"t"', b"null"),
+            (b"-1", b'"t"', b'{"h": "aA"}'),
+            (b'"9e999"', b'"t"', b"{}"),
+            (b"9" * 5_000, b'"t"', b"{}"),
+            (b"1", b'"\\ud800"', b'{"\\ud800": "aA"}'),
+            (b"1", b'""', b'{"h": "?"}'),
+        )
+    ),
+    b"\x80\x80\xd8\xe7\xb3n\x02t\x02k\x00",  # Avro
 ]
 
 
@@ -236,8 +248,9 @@ def test_a_door_makes_a_request_of_a_record_or_refuses_it(name: str) -> None:
             due_ms, future = judged(Record(parsed.key, parsed.future), 0, 1)
             assert isinstance(future, Future)
             assert (due_ms is None) == future.cancel
+            said["request"] += not future.cancel
         said[type(parsed).__name__] += 1
-    assert said["Command"], "no record is a request: BODIES or GOOD_HEADERS lack what this door reads"
+    assert said["request"], "no record is a request: BODIES or GOOD_HEADERS lack a good record of this door"
     assert said["Refusal"]
 
 
