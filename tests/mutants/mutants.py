@@ -483,6 +483,12 @@ MUTANTS = [
         "            if version:\n",
     ),
     _one(
+        "the id of a copy is forgotten with its original",
+        "core/versions.py",
+        "        return self.by or self.at\n",
+        "        return self.by or self.offset\n",
+    ),
+    _one(
         "answers that a seal covers stay",
         STORE,
         "        if changes.answered_before is not None:\n",
