@@ -28,8 +28,9 @@ from kafka_timers.settings import LakeSettings
 TEST_BOOTSTRAP = os.environ.get("KAFKA_TIMERS_TEST_BOOTSTRAP", "")
 
 # A port that one process has chosen is free for some moments, in which another process would choose it too.
-_OF_A_PROCESS = len(ports.PORTS) // 8
-ports.PORTS = ports.PORTS[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) * _OF_A_PROCESS :][:_OF_A_PROCESS]
+_RANGES = 8
+_RANGE = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _RANGES
+ports.PORTS = ports.PORTS[len(ports.PORTS) // _RANGES * _RANGE :][: len(ports.PORTS) // _RANGES]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
