@@ -3,6 +3,7 @@ Recurring timers: schedules become requests, a minute and more before they are d
 
     planner     has the partitions of timer-schedule that the group gives to this process
     partition   plans the schedules of one partition
+    turns       has the partitions of a process plan in turns, and pauses while a second is fired
     metrics     the metrics of a planner
     process     `kafka-timers planner`
 

@@ -51,8 +51,9 @@ class Turns:
 
         Owners cannot read what lies behind an open transaction, so those that fire a second would wait for its end.
         """
-        second_s = round(self._clock.wall_s())
-        if second_s - _BEFORE_S < self._clock.wall_s() < second_s + _AFTER_S:
+        now_s = self._clock.wall_s()
+        second_s = round(now_s)
+        if second_s - _BEFORE_S < now_s < second_s + _AFTER_S:
             await self._clock.sleep_until(second_s + _AFTER_S)
         await self.over()
 
