@@ -34,11 +34,11 @@ pythons: ## Run `make check` under Python 3.12 and 3.13 too, with those of them 
 		$(MAKE) check PYTHON="$$python" VENV="$(VENV)-$$version" || exit 1; \
 	done
 
-# In three processes, each with a Kafka of its own: two begin with the parts that need Spark, which take longest, while
+# In four processes, each with a Kafka of its own: two begin with the parts that need Spark, which take longest, while
 # in the others many tests wait for a second to come. tests/conftest.py shares them out. What is random lives through
 # some hundred histories; `make chaos` has the hundred thousands.
 test: $(INSTALLED) java ## Run the tests, against real Kafkas that they start themselves
-	$(BIN)/pytest -m 'not chaos' -n 3 --histories 600
+	$(BIN)/pytest -m 'not chaos' -n 4 --histories 400
 
 # `make test` does the same without Spark, which is 400 MB to fetch where no cache has it.
 test-wheel: $(INSTALLED) java ## Build wheel and sources, and try all commands with each extra in an empty environment

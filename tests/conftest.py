@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--histories", type=int, help=told)
 
 
-# --- `make test` runs in three processes ------------------------------------------------------------------------------
+# --- `make test` runs in four processes -------------------------------------------------------------------------------
 
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
 # Of the tests that need the Spark session, the file that takes about as long as all others together.
