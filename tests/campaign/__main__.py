@@ -6,6 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
+from campaign.clocks import Clocks
 from campaign.faults import FAULTS, Fault
 from campaign.run import Outcome, run
 from campaign.table import page
@@ -16,9 +17,13 @@ from kafka_timers.dev.cluster import EmbeddedCluster
 async def once(fault: Fault, folder: Path, rate: float, seed: int, short: bool) -> Outcome:
     """Return the outcome of one run, on brokers that nobody has used."""
     kafka = EmbeddedKafka(folder / "kafka") if fault.brokers == 1 else EmbeddedCluster(folder / "kafka", relay=True)
+    clocks = Clocks(folder) if fault.wrong_clocks else None
+    if clocks and isinstance(kafka, EmbeddedCluster):
+        for number, node in kafka.nodes.items():
+            node.environment = clocks.of_broker(number)
     await kafka.start()
     try:
-        return await run(fault, kafka, "campaign-", folder, rate=rate, seed=seed, short=short)
+        return await run(fault, kafka, "campaign-", folder, rate=rate, seed=seed, short=short, clocks=clocks)
     finally:
         await kafka.kill()
 

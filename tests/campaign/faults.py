@@ -39,6 +39,9 @@ class Fault:
         late_s: how late a timer on a topic that nothing is wrong with may be; None likewise.
         brokers: 1 or 3; faults of workers do with one.
         options: of the workers, one sequence for each.
+        millis: of the timers, the share that is due at any millisecond.
+        wrong_clocks: whether brokers, oscillators and workers have the clocks of `Clocks`. Needs libfaketime.
+        afterwards: looks at the instance when everything has fired.
     """
 
     title: str
@@ -47,6 +50,9 @@ class Fault:
     late_s: float | None = None
     brokers: int = 3
     options: Sequence[Sequence[str]] = field(default=((), ()))
+    millis: float = 0.0
+    wrong_clocks: bool = False
+    afterwards: Callable[[Stage], Awaitable[str]] | None = None
 
 
 # --- three brokers ----------------------------------------------------------------------------------------------------
@@ -240,6 +246,15 @@ async def lose_topic(stage: Stage, load: Load, short: bool) -> str:
     return f"{count} on the topic that was away, each fired once"
 
 
+async def step_clock(stage: Stage, load: Load, short: bool) -> str:
+    """Set the clock of a broker with ticks back by half a second, while all clocks are wrong anyway."""
+    assert stage.clocks is not None
+    await asyncio.sleep(10 if short else 150)
+    stage.clocks.step(await stage.leader_of("oscillator"), -0.5)
+    await asyncio.sleep(10 if short else 150)
+    return ""
+
+
 # --- one broker, and workers ------------------------------------------------------------------------------------------
 
 
@@ -265,6 +280,30 @@ async def kill_process(stage: Stage, load: Load, short: bool) -> str:
         os.kill(random.choice(told), signal.SIGKILL)
         await asyncio.sleep(10 if short else 20)
     return ""
+
+
+async def kill_workers(stage: Stage, load: Load, short: bool) -> str:
+    """Kill one of the workers and start it again, every minute for an hour."""
+    end_s = time.monotonic() + (20 if short else 3_600)
+    kills = 0
+    while time.monotonic() < end_s:
+        worker = random.choice(stage.workers)
+        await worker.kill()
+        await worker.start()
+        kills += 1
+        await asyncio.sleep(8 if short else 60)
+    return f"{kills} kills"
+
+
+async def audited(stage: Stage) -> str:
+    """Land everything, then audit it with callbacks and answers, and fire it again on paper."""
+    lake = ["--lake", str(stage.folder / "lake")]
+    code, said = await stage.command("lake", "land", "--once", *lake, limit_s=1_800)
+    assert code == 0, said
+    for words in (["audit", "--callbacks", "--rows"], ["replay"]):
+        code, said = await stage.command("lake", *words, *lake, limit_s=1_800)
+        assert code == 0, f"lake {words[0]}: {said}"
+    return "audit and replay find nothing"
 
 
 async def fill_disk(stage: Stage, load: Load, short: bool) -> str:
@@ -327,8 +366,22 @@ FAULTS = {
     "delete-topic": Fault(
         "a callback topic deleted in the middle of a burst of 200,000", delete_topic, 2, late_s=2, brokers=1
     ),
+    "step-clock": Fault(
+        "three brokers whose clocks are 50 ms apart, an oscillator 2 s fast, a worker's clock an hour slow; a broker's "
+        "clock steps back by 0.5 s; timers at any millisecond",
+        step_clock,
+        millis=1.0,
+        wrong_clocks=True,
+    ),
     "lose-topic": Fault("three brokers: the only replica of a callback topic away for 30 s", lose_topic),
     "kill-process": Fault(
         "kill -9 of one of two `--processes`, five times", kill_process, 2, brokers=1, options=[["--processes", "2"]]
+    ),
+    "kill-workers": Fault(
+        "an hour of seconds and milliseconds, kill -9 of a worker each minute",
+        kill_workers,
+        brokers=1,
+        millis=0.5,
+        afterwards=audited,
     ),
 }

@@ -41,13 +41,24 @@ class Load(threading.Thread):
         partitions: how many `timer-request` has.
         rate: timers a second; cancels and moves come on top.
         seed: of all that is random here.
+        millis: of the timers, the share that is due at any millisecond; the others are due at whole seconds.
     """
 
-    def __init__(self, bootstrap: str, prefix: str, callbacks: str, partitions: int, rate: float, seed: int) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        prefix: str,
+        callbacks: str,
+        partitions: int,
+        rate: float,
+        seed: int,
+        millis: float = 0.0,
+    ) -> None:
         super().__init__(name="load", daemon=True)
         self._requests, self._replies, self._callbacks = prefix + "timer-request", prefix + "timer-reply", callbacks
         self._partitions = partitions
         self._rate = rate
+        self._millis = millis
         self._chance = random.Random(seed)
         self._prefix = f"{seed}-{time.time():.0f}"
         self._count = 0
@@ -134,7 +145,8 @@ class Load(threading.Thread):
     def _future(self) -> Future:
         self._count += 1
         name = f"{self._prefix}-{self._count}"
-        return Future(callBackTopic=self._callbacks, callBackKey=name, callBack=name.encode())
+        millis = self._chance.randrange(1_000) if self._millis and self._chance.random() < self._millis else 0
+        return Future(callBackTopic=self._callbacks, callBackKey=name, callBack=name.encode(), millis=millis)
 
     def _send(self, key: str, future: Future, partition: int) -> None:
         self._producer.produce(

@@ -2,14 +2,14 @@
 The expected callbacks, their times, and the expected answers, worked out from `timer-request` alone.
 
 The rule is that of docs/wire.md, written here a second time on purpose. All records of a timer id lie in one partition.
-Each one cancels or replaces the request before it if the broker has appended it before that request's second.
+Each one cancels or replaces the request before it if the broker has appended it before the moment that one asks for.
 
 A record may be in time and still be answered TOO_LATE, if the worker could not read it before it fired the second, as
 behind somebody's open transaction. Then the timer has to fire. This is counted as *overruled*, and is no mistake.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
@@ -37,19 +37,25 @@ class Request:
         return f"{self.partition}:{self.offset}"
 
     @property
+    def asked_ms(self) -> int:
+        """The moment that it asks for, in UNIX milliseconds."""
+        return self.second * 1000 + self.future.millis
+
+    @property
     def due_ms(self) -> int:
         """When it can fire at the earliest, in UNIX milliseconds."""
-        return max(self.second * 1000, self.appended_ms)
+        return max(self.asked_ms, self.appended_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """A committed record of a callback topic, with the time at which the broker appended it."""
+    """A committed record of a callback topic, with the time at which the broker appended it, and its partition."""
 
     request: str
     appended_ms: int
     key: str
     value: bytes
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +96,14 @@ class Verdict:
         questions: records that must be answered.
         missing: timers that did not fire though they must.
         doubled: callbacks that came again.
-        early: callbacks before their second.
+        early: callbacks before their moment, even if brokers' clocks differ.
         strange: callbacks of no such request, or with another key or value.
         wrong: answers that contradict the log, each other, or the callbacks.
         unanswered: questions without any answer.
         overruled: records in time whose timer fired, as they were told.
         silence_s: the longest time in which some partition wrote no callback, from the fault on.
+        skewed: callbacks before their moment, by the clock of a broker that is behind another one.
+        skewed_max_ms: the most of that.
     """
 
     timers: int
@@ -111,6 +119,8 @@ class Verdict:
     late_p99_s: float
     late_max_s: float
     silence_s: float
+    skewed: int = 0
+    skewed_max_ms: int = 0
 
     def faults(self) -> dict[str, int]:
         """Return the counts that must be 0, and are not."""
@@ -133,7 +143,7 @@ def expected(requests: Iterable[Request]) -> Expected:
         before = last.get(future.timerId)
         outcome: int = Reply.UNKNOWN
         if before is not None:
-            in_time = request.appended_ms < before.second * 1000
+            in_time = request.appended_ms < before.asked_ms
             outcome = (Reply.CANCELLED if future.cancel else Reply.MOVED) if in_time else Reply.TOO_LATE
             if in_time:
                 told.withdrawn[before.name] = request.name
@@ -151,7 +161,12 @@ def expected(requests: Iterable[Request]) -> Expected:
 
 
 def judge(
-    told: Expected, callbacks: Sequence[Callback], answers: Iterable[Answer], fault_ms: int, end_ms: int
+    told: Expected,
+    callbacks: Sequence[Callback],
+    answers: Iterable[Answer],
+    fault_ms: int,
+    end_ms: int,
+    skew_ms: Callable[[int, int, int], int] = lambda *_: 0,
 ) -> Verdict:
     """
     Compare the callbacks and answers with the expected ones.
@@ -162,12 +177,19 @@ def judge(
         answers: all of the reply topic, in any order.
         fault_ms: when the fault began, in UNIX milliseconds.
         end_ms: when reading ended; a partition with missing timers has been silent until then.
+        skew_ms: the milliseconds by which a callback may seem early, of the partition of its request, its own partition
+            and the time of its append.
     """
     answered: defaultdict[str, set[int]] = defaultdict(set)
     for answer in answers:
         answered[answer.asked].add(answer.outcome)
     fired = Counter(callback.request for callback in callbacks)
-    lates_s, early, strange = _lateness(told, callbacks)
+    lates_s, before_ms, strange = _lateness(told, callbacks)
+    seeming = [
+        ms
+        for ms, callback in before_ms
+        if ms <= skew_ms(_partition(callback), callback.partition, callback.appended_ms)
+    ]
     wrong = overruled = 0
     must = told.must_fire()
     withdrew = {question: timer for timer, question in told.withdrawn.items()}
@@ -182,7 +204,7 @@ def judge(
         questions=len(told.outcomes),
         missing=len(missing),
         doubled=sum(count - 1 for count in fired.values()),
-        early=early,
+        early=len(before_ms) - len(seeming),
         strange=strange,
         wrong=wrong,
         unanswered=sum(question not in answered for question in told.outcomes),
@@ -191,6 +213,8 @@ def judge(
         late_p99_s=_quantile(lates_s, 0.99),
         late_max_s=_quantile(lates_s, 1),
         silence_s=_silence_s(callbacks, {name.split(":")[0] for name in missing}, fault_ms, end_ms),
+        skewed=len(seeming),
+        skewed_max_ms=max(seeming, default=0),
     )
 
 
@@ -203,19 +227,29 @@ def _is_right(given: set[int], outcome: int, fired: int) -> bool:
     return given == {outcome}
 
 
-def _lateness(told: Expected, callbacks: Iterable[Callback]) -> tuple[list[float], int, int]:
-    """Return the lateness of the callbacks, ascending, how many were early, and how many nobody asked for."""
+def _lateness(told: Expected, callbacks: Iterable[Callback]) -> tuple[list[float], list[tuple[int, Callback]], int]:
+    """
+    Return the lateness of the callbacks, ascending, those that came before their moment, with by how many
+    milliseconds, and how many nobody asked for.
+    """
     lates_s: list[float] = []
-    early = strange = 0
+    before: list[tuple[int, Callback]] = []
+    strange = 0
     for callback in callbacks:
         request = told.timers.get(callback.request)
         if request is None or (request.future.callBackKey, request.future.callBack) != (callback.key, callback.value):
             strange += 1
             continue
-        early += callback.appended_ms < request.second * 1000
+        if callback.appended_ms < request.asked_ms:
+            before.append((request.asked_ms - callback.appended_ms, callback))
         lates_s.append((callback.appended_ms - request.due_ms) / 1000)
     lates_s.sort()
-    return lates_s, early, strange
+    return lates_s, before, strange
+
+
+def _partition(callback: Callback) -> int:
+    """Return the partition of its request."""
+    return int(callback.request.split(":")[0])
 
 
 def _silence_s(callbacks: Iterable[Callback], dead: set[str], fault_ms: int, end_ms: int) -> float:

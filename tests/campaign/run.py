@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from campaign import topics
+from campaign.clocks import Clocks
 from campaign.faults import Fault
 from campaign.load import Load
 from campaign.oracle import Callback, Expected, Verdict, expected, judge
@@ -55,6 +57,7 @@ async def run(
     rate: float,
     seed: int,
     short: bool = False,
+    clocks: Clocks | None = None,
 ) -> Outcome:
     """
     Run the service under load, break something, mend it, and judge the result.
@@ -67,9 +70,10 @@ async def run(
         rate: timers a second.
         seed: of the load.
         short: a fault of 20 s at most.
+        clocks: of all processes; the brokers have theirs already.
     """
-    async with Stage(kafka, prefix, folder, options=fault.options) as stage:
-        load = Load(kafka.bootstrap, prefix, stage.callbacks, stage.partitions, rate, seed)
+    async with Stage(kafka, prefix, folder, options=fault.options, clocks=clocks) as stage:
+        load = Load(kafka.bootstrap, prefix, stage.callbacks, stage.partitions, rate, seed, fault.millis)
         load.start()
         note = broken = ""
         try:
@@ -83,6 +87,16 @@ async def run(
         finally:
             await asyncio.to_thread(load.stop)
         verdict = await asyncio.to_thread(_verdict, stage, fault_ms)
+        if clocks and verdict.skewed:
+            note = (
+                f"{verdict.skewed:,} came up to {verdict.skewed_max_ms} ms before their moment, by the clock of a "
+                "broker that is behind the one with the ticks"
+            )
+        if fault.afterwards:
+            try:
+                note = f"{note}; {await fault.afterwards(stage)}"
+            except AssertionError as error:
+                broken = broken or str(error)
         lost = [process.name for process in stage.processes if "never retrieved" in process.log.read_text()]
     told = [broken] if broken else []
     if lost:
@@ -120,7 +134,20 @@ def _verdict(stage: Stage, fault_ms: int) -> Verdict:
         time.sleep(_AFTER_S)
         callbacks += callback_reader.more(topics.callback_of)
         answers += reply_reader.more(topics.answer_of)
-    return judge(told, callbacks, answers, fault_ms, int(time.time() * 1000))
+    return judge(told, callbacks, answers, fault_ms, int(time.time() * 1000), _skew(stage))
+
+
+def _skew(stage: Stage) -> Callable[[int, int, int], int]:
+    """Return by how many milliseconds a callback may seem early, as `judge` asks for it."""
+    clocks = stage.clocks
+    if clocks is None:
+        return lambda *_: 0
+    bootstrap, numbers = stage.kafka.bootstrap, range(stage.partitions)
+    ticks, callbacks = (
+        [topics.leader_of(bootstrap, topic, number) for number in numbers]
+        for topic in (stage.prefix + "oscillator", stage.callbacks)
+    )
+    return lambda asked, fired, appended_ms: clocks.skew_ms(ticks[asked], callbacks[fired], appended_ms)
 
 
 def _fired(told: Expected, reader: topics.Reader, until_s: float) -> list[Callback]:

@@ -6,13 +6,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from aiokafka.client import CoordinationType
 
 from campaign import topics
+from campaign.clocks import Clocks
 from kafka_timers.broker.bounds import LogBounds
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
@@ -29,12 +30,15 @@ _READY_LIMIT_S = 90.0
 class Process:
     """An oscillator or a worker, which may be started again with its disk."""
 
-    def __init__(self, name: str, command: Sequence[str], port: int, folder: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], port: int, folder: Path, environment: Mapping[str, str]
+    ) -> None:
         self.name = name
         self.port = port
         self.data_dir = folder / name
         self._command = [sys.executable, "-m", "kafka_timers", *command, "--port", str(port)]
         self.log = folder / f"{name}.log"
+        self._environment = os.environ | environment
         self._child: Child | None = None
 
     @property
@@ -45,7 +49,7 @@ class Process:
 
     async def start(self) -> None:
         """Start it and return at once."""
-        self._child = await Child.start(self.name, self._command, self.log)
+        self._child = await Child.start(self.name, self._command, self.log, self._environment)
 
     async def stop(self) -> None:
         """End it as a rolling restart does (SIGTERM), by force after 30 s."""
@@ -87,6 +91,7 @@ class Stage:
         folder: of logs and stores.
         partitions: of `timer-request` and of the callback topic.
         options: of the workers, one sequence for each.
+        clocks: of all processes; right ones by default.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class Stage:
         folder: Path,
         partitions: int = 4,
         options: Sequence[Sequence[str]] = ((), ()),
+        clocks: Clocks | None = None,
     ) -> None:
         self.kafka = kafka
         self.prefix = prefix
@@ -105,14 +111,19 @@ class Stage:
         where = ["--bootstrap", kafka.bootstrap, "--topic-prefix", prefix]
         self._where = where
         self.group = prefix + "workers"
+        self.clocks = clocks
         self.oscillators = [
-            Process(f"oscillator-{n}", ["oscillator", *where, "--replica", str(n)], free_port(), folder) for n in (0, 1)
+            self._process(f"oscillator-{n}", ["oscillator", *where, "--replica", str(n)]) for n in (0, 1)
         ]
         self.workers = []
         for number, more in enumerate(options):
             name = f"worker-{number}"
             command = ["worker", *where, "--group", self.group, "--data-dir", str(folder / name), *more]
-            self.workers.append(Process(name, command, free_port(), folder))
+            self.workers.append(self._process(name, command))
+
+    def _process(self, name: str, command: Sequence[str]) -> Process:
+        environment = self.clocks.of_process(name) if self.clocks else {}
+        return Process(name, command, free_port(), self.folder, environment)
 
     @property
     def processes(self) -> list[Process]:

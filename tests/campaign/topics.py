@@ -108,7 +108,8 @@ def callback_of(message: Message) -> Callback:
     """Return a record of a callback topic."""
     headers: dict[str, Any] = dict(reversed(message.headers() or []))
     name = headers.get("timer-request", b"").decode()
-    return Callback(name, message.timestamp()[1], _bytes(message.key()).decode(), _bytes(message.value()))
+    key, value = _bytes(message.key()).decode(), _bytes(message.value())
+    return Callback(name, message.timestamp()[1], key, value, message.partition())
 
 
 def answer_of(message: Message) -> Answer:

@@ -1,8 +1,10 @@
 """The verdicts of the campaign's oracle, right and wrong: it judges the service, so nothing else judges it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from campaign.clocks import Clocks
 from campaign.oracle import Answer, Callback, Request, Verdict, expected, judge
 
 from kafka_timers.v1.future_pb2 import Future
@@ -95,3 +97,31 @@ def test_silence_is_the_longest_gap_of_a_partition_from_the_fault_on() -> None:
     assert judge(told, callbacks, [], SECOND * 1000 + 9_500, 0).silence_s == 4
     # One that is missing at the end of the run keeps its partition silent until then.
     assert judge(told, callbacks[:3], [], SECOND * 1000 + 9_500, SECOND * 1000 + 60_000).silence_s == 50
+
+
+def test_a_millisecond_counts_for_early_callbacks_and_for_cancels() -> None:
+    future = Future(callBackKey="0", callBack=b"0", millis=250, timerId="a", replyTopic="r")
+    timer, moment = Request(0, 0, 0, SECOND, future), SECOND * 1000 + 250
+    answers = {0: Reply.UNKNOWN}
+    assert judged([timer], [fired(0, moment - 1)], answers).faults() == {"early": 1}
+    assert judged([timer], [fired(0, moment)], answers).faults() == {}
+    cancelled = [timer, asked(1, moment - 1, cancel=True, timer_id="a")]
+    assert judged(cancelled, [], answers | {1: Reply.CANCELLED}).faults() == {}
+
+
+def test_a_callback_is_early_if_it_comes_sooner_than_the_clocks_differ() -> None:
+    told = expected([asked(0), asked(1)])
+    callbacks = [fired(0, SECOND * 1000 - 50), fired(1, SECOND * 1000 - 51)]
+    verdict = judge(told, callbacks, [], 0, 0, lambda *_: 50)
+    assert (verdict.early, verdict.skewed, verdict.skewed_max_ms) == (1, 1, 50)
+
+
+def test_clocks_differ_more_around_a_step(tmp_path: Path) -> None:
+    clocks = Clocks(tmp_path)
+    assert [clocks.skew_ms(3, 1, 0), clocks.skew_ms(1, 3, 0), clocks.skew_ms(2, 2, 0)] == [50, 0, 0]
+    clocks.step(1, -0.5)
+    assert clocks.stepped
+    at_ms = round(clocks.stepped[2] * 1000)
+    assert [clocks.skew_ms(3, 1, at_ms + after_ms) for after_ms in (-6_000, 0, 6_000)] == [50, 550, 550]
+    assert [clocks.skew_ms(1, 1, at_ms + after_ms) for after_ms in (-6_000, 0, 6_000)] == [0, 500, 0]
+    assert (tmp_path / "clock-1").read_text() == "-0.5\n"

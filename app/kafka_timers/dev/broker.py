@@ -8,6 +8,7 @@ its data in a folder, and the next start finds it there.
 import asyncio
 import base64
 import errno
+import os
 import random
 import shutil
 import socket
@@ -101,6 +102,9 @@ class EmbeddedKafka:
         properties: broker settings in Kafka's own names; they win over those made here.
         features: levels of Kafka's features in new data; the default is that of the Kafka version.
         member: settings of one of several brokers, see `EmbeddedCluster`; None for a broker that is alone.
+
+    Attributes:
+        environment: variables that the broker gets at its next start, besides those of this process.
     """
 
     def __init__(
@@ -117,6 +121,7 @@ class EmbeddedKafka:
         self._features = dict(features or {})
         self._member = member
         self._child: Child | None = None
+        self.environment: dict[str, str] = {}
 
     @property
     def bootstrap(self) -> str:
@@ -151,7 +156,8 @@ class EmbeddedKafka:
         if not self._data.exists():
             await self._format(command)
         config = self._configure(self._data)
-        self._child = await Child.start("Kafka", [*command, "kafka.Kafka", str(config)], self.log)
+        environment = os.environ | self.environment
+        self._child = await Child.start("Kafka", [*command, "kafka.Kafka", str(config)], self.log, environment)
         try:
             await self._until_it_answers(self._child)
         except BaseException:
