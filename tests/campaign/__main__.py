@@ -41,8 +41,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="write the table of the runs in the JSON file here")
     given = parser.parse_args()
     known = json.loads(given.json.read_text()) if given.add and given.json.exists() else []
-    for _ in range(given.rounds):
-        for name in given.fault or FAULTS:
+    for turn in range(given.rounds):
+        for name in given.fault or [name for name, fault in FAULTS.items() if turn == 0 or not fault.is_long]:
             with tempfile.TemporaryDirectory(prefix="campaign-") as temporary:
                 seed = sum(one["fault"] == name for one in known)
                 folder = (given.folder or Path(temporary)) / f"{name}-{seed}"

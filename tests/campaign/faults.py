@@ -42,6 +42,7 @@ class Fault:
         millis: of the timers, the share that is due at any millisecond.
         wrong_clocks: whether brokers, oscillators and workers have the clocks of `Clocks`. Needs libfaketime.
         afterwards: looks at the instance when everything has fired.
+        is_long: takes an hour, so that one run is enough.
     """
 
     title: str
@@ -53,6 +54,7 @@ class Fault:
     millis: float = 0.0
     wrong_clocks: bool = False
     afterwards: Callable[[Stage], Awaitable[str]] | None = None
+    is_long: bool = False
 
 
 # --- three brokers ----------------------------------------------------------------------------------------------------
@@ -383,5 +385,6 @@ FAULTS = {
         brokers=1,
         millis=0.5,
         afterwards=audited,
+        is_long=True,
     ),
 }
