@@ -12,7 +12,9 @@ transactions, since machines differ and are seldom quiet.
     door         200,000 schedules of etf1 that wait in their topic; as many of one second; RSS with 1,000,000 pending
     fire         200,000 due in one second, in all partitions           plain: written and read
     hot second   the same, all in one partition                         plain: written and read
-    light        200 a second: from a timer's second to its callback in a reader of committed records
+    light        200 a second: from a timer's second to its callback in a reader of committed records; and the mean time
+                 of each stage on the way: until the tick is read, until the log is read to its end, until callbacks are
+                 with the producer, until all replicas in sync have them, until they are committed
     memory       RSS and disk of the worker with up to 1,000,000 pending
     restart      from start to first callback with those pending, the store kept and wiped
 
@@ -53,6 +55,7 @@ RUNS = 3
 MANY = 200_000
 CLIENT_REQUESTS, CLIENT_AT_ONCE = 20_000, 1_000
 LIGHT_S, LIGHT_RATE = 15, 200
+STAGES = ("read", "build", "acknowledge", "commit")
 CANCELS, CANCEL_EVERY_S = 500, 0.02
 PENDING = (0, 100_000, 300_000, 1_000_000)
 FAR_S = 86_400
@@ -70,6 +73,8 @@ class Bench:
         self.curves: dict[str, list[tuple[float, float]]] = {}
         self._numbers = itertools.count()
         self._names = itertools.count()
+        # The one that serves now.
+        self._worker: Process | None = None
 
     def note(self, name: str, value: float) -> None:
         """Keep one measurement."""
@@ -157,11 +162,28 @@ class Bench:
         return late_ms
 
     async def light(self) -> None:
-        """Lateness at a light load."""
+        """Lateness at a light load, and the mean time of each stage."""
+        before = await asyncio.to_thread(self._stages)
         late_ms = await self.lateness("light", LIGHT_RATE, LIGHT_S, 3)
         self.curves["light"] = [
             (round(late_ms[share * (len(late_ms) - 1) // 200], 1), share / 200) for share in range(201)
         ]
+
+        after = await asyncio.to_thread(self._stages)
+        for stage, (sum_s, count) in after.items():
+            self.note(f"light, {stage}, ms", 1000 * (sum_s - before[stage][0]) / (count - before[stage][1]))
+
+    def _stages(self) -> dict[str, tuple[float, float]]:
+        """Return seconds and count of each stage so far."""
+        assert self._worker is not None
+        metric = self._worker.metric
+
+        def told(name: str, label: str = "") -> tuple[float, float]:
+            return metric(f"kafka_timers_{name}_seconds_sum", label), metric(
+                f"kafka_timers_{name}_seconds_count", label
+            )
+
+        return {"tick": told("tick_delay")} | {stage: told("stage", f'stage="{stage}"') for stage in STAGES}
 
     async def fire(self) -> None:
         """Callbacks per second of a second that lies in all partitions."""
@@ -314,7 +336,7 @@ class Bench:
 
     async def serve(self) -> None:
         """Start the worker for the next measurement."""
-        worker = await self.service.worker(data_dir=self.folder / "stores")
+        self._worker = worker = await self.service.worker(data_dir=self.folder / "stores")
         await worker.until("/readyz", lambda status, _: status == 200)
 
     async def run(self) -> None:

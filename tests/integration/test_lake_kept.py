@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.maintain import expire, optimize
-from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, delay_of, due_of
+from kafka_timers.lake.schema import AUDIT_SECONDS, BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, delay_of, due_of
 from kafka_timers.lake.tables import append, path_of, read
 from kafka_timers.settings import LakeSettings
 
@@ -98,8 +98,14 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
         )
         append(completed(row, POSITIONS), root, POSITIONS)
 
+    for day in ("2026-12-01", "2027-01-01"):
+        append(
+            completed(spark.range(1).selectExpr("0 AS partition"), AUDIT_SECONDS, day=F.lit(day)), root, AUDIT_SECONDS
+        )
+
     expire(spark, settings, 30, NOW)
     assert {row.offset // 10 for row in read(spark, root, REQUESTS).collect()} == {2, 3, 4}
+    assert [row.day for row in read(spark, root, AUDIT_SECONDS).collect()] == ["2027-01-01"]
     assert read(spark, root, REQUESTS).count() == 30
     assert [row.last for row in read(spark, root, SEALS).collect()] == [NOW]
     assert [row.day for row in read(spark, root, REJECTED).collect()] == ["2027-01-01"]
@@ -109,6 +115,15 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
     expire(spark, settings, 30, NOW + 4_000 * DAY_S)
     assert [row.last for row in read(spark, root, SEALS).collect()] == [NOW]
     assert {row.offset // 10 for row in read(spark, root, REQUESTS).collect()} == {2, 4}
+
+
+def test_tables_of_small_rows_do_not_grow_by_a_file_with_each_commit(spark: SparkSession, root: str) -> None:
+    for position in range(60):
+        row = spark.range(1).selectExpr("'t' AS topic", "0 AS partition", f"{position}L AS position", "0L AS landed_s")
+        append(row, root, POSITIONS)
+    rows = read(spark, root, POSITIONS)
+    assert len(rows.inputFiles()) <= 20
+    assert rows.count() == 60
 
 
 def test_a_lake_without_tables_has_nothing_to_maintain(spark: SparkSession, settings: LakeSettings, root: str) -> None:

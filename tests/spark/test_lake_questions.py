@@ -10,10 +10,13 @@ from pyspark.sql import Row, SparkSession
 
 import kafka_timers.lake
 from kafka_timers.core.wire import Copy, Future, Header
-from kafka_timers.lake import tables
-from kafka_timers.lake.query import rows_of, select
+from kafka_timers.errors import LakeError
+from kafka_timers.lake import lookup, tables
+from kafka_timers.lake.lookup import Only
+from kafka_timers.lake.query import named_in, open_views, rows_of, select
 from kafka_timers.lake.records import requests_of
 from kafka_timers.lake.schema import AUDIT_FINDINGS, AUDIT_SECONDS, BUCKETS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.settings import LakeSettings
 
 # 2030-01-01; all times here are seconds from there.
 DAY = 1_893_456_000
@@ -41,7 +44,7 @@ RECORDS: list[tuple[int, str, Future, dict[str, bytes]]] = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = f"file:{tmp_path_factory.mktemp('lake')}"
     promoted = Future.FromString(PARKED.SerializeToString())
     promoted.copy.CopyFrom(Copy(offset=6, appended=DAY + 16, decidedOffset=9, decided=DAY + 9_900))
@@ -84,7 +87,7 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
     put(spark, root, AUDIT_FINDINGS, Row(kind="missing", **found))
 
     names = kafka_timers.lake.views(spark, root)
-    yield
+    yield root
     for name in names:
         spark.catalog.dropTempView(name)
 
@@ -193,3 +196,34 @@ def test_callbacks_are_parsed_only_for_queries_that_use_them(spark: SparkSession
         assert "EvalPython" not in counted, view
         assert "value:binary" not in counted, view
         assert "EvalPython" in planned(f"select text from {view}"), view
+
+
+def test_timers_of_one_id_or_key_are_shown_as_among_all(lake: str, spark: SparkSession) -> None:
+    views = ("pending", "fired", "cancelled", "ignored")
+    among_all = {view: rows_of(spark.table(view)) for view in views}
+    alone = spark.newSession()
+    for timer_id, key in [("order-7", None), ("invoice", None), (None, "customer-7"), ("order-7", "customer-8")]:
+        assert open_views(alone, LakeSettings(lake=lake), views, Only(timer_id, key)) == [*views]
+        shown = {view: rows_of(alone.table(view)) for view in views}
+        assert shown == {
+            view: [row for row in rows if timer_id in (None, row["timer_id"]) and key in (None, row["callback_key"])]
+            for view, rows in among_all.items()
+        }
+        assert any(shown.values()) == (key != "customer-8")
+        # The records are in the plan; only seals and rejected ones are read from the lake.
+        assert not any("/requests" in plan_of(alone.table(view)) for view in views)
+
+
+def test_more_records_than_one_process_can_hold_are_refused(
+    lake: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "_RECORDS_MAX", 1)
+    with pytest.raises(LakeError, match="more than 1 records concern these timers: ask for all timers"):
+        open_views(spark.newSession(), LakeSettings(lake=lake), ["fired"], Only(key="customer-7"))
+
+
+def test_a_query_gets_the_views_that_it_names() -> None:
+    assert named_in("with a as (SELECT * FROM Pending) select a.* from a, audit_seconds where 'fired_' = ''") == [
+        "pending",
+        "audit_seconds",
+    ]

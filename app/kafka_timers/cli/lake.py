@@ -108,8 +108,12 @@ def expire(keep_days: int, **given: Any) -> None:
 @options_of(LakeSettings)
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="most rows to show")
 @click.option("--csv", "as_csv", is_flag=True, help="print CSV with a line of names instead of a table")
+@click.option("--id", "timer_id", help="look only at timers with this timer id, which is much faster")
+@click.option("--key", help="look only at timers whose callbacks have this key, which is faster")
 @json_option
-def sql(query: str, limit: int, as_csv: bool, as_json: bool, **given: Any) -> None:
+def sql(
+    query: str, limit: int, as_csv: bool, as_json: bool, timer_id: str | None, key: str | None, **given: Any
+) -> None:
     """
     Run QUERY, a SELECT in Spark's SQL, and show its rows.
 
@@ -123,10 +127,12 @@ def sql(query: str, limit: int, as_csv: bool, as_json: bool, **given: Any) -> No
     if as_csv and as_json:
         raise click.UsageError("give one of --csv and --json")
     with needs("lake"):
-        from kafka_timers.lake.query import open_views, rows_of, select
+        from kafka_timers.lake.lookup import Only
+        from kafka_timers.lake.query import named_in, open_views, rows_of, select
     settings = LakeSettings(**given)
     spark = session_of(settings)
-    open_views(spark, settings)
+    only = None if timer_id is None and key is None else Only(timer_id, key)
+    open_views(spark, settings, named_in(query), only)
     found = select(spark, query)
     rows = rows_of(found.limit(limit + 1))
     if as_json:

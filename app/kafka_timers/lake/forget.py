@@ -100,7 +100,7 @@ class Forgetting:
                 F.count_if(is_timer),
                 *(F.date_format(at(due), "yyyy-MM-dd HH:mm:ss") for at in (F.min, F.max)),
             ).collect()
-            open_views(self._spark, self._settings)
+            open_views(self._spark, self._settings, ["pending"])
             waits = self._spark.table("pending").join(self._meant.select(*_NAME), [*_NAME], "left_semi").count()
         if waits:
             raise LakeError(

@@ -24,6 +24,7 @@ from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.conditions import has_conditions
 from kafka_timers.lake.schema import (
+    AUDIT_SECONDS,
     BUCKETS,
     COPY,
     DELAYS_S,
@@ -32,6 +33,7 @@ from kafka_timers.lake.schema import (
     REQUEST,
     REQUESTS,
     SEALS,
+    TABLES,
     Table,
     ends_ms,
 )
@@ -96,8 +98,8 @@ def optimize(spark: SparkSession, settings: LakeSettings, now_s: int) -> None:
     root = tables.root_of(settings)
     refuse_blind_commits(spark, root)
     with tables.translated(root):
-        for table in (SEALS, REJECTED, POSITIONS):
-            if tables.exists(spark, root, table):
+        for table in TABLES:
+            if table is not REQUESTS and tables.exists(spark, root, table):
                 _told(f"merged {table.name}", spark.sql(f"OPTIMIZE {tables.name_of(root, table)}"))
         if tables.exists(spark, root, REQUESTS):
             _optimize_requests(spark, root, now_s + settings.horizon_s + _AHEAD_S, settings.horizon_s + _AHEAD_S)
@@ -174,9 +176,9 @@ def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: i
     root, cutoff_s = tables.root_of(settings), now_s - now_s % _DAY_S - keep_days * _DAY_S
     refuse_blind_commits(spark, root)
     with tables.translated(root):
-        for expire_rows in (_expire_requests, _expire_seals, _expire_rejected, _expire_positions):
+        for expire_rows in (_expire_requests, _expire_seals, _expire_rejected, _expire_positions, _expire_audits):
             until_alone(partial(expire_rows, spark, root, cutoff_s))
-        for table in (REQUESTS, SEALS, REJECTED, POSITIONS):
+        for table in TABLES:
             if tables.exists(spark, root, table):
                 spark.sql(f"VACUUM {tables.name_of(root, table)}").collect()
 
@@ -218,6 +220,13 @@ def _expire_positions(spark: SparkSession, root: str, cutoff_s: int) -> None:
             f"MERGE INTO {tables.name_of(root, POSITIONS)} AS t USING kafka_timers_tops AS s ON t.topic = s.topic AND "
             f"t.partition = s.partition AND t.position < s.top AND t.landed_s < {cutoff_s} WHEN MATCHED THEN DELETE"
         )
+
+
+def _expire_audits(spark: SparkSession, root: str, cutoff_s: int) -> None:
+    # Findings stay, and so do buckets: both are few.
+    _keep_only(
+        spark, root, AUDIT_SECONDS, f"day < '{_day(cutoff_s)}'", tables.constant(spark, [], AUDIT_SECONDS.columns)
+    )
 
 
 def ended_by(second: int) -> str:

@@ -13,6 +13,8 @@ All of them are views of the session. Only `lake cancel` and `lake move` write: 
 """
 
 import asyncio
+import re
+from collections.abc import Collection
 from typing import Any, Self
 
 from pyspark.errors import PySparkException
@@ -34,6 +36,7 @@ from kafka_timers.lake.conditions import (
 )
 from kafka_timers.lake.contents import CARRIED, CONTENTS, header_of, with_contents
 from kafka_timers.lake.live import publish, refuse_other_topic
+from kafka_timers.lake.lookup import Only, records_of
 from kafka_timers.lake.outcomes import due_ms, fires, intervals_of, outcomes_of
 from kafka_timers.lake.pending import pending
 from kafka_timers.lake.schema import (
@@ -51,6 +54,7 @@ from kafka_timers.lake.schema import (
 from kafka_timers.settings import LakeSettings
 
 __all__ = [
+    "VIEWS",
     "Bulk",
     "cancelled",
     "cancels_of",
@@ -59,6 +63,7 @@ __all__ = [
     "ignored",
     "lateness",
     "moves_of",
+    "named_in",
     "open_views",
     "rows_of",
     "select",
@@ -79,46 +84,81 @@ _MOMENTS = {
 }
 
 
-def open_views(spark: SparkSession, settings: LakeSettings) -> list[str]:
+# The views that show what became of requests.
+_OUTCOMES = ("pending", "fired", "cancelled", "ignored", "lateness")
+VIEWS = ("requests", "seals", "rejected", *_OUTCOMES, *(table.name for table in _MOMENTS))
+
+
+def named_in(query: str) -> list[str]:
+    """Return those of `VIEWS` that a query may mean."""
+    words = set(re.findall(r"\w+", query.lower()))
+    return [view for view in VIEWS if view in words]
+
+
+def open_views(
+    spark: SparkSession, settings: LakeSettings, names: Collection[str] = VIEWS, only: Only | None = None
+) -> list[str]:
     """
     Create temporary views of *spark*. They show the rows that are landed at the time of each query.
 
+    Args:
+        spark: session that gets the views.
+        settings: settings with the lake.
+        names: the views to create, some of `VIEWS`.
+        only: show only these timers in requests, pending, fired, cancelled, ignored and lateness, as they are landed
+            now. Outcomes of other timers are not computed.
+
     Returns:
         names of the views.
+
+    Raises:
+        LakeError: the timers of *only* are too many.
     """
     root = tables.root_of(settings)
-    requests, seals, rejected = (tables.read(spark, root, table) for table in (REQUESTS, SEALS, REJECTED))
-    own = tables.read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
+    views = {table.name: _with_moments(tables.read(spark, root, table)) for table in (SEALS, REJECTED)}
+    for table, moments in _MOMENTS.items():
+        if table.name in names:
+            at = {name: F.timestamp_seconds(second) for name, second in moments.items()}
+            views[table.name] = tables.read(spark, root, table).withColumns(at)
+    asks_for_outcomes = not set(_OUTCOMES).isdisjoint(names)
+    if asks_for_outcomes or REQUESTS.name in names:
+        requests = tables.read(spark, root, REQUESTS)
+        if only:
+            requests = records_of(requests, only)
+        views[REQUESTS.name] = _timers(with_contents(requests))
+        if asks_for_outcomes:
+            own = tables.read_rejected(spark, root, Topics.of(settings.topic_prefix).requests).drop("appended_ms")
+            views |= _outcomes(requests, tables.read(spark, root, SEALS), own, only)
+    made = [name for name in VIEWS if name in views and name in names]
+    for name in made:
+        views[name].createOrReplaceTempView(name)
+    return made
+
+
+def _outcomes(requests: DataFrame, seals: DataFrame, rejected: DataFrame, only: Only | None) -> dict[str, DataFrame]:
     counted, intervals = requests, intervals_of(seals)
-    verdicts = tables.constant(spark, [], VERDICTS)
+    verdicts = tables.constant(requests.sparkSession, [], VERDICTS)
     if has_conditions(requests):
         verdicts = verdicts_of(history_of(requests, requests), intervals)
         counted = in_force(requests, verdicts)
-    outcomes = outcomes_of(counted, intervals, own, also=CARRIED)
-    out = fired(outcomes)
+    outcomes = outcomes_of(counted, intervals, rejected, also=CARRIED)
     views = {
-        "requests": _timers(with_contents(requests)),
-        "seals": seals.withColumns(
-            {
-                "appended_at": _appended_at(),
-                "last_at": F.timestamp_seconds("last"),
-                "first_ms": begins_ms(),
-                "end_ms": ends_ms(),
-            }
-        ),
-        "rejected": rejected.withColumn("appended_at", _appended_at()),
         "pending": waiting(pending(counted, seals, also=CARRIED)),
-        "fired": out,
+        "fired": fired(outcomes),
         "cancelled": cancelled(outcomes, requests),
         "ignored": ignored(requests, verdicts),
-        "lateness": lateness(out),
     }
-    for table, moments in _MOMENTS.items():
-        at = {name: F.timestamp_seconds(second) for name, second in moments.items()}
-        views[table.name] = tables.read(spark, root, table).withColumns(at)
-    for name, view in views.items():
-        view.createOrReplaceTempView(name)
-    return list(views)
+    if only and only.key is not None:
+        # Other requests of the same ids may have another key.
+        views = {name: view.where(F.col("callback_key") == only.key) for name, view in views.items()}
+    return views | {"lateness": lateness(views["fired"])}
+
+
+def _with_moments(records: DataFrame) -> DataFrame:
+    moments = {"appended_at": _appended_at()}
+    if "end_ms" in records.columns:
+        moments |= {"last_at": F.timestamp_seconds("last"), "first_ms": begins_ms(), "end_ms": ends_ms()}
+    return records.withColumns(moments)
 
 
 def waiting(pending: DataFrame) -> DataFrame:
@@ -335,7 +375,7 @@ class Bulk:
     """
 
     def __init__(self, spark: SparkSession, settings: LakeSettings, where: str) -> None:
-        open_views(spark, settings)
+        open_views(spark, settings, ["requests", "pending", "ignored"])
         self._settings = settings
         # Cached, so that the timers that were shown are the ones that change.
         requests = spark.table("requests").join(spark.table("ignored").select(*_NAME), [*_NAME], "left_anti")

@@ -61,6 +61,7 @@ __all__ = [
     "REQUEST",
     "REQUESTS",
     "SEALS",
+    "TABLES",
     "Table",
     "asked_ms",
     "begins_ms",
@@ -98,12 +99,14 @@ class Table:
         columns: columns in order, each with its meaning as its comment.
         partitioned_by: columns whose values are folders.
         skipped_by: columns whose bounds Delta keeps for each file, so that it can skip files; empty for all columns.
+        of_small_rows: whether a commit adds some rows only. After 50 commits Delta merges their files.
     """
 
     name: str
     columns: StructType
     partitioned_by: tuple[str, ...] = ()
     skipped_by: tuple[str, ...] = ()
+    of_small_rows: bool = False
 
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -266,6 +269,7 @@ POSITIONS = Table(
         ("position", LongType, False, "all records below this offset are in the tables"),
         ("landed_s", LongType, False, "UNIX second in which this row was written"),
     ),
+    of_small_rows=True,
 )
 
 BUCKETS = Table(
@@ -277,6 +281,7 @@ BUCKETS = Table(
         ("promoted", LongType, False, "requests whose copies the workers have"),
         ("closed_s", LongType, False, "UNIX second in which nothing was left to promote"),
     ),
+    of_small_rows=True,
 )
 
 # A seal that was written in slices is one row, with their sums.
@@ -309,6 +314,7 @@ AUDIT_SECONDS = Table(
         ("day", StringType, False, "day of last, as 2030-01-31"),
     ),
     ("day",),
+    of_small_rows=True,
 )
 
 AUDIT_FINDINGS = Table(
@@ -321,7 +327,10 @@ AUDIT_FINDINGS = Table(
         ("second", LongType, False, "UNIX second: of the request, else the last one of the seal"),
         ("detail", StringType, False, "in words"),
     ),
+    of_small_rows=True,
 )
+
+TABLES = (REQUESTS, SEALS, REJECTED, POSITIONS, BUCKETS, AUDIT_SECONDS, AUDIT_FINDINGS)
 
 
 def asked_ms() -> Column:

@@ -41,6 +41,7 @@ __all__ = [
 # Spark's and Delta's conditions for a table or file that does not exist.
 _MISSING = ("PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST")
 _SKIPPED_BY = "delta.dataSkippingStatsColumns"
+_AUTO_COMPACT = "delta.autoOptimize.autoCompact"
 
 
 def root_of(settings: LakeSettings) -> str:
@@ -97,17 +98,21 @@ def create(spark: SparkSession, root: str, table: Table) -> None:
 
     A table made by an earlier version gets the missing columns, which are null in its old rows.
     """
-    name, told = name_of(root, table), f"('{_SKIPPED_BY}' = '{','.join(table.skipped_by)}')"
+    name = name_of(root, table)
+    told = {_SKIPPED_BY: ",".join(table.skipped_by)} if table.skipped_by else {}
+    if table.of_small_rows:
+        told[_AUTO_COMPACT] = "true"
+    listed = "(" + ", ".join(f"'{key}' = '{value}'" for key, value in told.items()) + ")"
     made = _loaded(spark, root, table)
     if made is None:
         columns = ", ".join(map(_column, table.columns))
         by = f" PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
-        properties = f" TBLPROPERTIES {told}" if table.skipped_by else ""
+        properties = f" TBLPROPERTIES {listed}" if told else ""
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING delta{by}{properties}")
     elif lacking := _lacking(made, table):
         spark.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(map(_column, lacking))})")
-        if table.skipped_by:
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES {told}")
+        if told:
+            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES {listed}")
 
 
 def exists(spark: SparkSession, root: str, table: Table) -> bool:

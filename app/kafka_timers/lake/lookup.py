@@ -1,0 +1,85 @@
+"""
+Look up the records that concern the timers of one id or key, without a pass over the outcomes of all others.
+
+They are read once, and are few. So what became of them is computed from a frame of some rows, and not from the tables.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_timers.errors import LakeError
+from kafka_timers.lake import tables
+from kafka_timers.lake.contents import asked_in
+from kafka_timers.lake.schema import COPY, REQUEST, REQUESTS
+
+__all__ = ["Only", "records_of"]
+
+# Rows with payloads go through this process.
+_RECORDS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """
+    The timers that a query is about.
+
+    Attributes:
+        timer_id: their timer id; None for any.
+        key: key of their callbacks; None for any. To find them, all payloads are searched once.
+    """
+
+    timer_id: str | None = None
+    key: str | None = None
+
+
+def records_of(requests: DataFrame, only: Only) -> DataFrame:
+    """
+    Return all records that concern the timers of *only*: requests, cancels and copies of the same ids, in one frame.
+
+    Args:
+        requests: all rows of `requests`.
+        only: an id or a key, or both.
+
+    Returns:
+        rows of `requests`, held by the plan itself.
+
+    Raises:
+        LakeError: there are more than 100,000.
+    """
+    if only.timer_id is not None:
+        found = _rows(requests.where(F.col("timer_id") == only.timer_id))
+    else:
+        found = _records_of_key(requests, only.key or "")
+    return tables.constant(requests.sparkSession, found, REQUESTS.columns)
+
+
+def _records_of_key(requests: DataFrame, key: str) -> list[tuple[Any, ...]]:
+    spark, names = requests.sparkSession, REQUESTS.columns.names
+    # Protobuf keeps a key as it is, so few values have to be parsed.
+    may = requests.where((F.col("kind") == REQUEST) & F.contains("value", F.lit(key.encode())))
+    asked = [dict(zip(names, row, strict=True)) for row in _rows(may)]
+    asked = [row for row in asked if (asked_in(row["value"]) or (None,))[0] == key]
+    ids = sorted({(row["partition"], row["timer_id"]) for row in asked if row["timer_id"] is not None})
+    unnamed = [row for row in asked if row["timer_id"] is None]
+    found = [tuple(row.values()) for row in unnamed]
+    if ids:
+        wanted = tables.constant(spark, ids, "partition int, timer_id string")
+        found += _rows(requests.join(F.broadcast(wanted), ["partition", "timer_id"], "left_semi"))
+    if unnamed:
+        originals = [(row["partition"], row["offset"]) for row in unnamed]
+        wanted = tables.constant(spark, originals, "partition int, original bigint")
+        copies = requests.where((F.col("kind") == COPY) & F.col("timer_id").isNull())
+        found += _rows(copies.join(F.broadcast(wanted), ["partition", "original"], "left_semi"))
+    return found
+
+
+def _rows(records: DataFrame) -> list[tuple[Any, ...]]:
+    found = records.select(*REQUESTS.columns.names).limit(_RECORDS_MAX + 1).collect()
+    if len(found) > _RECORDS_MAX:
+        raise LakeError(
+            f"more than {_RECORDS_MAX:,} records concern these timers: ask for all timers, with a condition in SQL"
+        )
+    return [tuple(row.asDict(recursive=True).values()) for row in found]
