@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from brokers import delete_records
+from brokers import administering, delete_records
 from pyspark.sql import SparkSession
 
 from kafka_timers.broker import topics
@@ -62,7 +63,7 @@ class Lake:
         ]
         await asyncio.gather(*acks)
 
-    async def land(self, **more: int) -> None:
+    async def land(self, **more: Any) -> None:
         """Land all that is there."""
         await asyncio.to_thread(land, self.spark, self.settings, every_s=None, **more)
 
@@ -192,6 +193,39 @@ async def test_a_large_batch_is_not_moved_and_a_small_one_makes_few_files(
     await lake.land()
     assert files() == 3 + PARTITIONS * 3 + 3
     await lake.assert_landed(78)
+
+
+async def test_a_topic_that_was_made_anew_is_refused_though_it_has_more_records(lake: Lake) -> None:
+    await lake.publish(4)
+    await lake.land()
+    topic = lake.names.requests
+    async with administering(lake.settings.bootstrap) as admin:
+        await admin.delete_topics([topic])
+    await topics.create(lake.settings.kafka, lake.settings.topic_prefix, PARTITIONS)
+    await lake.publish(8)
+    with pytest.raises(
+        LakeError, match=f"{topic} was deleted and made anew: the lake has records of the topic with id"
+    ):
+        await lake.land()
+    assert read(lake.spark, lake.root, REQUESTS).count() == 4
+    await lake.land(same_records=True)
+    assert read(lake.spark, lake.root, REQUESTS).count() == 8
+    # It is the known one from now on.
+    await lake.land()
+
+
+async def test_a_topic_that_is_made_anew_while_it_is_landed_ends_the_landing(lake: Lake) -> None:
+    await lake.publish(4)
+    running = asyncio.create_task(asyncio.to_thread(land, lake.spark, lake.settings, every_s=0.5))
+    async with asyncio.timeout(LIMIT_S), administering(lake.settings.bootstrap) as admin:
+        while not read_positions(lake.spark, lake.root, lake.names.requests):  # noqa: ASYNC110  # a table tells nobody
+            await asyncio.sleep(0.2)
+        await admin.delete_topics([lake.names.requests])
+        await topics.create(lake.settings.kafka, lake.settings.topic_prefix, PARTITIONS)
+        await lake.publish(8)
+        with pytest.raises(LakeError, match=f"{lake.names.requests} was deleted and made anew"):
+            await running
+    assert read(lake.spark, lake.root, REQUESTS).count() == 4
 
 
 # --- exactly once ----------------------------------------------------------------------------------------------------

@@ -30,6 +30,11 @@ _WRONG = 3
 )
 @click.option("--skip-lost", is_flag=True, help="give up records that a topic has dropped before they were landed")
 @click.option(
+    "--same-records",
+    is_flag=True,
+    help="go on though a topic was made anew, as it has the same records at the same offsets",
+)
+@click.option(
     "--wait-s",
     type=click.FloatRange(min=0),
     default=300.0,
@@ -43,7 +48,15 @@ _WRONG = 3
     show_default=True,
     help="most records of a topic in one batch",
 )
-def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, batch_records: int, **given: Any) -> None:
+def land(
+    once: bool,
+    every_s: float,
+    skip_lost: bool,
+    same_records: bool,
+    wait_s: float,
+    batch_records: int,
+    **given: Any,
+) -> None:
     """
     Copy requests, seals and rejected requests to tables.
 
@@ -65,6 +78,7 @@ def land(once: bool, every_s: float, skip_lost: bool, wait_s: float, batch_recor
             every_s=None if once else every_s,
             stop=stop,
             skip_lost=skip_lost,
+            same_records=same_records,
             wait_s=wait_s,
             batch_records=batch_records,
             metrics=metrics,

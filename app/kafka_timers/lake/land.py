@@ -41,6 +41,7 @@ from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.progress import Batch, batch_of
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
 from kafka_timers.lake.schema import POSITIONS, REJECTED, REQUESTS, SEALS, Table
+from kafka_timers.lake.service import topic_ids
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.settings import LakeSettings
 
@@ -63,9 +64,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A topic, its table, and the function that turns its records into rows."""
+    """A topic and its id, its table, and the function that turns its records into rows."""
 
     topic: str
+    topic_id: str
     partitions: int
     table: Table
     rows_of: Callable[[DataFrame], DataFrame]
@@ -85,6 +87,7 @@ def land(
     every_s: float | None,
     stop: threading.Event | None = None,
     skip_lost: bool = False,
+    same_records: bool = False,
     wait_s: float = _WAIT_S,
     batch_records: int = _BATCH_RECORDS,
     metrics: LakeMetrics | None = None,
@@ -99,18 +102,22 @@ def land(
             topics held at the start are landed.
         stop: when it is set, this returns after the batch under way.
         skip_lost: skip records that a topic has dropped before they were landed, instead of raising an error.
+        same_records: go on with a topic that was made anew, because it has the same records at the same offsets.
         wait_s: most seconds to wait for another landing of this lake to end.
         batch_records: maximum of records of a topic in a batch.
         metrics: metrics that count the landed records.
 
     Raises:
-        LakeError: a topic is missing, or has dropped records before they were landed; the lake cannot be written, or
-            has lost tables; another landing writes to it. The error loses nothing: the next run goes on from here.
+        LakeError: a topic is missing, was made anew, or has dropped records before they were landed; the lake cannot be
+            written, or has lost tables; another landing writes to it. The error loses nothing: the next run goes on
+            from here.
         BrokerError: no broker answers.
     """
     root, sources, stop = tables.root_of(settings), _sources(settings), stop or threading.Event()
     with tables.translated(root), lease_of(spark, root, wait_s, stop) as is_lost:
         if is_lost is not None:
+            if not same_records:
+                _refuse_made_anew(tables.read_topic_ids(spark, root), {each.topic: each.topic_id for each in sources})
             options = {"maxOffsetsPerTrigger": str(batch_records), "failOnDataLoss": str(not skip_lost).lower()}
             _land(spark, settings, root, sources, every_s, stop, metrics or LakeMetrics(), options)
             if is_lost():
@@ -135,7 +142,7 @@ def _land(
                 tables.create(spark, root, table)
             for source, starting in zip(sources, offsets, strict=True):
                 records = _records(spark, settings, source, starting, options)
-                queries.append(_start(records, root, source, every_s))
+                queries.append(_start(records, settings, root, source, every_s))
             _wait(sources, queries, stop, metrics)
         except (StreamingQueryException, Py4JError) as error:
             if stop.is_set():
@@ -157,12 +164,32 @@ def _sources(settings: LakeSettings) -> list[_Source]:
     if missing:
         raise LakeError(f"topic {missing[0]} is missing: create it with kafka-timers topics create")
     served = asyncio.run(served_counts(settings.kafka, settings.topic_prefix))[names.requests]
-    as_requests = partial(requests_of, partitions=served)
+    ids = asyncio.run(topic_ids(settings.kafka, [names.requests, names.sealed, names.rejected]))
+    as_requests, as_rejected = partial(requests_of, partitions=served), partial(rejected_of, requests=names.requests)
     return [
-        _Source(names.requests, served, REQUESTS, as_requests),
-        _Source(names.sealed, counts[names.sealed], SEALS, seals_of),
-        _Source(names.rejected, counts[names.rejected], REJECTED, partial(rejected_of, requests=names.requests)),
+        _Source(topic, ids.get(topic, ""), partitions, table, rows_of)
+        for topic, partitions, table, rows_of in (
+            (names.requests, served, REQUESTS, as_requests),
+            (names.sealed, counts[names.sealed], SEALS, seals_of),
+            (names.rejected, counts[names.rejected], REJECTED, as_rejected),
+        )
     ]
+
+
+def _refuse_made_anew(landed: Mapping[str, str], ids: Mapping[str, str]) -> None:
+    """
+    Refuse topics that have another id than those that were landed before. Both arguments have ids by topic.
+
+    Raises:
+        LakeError: a topic has another id.
+    """
+    for topic, topic_id in ids.items():
+        if (before := landed.get(topic, topic_id)) != topic_id:
+            raise LakeError(
+                f"{topic} was deleted and made anew: the lake has records of the topic with id {before}, and this one "
+                f"has id {topic_id}. Give another --lake. If this topic has the same records at the same offsets, as "
+                "an exact copy in another cluster has, land once with --same-records"
+            )
 
 
 def _checkpoint(root: str, source: _Source) -> str:
@@ -215,17 +242,22 @@ def _records(
     return spark.readStream.format("kafka").options(**options).load()
 
 
-def _start(records: DataFrame, root: str, source: _Source, every_s: float | None) -> StreamingQuery:
+def _start(
+    records: DataFrame, settings: LakeSettings, root: str, source: _Source, every_s: float | None
+) -> StreamingQuery:
     writer = records.writeStream.queryName(f"land {source.topic} into {root}")
-    writer = writer.option("checkpointLocation", _checkpoint(root, source)).foreachBatch(partial(_append, root, source))
+    writer = writer.option("checkpointLocation", _checkpoint(root, source))
+    writer = writer.foreachBatch(partial(_append, settings, root, source))
     if every_s is None:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{round(every_s * 1000)} milliseconds").start()
 
 
-def _append(root: str, source: _Source, batch: DataFrame, number: int) -> None:
+def _append(settings: LakeSettings, root: str, source: _Source, batch: DataFrame, number: int) -> None:
     """Commit a batch under the checkpoint's id and *number*; a new checkpoint counts from 0 again."""
     spark = batch.sparkSession
+    # A topic that is made anew meanwhile may have records at the next offsets soon.
+    _refuse_made_anew({source.topic: source.topic_id}, asyncio.run(topic_ids(settings.kafka, [source.topic])))
     name, before, ends = _named(spark, _checkpoint(root, source), number)
     # A first batch counts from offset 0, so too many for a topic that begins later; it then gets more files.
     records = sum(end - before.get(partition, 0) for partition, end in ends.items())
@@ -234,8 +266,8 @@ def _append(root: str, source: _Source, batch: DataFrame, number: int) -> None:
     rows = source.rows_of(batch if gather else batch.coalesce(tasks))
     tables.append(rows, root, source.table, name, number, gather=gather)
     # Not from the rows: a position also passes records that no reader sees: aborted ones and transaction markers.
-    told = [(source.topic, int(partition), end) for partition, end in ends.items()]
-    positions = tables.constant(spark, told, "topic string, partition int, position bigint")
+    told = [(source.topic, int(partition), end, source.topic_id) for partition, end in ends.items()]
+    positions = tables.constant(spark, told, "topic string, partition int, position bigint, topic_id string")
     tables.append(positions.withColumn("landed_s", F.unix_timestamp()), root, POSITIONS, name, number)
 
 
@@ -309,6 +341,8 @@ def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, source
         LakeError: the topic has dropped records, or is another topic.
         BrokerError: no broker answers.
     """
+    ids = asyncio.run(topic_ids(settings.kafka, [source.topic for source in sources]))
+    _refuse_made_anew({source.topic: source.topic_id for source in sources}, ids)
     limits = asyncio.run(_limits(settings, sources))
     for source in sources:
         for number, at in _landed(spark, root, source).items():

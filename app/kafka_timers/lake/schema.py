@@ -268,6 +268,7 @@ POSITIONS = Table(
         ("partition", IntegerType, False, "of it"),
         ("position", LongType, False, "all records below this offset are in the tables"),
         ("landed_s", LongType, False, "UNIX second in which this row was written"),
+        ("topic_id", StringType, True, "Kafka's id of the topic, which a recreated topic does not share; or null"),
     ),
     of_small_rows=True,
 )

@@ -1,5 +1,6 @@
-"""The brokers' facts about the service of a lake: its cluster, and the ends of its topics."""
+"""The brokers' facts about the service of a lake: its cluster, and the ids, ends and settings of its topics."""
 
+from base64 import urlsafe_b64encode
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from kafka_timers.broker.requests import settings_of
 from kafka_timers.broker.topics import answering, counted
 from kafka_timers.core.wire import Topics
 
-__all__ = ["Service", "TopicFacts", "look_at", "topics_of"]
+__all__ = ["Service", "TopicFacts", "look_at", "topic_ids", "topics_of"]
 
 _POLICY, _TIMES = "cleanup.policy", "message.timestamp.type"
 
@@ -63,6 +64,19 @@ async def look_at(kafka: Kafka, prefix: str) -> Service:
         found = cluster.id
     async with answering(kafka), consuming(kafka) as consumer:
         return Service(found, await _ends(consumer, sealed, partitions))
+
+
+async def topic_ids(kafka: Kafka, topics: Collection[str]) -> dict[str, str]:
+    """
+    Return the ids of those of *topics* that exist, as Kafka's own tools show them. A recreated topic has another id.
+
+    Raises:
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
+    """
+    async with answering(kafka), Cluster.open(kafka) as cluster:
+        await cluster.look_up(topics)
+        ids = {topic: cluster.topic_id(topic) for topic in topics}
+    return {topic: urlsafe_b64encode(given).decode().rstrip("=") for topic, given in ids.items() if given}
 
 
 async def topics_of(kafka: Kafka, topics: Collection[str], from_ms: int) -> TopicFacts:

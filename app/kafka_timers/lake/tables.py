@@ -33,6 +33,7 @@ __all__ = [
     "read",
     "read_positions",
     "read_rejected",
+    "read_topic_ids",
     "root_of",
     "translated",
     "words_of",
@@ -163,6 +164,12 @@ def read_positions(spark: SparkSession, root: str, topic: str) -> dict[int, int]
     """Return by partition of *topic* the offset below which all of its records are in the tables."""
     landed = read(spark, root, POSITIONS).where(F.col("topic") == topic)
     return {row[0]: row[1] for row in landed.groupBy("partition").agg(F.max("position")).collect()}
+
+
+def read_topic_ids(spark: SparkSession, root: str) -> dict[str, str]:
+    """Return the id of each topic that was landed last, by name; none of topics landed by an earlier version."""
+    landed = read(spark, root, POSITIONS).where(F.col("topic_id").isNotNull())
+    return {row[0]: row[1] for row in landed.groupBy("topic").agg(F.max_by("topic_id", "landed_s")).collect()}
 
 
 def read_rejected(spark: SparkSession, root: str, requests: str) -> DataFrame:
