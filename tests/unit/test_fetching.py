@@ -1,11 +1,12 @@
 """The answer of a broker to a fetch, and the size of the question."""
 
 import struct
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import RequestTimedOutError
+from aiokafka.errors import RequestTimedOutError, StaleMetadata
 from aiokafka.record.util import calc_crc32c
 from batches import batch_of
 from simulation.sessions import Sessions
@@ -144,3 +145,27 @@ async def test_a_broker_that_has_forgotten_a_session_is_asked_for_all_again() ->
     assert await read_on(fetcher, positions) == {0: 0, 1: 1}
     assert broker.requests == [([0, 1], []), ([0], []), ([0, 1], [])]
     assert await read_on(fetcher, positions) == {}
+
+
+class Throttling:
+    """A cluster whose one broker sends nothing, because of a quota."""
+
+    def led(self, topic: str, numbers: Iterable[int]) -> dict[int, list[int]]:
+        return {1: [*numbers]}
+
+    def leader(self, topic: str, number: int) -> Leader:
+        return Leader(1, 0)
+
+    def name_of(self, node: int) -> str:
+        return f"broker {node}"
+
+    async def send(self, node: int, request: Fetch, *, lane: str) -> Any:
+        return SimpleNamespace(error_code=0, session=0, topics=[])
+
+
+async def test_a_broker_that_sends_nothing_because_of_a_quota_is_asked_later() -> None:
+    fetcher = Fetcher(Throttling(), "timer-request", "requests")  # type: ignore[arg-type]
+    assert await fetcher.fetch(1, {0: 5}, 100, anew=False) == {}
+    why = await fetcher.fetch_one(0, 5, 100)
+    assert isinstance(why, StaleMetadata)
+    assert "broker 1 sends nothing for now, because of a quota" in str(why)

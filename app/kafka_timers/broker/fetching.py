@@ -168,7 +168,10 @@ class Fetcher:
         for node in self.leaders([number]):
             positions = {number: position}
             answer = await self._ask(node, (self._wanted(node, positions), (), _NO_SESSION), wait_ms)
-            return self._parts(answer, node, positions)[number]
+            if (part := self._parts(answer, node, positions).get(number)) is not None:
+                return part
+            # This is how a broker answers while a quota holds us back.
+            return StaleMetadata(f"{self._cluster.name_of(node)} sends nothing for now, because of a quota")
         return StaleMetadata("no leader is known")
 
     def _wanted(self, node: int, positions: Mapping[int, int]) -> _Wanted:
