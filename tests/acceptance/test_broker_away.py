@@ -82,7 +82,8 @@ async def stop_in_mid_transaction(service: Service, worker: Process) -> None:
     ever writing them, and readers of committed records wait for ever. A crash before the decision is ours to survive.
     """
     everything, committed = service.reading(service.callbacks, committed=False), service.reading(service.callbacks)
-    async with everything as written, committed as settled, asyncio.timeout(60):
+    # Long, since a busy machine gives the worker little of each moment.
+    async with everything as written, committed as settled, asyncio.timeout(300):
         where = written.assignment()
 
         async def uncommitted() -> int:
