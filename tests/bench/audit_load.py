@@ -81,7 +81,7 @@ def make(spark: SparkSession, settings: LakeSettings, records: int, span_s: int)
     root = root_of(settings)
     append(requested(spark, records, span_s), root, REQUESTS)
     append(sealed(read(spark, root, REQUESTS), span_s), root, SEALS)
-    positions = [("timer-request", number, records, START_S) for number in range(PARTITIONS)]
+    positions = [("timer-request", number, records, START_S, None) for number in range(PARTITIONS)]
     append(constant(spark, positions, POSITIONS.columns), root, POSITIONS)
     return records + PARTITIONS * span_s
 

@@ -80,7 +80,7 @@ def lake(spark: SparkSession, folder: Path, seals: list[Row]) -> LakeSettings:
     ]
     append(spark.createDataFrame(requests, REQUESTS.columns), root, REQUESTS)
     append(spark.createDataFrame(seals, SEALS.columns), root, SEALS)
-    at = spark.createDataFrame([("timer-request", 0, 8, 1)], POSITIONS.columns)
+    at = spark.createDataFrame([("timer-request", 0, 8, 1, None)], POSITIONS.columns)
     append(at, root, POSITIONS)
     return settings
 
@@ -136,7 +136,7 @@ def test_a_lake_of_an_earlier_version_is_audited_and_ignored_requests_do_not_fir
         of_version_1(seals, SEALS, "format", "conditions_from", "millis_from", "first_ms", "end_ms"),
     ):
         append(spark.createDataFrame(rows, table.columns), root, table)
-    append(spark.createDataFrame([("timer-request", 0, 10, 1)], POSITIONS.columns), root, POSITIONS)
+    append(spark.createDataFrame([("timer-request", 0, 10, 1, None)], POSITIONS.columns), root, POSITIONS)
     [before] = replayed(spark, settings, 100, None)
     assert (before.fired, before.same) == (1, True)
 

@@ -119,8 +119,9 @@ def test_fired_requests_are_deleted_after_their_days_and_the_others_stay(
 
 def test_tables_of_small_rows_do_not_grow_by_a_file_with_each_commit(spark: SparkSession, root: str) -> None:
     for position in range(60):
-        row = spark.range(1).selectExpr("'t' AS topic", "0 AS partition", f"{position}L AS position", "0L AS landed_s")
-        append(row, root, POSITIONS)
+        append(
+            completed(spark.range(1).selectExpr("'t' AS topic", f"{position}L AS position"), POSITIONS), root, POSITIONS
+        )
     rows = read(spark, root, POSITIONS)
     assert len(rows.inputFiles()) <= 20
     assert rows.count() == 60

@@ -8,10 +8,10 @@ from pyspark.sql.types import StructType
 from pyspark.testing import assertDataFrameEqual
 
 from kafka_timers.lake.schema import BUCKETS, POSITIONS, REJECTED, REQUESTS, SEALS, Table
-from kafka_timers.lake.tables import append, constant, create, path_of, read, read_positions, root_of
+from kafka_timers.lake.tables import append, constant, create, path_of, read, read_positions, read_topic_ids, root_of
 from kafka_timers.settings import LakeSettings
 
-COLUMNS = "topic string, partition int, position bigint, landed_s bigint"
+COLUMNS = "topic string, partition int, position bigint, landed_s bigint, topic_id string"
 
 
 @pytest.fixture
@@ -71,10 +71,16 @@ def test_a_table_of_an_earlier_version_gets_the_columns_that_it_lacks(spark: Spa
 
 
 def test_rows_appended_again_under_their_version_are_there_once(spark: SparkSession, root: str) -> None:
-    rows = [("timer-request", 0, 5, 100), ("timer-request", 1, 7, 100), ("timer-sealed", 0, 900, 100)]
+    rows = [
+        ("timer-request", 0, 5, 100, "a"),
+        ("timer-request", 1, 7, 100, "a"),
+        ("timer-sealed", 0, 900, 100, None),
+    ]
     for at in range(3):
         append(spark.createDataFrame(rows, COLUMNS), root, POSITIONS, "landing", min(at, 1))
-    append(spark.createDataFrame([("timer-request", 0, 4, 101)], COLUMNS), root, POSITIONS)
-    wanted = spark.createDataFrame([*rows, *rows, ("timer-request", 0, 4, 101)], COLUMNS)
+    last = ("timer-request", 0, 4, 101, "b")
+    append(spark.createDataFrame([last], COLUMNS), root, POSITIONS)
+    wanted = spark.createDataFrame([*rows, *rows, last], COLUMNS)
     assertDataFrameEqual(read(spark, root, POSITIONS), wanted)
     assert read_positions(spark, root, "timer-request") == {0: 5, 1: 7}
+    assert read_topic_ids(spark, root) == {"timer-request": "b"}
