@@ -42,8 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # --- `make test` runs in four processes -------------------------------------------------------------------------------
 
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
-# Of the tests that need the Spark session, the file that takes about as long as all others together.
-_FIRST_OF_SPARK = ("test_lake.py", "test_lake_faults.py", "test_lake_promoted.py")
+# Of the tests that need the Spark session, those that take about as long as all others together.
+_FIRST_OF_SPARK = tuple(f"test_lake{name}.py" for name in ("", "_audit", "_faults", "_promoted", "_proven"))
 
 
 def part_of(path: str) -> str:
