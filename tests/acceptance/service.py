@@ -55,8 +55,11 @@ class Process:
 
     def metric(self, name: str, label: str = "") -> float:
         """Return the sum of a metric over its labels, or over those series that have *label*, such as `a="b"`."""
-        lines = [line for line in self.get("/metrics")[1].splitlines() if line.split("{")[0].split(" ")[0] == name]
-        lines = [line for line in lines if label in line]
+        lines = [
+            line
+            for line in self.get("/metrics")[1].splitlines()
+            if line.split("{")[0].split(" ")[0] == name and label in line
+        ]
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     async def until(self, path: str, wanted: Callable[[int, str], bool], limit_s: float = LIMIT_S) -> str:

@@ -187,8 +187,8 @@ def judge(
     lates_s, before_ms, strange = _lateness(told, callbacks)
     seeming = [
         ms
-        for ms, callback in before_ms
-        if ms <= skew_ms(_partition(callback), callback.partition, callback.appended_ms)
+        for ms, request, callback in before_ms
+        if ms <= skew_ms(request.partition, callback.partition, callback.appended_ms)
     ]
     wrong = overruled = 0
     must = told.must_fire()
@@ -227,13 +227,15 @@ def _is_right(given: set[int], outcome: int, fired: int) -> bool:
     return given == {outcome}
 
 
-def _lateness(told: Expected, callbacks: Iterable[Callback]) -> tuple[list[float], list[tuple[int, Callback]], int]:
+def _lateness(
+    told: Expected, callbacks: Iterable[Callback]
+) -> tuple[list[float], list[tuple[int, Request, Callback]], int]:
     """
     Return the lateness of the callbacks, ascending, those that came before their moment, with by how many
     milliseconds, and how many nobody asked for.
     """
     lates_s: list[float] = []
-    before: list[tuple[int, Callback]] = []
+    before: list[tuple[int, Request, Callback]] = []
     strange = 0
     for callback in callbacks:
         request = told.timers.get(callback.request)
@@ -241,15 +243,10 @@ def _lateness(told: Expected, callbacks: Iterable[Callback]) -> tuple[list[float
             strange += 1
             continue
         if callback.appended_ms < request.asked_ms:
-            before.append((request.asked_ms - callback.appended_ms, callback))
+            before.append((request.asked_ms - callback.appended_ms, request, callback))
         lates_s.append((callback.appended_ms - request.due_ms) / 1000)
     lates_s.sort()
     return lates_s, before, strange
-
-
-def _partition(callback: Callback) -> int:
-    """Return the partition of its request."""
-    return int(callback.request.split(":")[0])
 
 
 def _silence_s(callbacks: Iterable[Callback], dead: set[str], fault_ms: int, end_ms: int) -> float:

@@ -53,18 +53,17 @@ def records_of(requests: DataFrame, only: Only) -> DataFrame:
         found = _rows(requests.where(F.col("timer_id") == only.timer_id))
     else:
         found = _records_of_key(requests, only.key or "")
-    return tables.constant(requests.sparkSession, found, REQUESTS.columns)
+    return tables.constant(requests.sparkSession, [tuple(row.values()) for row in found], REQUESTS.columns)
 
 
-def _records_of_key(requests: DataFrame, key: str) -> list[tuple[Any, ...]]:
-    spark, names = requests.sparkSession, REQUESTS.columns.names
+def _records_of_key(requests: DataFrame, key: str) -> list[dict[str, Any]]:
+    spark = requests.sparkSession
     # Protobuf keeps a key as it is, so few values have to be parsed.
     may = requests.where((F.col("kind") == REQUEST) & F.contains("value", F.lit(key.encode())))
-    asked = [dict(zip(names, row, strict=True)) for row in _rows(may)]
-    asked = [row for row in asked if (asked_in(row["value"]) or (None,))[0] == key]
+    asked = [row for row in _rows(may) if (asked_in(row["value"]) or (None,))[0] == key]
     ids = sorted({(row["partition"], row["timer_id"]) for row in asked if row["timer_id"] is not None})
     unnamed = [row for row in asked if row["timer_id"] is None]
-    found = [tuple(row.values()) for row in unnamed]
+    found = [*unnamed]
     if ids:
         wanted = tables.constant(spark, ids, "partition int, timer_id string")
         found += _rows(requests.join(F.broadcast(wanted), ["partition", "timer_id"], "left_semi"))
@@ -76,10 +75,10 @@ def _records_of_key(requests: DataFrame, key: str) -> list[tuple[Any, ...]]:
     return found
 
 
-def _rows(records: DataFrame) -> list[tuple[Any, ...]]:
+def _rows(records: DataFrame) -> list[dict[str, Any]]:
     found = records.select(*REQUESTS.columns.names).limit(_RECORDS_MAX + 1).collect()
     if len(found) > _RECORDS_MAX:
         raise LakeError(
             f"more than {_RECORDS_MAX:,} records concern these timers: ask for all timers, with a condition in SQL"
         )
-    return [tuple(row.asDict(recursive=True).values()) for row in found]
+    return [row.asDict(recursive=True) for row in found]

@@ -176,7 +176,7 @@ def expire(spark: SparkSession, settings: LakeSettings, keep_days: int, now_s: i
     root, cutoff_s = tables.root_of(settings), now_s - now_s % _DAY_S - keep_days * _DAY_S
     refuse_blind_commits(spark, root)
     with tables.translated(root):
-        for expire_rows in (_expire_requests, _expire_seals, _expire_rejected, _expire_positions, _expire_audits):
+        for expire_rows in (_expire_requests, _expire_seals, _expire_days, _expire_positions):
             until_alone(partial(expire_rows, spark, root, cutoff_s))
         for table in TABLES:
             if tables.exists(spark, root, table):
@@ -207,9 +207,11 @@ def _expire_seals(spark: SparkSession, root: str, cutoff_s: int) -> None:
     _keep_only(spark, root, SEALS, ended, seals.where(ended).join(last, ["partition", "offset"], "left_semi"))
 
 
-def _expire_rejected(spark: SparkSession, root: str, cutoff_s: int) -> None:
-    rejected = tables.read(spark, root, REJECTED)
-    _keep_only(spark, root, REJECTED, f"day < '{_day(cutoff_s)}'", rejected.where("false"))
+def _expire_days(spark: SparkSession, root: str, cutoff_s: int) -> None:
+    # Findings of audits stay, and so do buckets: both are few.
+    for table in (REJECTED, AUDIT_SECONDS):
+        rows = tables.read(spark, root, table)
+        _keep_only(spark, root, table, f"day < '{_day(cutoff_s)}'", rows.where("false"))
 
 
 def _expire_positions(spark: SparkSession, root: str, cutoff_s: int) -> None:
@@ -220,13 +222,6 @@ def _expire_positions(spark: SparkSession, root: str, cutoff_s: int) -> None:
             f"MERGE INTO {tables.name_of(root, POSITIONS)} AS t USING kafka_timers_tops AS s ON t.topic = s.topic AND "
             f"t.partition = s.partition AND t.position < s.top AND t.landed_s < {cutoff_s} WHEN MATCHED THEN DELETE"
         )
-
-
-def _expire_audits(spark: SparkSession, root: str, cutoff_s: int) -> None:
-    # Findings stay, and so do buckets: both are few.
-    _keep_only(
-        spark, root, AUDIT_SECONDS, f"day < '{_day(cutoff_s)}'", tables.constant(spark, [], AUDIT_SECONDS.columns)
-    )
 
 
 def ended_by(second: int) -> str:

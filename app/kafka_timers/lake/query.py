@@ -48,6 +48,7 @@ from kafka_timers.lake.schema import (
     REQUEST,
     REQUESTS,
     SEALS,
+    Table,
     begins_ms,
     ends_ms,
 )
@@ -75,8 +76,10 @@ _ID = ("partition", "timer_id")
 _TIMER = (*_NAME, "appended_at", "second", "due_at", "millis", "topic", "timer_id", "far")
 
 
-# Columns of other tables: timestamps, and the seconds that they come from.
-_MOMENTS = {
+# The tables that are views as they are, with timestamps and the seconds that these come from.
+_MOMENTS: dict[Table, dict[str, str]] = {
+    SEALS: {"last_at": "last"},
+    REJECTED: {},
     POSITIONS: {"landed_at": "landed_s"},
     BUCKETS: {"first_at": "first", "last_at": "last", "closed_at": "closed_s"},
     AUDIT_SECONDS: {"audited_at": "audited_s", "last_at": "last"},
@@ -86,7 +89,11 @@ _MOMENTS = {
 
 # The views that show what became of requests.
 _OUTCOMES = ("pending", "fired", "cancelled", "ignored", "lateness")
-VIEWS = ("requests", "seals", "rejected", *_OUTCOMES, *(table.name for table in _MOMENTS))
+VIEWS = (
+    *(table.name for table in (REQUESTS, SEALS, REJECTED)),
+    *_OUTCOMES,
+    *(table.name for table in (POSITIONS, BUCKETS, AUDIT_SECONDS, AUDIT_FINDINGS)),
+)
 
 
 def named_in(query: str) -> list[str]:
@@ -115,11 +122,11 @@ def open_views(
         LakeError: the timers of *only* are too many.
     """
     root = tables.root_of(settings)
-    views = {table.name: _with_moments(tables.read(spark, root, table)) for table in (SEALS, REJECTED)}
-    for table, moments in _MOMENTS.items():
-        if table.name in names:
-            at = {name: F.timestamp_seconds(second) for name, second in moments.items()}
-            views[table.name] = tables.read(spark, root, table).withColumns(at)
+    views = {
+        table.name: tables.read(spark, root, table).withColumns(_added(table))
+        for table in _MOMENTS
+        if table.name in names
+    }
     asks_for_outcomes = not set(_OUTCOMES).isdisjoint(names)
     if asks_for_outcomes or REQUESTS.name in names:
         requests = tables.read(spark, root, REQUESTS)
@@ -154,11 +161,11 @@ def _outcomes(requests: DataFrame, seals: DataFrame, rejected: DataFrame, only: 
     return views | {"lateness": lateness(views["fired"])}
 
 
-def _with_moments(records: DataFrame) -> DataFrame:
-    moments = {"appended_at": _appended_at()}
-    if "end_ms" in records.columns:
-        moments |= {"last_at": F.timestamp_seconds("last"), "first_ms": begins_ms(), "end_ms": ends_ms()}
-    return records.withColumns(moments)
+def _added(table: Table) -> dict[str, Column]:
+    """Return the columns that the view of *table* has beside those of the table."""
+    added = {"appended_at": _appended_at()} if table in (SEALS, REJECTED) else {}
+    added |= {name: F.timestamp_seconds(second) for name, second in _MOMENTS[table].items()}
+    return added | ({"first_ms": begins_ms(), "end_ms": ends_ms()} if table is SEALS else {})
 
 
 def waiting(pending: DataFrame) -> DataFrame:
@@ -268,8 +275,8 @@ def select(spark: SparkSession, query: str) -> DataFrame:
         return spark.sql(f"SELECT * FROM (\n{query}\n)")  # noqa: S608  # it is the user's own
     except PySparkException as error:
         raise LakeError(
-            f"this cannot be asked: {tables.words_of(error)}. Give a single SELECT over requests, seals, rejected, "
-            "pending, fired, cancelled, ignored, lateness, positions, buckets, audit_seconds or audit_findings"
+            f"this cannot be asked: {tables.words_of(error)}. Give a single SELECT over {', '.join(VIEWS[:-1])} or "
+            f"{VIEWS[-1]}"
         ) from error
 
 
