@@ -161,6 +161,7 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     os.environ.setdefault("PYARROW_IGNORE_TIMEZONE", "1")
     folder = tmp_path_factory.mktemp("spark")
     conf = {
+        "spark.driver.memory": "2g",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder),
@@ -168,9 +169,13 @@ def spark(needs_java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "spark.driver.bindAddress": "127.0.0.1",
         # A test's tables are a few rows, and most of its time went into all that Spark does around them:
         # compiling code that runs once, planning anew after each stage, one task more for each part of nothing.
-        # Of code that was compiled for Spark's planner 48 MB, as one compiler alone gets them, are too few: the
-        # JVM throws away code that it needs again, and each audit takes twice as long.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m",
+        # Half of the time is Spark's planner: the optimizing compiler pays where it runs for minutes, if only the
+        # busiest code is optimized. Of compiled code 48 MB, the default with one compiler, are too few: the JVM throws
+        # away code that it needs again. Without room for classes and for short-lived objects, a tenth of the time
+        # would go into collecting garbage.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=4 -XX:Tier4InvocationThreshold=20000 "
+        "-XX:Tier4MinInvocationThreshold=2400 -XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=160000 "
+        "-XX:ReservedCodeCacheSize=256m -XX:MetaspaceSize=400m -Xms1500m -Xmn1g",
         # The messages about an execution to listeners.
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.adaptive.enabled": "false",

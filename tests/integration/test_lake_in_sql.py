@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from brokers import administering, make_topic
 from click.testing import CliRunner, Result
 from lakes import PARTITIONS, SOON_S, Lake, future
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from kafka_timers.cli import lake as commands
 from kafka_timers.cli.program import program
 from kafka_timers.core.routing import partition_of
 from kafka_timers.core.wire import Future
+from kafka_timers.errors import LakeError
 from kafka_timers.lake.altered import altered_records
 from kafka_timers.lake.land import land_once
 from kafka_timers.lake.schema import REQUESTS
@@ -166,6 +168,28 @@ async def test_the_payloads_of_one_person_leave_the_lake(lake: Lake) -> None:
     await asyncio.to_thread(land_once, lake.spark, lake.settings)
     by_id = await run(lake, "forget", "--id", "b", "--yes")
     assert (by_id.exit_code, "forgotten 2 records" in by_id.stdout) == (0, True), by_id.output
+
+
+async def test_nothing_is_published_or_forgotten_for_a_topic_that_was_made_anew(lake: Lake) -> None:
+    await lake.request(lake.now + SOON_S, future("a"), at_s=lake.now)
+    await asyncio.to_thread(land_once, lake.spark, lake.settings)
+    name = lake.topics.requests
+    async with administering(lake.settings.bootstrap) as admin:
+        await admin.delete_topics([name])
+    cancel, where = ["cancel", "--where", "true", "--yes"], "is this the cluster that the lake was made from?"
+    gone = await run(lake, *cancel)
+    assert (gone.exit_code, f"topic {name} is missing: {where}" in gone.output) == (1, True), gone.output
+
+    await make_topic(lake.settings.bootstrap, name, PARTITIONS)
+    for command in (cancel, ["forget", "--id", "a", "--yes"]):
+        refused = await run(lake, *command)
+        assert (refused.exit_code, f"{name} was deleted and made anew" in refused.output) == (1, True), refused.output
+    with pytest.raises(LakeError, match=f"{name} was deleted and made anew"):
+        await asyncio.to_thread(lake.promoter(lands=False).catch_up)
+    assert (await lake.records(), lake.closed()) == ([], [])
+    assert await asked(lake, "select timer_id, value is null as bare from requests") == [
+        {"timer_id": "a", "bare": False}
+    ]
 
 
 def _of(key: str, value: bytes, timer_id: str = "") -> Future:

@@ -1,7 +1,11 @@
 """The tables of the lake: where they lie, and the rows that a reader finds."""
 
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from zipimport import zipimporter
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -84,3 +88,14 @@ def test_rows_appended_again_under_their_version_are_there_once(spark: SparkSess
     assertDataFrameEqual(read(spark, root, POSITIONS), wanted)
     assert read_positions(spark, root, "timer-request") == {0: 5, 1: 7}
     assert read_topic_ids(spark, root) == {"timer-request": "b"}
+
+
+def test_functions_in_python_run_without_reading_archives_of_spark(spark: SparkSession) -> None:
+    def archives(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        finders = sys.path_importer_cache
+        paths = ["any", *(path for path, finder in finders.items() if isinstance(finder, zipimporter))]
+        yield from (pa.RecordBatch.from_pydict({"path": paths}) for _ in batches)
+
+    assert [row.path for row in spark.range(1, numPartitions=1).mapInArrow(archives, "path string").collect()] == [
+        "any"
+    ]

@@ -5,7 +5,7 @@ import pytest
 from kafka_timers.core.wire import is_far
 from kafka_timers.errors import LakeError
 from kafka_timers.lake.buckets import SKEW_S, Bucket, Closed, closed_second, next_bucket
-from kafka_timers.lake.live import refuse_other_topic, tick_of
+from kafka_timers.lake.live import refuse_made_anew, tick_of
 
 DAY_S = 86_400
 HORIZON_S, BUCKET_S = DAY_S, 3_600
@@ -102,7 +102,7 @@ def test_a_tick_is_its_second_but_never_ahead_of_the_broker(key: bytes, appended
     assert tick_of(key, appended_ms) == second
 
 
-def test_a_topic_with_fewer_partitions_is_another_one() -> None:
-    refuse_other_topic({0: 10, 3: 0}, "timer-request", 4)
-    with pytest.raises(LakeError, match="timer-request has no partition 4"):
-        refuse_other_topic({0: 10, 4: 0, 5: 1}, "timer-request", 4)
+def test_a_topic_of_another_id_is_refused_and_one_that_was_landed_without_an_id_is_not() -> None:
+    refuse_made_anew({"timer-request": "a"}, {"timer-request": "a", "timer-sealed": "b"})
+    with pytest.raises(LakeError, match="the topic with id a, and this one has id c"):
+        refuse_made_anew({"timer-request": "a"}, {"timer-request": "c"})

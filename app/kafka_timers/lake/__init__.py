@@ -2,6 +2,7 @@
 The lake: jobs on Spark and Delta tables, for everything that need not be accurate to the second.
 
     session     the Spark session: jars, configuration, clear errors
+    task_daemon the process from which Spark forks those that run Python functions
     schema      the tables: columns, types, units, and how they are partitioned
     tables      where the tables lie; reading and appending to them
     records     records of Kafka → rows

@@ -92,6 +92,7 @@ class Forgetting:
             BrokerError: no broker answers.
         """
         refuse_blind_commits(self._spark, self._root)
+        refuse_other_topic(self._spark, self._settings)
         with tables.translated(self._root):
             is_timer = F.col("kind") == REQUEST
             due = F.when(is_timer, F.timestamp_seconds("second"))
@@ -173,8 +174,7 @@ class Forgetting:
 
     async def _kept(self) -> Kept:
         kafka, name = self._settings.kafka, Topics.of(self._settings.topic_prefix).requests
-        partitions = (await counts(kafka, self._settings.topic_prefix)).get(name, 0)
-        refuse_other_topic(tables.read_positions(self._spark, self._root, name), name, partitions)
+        partitions = (await counts(kafka, self._settings.topic_prefix))[name]
         places = [tuple(row) for row in self._meant.select(*_NAME).collect()]
         asked = self._meant.where(F.col("topic").isNotNull()).select("topic").distinct()
         callback_topics = sorted(row[0] for row in asked.collect())

@@ -37,6 +37,7 @@ from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import tables
 from kafka_timers.lake.lease import lease_of
+from kafka_timers.lake.live import refuse_made_anew
 from kafka_timers.lake.metrics import LakeMetrics
 from kafka_timers.lake.progress import Batch, batch_of
 from kafka_timers.lake.records import rejected_of, requests_of, seals_of
@@ -117,7 +118,7 @@ def land(
     with tables.translated(root), lease_of(spark, root, wait_s, stop) as is_lost:
         if is_lost is not None:
             if not same_records:
-                _refuse_made_anew(tables.read_topic_ids(spark, root), {each.topic: each.topic_id for each in sources})
+                refuse_made_anew(tables.read_topic_ids(spark, root), {each.topic: each.topic_id for each in sources})
             options = {"maxOffsetsPerTrigger": str(batch_records), "failOnDataLoss": str(not skip_lost).lower()}
             _land(spark, settings, root, sources, every_s, stop, metrics or LakeMetrics(), options)
             if is_lost():
@@ -174,22 +175,6 @@ def _sources(settings: LakeSettings) -> list[_Source]:
             (names.rejected, counts[names.rejected], REJECTED, as_rejected),
         )
     ]
-
-
-def _refuse_made_anew(landed: Mapping[str, str], ids: Mapping[str, str]) -> None:
-    """
-    Refuse topics that have another id than those that were landed before. Both arguments have ids by topic.
-
-    Raises:
-        LakeError: a topic has another id.
-    """
-    for topic, topic_id in ids.items():
-        if (before := landed.get(topic, topic_id)) != topic_id:
-            raise LakeError(
-                f"{topic} was deleted and made anew: the lake has records of the topic with id {before}, and this one "
-                f"has id {topic_id}. Give another --lake. If this topic has the same records at the same offsets, as "
-                "an exact copy in another cluster has, land once with --same-records"
-            )
 
 
 def _checkpoint(root: str, source: _Source) -> str:
@@ -257,7 +242,7 @@ def _append(settings: LakeSettings, root: str, source: _Source, batch: DataFrame
     """Commit a batch under the checkpoint's id and *number*; a new checkpoint counts from 0 again."""
     spark = batch.sparkSession
     # A topic that is made anew meanwhile may have records at the next offsets soon.
-    _refuse_made_anew({source.topic: source.topic_id}, asyncio.run(topic_ids(settings.kafka, [source.topic])))
+    refuse_made_anew({source.topic: source.topic_id}, asyncio.run(topic_ids(settings.kafka, [source.topic])))
     name, before, ends = _named(spark, _checkpoint(root, source), number)
     # A first batch counts from offset 0, so too many for a topic that begins later; it then gets more files.
     records = sum(end - before.get(partition, 0) for partition, end in ends.items())
@@ -342,7 +327,7 @@ def _explain_loss(spark: SparkSession, settings: LakeSettings, root: str, source
         BrokerError: no broker answers.
     """
     ids = asyncio.run(topic_ids(settings.kafka, [source.topic for source in sources]))
-    _refuse_made_anew({source.topic: source.topic_id for source in sources}, ids)
+    refuse_made_anew({source.topic: source.topic_id for source in sources}, ids)
     limits = asyncio.run(_limits(settings, sources))
     for source in sources:
         for number, at in _landed(spark, root, source).items():

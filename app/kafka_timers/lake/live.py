@@ -1,6 +1,4 @@
-"""
-The lake's access to the live service: its state by its topics, and the records published to it.
-"""
+"""The lake's access to the live service: its identity, its state by its topics, and the records published to it."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from kafka_timers.broker.connection import Kafka
 from kafka_timers.broker.consuming import consuming
@@ -20,11 +18,12 @@ from kafka_timers.broker.seals import last_seals, latest, served_counts
 from kafka_timers.broker.topics import answering
 from kafka_timers.core.wire import Sealed, Topics, number_in
 from kafka_timers.errors import BrokerError, LakeError, TopicsError
+from kafka_timers.lake.service import topic_ids
 from kafka_timers.lake.session import kafka_options
-from kafka_timers.lake.tables import words_of
+from kafka_timers.lake.tables import read_topic_ids, root_of, words_of
 from kafka_timers.settings import LakeSettings
 
-__all__ = ["Live", "look", "publish", "refuse_other_topic", "tick_of"]
+__all__ = ["Live", "look", "publish", "refuse_made_anew", "refuse_other_topic", "tick_of"]
 
 # Number of records read back from the end of `oscillator`: one suffices unless another program writes there.
 _TAIL = 20
@@ -120,23 +119,41 @@ def publish(records: DataFrame, settings: LakeSettings) -> None:
         raise BrokerError(f"not all records could be published to {topic}: {words_of(error)}") from error
 
 
-def refuse_other_topic(landed: Mapping[int, int], topic: str, partitions: int) -> None:
+def refuse_other_topic(spark: SparkSession, settings: LakeSettings) -> None:
     """
-    Refuse *topic* if it cannot be the one that the lake was made from.
+    Refuse a `timer-request` that is not the one that the lake was made from.
 
-    Args:
-        landed: landed offsets by partition.
-        topic: name of the topic.
-        partitions: number of its partitions.
+    A lake that was landed only by a version that noted no ids is not refused.
 
     Raises:
-        LakeError: the topic has fewer partitions.
+        LakeError: the topic is missing or was made anew, or the lake cannot be read.
+        BrokerError: no broker answers within some 10 s, or a broker refuses.
     """
-    if unknown := [number for number in landed if number >= partitions]:
-        raise LakeError(
-            f"{topic} has no partition {min(unknown)}, but the lake has requests of that partition: is this another "
-            "topic of the same name? The topic never loses a partition"
-        )
+    topic = Topics.of(settings.topic_prefix).requests
+    ids = asyncio.run(topic_ids(settings.kafka, [topic]))
+    if topic not in ids:
+        raise LakeError(f"topic {topic} is missing: is this the cluster that the lake was made from?")
+    refuse_made_anew(read_topic_ids(spark, root_of(settings)), ids)
+
+
+def refuse_made_anew(landed: Mapping[str, str], ids: Mapping[str, str]) -> None:
+    """
+    Refuse topics that have another id than those that were landed before.
+
+    Args:
+        landed: ids of landed topics by name.
+        ids: present ids by name.
+
+    Raises:
+        LakeError: a topic has another id.
+    """
+    for topic, topic_id in ids.items():
+        if (before := landed.get(topic, topic_id)) != topic_id:
+            raise LakeError(
+                f"{topic} was deleted and made anew: the lake has records of the topic with id {before}, and this one "
+                f"has id {topic_id}. Give another --lake. If this topic has the same records at the same offsets, as "
+                "an exact copy in another cluster has, land once with --same-records"
+            )
 
 
 def tick_of(key: bytes | None, appended_ms: int) -> int | None:

@@ -356,6 +356,7 @@ class Promoter:
 
     def _landed(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Wait until all records below *ends* are in the tables, and return the landed offsets."""
+        refuse_other_topic(self._spark, self._settings)
         until_s = self._clock.elapsed_s() + self._wait_s
         while True:
             positions = tables.read_positions(self._spark, self._root, self._topic)
@@ -373,7 +374,6 @@ class Promoter:
                 self._land()
             else:
                 self._pause(_POLL_S)
-        refuse_other_topic(positions, self._topic, len(ends))
         self._known = {number: positions.get(number, 0) for number in ends}
         return self._known
 

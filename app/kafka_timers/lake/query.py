@@ -12,7 +12,6 @@ Query the lake in SQL: all timers that are pending, have fired or were withdrawn
 All of them are views of the session. Only `lake cancel` and `lake move` write: they publish records.
 """
 
-import asyncio
 import re
 from collections.abc import Collection
 from typing import Any, Self
@@ -21,7 +20,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kafka_timers.broker.topics import counts
 from kafka_timers.core.wire import ASKED_BY_HEADER, SECOND_LIMIT, Future, Topics
 from kafka_timers.errors import LakeError
 from kafka_timers.lake import message, tables
@@ -397,10 +395,7 @@ class Bulk:
             LakeError: the lake cannot be read, or was made from another topic.
             BrokerError: no broker answers.
         """
-        spark, topic = self._meant.sparkSession, Topics.of(self._settings.topic_prefix).requests
-        partitions = asyncio.run(counts(self._settings.kafka, self._settings.topic_prefix))
-        landed = tables.read_positions(spark, tables.root_of(self._settings), topic)
-        refuse_other_topic(landed, topic, partitions.get(topic, 0))
+        refuse_other_topic(self._meant.sparkSession, self._settings)
         with tables.translated(tables.root_of(self._settings)):
             groups = self._meant.groupBy("against").agg(
                 F.count("*"), *(F.date_format(at("due_at"), "yyyy-MM-dd HH:mm:ss") for at in (F.min, F.max))

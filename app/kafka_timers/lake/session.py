@@ -74,7 +74,9 @@ _OWN = {
     # The folder is empty, and would be created wherever a job is started.
     "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "kafka-timers-spark-warehouse"),
     # Jobs need throughput: an audit of 8 million requests took 42 s with it on two cores, and 48 s with G1.
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    # Spark's classes fill the default of 21 MB ten times while it starts, each time with a collection of all garbage.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:MetaspaceSize=256m",
+    "spark.python.daemon.module": "kafka_timers.lake.task_daemon",
 }
 
 
