@@ -93,3 +93,29 @@ async def append_batch(
         assert code == 0, for_code(code)
     finally:
         await client.close()
+
+
+def encoded_records(records: Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]]) -> bytes:
+    """
+    Return the bytes of *records* in a batch of one timestamp, by the words of Kafka's protocol.
+
+    Args:
+        records: key, value and headers of each.
+    """
+
+    def number(given: int) -> bytes:
+        left, out = given << 1 ^ given >> 63, bytearray()
+        while left > 0x7F:
+            out.append(left & 0x7F | 0x80)
+            left >>= 7
+        return bytes([*out, left])
+
+    def text(given: bytes | None) -> bytes:
+        return number(-1) if given is None else number(len(given)) + given
+
+    out = b""
+    for at, (key, value, headers) in enumerate(records):
+        told = b"".join(text(name.encode()) + text(content) for name, content in headers)
+        body = b"\0" + number(0) + number(at) + text(key) + text(value) + number(len(headers)) + told
+        out += number(len(body)) + body
+    return out

@@ -42,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # --- `make test` runs in four processes -------------------------------------------------------------------------------
 
 _FOLDERS = ("acceptance", "simulation", "unit", "integration")
+# They break one broker or worker after the other, for minutes.
+_LONGEST = ("test_three_brokers.py", "test_faults_under_load.py")
 # Of the tests that need the Spark session, those that take about as long as all others together.
 _FIRST_OF_SPARK = tuple(f"test_lake{name}.py" for name in ("", "_audit", "_faults", "_promoted", "_proven"))
 
@@ -80,7 +82,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         path = item.nodeid.split("::")[0]
         part, folder = part_of(path), path.split("/")[-2]
         if part.startswith("spark"):
-            return -1, part
+            return -2, part
+        if path.split("/")[-1] in _LONGEST:
+            return -1, path
         return _FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS), ""
 
     items.sort(key=place)

@@ -72,17 +72,22 @@ async def test_an_audit_of_a_live_instance_finds_planted_faults_and_nothing_else
         await asyncio.sleep(0.1)
     await service.until_sealed(second + 1)
     await asyncio.to_thread(land_once, spark, settings)
-    clean = await audited(service, lake, second, second + 1)
+    clean = await audited(service, lake, second, second + 1, "--batches")
     assert (clean.exit_code, "nothing is wrong" in clean.output) == (0, True), clean.output
+    assert "batches" not in clean.output
     # A partition in which nothing is due is sealed every five seconds.
     await service.until_sealed(later + 6)
     await asyncio.to_thread(land_once, spark, settings)
 
     records = [record for record in await service.read(service.callbacks, TIMERS + 2) if record.value != b"v"]
     by_partition = [[record for record in records if record.partition == number] for number in (1, 2)]
-    dropped = await drop_first(service, by_partition[0])
     doubled = request_of(by_partition[1][0])
     await plant(service, doubled, second)
+    changed = await audited(service, lake, second, second + 1, "--batches", "--json")
+    kinds = {(each["kind"], each["partition"]) for each in json.loads(changed.stdout)["findings"]}
+    number = int(doubled.split(":")[0])
+    assert kinds >= {("doubled", number), ("batches", number)}, changed.output
+    dropped = await drop_first(service, by_partition[0])
     await plant(service, taken_back, second)
     await plant(service, pending, second)
     wrong = f"UPDATE {name_of(root_of(settings), SEALS)} SET due = due - 1, fired = fired - 1"

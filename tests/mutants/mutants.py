@@ -30,10 +30,10 @@ JUDGING, CALLBACKS = "core/judging.py", "core/callbacks.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
 PRODUCER, COORDINATOR, SENDER = "broker/producer.py", "broker/coordinator.py", "worker/sender.py"
 ASKING, SOURCE, TICK_CLOCK = "broker/asking.py", "adapters/source.py", "core/tick_clock.py"
-READER, SLICES = "worker/reader.py", "worker/slices.py"
+READER, SLICES, SENT = "worker/reader.py", "worker/slices.py", "worker/sent.py"
 CLUSTER, BOUNDS, SEALS, FETCHING = "broker/cluster.py", "broker/bounds.py", "broker/seals.py", "broker/fetching.py"
 OUTCOMES, PREBUILD, TAKEOVER = "core/outcomes.py", "worker/prebuild.py", "core/takeover.py"
-PLANNING, CALENDAR = "core/planning.py", "core/calendar.py"
+PLANNING, CALENDAR, BATCHES = "core/planning.py", "core/calendar.py", "broker/batches.py"
 
 MUTANTS = [
     # --- those that the first version's tests did not see ------------------------------------------------------------
@@ -785,8 +785,8 @@ MUTANTS = [
     _one(
         "what is sent on leaves before the callbacks",
         SLICES,
-        "(*self._accumulators.values(), self._rejects_to, self._home)",
-        "(self._home, *self._accumulators.values(), self._rejects_to)",
+        "            rest += [(batch, to.topic, at)",
+        "            rest[:0] = [(batch, to.topic, at)",
     ),
     _one(
         "what was sent on is sent on again",
@@ -1152,6 +1152,17 @@ MUTANTS = [
         "",
     ),
     _one("an owner does not name the seal of the one before", OWNER, ", tail.last),", ', b""),'),
+    _one("a seal names no batches", FIRING, "                slice_.sent.tell(seal)\n", "                pass\n"),
+    _one("a seal names batches in the order of sending", SENT, "batches.sort(key=itemgetter(0))", "pass"),
+    _one("a seal names no full batch", SLICES, "if to is not self._rejects_to and to is not self._home:", "if False:"),
+    _one("a seal names rejects", SLICES, "if to is not self._rejects_to and to is not self._home:", "if True:"),
+    _one("a seal names any number of batches", SENT, "_BATCHES_MAX = 1_000", "_BATCHES_MAX = 1_000_000"),
+    _one(
+        "a batch that was built early is sent for nobody",
+        BATCHES,
+        " or batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] != producer",
+        "",
+    ),
     _one("a callback is dated when it was built", SLICES, "            batch.leave(now_ms)\n", "            pass\n"),
     # --- recurring timers --------------------------------------------------------------------------------------------
     _one(

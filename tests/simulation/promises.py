@@ -4,9 +4,12 @@ The checks when a history is over, by the records that readers of committed ones
 The numbers are those of docs/design.md, section Promises.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from batches import encoded_records
 
 from kafka_timers.core.wire import REQUEST_HEADER, Future, Reply, Sealed
 from simulation.audit import PromiseError, audit, check_proof, followers_of, is_in_time, overtaken_in, wish_of
@@ -175,6 +178,7 @@ def check(found: Found) -> None:
     if sent_on != sum(callback.is_forwarded for callback in found.callbacks):
         raise PromiseError(f"P8: the seals tell of {sent_on} records that were sent on")
     every = sorted((records | found.overtaken).values(), key=lambda record: record.offset)
+    check_batches(found)
     check_proof(found.number, every, found.sealed, is_cut=found.is_cut)
     done_by = audit(
         found.number, records, found.seals, frozenset(each.offset for each in found.callbacks if each.is_reject)
@@ -214,6 +218,27 @@ def check_callbacks(found: Found) -> None:
         if latest.get(at, -1) > callback.offset:
             raise PromiseError(f"P6: #{callback.offset} for {at[3:]} fired after #{latest[at]}")
         latest[at] = callback.offset
+
+
+def check_batches(found: Found) -> None:
+    """Check that the batches that seals name are what readers find, byte for byte and in order (P8)."""
+    if found.is_cut:
+        return
+    came: defaultdict[tuple[str, int], deque[Record]] = defaultdict(deque)
+    for callback in found.callbacks:
+        if not callback.is_reject:
+            came[callback.topic, callback.partition].append(callback.record)
+    for seal in found.seals:
+        for sent in seal.sent:
+            digests = b""
+            for partition, count in zip(sent.partitions, sent.records, strict=True):
+                records = [came[sent.topic, partition].popleft() for _ in range(count) if came[sent.topic, partition]]
+                encoded = encoded_records([(each.key, each.value, each.headers) for each in records])
+                digests += sha256(encoded).digest()
+            if sent.sha256 != sha256(digests).digest():
+                raise PromiseError(f"P8: {sent.topic} has not what was sent with the seal of {seal.last}")
+    if any(came.values()):
+        raise PromiseError(f"P8: callbacks of partition {found.number} came with no seal")
 
 
 def _may_be_rejected(wish: Wish) -> bool:

@@ -2,6 +2,7 @@
 
 import struct
 from collections import deque
+from hashlib import sha256
 from typing import Any, cast
 
 import pytest
@@ -41,6 +42,15 @@ def test_a_batch_is_dated_when_it_leaves_and_keeps_the_times_between_its_records
         assert read.validate_crc()
         assert [record.timestamp for record in read] == [at_ms - 4 + number for number in range(5)]
         assert read.max_timestamp == at_ms
+
+
+def test_the_digest_of_a_batch_is_of_its_records_whenever_it_is_asked_for() -> None:
+    early, late = filled(5), filled(5)
+    early.leave(1_004)
+    digest = early.digest()
+    assert early.append(timestamp=1, key=None, value=b"late") is None
+    assert bytes(early.encoded(7, 1, 9)) == bytes(late.encoded(7, 1, 9))
+    assert late.digest() == digest == sha256(late.encoded(8, 0, 0)[61:]).digest() != filled(4).digest()
 
 
 def test_a_batch_that_is_full_or_sent_takes_no_more() -> None:

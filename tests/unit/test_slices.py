@@ -4,12 +4,15 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from hashlib import sha256
+from operator import itemgetter
 from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaError
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.record.memory_records import MemoryRecords
+from batches import encoded_records
 from stand_ins import DUE_MS, ROOMY, SECOND, Known, asked, slice_to
 
 from kafka_timers.broker.batches import Batch
@@ -101,6 +104,45 @@ async def test_callbacks_of_one_partition_keep_the_order_of_the_rows() -> None:
     assert done.contents.offsets == list(range(20_000))
     assert done.contents.through == rows[-1][0]
     assert done.fired == {"callbacks": 20_000}
+
+
+async def test_a_seal_names_the_batches_of_each_topic_by_their_sha256() -> None:
+    """Prebuilt callbacks too: their rest leaves with rows that came later. Rejects are not named."""
+    outbox, done = Outbox(), slice_to(Known(callbacks=ROOMY, other=ROOMY, state=ROOMY))
+    named = Future(callBackTopic="callbacks", callBack=b"", timerId="a", token="t", tombstoneTopic="state")
+    named.tombstoneKey = "old"
+    rows = [row(offset, callBackKey=f"{offset % 50}", callBack=b"%0200d" % offset) for offset in range(30_000)]
+    rows += [row(30_000, "other"), row(30_001, "gone"), (row(30_002)[0], named.SerializeToString())]
+    assert await fill(done, iter(rows[:29_000]))
+    outbox.send_all(done.full())
+    assert await fill(done, iter(rows[29_000:]))
+    outbox.send_all(done.full())
+    outbox.send_all(done.rest())
+    seal = Sealed()
+    done.sent.tell(seal)
+
+    wanted: dict[str, list[tuple[int, int, bytes]]] = {}
+    for topic, partition, data in outbox.batches:
+        records = list(MemoryRecords(data).next_batch())
+        assert len({record.timestamp for record in records}) == 1
+        encoded = encoded_records([(record.key, record.value, record.headers) for record in records])
+        wanted.setdefault(topic, []).append((partition, len(records), sha256(encoded).digest()))
+    assert len(wanted.pop("timer-rejected")) == 1
+    assert sorted(wanted) == [each.topic for each in seal.sent] == ["callbacks", "other", "state"]
+    assert len(wanted["callbacks"]) > ROOMY.partitions
+    for each in seal.sent:
+        batches = sorted(wanted[each.topic], key=itemgetter(0))
+        assert [*zip(each.partitions, each.records, strict=True)] == [(at, count) for at, count, _ in batches]
+        assert each.sha256 == sha256(b"".join(digest for _, _, digest in batches)).digest()
+
+
+async def test_a_seal_names_no_batches_where_they_are_too_many() -> None:
+    outbox, wide = Outbox(), Target(partitions=2_000, batch_bytes_max=BATCH_BYTES)
+    rows = [row(offset, second=SECOND + offset) for offset in range(1_001)]
+    for count, topics in ((1_000, 1), (1_001, 0)):
+        done, seal = await built(outbox, rows[:count], Known(callbacks=wide)), Sealed()
+        done.sent.tell(seal)
+        assert len(seal.sent) == topics
 
 
 async def test_a_late_callback_says_for_which_second_it_was() -> None:

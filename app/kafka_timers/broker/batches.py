@@ -1,6 +1,7 @@
 """A batch of records that is built once and may be sent again, by the same producer or in its next transaction."""
 
 import struct
+from hashlib import sha256
 from typing import Any
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -11,8 +12,8 @@ __all__ = ["Batch"]
 _MAGIC = 2
 _PLAIN = 0
 # Places in an encoded batch: the checksum, the first byte it covers, the timestamps of the first and the latest record,
-# and the producer's id, epoch and first sequence number. All other timestamps are relative to the first one.
-_CHECKSUM_AT, _CHECKED_FROM, _TIMES_AT, _PRODUCER_AT = 17, 21, 27, 43
+# the producer's id, epoch and first sequence number, and the records. All other timestamps are relative to the first.
+_CHECKSUM_AT, _CHECKED_FROM, _TIMES_AT, _PRODUCER_AT, _RECORDS_AT = 17, 21, 27, 43, 61
 _CHECKSUM, _TIMES, _PRODUCER = struct.Struct(">I"), struct.Struct(">qq"), struct.Struct(">qhi")
 
 
@@ -83,25 +84,31 @@ class Batch:
         """Return the size in bytes."""
         return self._builder.size() if self._encoded is None else len(self._encoded)
 
+    def digest(self) -> bytes:
+        """
+        Return the SHA-256 of the records as they are encoded; nothing can be appended any more.
+
+        It covers keys, values, headers and order of the records, and the differences between their timestamps.
+        """
+        return sha256(memoryview(self._built(-1, -1, -1))[_RECORDS_AT:]).digest()
+
     def encoded(self, producer_id: int, epoch: int, sequence: int) -> bytes | bytearray:
         """Return the bytes to send for that producer. *sequence* is the sequence number of the first record."""
+        batch, producer = self._built(producer_id, epoch, sequence), _PRODUCER.pack(producer_id, epoch, sequence)
+        first_ms, last_ms = _TIMES.unpack_from(batch, _TIMES_AT)
+        later_ms = 0 if self._leaves_ms is None else self._leaves_ms - last_ms
+        if later_ms or batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] != producer:
+            self._encoded = batch = bytearray(batch)
+            _TIMES.pack_into(batch, _TIMES_AT, first_ms + later_ms, last_ms + later_ms)
+            batch[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] = producer
+            _CHECKSUM.pack_into(batch, _CHECKSUM_AT, calc_crc32c(bytes(memoryview(batch)[_CHECKED_FROM:])))
+        return batch
+
+    def _built(self, *producer: int) -> bytes | bytearray:
+        """Return the encoded batch; it is for *producer* (id, epoch, sequence number) if it was not encoded before."""
         if self._encoded is None:
             self._is_full = True
-            self._builder.set_producer_state(producer_id, epoch, sequence)
+            self._builder.set_producer_state(*producer)
             self._encoded = self._builder.build()
             self._builder = None
-            first_ms, last_ms = _TIMES.unpack_from(self._encoded, _TIMES_AT)
-            if self._leaves_ms is not None and self._leaves_ms != last_ms:
-                later_ms = self._leaves_ms - last_ms
-                self._put(_TIMES_AT, _TIMES.pack(first_ms + later_ms, last_ms + later_ms))
-            return self._encoded
-        producer = _PRODUCER.pack(producer_id, epoch, sequence)
-        if self._encoded[_PRODUCER_AT : _PRODUCER_AT + _PRODUCER.size] != producer:
-            self._put(_PRODUCER_AT, producer)
         return self._encoded
-
-    def _put(self, at: int, field: bytes) -> None:
-        """Overwrite bytes of the encoded batch from *at* on with *field*."""
-        self._encoded = batch = bytearray(self._encoded or b"")
-        batch[at : at + len(field)] = field
-        _CHECKSUM.pack_into(batch, _CHECKSUM_AT, calc_crc32c(bytes(memoryview(batch)[_CHECKED_FROM:])))

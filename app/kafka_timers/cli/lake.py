@@ -259,6 +259,7 @@ def forget(key: str | None, timer_id: str | None, yes: bool, **given: Any) -> No
 @reads
 @_time_range("as far as is landed, and ten minutes ago if the landing is behind")
 @click.option("--callbacks", is_flag=True, help="also read the callback and reply topics, and compare each callback")
+@click.option("--batches", is_flag=True, help="also compare callback topics with the SHA-256 of what was sent")
 @click.option(
     "--late-ms", type=click.IntRange(min=0), help="report callbacks that are more than this many milliseconds late"
 )
@@ -270,6 +271,7 @@ def audit(
     first: int | None,
     last: int | None,
     callbacks: bool,
+    batches: bool,
     late_ms: int | None,
     rows: bool,
     report: Path | None,
@@ -302,6 +304,7 @@ def audit(
         first=first,
         last=last,
         callbacks=callbacks,
+        batches=batches,
         late_ms=late_ms,
         rows=rows,
         shown=show,

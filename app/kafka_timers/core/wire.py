@@ -15,7 +15,7 @@ from kafka_timers.errors import NewerFormatError, WireError
 from kafka_timers.v1.future_pb2 import Callback, Copy, Forwarded, Future, Header, Source
 from kafka_timers.v1.reply_pb2 import Reply
 from kafka_timers.v1.run_pb2 import Extras, Futures, RawRun, Request, Run
-from kafka_timers.v1.sealed_pb2 import Sealed
+from kafka_timers.v1.sealed_pb2 import Sealed, Sent
 
 __all__ = [
     "ANSWER_HEADER",
@@ -63,6 +63,7 @@ __all__ = [
     "Request",
     "Run",
     "Sealed",
+    "Sent",
     "Source",
     "Topics",
     "age_of",

@@ -100,6 +100,15 @@ class Audit:
     versions: dict[str, str]
 
 
+class _Wanted(NamedTuple):
+    """Checks that take longer or need a limit, see `audit`."""
+
+    callbacks: bool
+    batches: bool
+    late_ms: int | None
+    rows: bool
+
+
 class _Told(NamedTuple):
     """Results of judging that are in no table, see `Audit`."""
 
@@ -115,6 +124,7 @@ def audit(
     first: int | None = None,
     last: int | None = None,
     callbacks: bool = False,
+    batches: bool = False,
     late_ms: int | None = None,
     rows: bool = False,
     shown: int = 20,
@@ -130,6 +140,7 @@ def audit(
         first: UNIX second in which the time range begins; None for a day before its end.
         last: UNIX second in which it ends; None for the last landed second.
         callbacks: whether to read the callback topics.
+        batches: whether to compare the callback topics with the SHA-256 in the seals too, which reads them once more.
         late_ms: most milliseconds that a callback may be late; None for no limit.
         rows: whether to judge each request again, see `altered_rows`.
         shown: number of findings to return.
@@ -142,7 +153,8 @@ def audit(
     coverage = coverage_of(spark, settings, now_s, first, last, service)
     first, last = coverage.first, coverage.last
     with time_range_of(spark, settings, first, last, may_be_empty=True) as within:
-        told = _judge(spark, settings, within, coverage, now_s, callbacks=callbacks, late_ms=late_ms, rows=rows)
+        wanted = _Wanted(callbacks or batches, batches, late_ms, rows)
+        told = _judge(spark, settings, within, coverage, now_s, wanted)
     # Read back from the tables, so that it is not computed again.
     seconds, findings = (
         read(spark, root_of(settings), table).where(F.col("audited_s") == now_s)
@@ -186,41 +198,38 @@ def _judge(
     within: TimeRange,
     coverage: Coverage,
     now_s: int,
-    *,
-    callbacks: bool,
-    late_ms: int | None,
-    rows: bool,
+    wanted: _Wanted,
 ) -> _Told:
     """Append the results for each seal, and the findings; return the results that are in no table."""
     root, name = root_of(settings), F.lit(now_s).cast("bigint")
     outcomes = within.outcomes()
-    if callbacks:
+    if wanted.callbacks:
         outcomes = within.keep(outcomes)
-    wanted = within.keep(expected(outcomes))
+    figures = within.keep(expected(outcomes))
     settled_ms = (within.sealed.agg(F.max("appended_ms")).collect()[0][0] or 0) - _SETTLED_MS
     in_range = within.sealed.where(F.col("last") >= within.first)
-    seconds = checked(in_range, wanted, settled_ms)
+    seconds = checked(in_range, figures, settled_ms)
     seconds = within.keep(seconds.withColumns({"audited_s": name, "day": due_of(F.col("last"), F.lit("day"))}))
     append(seconds, root, AUDIT_SECONDS)
 
-    told = _Told(None, _unchecked(coverage, callbacks=callbacks, rows=rows))
+    told = _Told(None, _unchecked(coverage, wanted))
     findings = gaps(within.sealed).where(F.col("second") >= within.first)
     findings = findings.unionByName(coverage.findings(spark))
     in_time = outcomes.where(F.col("sealed_in") >= within.first)
     rejected = read_rejected(spark, root, Topics.of(settings.topic_prefix).requests)
     findings = findings.unionByName(unrejected(in_time, rejected, settled_ms))
-    for more in _proof_of(spark, root, within, coverage.partitions if rows else None):
+    for more in _proof_of(spark, root, within, coverage.partitions if wanted.rows else None):
         findings = findings.unionByName(more)
-    if late_ms is not None:
-        findings = findings.unionByName(late_seals(in_range, late_ms))
+    if wanted.late_ms is not None:
+        findings = findings.unionByName(late_seals(in_range, wanted.late_ms))
     if not seconds.where(~F.col("ok")).isEmpty():
         findings = findings.unionByName(seal_findings(seconds, outcomes))
     is_due = last_second(F.col("end_ms")).between(within.first, within.last)
-    if not wanted.where(F.col("fence").isNull() & is_due).isEmpty():
+    if not figures.where(F.col("fence").isNull() & is_due).isEmpty():
         findings = findings.unionByName(unpromoted(in_time))
-    if callbacks:
+    if wanted.callbacks:
         came = Comparison(spark, settings, within, outcomes, coverage)
-        for more in came.findings(late_ms):
+        for more in came.findings(wanted.late_ms, batches=wanted.batches):
             findings = findings.unionByName(more)
         told = _Told(came.lateness, [*told.unchecked, *came.unchecked])
     # A changed row may have no second.
@@ -247,15 +256,17 @@ def _proof_of(spark: SparkSession, root: str, within: TimeRange, partitions: int
         yield altered_rows(appended, partitions)
 
 
-def _unchecked(coverage: Coverage, *, callbacks: bool, rows: bool) -> list[str]:
+def _unchecked(coverage: Coverage, wanted: _Wanted) -> list[str]:
     """Return the checks that are left out, for any content of the topics."""
     told = [
         f"the seconds of partition {number} before {since}: no seal of them is in the lake"
         for number, (since, _) in sorted(coverage.sealed.items())
         if since > coverage.first
     ]
-    if not callbacks:
+    if not wanted.callbacks:
         told.append("callbacks, tombstones and answers: give --callbacks")
-    if not rows:
+    if not wanted.batches:
+        told.append("callback topics against the SHA-256 of what was sent: give --batches")
+    if not wanted.rows:
         told.append("the columns of each request against its bytes: give --rows")
     return told

@@ -27,6 +27,7 @@ __all__ = [
     "hash_of_record",
     "late_callbacks",
     "lateness",
+    "naming_requests",
     "place_in",
     "strange",
     "stranger_findings",
@@ -65,7 +66,7 @@ def callbacks_of(records: DataFrame) -> DataFrame:
         (`core.digests`), key_hash int: murmur2 of its key, null without one, by_worker boolean: whether its time is
         from the clock of its sender.
     """
-    named = _named(records).withColumn("second", text_in(EXPIRY_HEADER).cast("bigint"))
+    named = naming_requests(records).withColumn("second", text_in(EXPIRY_HEADER).cast("bigint"))
     named = named.where(F.col("second").isNotNull())
     return named.select(*_SLIM, "second", hash_of_record().alias("hash"), "key").mapInArrow(_with_key_hash, CALLBACKS)
 
@@ -77,7 +78,7 @@ def tombstones_of(records: DataFrame) -> DataFrame:
     Returns:
         partition int and offset bigint of the request, topic string, at_ms bigint, hash bigint.
     """
-    named = _named(records).where(text_in(EXPIRY_HEADER).isNull())
+    named = naming_requests(records).where(text_in(EXPIRY_HEADER).isNull())
     return named.select(*_REQUEST, "topic", "at_ms", hash_of_record().alias("hash"))
 
 
@@ -121,8 +122,17 @@ def place_in(name: str) -> tuple[Column, Column]:
     return partition.try_cast("int"), offset.try_cast("bigint")
 
 
-def _named(records: DataFrame) -> DataFrame:
-    """Return the *records* that name a request, with its partition and offset in place of their own."""
+def naming_requests(records: DataFrame) -> DataFrame:
+    """
+    Return the *records* that name a request, with its partition and offset in place of their own.
+
+    Args:
+        records: as in `callbacks_of`.
+
+    Returns:
+        the columns of *records*, and at_partition int and at_offset bigint: their own place, at_ms bigint: their time,
+        by_worker boolean, as in `callbacks_of`.
+    """
     partition, offset = place_in(REQUEST_HEADER)
     return (
         records.withColumnsRenamed({"partition": "at_partition", "offset": "at_offset"})
@@ -265,7 +275,7 @@ def differences(findings: DataFrame, records: DataFrame, requests: DataFrame) ->
         requests: the table; its values are read.
     """
     parts = F.struct("topic", "key", "value", "headers")
-    came = _named(records).select(*_REQUEST, parts.alias("came"))
+    came = naming_requests(records).select(*_REQUEST, parts.alias("came"))
     asked = requests.where(F.col("kind") == REQUEST).select(*_REQUEST, F.col("value").alias("asked"))
     wrong = F.broadcast(findings.where(F.col("kind") == "content"))
     return wrong.join(came, [*_REQUEST]).join(asked, [*_REQUEST]).mapInArrow(_compared, _FINDING)

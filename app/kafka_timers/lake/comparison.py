@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from kafka_timers.lake.answers import answer_findings, answers_of
+from kafka_timers.lake.batches import batch_findings, sent_with
 from kafka_timers.lake.callbacks import (
     callback_findings,
     callbacks_of,
@@ -24,8 +25,8 @@ from kafka_timers.lake.callbacks import (
     tombstones_of,
 )
 from kafka_timers.lake.coverage import Coverage
-from kafka_timers.lake.outcomes import fires
-from kafka_timers.lake.schema import CANCEL, REQUEST, REQUESTS
+from kafka_timers.lake.outcomes import fires, last_second
+from kafka_timers.lake.schema import CANCEL, REQUEST, REQUESTS, ends_ms
 from kafka_timers.lake.service import TopicFacts, topics_of
 from kafka_timers.lake.session import kafka_options
 from kafka_timers.lake.tables import read, root_of
@@ -81,8 +82,14 @@ class Comparison:
         self._from_ms = self._first * 1000 - _AROUND_MS
         self._to_ms = max(self._last * 1000 + 999, sealed_ms) + _AROUND_MS
 
-    def findings(self, late_ms: int | None) -> Iterator[DataFrame]:
-        """Yield the faults: rows of kind, partition, offset, second and detail, see `audit_findings`."""
+    def findings(self, late_ms: int | None, *, batches: bool) -> Iterator[DataFrame]:
+        """
+        Yield the faults: rows of kind, partition, offset, second and detail, see `audit_findings`.
+
+        Args:
+            late_ms: see `audit`.
+            batches: whether to compare the batches too.
+        """
         table = read(self._spark, root_of(self._settings), REQUESTS)
         # An early callback may go to a topic in which nothing was due.
         soon = table.where(F.col("second").between(self._first, self._last + _SOON_S))
@@ -109,6 +116,13 @@ class Comparison:
             if compacted := tombstones & facts.compacted:
                 self.unchecked.append(
                     f"missing tombstones in {', '.join(sorted(compacted))}: compaction may have deleted them"
+                )
+        if batches:
+            whole = (topics | tombstones) & facts.partitions.keys() - facts.compacted - set(facts.trimmed)
+            yield from self._batches(whole)
+            if partial := (topics | tombstones) & facts.partitions.keys() - whole:
+                self.unchecked.append(
+                    f"the batches in {', '.join(sorted(partial))}: compaction or retention may have deleted records"
                 )
         if replies:
             answers = self._within.keep(answers_of(self.records(replies)))
@@ -143,6 +157,18 @@ class Comparison:
             )
         if unknown := fires(self._judged).where(F.col("reason").isNull() & F.col("callback").isNull()).count():
             self.unchecked.append(f"the content of {unknown:,} callbacks: an earlier version has landed their requests")
+
+    def _batches(self, topics: Collection[str]) -> Iterator[DataFrame]:
+        within = self._within
+        sent = within.keep(sent_with(within.seals.where(last_second(ends_ms()) >= within.first)))
+        complete = within.sealed.where(F.col("last") >= within.first)
+        if topics:
+            yield batch_findings(sent, self._judged, self.records(topics), complete, topics)
+        if unnamed := sent.where(F.col("topic").isNull()).count():
+            self.unchecked.append(
+                f"the batches of {unnamed:,} seals that name none: of an earlier version, with at-least-once, or with "
+                "too many"
+            )
 
     def facts(self, topics: Collection[str]) -> TopicFacts:
         """Return the brokers' facts about *topics*."""

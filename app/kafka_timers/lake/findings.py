@@ -61,6 +61,8 @@ ADVICE = {
     "whether partitions were added to its topic within the time range.",
     "order": "Two callbacks of one moment are not in the order of their requests. Find out which other program writes "
     "to their topic.",
+    "batches": "Receivers see other records than the worker has sent with this seal. Find out which other program "
+    "writes to this topic, or has deleted records of it.",
     "answer": "An answer to a cancel or a move does not match the outcome of the timer, or there is no answer. With "
     "at-least-once, a paused owner may cause this.",
     "stale-version": "The timer was cancelled or moved in time, and fired all the same. Let its receiver compare "

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Sealed(_message.Message):
-    __slots__ = ("partition", "first", "last", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "digest", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "conditions_from", "ignored", "unsent", "queries", "millis_from", "callbacks_from", "forwarded", "digests", "fired_digest", "read_from", "near", "far", "cancels", "previous")
+    __slots__ = ("partition", "first", "last", "due", "fired", "rejected", "late_arrivals", "cancelled", "moved", "pending", "lateness_p50_ms", "lateness_p99_ms", "lateness_max_ms", "digest", "fence", "through", "restore_from", "worker", "partitions", "horizon_s", "horizon_from", "format", "first_ms", "end_ms", "conditions_from", "ignored", "unsent", "queries", "millis_from", "callbacks_from", "forwarded", "digests", "fired_digest", "read_from", "near", "far", "cancels", "previous", "sent")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class Sealed(_message.Message):
     FAR_FIELD_NUMBER: _ClassVar[int]
     CANCELS_FIELD_NUMBER: _ClassVar[int]
     PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
     partition: int
     first: int
     last: int
@@ -83,7 +84,20 @@ class Sealed(_message.Message):
     far: Records
     cancels: Records
     previous: bytes
-    def __init__(self, partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., digest: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., conditions_from: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., millis_from: _Optional[int] = ..., callbacks_from: _Optional[int] = ..., forwarded: _Optional[int] = ..., digests: _Optional[int] = ..., fired_digest: _Optional[int] = ..., read_from: _Optional[int] = ..., near: _Optional[_Union[Records, _Mapping]] = ..., far: _Optional[_Union[Records, _Mapping]] = ..., cancels: _Optional[_Union[Records, _Mapping]] = ..., previous: _Optional[bytes] = ...) -> None: ...
+    sent: _containers.RepeatedCompositeFieldContainer[Sent]
+    def __init__(self, partition: _Optional[int] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., due: _Optional[int] = ..., fired: _Optional[int] = ..., rejected: _Optional[int] = ..., late_arrivals: _Optional[int] = ..., cancelled: _Optional[int] = ..., moved: _Optional[int] = ..., pending: _Optional[int] = ..., lateness_p50_ms: _Optional[int] = ..., lateness_p99_ms: _Optional[int] = ..., lateness_max_ms: _Optional[int] = ..., digest: _Optional[int] = ..., fence: _Optional[int] = ..., through: _Optional[bytes] = ..., restore_from: _Optional[int] = ..., worker: _Optional[str] = ..., partitions: _Optional[int] = ..., horizon_s: _Optional[int] = ..., horizon_from: _Optional[int] = ..., format: _Optional[int] = ..., first_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., conditions_from: _Optional[int] = ..., ignored: _Optional[_Iterable[int]] = ..., unsent: _Optional[_Iterable[_Union[Unsent, _Mapping]]] = ..., queries: _Optional[str] = ..., millis_from: _Optional[int] = ..., callbacks_from: _Optional[int] = ..., forwarded: _Optional[int] = ..., digests: _Optional[int] = ..., fired_digest: _Optional[int] = ..., read_from: _Optional[int] = ..., near: _Optional[_Union[Records, _Mapping]] = ..., far: _Optional[_Union[Records, _Mapping]] = ..., cancels: _Optional[_Union[Records, _Mapping]] = ..., previous: _Optional[bytes] = ..., sent: _Optional[_Iterable[_Union[Sent, _Mapping]]] = ...) -> None: ...
+
+class Sent(_message.Message):
+    __slots__ = ("topic", "partitions", "records", "sha256")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    records: _containers.RepeatedScalarFieldContainer[int]
+    sha256: bytes
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., records: _Optional[_Iterable[int]] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class Records(_message.Message):
     __slots__ = ("count", "digest")

@@ -325,6 +325,8 @@ class Firing:
         seal.worker = ports.name
         if seal.format > 1:
             seal.queries, seal.previous = ports.queries, self._previous
+            if ports.settings.guarantee == "exactly-once":
+                slice_.sent.tell(seal)
         seal.partitions = ports.partitions
         for letter in await self._outbox.unsent():
             seal.unsent.add(topic=letter.topic, key=letter.key, reply=letter.value)

@@ -36,6 +36,7 @@ from kafka_timers.worker.accumulators import Accumulator, accumulator_to, partit
 from kafka_timers.worker.history import History
 from kafka_timers.worker.ports import CallbackTopics, Ready
 from kafka_timers.worker.rejecting import Headers, Rejects, fitted, refused_records, size_of
+from kafka_timers.worker.sent import SentBatches
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class Slice:
         dues_ms: number of requests by due moment. Late arrivals are left out.
         bytes: size of the rows.
         unrecorded: number of callbacks that the history does not take.
+        sent: the batches of callbacks and tombstones; all of them are there after `rest`.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Slice:
         self.dues_ms: Counter[int] = Counter()
         self.bytes = 0
         self.unrecorded = 0
+        self.sent = SentBatches()
         self._number = number
         self._new_batch = new_batch
         self._targets = targets
@@ -168,8 +171,13 @@ class Slice:
     def rest(self) -> list[Ready]:
         """Return all remaining batches. Nothing can be added any more."""
         rest, self._full = self._full, []
+        for to in self._accumulators.values():
+            for at, batch in enumerate(to.batches):
+                if batch:
+                    rest.append((batch, to.topic, at))
+                    self.sent.add(batch, to.topic, at)
         # Readers of requests wait for the end of a transaction that contains some, so these are sent last.
-        for to in (*self._accumulators.values(), self._rejects_to, self._home):
+        for to in (self._rejects_to, self._home):
             rest += [(batch, to.topic, at) for at, batch in enumerate(to.batches) if batch]
         return self._dated(rest)
 
@@ -282,7 +290,7 @@ class Slice:
         except Exception:
             return 0
         accumulators = map(self._accumulators.__getitem__, topics)
-        now_ms, name = self._now_ms(), b"%d:%%d" % self._number
+        dated_ms, name = self._not_before_ms, b"%d:%%d" % self._number
         expiry_of, expiry = -1, (EXPIRY_HEADER, b"")
         all_parts = zip(count(), requests.seconds, requests.offsets, parsed, accumulators, strict=False)
         number, built = 0, len(parsed)
@@ -304,8 +312,8 @@ class Slice:
                     _, key, value, *_ = outgoing[number]
                     at = partition_in(outgoing[number], len(batches), second)
                 batch = batches[at]
-                if batch is None or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None:
-                    self._append_to_new(to, at, now_ms, key, value, headers)
+                if batch is None or batch.append(timestamp=dated_ms, key=key, value=value, headers=headers) is None:
+                    self._append_to_new(to, at, key, value, headers)
         except Exception:
             built = number
         for topic, fired in Counter(topics[:built]).items():
@@ -316,8 +324,8 @@ class Slice:
             to, request = self._accumulators[topic], parsed[number]
             at, key, batches = tombstone_in(request, to), request.tombstoneKey, to.batches
             headers, batch = [(REQUEST_HEADER, name % requests.offsets[number])], batches[at]
-            if batch is None or batch.append(timestamp=now_ms, key=key, value=None, headers=headers) is None:
-                self._append_to_new(to, at, now_ms, key, None, headers)
+            if batch is None or batch.append(timestamp=dated_ms, key=key, value=None, headers=headers) is None:
+                self._append_to_new(to, at, key, None, headers)
         if self._history and tombstones:
             rows = zip(requests.seconds, requests.offsets, requests.raw(), parsed[:built], strict=False)
             for second, offset, row, request in rows:
@@ -459,23 +467,25 @@ class Slice:
         self, to: Accumulator, at: int, bytes_max: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
         """Append a record of at most *bytes_max* bytes to a topic whose limit may be below the producer's."""
-        now_ms, batch = self._now_ms(), to.batches[at]
+        dated_ms, batch = self._not_before_ms, to.batches[at]
         if (
             batch is None
             or batch.size() + bytes_max > to.target.batch_bytes_max
-            or batch.append(timestamp=now_ms, key=key, value=value, headers=headers) is None
+            or batch.append(timestamp=dated_ms, key=key, value=value, headers=headers) is None
         ):
-            self._append_to_new(to, at, now_ms, key, value, headers)
+            self._append_to_new(to, at, key, value, headers)
 
     def _append_to_new(
-        self, to: Accumulator, at: int, now_ms: int, key: bytes | None, value: bytes | None, headers: Headers
+        self, to: Accumulator, at: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
         full = to.batches[at]
         if full is not None:
             self._full.append((full, to.topic, at))
+            if to is not self._rejects_to and to is not self._home:
+                self.sent.add(full, to.topic, at)
         # The first record fits at any size. The topic's limit was checked before.
         batch = to.batches[at] = self._new_batch()
-        batch.append(timestamp=now_ms, key=key, value=value, headers=headers)
+        batch.append(timestamp=self._not_before_ms, key=key, value=value, headers=headers)
 
     def _forward(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         """Send a record on to the partition of its timer id, or reject it if the topic does not take it."""

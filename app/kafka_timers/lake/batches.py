@@ -1,0 +1,175 @@
+"""
+Compare the callback topics with the batches that the seals have named, by SHA-256.
+
+A seal names for each topic the batches that left with it. The records of a seal that lie in a topic are cut into these
+batches, encoded as the worker has encoded them, and hashed. So nobody can drop, add, change or move a record without a
+difference, not even together with its request.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kafka_timers.broker.batches import Batch
+from kafka_timers.core.wire import Sealed, Sent
+from kafka_timers.lake.callbacks import naming_requests
+from kafka_timers.lake.outcomes import fires
+from kafka_timers.lake.schema import ends_ms
+
+__all__ = ["batch_findings", "sent_with"]
+
+_SEAL = ("partition", "end_ms", "fence")
+_SENT = "partition int, end_ms bigint, fence bigint, at_offset bigint, topic string, sent binary"
+_FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
+_GROUP = (*_SEAL, "topic")
+# Of a batch that is only hashed.
+_ANY_SIZE = 1 << 30
+
+
+class _Name(NamedTuple):
+    """The records that left with a seal, slices included, for one topic."""
+
+    partition: int
+    end_ms: int
+    fence: int
+    topic: str
+
+
+def sent_with(seals: DataFrame) -> DataFrame:
+    """
+    Return the batches that *seals* name.
+
+    Args:
+        seals: rows of `seals`, slices included.
+
+    Returns:
+        partition int, end_ms bigint, fence bigint, at_offset bigint: the offset of the seal; topic string and sent
+        binary: a `Sent`. One row for each topic of a seal. Both are null for a seal that has fired and names none, as
+        those of earlier versions, with at-least-once, and with too many batches.
+    """
+    rows = seals.where(F.col("fired") > 0)
+    return rows.select("partition", ends_ms().alias("end_ms"), "fence", "offset", "value").mapInArrow(_named, _SENT)
+
+
+def batch_findings(
+    sent: DataFrame, outcomes: DataFrame, records: DataFrame, complete: DataFrame, topics: Collection[str]
+) -> DataFrame:
+    """
+    Return a finding for each seal and topic whose records are not those of the batches that the seal names.
+
+    Args:
+        sent: rows of `sent_with`. Seals that name none are skipped.
+        outcomes: rows of `outcomes_of` for all requests that these seals have counted.
+        records: as in `callbacks_of`.
+        complete: partition int, end_ms bigint, fence bigint of the complete seals to judge.
+        topics: topics to judge; they must have all of their records.
+
+    Returns:
+        kind string (batches), partition int, offset bigint (null), second bigint, detail string.
+    """
+    judged = complete.select(*_SEAL).distinct()
+    judged = judged.join(sent.where(F.col("topic").isNull()), [*_SEAL], "left_anti")
+    is_judged = F.col("topic").isin(list(topics))
+    wanted = sent.where(is_judged).join(judged, [*_SEAL], "left_semi")
+    fired = fires(outcomes).where(F.col("reason").isNull())
+    fired = fired.select("partition", "offset", F.col("sealed_ms").alias("end_ms"), "fence")
+    came = naming_requests(records).where(is_judged).join(fired, ["partition", "offset"])
+    came = came.join(judged, [*_SEAL], "left_semi")
+    came = came.select(*_GROUP, "at_partition", "at_offset", "key", "value", "headers")
+    both = wanted.unionByName(came, allowMissingColumns=True)
+    # Null comes first: the names of the batches before the records.
+    alike = both.repartition(*_GROUP).sortWithinPartitions(*_GROUP, "at_partition", "at_offset")
+    return alike.select(*_GROUP, "sent", "at_partition", "key", "value", "headers").mapInArrow(_compared, _FINDING)
+
+
+def _named(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows: list[tuple[int, int, int, int, str | None, bytes | None]] = []
+        for row in batch.to_pylist():
+            name = row["partition"], row["end_ms"], row["fence"], row["offset"]
+            sent = Sealed.FromString(row["value"] or b"").sent
+            rows += [(*name, each.topic, each.SerializeToString()) for each in sent] or [(*name, None, None)]
+        yield _batch_of(rows, _SENT)
+
+
+def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    found: list[tuple[str, int, None, int, str]] = []
+    name, judged = None, _Judged()
+
+    def judge() -> None:
+        if name and (detail := judged.difference()):
+            second = (name.end_ms - 1) // 1000
+            found.append(
+                ("batches", name.partition, None, second, f"the records in {name.topic} of this seal {detail}")
+            )
+
+    for batch in batches:
+        for row in batch.to_pylist():
+            here = _Name(*(row[each] for each in _GROUP))
+            if here != name:
+                judge()
+                name, judged = here, _Judged()
+            judged.add(row)
+    judge()
+    yield _batch_of(found, _FINDING)
+
+
+class _Judged:
+    """The batches of a seal and its slices for one topic, and the records of the topic, one after the other."""
+
+    def __init__(self) -> None:
+        # Of each slice the wanted digest, and the number of its batches.
+        self._wanted: list[tuple[bytes, int]] = []
+        # By partition: slice, number of the batch in it, and records.
+        self._batches: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        self._digests: dict[tuple[int, int], bytes] = {}
+        self._open: Batch | None = None
+        self._open_at = -1
+        self._too_many = False
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add what a slice tells, or behind all of these the next record in the order of partition and offset."""
+        if row["sent"] is not None:
+            sent = Sent.FromString(row["sent"])
+            at = len(self._wanted)
+            self._wanted.append((sent.sha256, len(sent.records)))
+            for number, (partition, records) in enumerate(zip(sent.partitions, sent.records, strict=True)):
+                self._batches[partition].append((at, number, records))
+            return
+        batches = self._batches[row["at_partition"]]
+        if not batches:
+            self._too_many = True
+            return
+        if self._open is None or self._open_at != row["at_partition"]:
+            self._open, self._open_at = Batch(_ANY_SIZE, is_transactional=False), row["at_partition"]
+        headers = [(each["key"], each["value"]) for each in row["headers"] or []]
+        self._open.append(timestamp=0, key=row["key"], value=row["value"], headers=headers)
+        at, number, records = batches[0]
+        if self._open.record_count() == records:
+            self._digests[at, number] = self._open.digest()
+            self._open = None
+            del batches[0]
+
+    def difference(self) -> str:
+        """Return in which way the records differ from the batches; empty if they do not."""
+        if self._too_many:
+            return "are more than were sent with it"
+        if any(self._batches.values()):
+            return "are fewer than were sent with it"
+        for at, (digest, batches) in enumerate(self._wanted):
+            if sha256(b"".join(self._digests[at, number] for number in range(batches))).digest() != digest:
+                return "differ from those that were sent with it, by SHA-256"
+        return ""
+
+
+def _batch_of(rows: list[Any], columns: str) -> pa.RecordBatch:
+    kinds = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
+    told = [column.split() for column in columns.split(", ")]
+    values = list(zip(*rows, strict=True)) or [()] * len(told)
+    arrays = [pa.array(value, kinds[kind]) for value, (_, kind) in zip(values, told, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, [name for name, _ in told])
