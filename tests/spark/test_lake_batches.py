@@ -137,11 +137,21 @@ def test_any_change_is_found_with_its_seal_and_topic(spark: SparkSession, name: 
     assert (found_in, f"the records in {topic} of this seal" in detail, how in detail) == (second, True, True), detail
 
 
+def test_a_list_of_batches_that_cannot_be_is_a_finding(spark: SparkSession) -> None:
+    first, second, third = seals()
+    told = Sealed(sent=[Sent(topic="t", partitions=[1], records=[1, -1], sha256=b"x"), Sent(topic="u", records=[2])])
+    wrong = Row(**(third.asDict() | {"value": told.SerializeToString()}))
+    assert [second for second, _ in found(spark, ALL, [first, second, wrong])] == [11, 11]
+
+
 def test_seals_and_topics_that_cannot_be_judged_are_left_out(spark: SparkSession) -> None:
     changed = [record._replace(value=b"w") for record in ALL]
     assert [second for second, _ in found(spark, changed, topics="u")] == [10]
     first, second, third = seals()
     unnamed = Row(**(second.asDict() | {"value": Sealed().SerializeToString()}))
     assert [second for second, _ in found(spark, changed, [first, unnamed, third])] == [11]
+    for value in (b"nonsense", None):
+        garbled = Row(**(second.asDict() | {"value": value}))
+        assert [second for second, _ in found(spark, changed, [first, garbled, third])] == [11]
     # The scan of that second is still open.
     assert [second for second, _ in found(spark, changed, [first])] == []

@@ -7,7 +7,7 @@ difference, not even together with its request.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.broker.batches import Batch
-from kafka_timers.core.wire import Sealed, Sent
+from kafka_timers.core.wire import Sent, sealed_from
+from kafka_timers.errors import WireError
 from kafka_timers.lake.callbacks import naming_requests
 from kafka_timers.lake.outcomes import fires
 from kafka_timers.lake.schema import ends_ms
@@ -92,9 +93,18 @@ def _named(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: list[tuple[int, int, int, int, str | None, bytes | None]] = []
         for row in batch.to_pylist():
             name = row["partition"], row["end_ms"], row["fence"], row["offset"]
-            sent = Sealed.FromString(row["value"] or b"").sent
-            rows += [(*name, each.topic, each.SerializeToString()) for each in sent] or [(*name, None, None)]
+            rows += [(*name, each.topic, each.SerializeToString()) for each in _sent_in(row["value"])] or [
+                (*name, None, None)
+            ]
         yield _batch_of(rows, _SENT)
+
+
+def _sent_in(value: bytes | None) -> Sequence[Sent]:
+    try:
+        return sealed_from(value or b"").sent
+    except WireError:
+        # It is another finding.
+        return ()
 
 
 def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -138,7 +148,7 @@ class _Judged:
             sent = Sent.FromString(row["sent"])
             at = len(self._wanted)
             self._wanted.append((sent.sha256, len(sent.records)))
-            for number, (partition, records) in enumerate(zip(sent.partitions, sent.records, strict=True)):
+            for number, (partition, records) in enumerate(zip(sent.partitions, sent.records, strict=False)):
                 self._batches[partition].append((at, number, records))
             return
         batches = self._batches[row["at_partition"]]
@@ -162,7 +172,7 @@ class _Judged:
         if any(self._batches.values()):
             return "are fewer than were sent with it"
         for at, (digest, batches) in enumerate(self._wanted):
-            if sha256(b"".join(self._digests[at, number] for number in range(batches))).digest() != digest:
+            if sha256(b"".join(self._digests.get((at, number), b"") for number in range(batches))).digest() != digest:
                 return "differ from those that were sent with it, by SHA-256"
         return ""
 
