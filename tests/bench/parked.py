@@ -14,6 +14,8 @@ NAMED = 5
 WAITED_S = (8 * DAY_S, 180 * DAY_S, 700 * DAY_S)
 REST_S = 730 * DAY_S
 VALUE_BYTES = 150
+# Two to the power of this many seconds are two years.
+_DOUBLINGS = 26
 
 
 def parked(spark: SparkSession, count: int, partitions: int, bucket: range, in_bucket: int) -> DataFrame:
@@ -23,8 +25,10 @@ def parked(spark: SparkSession, count: int, partitions: int, bucket: range, in_b
     waited_s = F.element_at(F.array(*map(F.lit, WAITED_S)), (number % len(WAITED_S) + 1).cast("int"))
     within = F.lit(bucket.start) + F.pmod(chance, F.lit(len(bucket)))
     second = F.when(is_due, within).otherwise(F.lit(bucket.stop) + F.pmod(chance, F.lit(REST_S)))
-    # The others were made in the last month.
-    appended_s = F.when(is_due, second - waited_s).otherwise(F.lit(bucket.start) - F.pmod(chance, F.lit(30 * DAY_S)))
+    # The others have waited from a second to two years, as many for one to two days as for one to two minutes.
+    doublings = F.pmod(F.xxhash64("id", F.lit("age")), F.lit(_DOUBLINGS * 1_000)) / 1_000
+    age_s = F.pow(F.lit(2.0), doublings).cast("bigint")
+    appended_s = F.when(is_due, second - waited_s).otherwise(F.lit(bucket.start) - age_s)
     random = F.concat(*(F.unhex(F.sha2(F.concat("id", F.lit(f" {part}")), 256)) for part in range(5)))
     rows = spark.range(0, count, 1, 16).select(
         (number % partitions).cast("int").alias("partition"),
