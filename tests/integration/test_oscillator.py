@@ -273,14 +273,15 @@ async def test_a_replica_that_was_stopped_does_not_repeat_the_ticks_of_the_other
     All but two: one on its way when it was stopped, as ticks that are not acknowledged go out again, and one that
     both emit when it goes on.
     """
-    async with oscillator(log, 0) as first, oscillator(log, 1) as second:
-        await first.until_ready()
-        await second.until_ready()
-        await log.until_second(log.last + 2)
-        first.send_signal(signal.SIGSTOP)
-        await log.until_second(stopped_until := log.last + 4)
-        first.send_signal(signal.SIGCONT)
-        await log.until_second(stopped_until + 3)
+    async with oscillator(log, 0) as first:
+        await log.until(lambda: log.last > 0)
+        async with oscillator(log, 1) as second:
+            await second.until_ready()
+            await log.until_second(log.last + 2)
+            first.send_signal(signal.SIGSTOP)
+            await log.until_second(stopped_until := log.last + 4)
+            first.send_signal(signal.SIGCONT)
+            await log.until_second(stopped_until + 3)
     # Which ones these are cannot be told from here: ticks are read some time after they were written.
     assert len(log.repeated()) <= 2
     log.assert_gapless(may_repeat=log.repeated())
@@ -333,9 +334,11 @@ async def test_a_replica_that_is_slow_to_read_repeats_nothing(log: Log, monkeypa
         return found
 
     monkeypatch.setattr(TickLog, "read", slow_read)
-    async with oscillator(log, 0) as other, replica_in_here(log, number=1):
-        await other.until_ready()
-        await log.until_second(log.last + 16)
+    async with oscillator(log, 0):
+        # Where a process takes longer to start than the other one waits, both begin.
+        await log.until(lambda: log.last > 0)
+        async with replica_in_here(log, number=1):
+            await log.until_second(log.last + 16)
     assert len(log.repeated()) <= 4
     log.assert_gapless(may_repeat=log.repeated())
 
