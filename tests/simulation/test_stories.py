@@ -214,6 +214,26 @@ def test_a_timer_cancelled_by_a_paused_owner_fires_if_the_open_scan_says_so() ->
         assert ([offset for offset, _ in story.fired()], story.answers()) == ([0, 1], ["TOO_LATE"])
 
 
+def test_an_answer_of_a_paused_owner_is_corrected_once_it_knows_what_fired_meanwhile() -> None:
+    """It reads the cancel before it hears that it was shut out, and is the next owner after the other one's death."""
+    with told() as story:
+        a = story.start("a", 0)
+        story.request(4, timer_id=b"a")
+        story.until(2.5)
+        transaction = story.kafka.begin("client")
+        story.cancel(b"a", transaction=transaction)
+        story.world.loop.pause(a.name)
+        story.until(3.5)
+        b = story.start("b", 0)
+        story.until(4.6)
+        story.world.group.kill(b, for_s=60)
+        story.kafka.commit(transaction)
+        story.coordinator_is_silent(7)
+        story.world.loop.resume(a.name)
+        story.finish()
+        assert ([offset for offset, _ in story.fired()], story.answers()) == ([0], ["TOO_LATE"])
+
+
 def test_records_that_no_worker_may_accept_stop_nothing() -> None:
     with told() as story:
         story.start("a", 0)
