@@ -25,8 +25,12 @@ EPOCH_S = 1_000_000
 PROCESS: ContextVar[str] = ContextVar("PROCESS", default="")
 
 
+# A takeover takes some hundred.
+_TURNS_MAX = 20_000
+
+
 class StandstillError(Exception):
-    """Nothing can run any more, and nothing ever will."""
+    """Nothing can run any more, and nothing ever will. Or something runs for ever, and time does not go on."""
 
 
 class SeededLoop(base_events.BaseEventLoop):
@@ -48,6 +52,7 @@ class SeededLoop(base_events.BaseEventLoop):
         super().__init__()
         self._rng = None if seed is None else random.Random(f"{seed}/loop")
         self._now_s = 0.0
+        self._turns = 0
         self._paused: dict[str, list[asyncio.Handle]] = {}
         self.complaints: list[str] = []
         self.set_exception_handler(self._complain)
@@ -84,7 +89,12 @@ class SeededLoop(base_events.BaseEventLoop):
         if not ready and not self._stopping:
             if not scheduled:
                 raise StandstillError
-            self._now_s = max(self._now_s, scheduled[0].when())
+            if scheduled[0].when() > self._now_s:
+                self._now_s, self._turns = scheduled[0].when(), 0
+        self._turns += 1
+        if self._turns > _TURNS_MAX:
+            self._turns = 0
+            raise StandstillError(f"time does not go on at {self._now_s:.3f} s")
         while scheduled and scheduled[0].when() <= self._now_s:
             handle = heapq.heappop(scheduled)
             handle._scheduled = False

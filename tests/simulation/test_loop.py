@@ -69,3 +69,18 @@ def test_a_loop_on_which_nothing_can_ever_happen_says_so() -> None:
     task.cancel()
     loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()
+
+
+def test_a_loop_in_which_something_runs_for_ever_says_so() -> None:
+    loop = SeededLoop()
+
+    async def main() -> None:
+        while True:  # noqa: ASYNC110  # there is nothing to wait for
+            await asyncio.sleep(0)
+
+    task = loop.create_task(main())
+    with pytest.raises(StandstillError, match=r"time does not go on at 0\.000 s"):
+        loop.run_until_complete(task)
+    task.cancel()
+    loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+    loop.close()
