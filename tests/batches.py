@@ -2,7 +2,8 @@
 
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
@@ -119,3 +120,10 @@ def encoded_records(records: Sequence[tuple[bytes | None, bytes | None, Sequence
         body = b"\0" + number(0) + number(at) + text(key) + text(value) + number(len(headers)) + told
         out += number(len(body)) + body
     return out
+
+
+def digest_of_batches(
+    batches: Iterable[Sequence[tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]]],
+) -> bytes:
+    """Return the SHA-256 that a seal must name for *batches* of such records, by the words of docs/wire.md."""
+    return sha256(b"".join(sha256(encoded_records(batch)).digest() for batch in batches)).digest()

@@ -7,9 +7,8 @@ The numbers are those of docs/design.md, section Promises.
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 
-from batches import encoded_records
+from batches import digest_of_batches
 
 from kafka_timers.core.wire import REQUEST_HEADER, Future, Reply, Sealed
 from simulation.audit import PromiseError, audit, check_proof, followers_of, is_in_time, overtaken_in, wish_of
@@ -230,12 +229,11 @@ def check_batches(found: Found) -> None:
             came[callback.topic, callback.partition].append(callback.record)
     for seal in found.seals:
         for sent in seal.sent:
-            digests = b""
+            batches = []
             for partition, count in zip(sent.partitions, sent.records, strict=True):
                 records = [came[sent.topic, partition].popleft() for _ in range(count) if came[sent.topic, partition]]
-                encoded = encoded_records([(each.key, each.value, each.headers) for each in records])
-                digests += sha256(encoded).digest()
-            if sent.sha256 != sha256(digests).digest():
+                batches.append([(each.key, each.value, each.headers) for each in records])
+            if sent.sha256 != digest_of_batches(batches):
                 raise PromiseError(f"P8: {sent.topic} has not what was sent with the seal of {seal.last}")
     if any(came.values()):
         raise PromiseError(f"P8: callbacks of partition {found.number} came with no seal")

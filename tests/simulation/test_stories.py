@@ -5,6 +5,7 @@ from unittest import mock
 from kafka_timers.core.wire import Copy
 from simulation.assembly import Process
 from simulation.clients import Wish, write
+from simulation.log import Transaction
 from simulation.loop import EPOCH_S
 from simulation.told import Story, told
 
@@ -146,6 +147,14 @@ def test_a_copy_from_the_lake_has_a_new_worker_read_the_records_since_its_decisi
         assert [offset for offset, _ in story.fired()] == [*range(7)]
 
 
+def _pauses_behind_an_open_cancel(story: Story, owner: Process) -> Transaction:
+    """Cancel timer `a` in a transaction that stays open, and is returned; pause *owner*."""
+    transaction = story.kafka.begin("client")
+    story.cancel(b"a", transaction=transaction)
+    story.world.loop.pause(owner.name)
+    return transaction
+
+
 def _a_paused_owner_reads_a_cancel_late(story: Story) -> tuple[Process, Process]:
     """
     Have A, which owns the partition no more, read a cancel that B could not read when it fired.
@@ -156,9 +165,7 @@ def _a_paused_owner_reads_a_cancel_late(story: Story) -> tuple[Process, Process]
     a = story.start("a", 0)
     story.request(3, timer_id=b"a")
     story.until(2.1)
-    transaction = story.kafka.begin("client")
-    story.cancel(b"a", transaction=transaction)
-    story.world.loop.pause(a.name)
+    transaction = _pauses_behind_an_open_cancel(story, a)
     b = story.start("b", 0)
     story.until(3.2)
     assert story.fired() == [(0, 3.0)]
@@ -198,9 +205,7 @@ def test_a_timer_cancelled_by_a_paused_owner_fires_if_the_open_scan_says_so() ->
         story.request(3)
         story.request(4, timer_id=b"a")
         story.until(2.5)
-        transaction = story.kafka.begin("client")
-        story.cancel(b"a", transaction=transaction)
-        story.world.loop.pause(a.name)
+        transaction = _pauses_behind_an_open_cancel(story, a)
         story.until(3.5)
         b = story.start("b", 0)
         with mock.patch.object(story.network, "lag_s", return_value=0.01):
@@ -220,9 +225,7 @@ def test_an_answer_of_a_paused_owner_is_corrected_once_it_knows_what_fired_meanw
         a = story.start("a", 0)
         story.request(4, timer_id=b"a")
         story.until(2.5)
-        transaction = story.kafka.begin("client")
-        story.cancel(b"a", transaction=transaction)
-        story.world.loop.pause(a.name)
+        transaction = _pauses_behind_an_open_cancel(story, a)
         story.until(3.5)
         b = story.start("b", 0)
         story.until(4.6)

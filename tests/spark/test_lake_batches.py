@@ -2,11 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 import pytest
-from batches import encoded_records
+from batches import digest_of_batches
 from lake_rows import REJECTED, of, request, seal
 from pyspark.sql import Row, SparkSession
 
@@ -58,15 +57,12 @@ def seals() -> list[Row]:
         for batch in slice_:
             by_topic[batch[0].topic].append(batch)
         for topic, batches in by_topic.items():
-            digests = [
-                sha256(encoded_records([(r.key, r.value, r.headers) for r in batch])).digest() for batch in batches
-            ]
             told.sent.append(
                 Sent(
                     topic=topic,
                     partitions=[batch[0].partition for batch in batches],
                     records=[len(batch) for batch in batches],
-                    sha256=sha256(b"".join(digests)).digest(),
+                    sha256=digest_of_batches([(r.key, r.value, r.headers) for r in batch] for batch in batches),
                 )
             )
         fired = {record.request for batch in slice_ for record in batch}

@@ -4,7 +4,6 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
-from hashlib import sha256
 from operator import itemgetter
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from aiokafka.errors import KafkaError
 from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.record.memory_records import MemoryRecords
-from batches import encoded_records
+from batches import digest_of_batches
 from stand_ins import DUE_MS, ROOMY, SECOND, Known, asked, slice_to
 
 from kafka_timers.broker.batches import Batch
@@ -121,19 +120,19 @@ async def test_a_seal_names_the_batches_of_each_topic_by_their_sha256() -> None:
     seal = Sealed()
     done.sent.tell(seal)
 
-    wanted: dict[str, list[tuple[int, int, bytes]]] = {}
+    wanted: dict[str, list[tuple[int, list[Any]]]] = {}
     for topic, partition, data in outbox.batches:
         records = list(MemoryRecords(data).next_batch())
         assert len({record.timestamp for record in records}) == 1
-        encoded = encoded_records([(record.key, record.value, record.headers) for record in records])
-        wanted.setdefault(topic, []).append((partition, len(records), sha256(encoded).digest()))
+        parts = [(record.key, record.value, record.headers) for record in records]
+        wanted.setdefault(topic, []).append((partition, parts))
     assert len(wanted.pop("timer-rejected")) == 1
     assert sorted(wanted) == [each.topic for each in seal.sent] == ["callbacks", "other", "state"]
     assert len(wanted["callbacks"]) > ROOMY.partitions
     for each in seal.sent:
         batches = sorted(wanted[each.topic], key=itemgetter(0))
-        assert [*zip(each.partitions, each.records, strict=True)] == [(at, count) for at, count, _ in batches]
-        assert each.sha256 == sha256(b"".join(digest for _, _, digest in batches)).digest()
+        assert [*zip(each.partitions, each.records, strict=True)] == [(at, len(parts)) for at, parts in batches]
+        assert each.sha256 == digest_of_batches(parts for _, parts in batches)
 
 
 async def test_a_seal_names_no_batches_where_they_are_too_many() -> None:

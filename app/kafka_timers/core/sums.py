@@ -26,7 +26,17 @@ from xxhash import xxh64_intdigest
 from kafka_timers.core.contents import DIGESTS
 from kafka_timers.core.wire import ReadRecord, Sealed
 
-__all__ = ["SEED", "VERSION", "ReadSums", "Sum", "fired_digest_of", "hash_of_record", "hash_of_seal", "sum_of"]
+__all__ = [
+    "SEED",
+    "VERSION",
+    "ReadSums",
+    "Sum",
+    "fired_digest_of",
+    "hash_of_batches",
+    "hash_of_record",
+    "hash_of_seal",
+    "sum_of",
+]
 
 # Version of the digests, as a seal names it.
 VERSION = 1
@@ -150,6 +160,11 @@ def hash_of_record(number: int, record: ReadRecord) -> int:
 def hash_of_seal(value: bytes) -> bytes:
     """Return the SHA-256 of a seal's *value*, which the next seal names."""
     return sha256(value).digest()
+
+
+def hash_of_batches(digests: Iterable[bytes]) -> bytes:
+    """Return the SHA-256 that a seal names for a topic, from the SHA-256 of each batch."""
+    return sha256(b"".join(digests)).digest()
 
 
 def _readable(name: str) -> bytes:

@@ -8,7 +8,6 @@ difference, not even together with its request.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,17 +15,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kafka_timers.broker.batches import Batch
+from kafka_timers.core.sums import hash_of_batches
 from kafka_timers.core.wire import Sent, sealed_from
 from kafka_timers.errors import WireError
+from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.callbacks import naming_requests
 from kafka_timers.lake.outcomes import fires
-from kafka_timers.lake.schema import ends_ms
+from kafka_timers.lake.schema import FINDING, ends_ms
 
 __all__ = ["batch_findings", "sent_with"]
 
 _SEAL = ("partition", "end_ms", "fence")
 _SENT = "partition int, end_ms bigint, fence bigint, at_offset bigint, topic string, sent binary"
-_FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
 _GROUP = (*_SEAL, "topic")
 # Of a batch that is only hashed.
 _ANY_SIZE = 1 << 30
@@ -73,8 +73,7 @@ def batch_findings(
     Returns:
         kind string (batches), partition int, offset bigint (null), second bigint, detail string.
     """
-    judged = complete.select(*_SEAL).distinct()
-    judged = judged.join(sent.where(F.col("topic").isNull()), [*_SEAL], "left_anti")
+    judged = complete.select(*_SEAL).join(sent.where(F.col("topic").isNull()), [*_SEAL], "left_anti")
     is_judged = F.col("topic").isin(list(topics))
     wanted = sent.where(is_judged).join(judged, [*_SEAL], "left_semi")
     fired = fires(outcomes).where(F.col("reason").isNull())
@@ -85,7 +84,7 @@ def batch_findings(
     both = wanted.unionByName(came, allowMissingColumns=True)
     # Null comes first: the names of the batches before the records.
     alike = both.repartition(*_GROUP).sortWithinPartitions(*_GROUP, "at_partition", "at_offset")
-    return alike.select(*_GROUP, "sent", "at_partition", "key", "value", "headers").mapInArrow(_compared, _FINDING)
+    return alike.select(*_GROUP, "sent", "at_partition", "key", "value", "headers").mapInArrow(_compared, FINDING)
 
 
 def _named(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,7 +95,7 @@ def _named(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows += [(*name, each.topic, each.SerializeToString()) for each in _sent_in(row["value"])] or [
                 (*name, None, None)
             ]
-        yield _batch_of(rows, _SENT)
+        yield record_batch(rows, _SENT)
 
 
 def _sent_in(value: bytes | None) -> Sequence[Sent]:
@@ -126,7 +125,7 @@ def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 name, judged = here, _Judged()
             judged.add(row)
     judge()
-    yield _batch_of(found, _FINDING)
+    yield record_batch(found, FINDING)
 
 
 class _Judged:
@@ -172,14 +171,6 @@ class _Judged:
         if any(self._batches.values()):
             return "are fewer than were sent with it"
         for at, (digest, batches) in enumerate(self._wanted):
-            if sha256(b"".join(self._digests.get((at, number), b"") for number in range(batches))).digest() != digest:
+            if hash_of_batches(self._digests.get((at, number), b"") for number in range(batches)) != digest:
                 return "differ from those that were sent with it, by SHA-256"
         return ""
-
-
-def _batch_of(rows: list[Any], columns: str) -> pa.RecordBatch:
-    kinds = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string(), "binary": pa.binary()}
-    told = [column.split() for column in columns.split(", ")]
-    values = list(zip(*rows, strict=True)) or [()] * len(told)
-    arrays = [pa.array(value, kinds[kind]) for value, (_, kind) in zip(values, told, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, [name for name, _ in told])

@@ -14,8 +14,9 @@ from pyspark.sql import functions as F
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.routing import hash_of
 from kafka_timers.core.wire import EXPIRY_HEADER, REQUEST_HEADER, TOKEN_HEADER, callback_headers, future_from
+from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.outcomes import due_ms, fires
-from kafka_timers.lake.schema import REQUEST, asked_ms
+from kafka_timers.lake.schema import FINDING, REQUEST, asked_ms
 from kafka_timers.lake.tables import constant
 
 __all__ = [
@@ -42,7 +43,6 @@ CALLBACKS = (
     "hash bigint, key_hash int, by_worker boolean"
 )
 _REQUEST = ("partition", "offset")
-_FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
 # Callbacks of the last seal before the time range come up to this far into it, and clocks differ.
 _EDGE_MS = 60_000
 _PLACE = "^((?:0|[1-9][0-9]{0,8}):(?:0|[1-9][0-9]{0,17}))$"
@@ -278,7 +278,7 @@ def differences(findings: DataFrame, records: DataFrame, requests: DataFrame) ->
     came = naming_requests(records).select(*_REQUEST, parts.alias("came"))
     asked = requests.where(F.col("kind") == REQUEST).select(*_REQUEST, F.col("value").alias("asked"))
     wrong = F.broadcast(findings.where(F.col("kind") == "content"))
-    return wrong.join(came, [*_REQUEST]).join(asked, [*_REQUEST]).mapInArrow(_compared, _FINDING)
+    return wrong.join(came, [*_REQUEST]).join(asked, [*_REQUEST]).mapInArrow(_compared, FINDING)
 
 
 def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -288,10 +288,7 @@ def _compared(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if names := _differing(row):
                 detail = f"{', '.join(names)} of the callback in {row['came']['topic']}: not the same as in its request"
                 rows.append((row["kind"], row["partition"], row["offset"], row["second"], detail))
-        columns = list(zip(*rows, strict=True)) or [()] * 5
-        kinds = (pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.string())
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, ["kind", "partition", "offset", "second", "detail"])
+        yield record_batch(rows, FINDING)
 
 
 def _differing(row: Mapping[str, object]) -> list[str]:

@@ -24,6 +24,7 @@ from kafka_timers.core.outcomes import State, outcomes_of
 from kafka_timers.core.refused import Reason
 from kafka_timers.core.wire import Condition, Copy, Future, Record, Sealed
 from kafka_timers.lake import message
+from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.outcomes import INTERVAL, first_interval
 from kafka_timers.lake.schema import CANCEL, COPY, REFUSED, REQUEST, asked_ms, due_of
 
@@ -159,10 +160,7 @@ def _verdict_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
             for row in batch.to_pylist()
             for offset, verdict in verdicts_in(row["timer_id"], row["records"], row["newest"])
         ]
-        columns = list(zip(*rows, strict=True)) or [(), (), ()]
-        kinds = (pa.int32(), pa.int64(), pa.string())
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, ["partition", "offset", "verdict"])
+        yield record_batch(rows, VERDICTS)
 
 
 class _Asked:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from kafka_timers.core.wire import Topics
 from kafka_timers.errors import LakeError
-from kafka_timers.lake.schema import SEALS
+from kafka_timers.lake.schema import FINDING, SEALS
 from kafka_timers.lake.service import Service
 from kafka_timers.lake.tables import constant, read, read_positions, root_of
 from kafka_timers.settings import LakeSettings
@@ -52,7 +52,7 @@ class Coverage:
     def findings(self, spark: SparkSession) -> DataFrame:
         """Return *unsealed* as kind string, partition int, offset bigint (null), second bigint, detail string."""
         rows = [("unsealed", partition, None, second, words) for partition, second, words in self.unsealed]
-        return constant(spark, rows, "kind string, partition int, offset bigint, second bigint, detail string")
+        return constant(spark, rows, FINDING)
 
 
 def end_of(now_s: int, newest_s: int, last: int | None) -> int:

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kafka_timers.core.sums import VERSION
-from kafka_timers.lake.schema import CANCEL
+from kafka_timers.lake.schema import CANCEL, FINDING
 from kafka_timers.lake.tables import constant
 
 __all__ = ["broken_links", "counted_between", "digest_of_record", "unread"]
@@ -22,7 +22,6 @@ _NO_KEY, _NO_VALUE = 1 << 32, 1 << 33
 _UNREADABLE = "\ufffd"
 _RUN = ("partition", "read_from")
 _HAS = ("has", "has_cancels", "has_digest")
-_FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
 # Shown hexadecimal digits of a SHA-256.
 _SHOWN = 16
 
@@ -211,4 +210,4 @@ def _hex(digest: Column) -> Column:
 
 
 def _none(frame: DataFrame) -> DataFrame:
-    return constant(frame.sparkSession, [], _FINDING)
+    return constant(frame.sparkSession, [], FINDING)

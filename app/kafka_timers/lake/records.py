@@ -26,6 +26,7 @@ from kafka_timers.core.sums import ReadSums
 from kafka_timers.core.verdicts import dues_of, expected_in, judged, screened
 from kafka_timers.core.wire import Condition, Future, end_ms_of, first_ms_of, is_complete, sealed_from
 from kafka_timers.errors import WireError
+from kafka_timers.lake.arrow import record_batch
 from kafka_timers.lake.proof import digest_of_record
 from kafka_timers.lake.schema import (
     CANCEL,
@@ -46,6 +47,8 @@ __all__ = ["altered_seals", "rejected_of", "requests_of", "seals_of"]
 log = logging.getLogger(__name__)
 
 # In addition to the columns of `seals`: the folder that a row belongs in.
+# Columns of `altered_seals`.
+_ALTERED = "partition int, offset bigint, last bigint, names string"
 _DAY_OF_LAST = "day_of_last"
 
 
@@ -96,9 +99,8 @@ def altered_seals(seals: DataFrame) -> DataFrame:
     Returns:
         partition int, offset bigint, last bigint, and names string: the wrong columns, comma separated.
     """
-    names = "partition int, offset bigint, last bigint, names string"
     judged = seals.where(F.col("value").isNotNull() | F.col("digests").isNotNull())
-    return judged.withColumn(_DAY_OF_LAST, _day_of(F.col("last"))).mapInArrow(_altered_batches, names)
+    return judged.withColumn(_DAY_OF_LAST, _day_of(F.col("last"))).mapInArrow(_altered_batches, _ALTERED)
 
 
 def rejected_of(records: DataFrame, requests: str) -> DataFrame:
@@ -303,10 +305,7 @@ def _altered_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
                 other.append("day")
             if other:
                 altered.append((row["partition"], row["offset"], row["last"], ", ".join(other)))
-        kinds = {"partition": pa.int32(), "offset": pa.int64(), "last": pa.int64(), "names": pa.string()}
-        columns = zip(*altered, strict=True) if altered else [()] * len(kinds)
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds.values(), strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, list(kinds))
+        yield record_batch(altered, _ALTERED)
 
 
 def _sealed(partition: int, offset: int, appended_ms: int, value: bytes | None) -> dict[str, Any] | None:

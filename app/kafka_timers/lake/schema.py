@@ -53,6 +53,7 @@ __all__ = [
     "CANCEL",
     "COPY",
     "DELAYS_S",
+    "FINDING",
     "FORWARDED",
     "HEADERS",
     "POSITIONS",
@@ -69,6 +70,9 @@ __all__ = [
     "due_of",
     "ends_ms",
 ]
+
+# Columns of findings, as functions return them.
+FINDING = "kind string, partition int, offset bigint, second bigint, detail string"
 
 # Values of the column `kind` of `requests`.
 REQUEST, CANCEL, COPY, REFUSED = "request", "cancel", "copy", "refused"

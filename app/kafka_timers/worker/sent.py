@@ -1,10 +1,10 @@
 """The batches of a slice, as its seal names them, so that readers can tell whether a callback topic has all of them."""
 
 from collections import defaultdict
-from hashlib import sha256
 from operator import itemgetter
 
 from kafka_timers.broker.batches import Batch
+from kafka_timers.core.sums import hash_of_batches
 from kafka_timers.core.wire import Sealed
 
 # With more of them, a seal might exceed what a topic takes.
@@ -31,6 +31,4 @@ class SentBatches:
         for topic, batches in sorted(self._by_topic.items()):
             batches.sort(key=itemgetter(0))
             partitions, records, digests = zip(*batches, strict=True)
-            seal.sent.add(
-                topic=topic, partitions=partitions, records=records, sha256=sha256(b"".join(digests)).digest()
-            )
+            seal.sent.add(topic=topic, partitions=partitions, records=records, sha256=hash_of_batches(digests))
