@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ async def test_a_child_is_asked_to_end(tmp_path: Path) -> None:
     await until_up(child.log)
     await child.stop()
     assert child.returncode == 0
+
+
+async def test_a_signal_to_a_child_that_has_just_ended_leaves_its_exit_code(tmp_path: Path) -> None:
+    for _ in range(20):
+        child = await start("exit(3)", tmp_path / "log")
+        # It has ended, and its exit code may not have been collected.
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222  # the loop must not see it first
+        child.resume()
+        assert await child.wait() == 3
 
 
 async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:

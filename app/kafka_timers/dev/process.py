@@ -104,5 +104,8 @@ class Child:
         return f"the end of {self.log}:\n{lines}" if lines else f"it wrote nothing to {self.log}"
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        # The method of asyncio's process collects the exit code of one that has just ended, before Python 3.13, and
+        # whatever waits for the code gets 255 (CPython's issue 87744).
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
