@@ -47,7 +47,8 @@ def with_contents(requests: DataFrame) -> DataFrame:
         of several with one name), token string, tombstone string (topic of the tombstone), record_key string (the
         record's own, if it is UTF-8). For cancels and values that do not parse, all but the last are null.
     """
-    asked = requests.withColumn("asked", F.udf(asked_in, _ASKED)(F.col("value")))
+    # If not told, Spark 4.1 guesses by the type hints, and warns.
+    asked = requests.withColumn("asked", F.udf(asked_in, _ASKED, useArrow=False)(F.col("value")))
     fields = {name: F.col(f"asked.{name}") for name in _ASKED.names}
     record_key = F.try_validate_utf8(F.col("key").cast("string"))
     return asked.withColumns(fields | {"record_key": record_key}).drop("asked")

@@ -217,7 +217,8 @@ def about(requests: DataFrame, *, key: str | None = None, timer_id: str | None =
     wanted = (key if key is not None else timer_id or "").encode()
     # Rows whose bytes do not contain it need no Python.
     has_it = F.contains(F.col("value"), F.lit(wanted)) if wanted else F.lit(True)
-    told = F.udf(asked_about, _ABOUT)(F.when(has_it, F.col("value")))
+    # If not told, Spark 4.1 guesses by the type hints, and warns.
+    told = F.udf(asked_about, _ABOUT, useArrow=False)(F.when(has_it, F.col("value")))
     asked = known.where(F.col("kind") != COPY).withColumn("about", told)
     if key is not None:
         meant = asked.where((F.col("kind") != CANCEL) & (F.col("about.callback_key") == key))

@@ -32,7 +32,8 @@ __all__ = ["kafka_options", "open_session", "quiet"]
 
 log = logging.getLogger(__name__)
 
-# Minor version of pyspark → connector and Delta tested with it. Those for 4.1 and 4.2 did not resolve completely.
+# Minor version of pyspark → connector and Delta tested with it. The connector 4.1.1 fails at a batch that a killed
+# landing has begun (SPARK-55271); docs/lake.md has more.
 PACKAGES = {
     "4.0": ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0", "io.delta:delta-spark_2.13:4.0.1"),
 }
