@@ -4,8 +4,8 @@ from unittest import mock
 
 from kafka_timers.core.wire import Copy
 from simulation.assembly import Process
-from simulation.clients import Wish, write
-from simulation.log import Transaction
+from simulation.clients import MOODY, Wish, write
+from simulation.log import Record, Transaction
 from simulation.loop import EPOCH_S
 from simulation.told import Story, told
 
@@ -245,3 +245,25 @@ def test_records_that_no_worker_may_accept_stop_nothing() -> None:
             write(story.kafka, story.kafka.requests(0), key, value, Wish(is_refused=True))
         story.finish()
         assert story.fired() == [(0, 3.0)]
+
+
+def test_a_topic_that_refuses_once_gets_its_callbacks() -> None:
+    with told() as story:
+        story.start("a", 0)
+        story.request(3, topic=MOODY)
+        story.request(3)
+        story.until(2.5)
+        moody, refusal, refused = story.kafka.topics[MOODY], story.kafka.refusal, list[str]()
+
+        def once(topic: str, number: int, size: int, records: list[Record]) -> int:
+            if code := refusal(topic, number, size, records):
+                refused.append(topic)
+                moody.refuses = False
+            return code
+
+        moody.refuses = True
+        with mock.patch.object(story.kafka, "refusal", once):
+            story.until(4)
+        story.finish()
+        assert refused == [MOODY]
+        assert sorted(offset for offset, _ in story.fired()) == [0, 1]
