@@ -79,7 +79,7 @@ faults: $(INSTALLED) java ## Break real brokers and workers under load, each fau
 chaos-lake: $(INSTALLED) java ## Run those of them that are about the lake, some two hours
 	$(BIN)/pytest -m chaos -k lake
 
-mutants: $(INSTALLED) ## Break the code in one place at a time; the tests of `make check` must notice each, some half an hour
+mutants: $(INSTALLED) ## Break the code in one place at a time; the tests of `make check` must notice each, a quarter of an hour
 	$(BIN)/python tests/mutants/run.py --json docs/mutants.json
 
 bench: $(INSTALLED) java ## Measure the service beside the plain broker, some ten minutes; docs/performance.md shows it

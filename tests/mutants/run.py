@@ -1,7 +1,7 @@
 """
 Breaks the shipped code in one place at a time, and looks whether the tests of `make check` notice.
 
-    make mutants                               all of them; writes docs/mutants.json, some half an hour on two cores
+    make mutants                               all of them; writes docs/mutants.json, a quarter of an hour on two cores
     python tests/mutants/run.py NAME…          some of them
 
 A mutant that survives is named in `EXPLAINED` with the reason, or is a hole in the tests. Each one meets the test first
