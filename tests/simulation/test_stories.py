@@ -2,10 +2,11 @@
 
 from unittest import mock
 
+from kafka_timers.broker import codes
 from kafka_timers.core.wire import Copy
 from simulation.assembly import Process
 from simulation.clients import MOODY, Wish, write
-from simulation.log import Record, Transaction
+from simulation.log import Transaction
 from simulation.loop import EPOCH_S
 from simulation.told import Story, told
 
@@ -253,17 +254,9 @@ def test_a_topic_that_refuses_once_gets_its_callbacks() -> None:
         story.request(3, topic=MOODY)
         story.request(3)
         story.until(2.5)
-        moody, refusal, refused = story.kafka.topics[MOODY], story.kafka.refusal, list[str]()
-
-        def once(topic: str, number: int, size: int, records: list[Record]) -> int:
-            if code := refusal(topic, number, size, records):
-                refused.append(topic)
-                moody.refuses = False
-            return code
-
-        moody.refuses = True
-        with mock.patch.object(story.kafka, "refusal", once):
+        refusals = {MOODY: codes.TOPIC_AUTHORIZATION_FAILED}
+        with mock.patch.object(story.kafka, "refusal", side_effect=lambda topic, *_: refusals.pop(topic, 0)):
             story.until(4)
         story.finish()
-        assert refused == [MOODY]
+        assert refusals == {}
         assert sorted(offset for offset, _ in story.fired()) == [0, 1]

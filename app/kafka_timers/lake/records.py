@@ -46,9 +46,9 @@ __all__ = ["altered_seals", "rejected_of", "requests_of", "seals_of"]
 
 log = logging.getLogger(__name__)
 
-# In addition to the columns of `seals`: the folder that a row belongs in.
 # Columns of `altered_seals`.
 _ALTERED = "partition int, offset bigint, last bigint, names string"
+# In addition to the columns of `seals`: the folder that a row belongs in.
 _DAY_OF_LAST = "day_of_last"
 
 
