@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
-from brokers import delete_records, make_topic
+from brokers import StartKafka, delete_records, make_topic
 
 from kafka_timers.broker.cluster import Cluster
 from kafka_timers.broker.connection import Kafka
@@ -72,17 +73,23 @@ async def topic(bootstrap: str, prefix: str) -> str:
     return prefix + "timer-request"
 
 
-@pytest.fixture
-async def reader(bootstrap: str, topic: str) -> AsyncIterator[LogReader]:
+@asynccontextmanager
+async def reading(bootstrap: str, topic: str) -> AsyncIterator[LogReader]:
     """A reader that runs."""
     async with Cluster.open(Kafka(bootstrap)) as cluster:
         await cluster.look_up([topic])
-        reading = LogReader(Fetcher(cluster, topic, "requests"), PriorityGate())
-        task = asyncio.create_task(reading.run())
-        yield reading
+        reader = LogReader(Fetcher(cluster, topic, "requests"), PriorityGate())
+        task = asyncio.create_task(reader.run())
+        yield reader
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+@pytest.fixture
+async def reader(bootstrap: str, topic: str) -> AsyncIterator[LogReader]:
+    async with reading(bootstrap, topic) as started:
+        yield started
 
 
 @pytest.fixture
@@ -230,3 +237,20 @@ async def test_a_feed_that_cannot_take_its_records_fails_alone(
     await bad.reached(2)
     assert str(bad.error) == "poison"
     assert good.values == [b"a"]
+
+
+async def test_a_broker_without_room_for_fetch_sessions_is_read_as_well(start_kafka: StartKafka) -> None:
+    kafka = await start_kafka(properties={"max.incremental.fetch.session.cache.slots": "0"})
+    await make_topic(kafka.bootstrap, "timer-request", 2)
+    feeds = [Collected(number) for number in range(2)]
+    async with (
+        reading(kafka.bootstrap, "timer-request") as reader,
+        AIOKafkaProducer(bootstrap_servers=kafka.bootstrap) as producer,
+    ):
+        for feed in feeds:
+            reader.add(feed)
+        for end in range(1, 4):
+            for feed in feeds:
+                await put(producer, "timer-request", feed.partition.number, b"%d" % end)
+                await feed.reached(end)
+    assert [feed.values for feed in feeds] == [[b"1", b"2", b"3"]] * 2

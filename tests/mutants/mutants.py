@@ -931,6 +931,24 @@ MUTANTS = [
         "max(bytes_max // 4, _BYTES_MIN)",
         "bytes_max",
     ),
+    _one(
+        "a fetch session does not hear of later positions",
+        FETCHING,
+        "if self._known.get(number) != place",
+        "if number not in self._known",
+    ),
+    _one(
+        "a fetch session does not hear of partitions that are read no more",
+        FETCHING,
+        "return changed, self._known.keys() - wanted.keys(),",
+        "return changed, (),",
+    ),
+    _one(
+        "a lost fetch session is not begun anew",
+        FETCHING,
+        "            session.restart()\n            answer =",
+        "            answer =",
+    ),
     _one("a quota makes a partition unreadable", FETCHING, ".get(number)) is not None", "[number]) is not None"),
     _one("an emptied marker stops the reader", FETCHING, "next(iter(batch), None)", "next(iter(batch))"),
     _one(

@@ -8,6 +8,7 @@ refused, late or out of date is tried too: numbers of records, epochs, leaders, 
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ from simulation.faults import Faults
 from simulation.kafka import NODES, Kafka
 from simulation.log import Log, Record, View
 from simulation.network import Network
+from simulation.sessions import Sessions
 
 _INVALID_REQUEST, _NOT_ENOUGH_REPLICAS, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 42, 19, 15, 16
 _OFFSETS = "__consumer_offsets"
@@ -60,8 +62,10 @@ class Part(NamedTuple):
     is_large: bool
 
 
-def parsed(data: Part, aborted: Sequence[Any], position: int, stable: int, end: int) -> Fetched:
+def parsed(data: Part | bytes, aborted: Sequence[Any], position: int, stable: int, end: int) -> Fetched:
     """Stand in for `broker.fetching.parsed`."""
+    if isinstance(data, bytes):  # no records
+        return Fetched(iter(()), position, False, stable, end)
     return Fetched(data.records, data.behind, data.is_large, stable, end)
 
 
@@ -83,6 +87,7 @@ class Brokers:
         self._kafka, self._network, self._faults = kafka, network, faults
         self._rng = None if seed is None else random.Random(f"{seed}/fetches")
         self.records_max = 1 << 30
+        self._sessions = Sessions()
 
     def client_options(self) -> dict[str, Any]:
         """Return the options of each connection."""
@@ -351,15 +356,16 @@ class Brokers:
         return 0 if topic == self._kafka.own.sealed else view.start
 
     def _has_some(self, node: int, request: Fetch) -> bool:
-        for number, (_, position) in request.positions.items():
+        for number, (_, position) in self._sessions.positions(node, request).items():
             view = self._kafka.logs[request.topic, number].view(node)
             if view is None or view.stable > position:
                 return True
         return False
 
     def _fetched(self, node: int, request: Fetch) -> Any:
-        parts = [self._part(node, request, number, *at) for number, at in request.positions.items()]
-        return SimpleNamespace(topics=[(request.topic, parts, {})])
+        if self._faults.drawn("sessions_are_lost"):
+            self._sessions.forget()
+        return self._sessions.answer(node, request, partial(self._part, node, request))
 
     def _part(self, node: int, request: Fetch, number: int, epoch: int, position: int) -> tuple[Any, ...]:
         log = self._kafka.logs[request.topic, number]
@@ -373,7 +379,8 @@ class Brokers:
         if code or view is None:
             return number, code, -1, -1, -1, None, -1, None, {}
         part = self._some(log, position, view.stable)
-        return number, 0, view.end, view.stable, self._start(request.topic, view), None, -1, part, {}
+        data = part if part.behind > position else None
+        return number, 0, view.end, view.stable, self._start(request.topic, view), None, -1, data, {}
 
     def _some(self, log: Log, position: int, stable: int) -> Part:
         if log.topic == self._kafka.own.sealed:

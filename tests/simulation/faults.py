@@ -22,6 +22,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "fetch_fails": Kind("a broker does not answer a fetch of the request log", 0.01),
+    "sessions_are_lost": Kind("brokers forget the fetch sessions", 0.02),
     "ends_fail": Kind("the end of the request log is asked for in vain", 0.03),
     "ends_are_slow": Kind("the end of the request log is told long after it was asked for", 0.03),
     "seals_fail": Kind("the end of timer-sealed is asked for in vain", 0.1),

@@ -75,7 +75,9 @@ class Broker:
     async def moved(self) -> None:
         await asyncio.Event().wait()
 
-    async def fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched | KafkaError]:
+    async def fetch(
+        self, node: int, positions: Mapping[int, int], wait_ms: int, *, anew: bool
+    ) -> dict[int, Fetched | KafkaError]:
         self.fetches += 1
         await asyncio.sleep(0)
         came: dict[int, Fetched | KafkaError] = {}

@@ -30,8 +30,10 @@ __all__ = ["SourceLog"]
 
 log = logging.getLogger(__name__)
 
-# How long the broker waits for a first record.
-_WAIT_MS = 1_000
+# How long the broker waits for a first record. Once a partition has been quiet for some seconds, it waits longer: a
+# worker with 64 such partitions does little else. The limit of a question is well above.
+_WAIT_MS, _WAIT_LONG_MS = 1_000, 2_000
+_QUIET_FETCHES = 5
 _RETRY_S = 0.1
 # Another leader may answer, or the same one later.
 _DELAYS = (KafkaConnectionError, RequestTimedOutError, StaleMetadata)
@@ -79,6 +81,8 @@ class SourceLog:
         self._behind = position
         self._coming: asyncio.Task[Fetched] | None = None
         self._is_silent = False
+        # Fetches without a record, since the last one with records.
+        self._quiet = 0
 
     @property
     def has_more(self) -> bool:
@@ -87,7 +91,7 @@ class SourceLog:
 
     async def take(self, count_max: int) -> list[SourceRecord]:
         """
-        Return the next records, at most *count_max*, offsets ascending; none if none arrived within about a second.
+        Return the next records, at most *count_max*, offsets ascending; none if none arrived within two seconds.
 
         Raises:
             OffsetOutOfRangeError: the log ends before the position.
@@ -123,11 +127,13 @@ class SourceLog:
         while True:
             came: Fetched | KafkaError
             try:
-                came = await self._fetcher.fetch_one(self._number, position, _WAIT_MS)
+                wait_ms = _WAIT_MS if self._quiet < _QUIET_FETCHES else _WAIT_LONG_MS
+                came = await self._fetcher.fetch_one(self._number, position, wait_ms)
             except _DELAYS as error:
                 came = error
             if isinstance(came, Fetched):
                 self._is_silent = False
+                self._quiet = self._quiet + 1 if came.position == position else 0
                 return came
             if isinstance(came, OffsetOutOfRangeError):
                 position = await self._start_above(position)

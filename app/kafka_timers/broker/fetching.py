@@ -5,7 +5,7 @@ aiokafka's consumer makes an object of eleven fields for each record, which take
 request. So we use only its compiled parser, and return the parser's own records.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, dropwhile
 from typing import Any
@@ -31,6 +31,16 @@ _BYTES_MAX, _BYTES_MIN = 8 << 20, 64 << 10
 _PARTITION_BYTES_MAX = 2 << 20
 
 
+_NO_SESSION = 0, -1
+_SESSION_LOST = frozenset((codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH))
+_FETCHES_MAX = (1 << 31) - 1
+
+# The expected leader epoch and the offset to read from, by partition.
+_Wanted = Mapping[int, tuple[int, int]]
+# What is wanted and the broker does not know, the partitions that are no longer wanted, and the place in a session.
+_Question = tuple[_Wanted, Collection[int], tuple[int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """
@@ -51,6 +61,35 @@ class Fetched:
     end: int
 
 
+class _Session:
+    """
+    A fetch session (KIP-227): the broker remembers what was asked for.
+
+    Only what has changed is sent, in both directions. Without it, question and answer name all partitions: with 64
+    idle ones, that is most of what a worker does.
+    """
+
+    def __init__(self) -> None:
+        self._id = 0
+        self._fetches = 0
+        self._known: _Wanted = {}
+
+    def restart(self) -> None:
+        """Have the next fetch begin a new session and end this one."""
+        self._fetches, self._known = 0, {}
+
+    def request(self, wanted: _Wanted) -> _Question:
+        """Return the next question for *wanted*."""
+        changed = {number: place for number, place in wanted.items() if self._known.get(number) != place}
+        return changed, self._known.keys() - wanted.keys(), (self._id, self._fetches)
+
+    def answered(self, session: int, wanted: _Wanted) -> None:
+        """Note that the question for *wanted* was answered in *session*; 0 if the broker has no room for sessions."""
+        self._id = session
+        if session:
+            self._fetches, self._known = self._fetches % _FETCHES_MAX + 1, wanted
+
+
 class Fetcher:
     """
     Fetches records of *topic*.
@@ -69,6 +108,7 @@ class Fetcher:
         self._is_committed = is_committed
         # Current size limit by node.
         self._bytes_max: dict[int, int] = {}
+        self._sessions: dict[int, _Session] = {}
 
     def leaders(self, numbers: Iterable[int]) -> dict[int, list[int]]:
         """
@@ -84,25 +124,66 @@ class Fetcher:
         """Return once a partition has another leader."""
         await self._cluster.moved(self._topic)
 
-    async def fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched | KafkaError]:
+    async def fetch(
+        self, node: int, positions: Mapping[int, int], wait_ms: int, *, anew: bool = True
+    ) -> dict[int, Fetched | KafkaError]:
         """
         Return the records of partitions from their *positions* on, or the reason why a partition cannot be read.
 
         The reason is a StaleMetadata if another node may lead the partition, or if the same node may lead it in a
-        moment.
+        moment. Fetch from one node only one at a time.
 
         Args:
             node: the node that leads the partitions.
             positions: the offset to read from, by partition.
             wait_ms: how long the broker waits for a first record, in milliseconds.
+            anew: whether to return all partitions. If not, those are left out which have no more to tell than when this
+                node was last fetched from.
 
         Raises:
             aiokafka.errors.KafkaError: *node* does not answer.
         """
-        wanted = {number: (self._epoch(number, node), position) for number, position in positions.items()}
+        session = self._sessions.setdefault(node, _Session())
+        if anew:
+            session.restart()
+        wanted = self._wanted(node, positions)
+        answer = await self._ask(node, session.request(wanted), wait_ms)
+        if answer.error_code in _SESSION_LOST:
+            # The broker was started again, has too many sessions, or has counted a fetch whose answer was lost.
+            session.restart()
+            answer = await self._ask(node, session.request(wanted), wait_ms)
+        if answer.error_code:
+            words = codes.name_of(answer.error_code)
+            raise for_code(answer.error_code)(f"{self._cluster.name_of(node)}: fetching {self._topic}: {words}")
+        session.answered(answer.session, wanted)
+        return self._parts(answer, node, positions)
+
+    async def fetch_one(self, number: int, position: int, wait_ms: int) -> Fetched | KafkaError:
+        """
+        Return the records of one partition from *position* on, or the reason why it cannot be read, see `fetch`.
+
+        Raises:
+            aiokafka.errors.KafkaError: the leader does not answer.
+        """
+        for node in self.leaders([number]):
+            positions = {number: position}
+            answer = await self._ask(node, (self._wanted(node, positions), (), _NO_SESSION), wait_ms)
+            if (part := self._parts(answer, node, positions).get(number)) is not None:
+                return part
+            # This is how a broker answers while a quota holds us back.
+            return StaleMetadata(f"{self._cluster.name_of(node)} sends nothing for now, because of a quota")
+        return StaleMetadata("no leader is known")
+
+    def _wanted(self, node: int, positions: Mapping[int, int]) -> _Wanted:
+        return {number: (self._epoch(number, node), position) for number, position in positions.items()}
+
+    async def _ask(self, node: int, question: _Question, wait_ms: int) -> Any:
+        wanted, forgotten, session = question
         bytes_max = self._bytes_max.get(node, _BYTES_MAX)
         limits = wait_ms, bytes_max, min(bytes_max, _PARTITION_BYTES_MAX)
-        request = Fetch(self._topic, wanted, *limits, is_committed=self._is_committed)
+        request = Fetch(
+            self._topic, wanted, *limits, is_committed=self._is_committed, session=session, forgotten=forgotten
+        )
         try:
             answer = await self._cluster.send(node, request, lane=self._lane)
         except RequestTimedOutError:
@@ -110,6 +191,9 @@ class Fetcher:
             self._bytes_max[node] = max(bytes_max // 4, _BYTES_MIN)
             raise
         self._bytes_max[node] = min(bytes_max * 2, _BYTES_MAX)
+        return answer
+
+    def _parts(self, answer: Any, node: int, positions: Mapping[int, int]) -> dict[int, Fetched | KafkaError]:
         came: dict[int, Fetched | KafkaError] = {}
         for _, partitions, *_ in answer.topics:
             for number, code, end, stable, _, aborted, _, data, *_ in partitions:
@@ -120,20 +204,6 @@ class Fetcher:
                 ends = [(producer_id, first) for producer_id, first, *_ in aborted or ()]
                 came[number] = parsed(data or b"", ends, position, stable, end)
         return came
-
-    async def fetch_one(self, number: int, position: int, wait_ms: int) -> Fetched | KafkaError:
-        """
-        Return the records of one partition from *position* on, or the reason why it cannot be read, see `fetch`.
-
-        Raises:
-            aiokafka.errors.KafkaError: the leader does not answer.
-        """
-        for node in self.leaders([number]):
-            if (part := (await self.fetch(node, {number: position}, wait_ms)).get(number)) is not None:
-                return part
-            # This is how a broker answers while a quota holds us back.
-            return StaleMetadata(f"{self._cluster.name_of(node)} sends nothing for now, because of a quota")
-        return StaleMetadata("no leader is known")
 
     def _epoch(self, number: int, node: int) -> int:
         """Return the leader epoch in which *node* leads partition *number*; -1 for any."""

@@ -277,6 +277,9 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
         bytes_max: size limit of the answer in bytes.
         partition_bytes_max: size limit for each partition. The first batch is sent at any size.
         is_committed: whether to ask only for committed records.
+        session: id of a fetch session (KIP-227) and number of the fetch in it. With number 0, a session begins and the
+            one with the id ends. With number -1, there is no session.
+        forgotten: partitions that are no longer part of the session.
     """
 
     API_KEY = 1
@@ -290,8 +293,12 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
         partition_bytes_max: int,
         *,
         is_committed: bool = True,
+        session: tuple[int, int] = (0, -1),
+        forgotten: Collection[int] = (),
     ) -> None:
         self.topic = topic
+        self.session = session
+        self.forgotten = forgotten
         self.isolation = _READ_COMMITTED if is_committed else 0
         self.positions = positions
         self.wait_ms = wait_ms
@@ -304,8 +311,9 @@ class Fetch(Request[_FetchRequest]):  # type: ignore[misc]  # aiokafka tells no 
             (number, epoch, position, -1, -1, self.partition_bytes_max, {})
             for number, (epoch, position) in self.positions.items()
         ]
-        topics: list[Any] = [(self.topic, partitions, {})]
-        return kind(-1, self.wait_ms, 1, self.bytes_max, self.isolation, 0, -1, topics, [], "", {})
+        topics: list[Any] = [(self.topic, partitions, {})] if partitions else []
+        forgotten: list[Any] = [(self.topic, [*self.forgotten], {})] if self.forgotten else []
+        return kind(-1, self.wait_ms, 1, self.bytes_max, self.isolation, *self.session, topics, forgotten, "", {})
 
 
 _ListOffsetsRequest = message(

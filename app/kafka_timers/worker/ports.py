@@ -39,8 +39,14 @@ class RequestLog(Protocol):
     async def moved(self) -> None:
         """Return once a partition has another leader."""
 
-    async def fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched | KafkaError]:
-        """Return the records of partitions from their *positions* on, or the reason why a partition cannot be read."""
+    async def fetch(
+        self, node: int, positions: Mapping[int, int], wait_ms: int, *, anew: bool
+    ) -> dict[int, Fetched | KafkaError]:
+        """
+        Return the records of partitions from their *positions* on, or the reason why a partition cannot be read.
+
+        If not *anew*, partitions may be left out that have no more to tell than when *node* was last fetched from.
+        """
 
 
 class LogBounds(Protocol):

@@ -150,7 +150,7 @@ class LogReader:
             # each of them, the last fetch would wait for all others to find nothing.
             await asyncio.wait([before])
         positions = {number: feed.partition.position for number, feed in feeds.items()}
-        self._fetch(node, positions, _WAIT_MS)
+        self._fetch(node, positions, _WAIT_MS, anew=True)
         quiet = 0
         while True:
             try:
@@ -187,13 +187,13 @@ class LogReader:
             self._withheld.add(number)
             log.warning("%s; trying again", withheld[number])
 
-    def _fetch(self, node: int, positions: Mapping[int, int], wait_ms: int) -> None:
+    def _fetch(self, node: int, positions: Mapping[int, int], wait_ms: int, *, anew: bool = False) -> None:
         # A broker fills its answer in the order of the question. Partitions with many records would leave no room for
         # those after them.
         first = self._first[node] = (self._first.get(node, 0) + 1) % len(positions)
         numbers = [*positions]
         wanted = {number: positions[number] for number in numbers[first:] + numbers[:first]}
-        self._fetches[node] = task = asyncio.create_task(self._log.fetch(node, wanted, wait_ms))
+        self._fetches[node] = task = asyncio.create_task(self._log.fetch(node, wanted, wait_ms, anew=anew))
         # The task may be dropped before its error is retrieved.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
