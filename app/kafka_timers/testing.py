@@ -31,6 +31,7 @@ from kafka_timers.client.received import RawHeaders, pairs_of
 from kafka_timers.client.request import Answer, Pending
 from kafka_timers.client.timer_client import TimerClient
 from kafka_timers.core import rows as batches
+from kafka_timers.core.accepting import accept
 from kafka_timers.core.callbacks import Outgoing
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
@@ -38,7 +39,6 @@ from kafka_timers.core.keys import first_key, is_late, parts_of
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.verdicts import accept
 from kafka_timers.core.versions import Answer as Decision
 from kafka_timers.core.wire import SECOND_LIMIT, Future, Request, Topics, callback_headers, reject_headers
 from kafka_timers.errors import AnswerError, PublishError

@@ -26,6 +26,7 @@ OWNER, FIRING, FOLLOWER = "worker/owner.py", "worker/firing.py", "worker/followe
 STORE, STORE_HEAD, SUMS = "worker/store.py", "worker/store_head.py", "core/sums.py"
 OUTBOX, ENDS = "worker/outbox.py", "worker/end_offsets.py"
 PARTITION, DECISIONS, VERDICTS = "core/partition.py", "core/decisions.py", "core/verdicts.py"
+ACCEPTING = "core/accepting.py"
 JUDGING, CALLBACKS = "core/judging.py", "core/callbacks.py"
 RECONCILE, BACKLOG, ROWS = "core/reconcile.py", "core/backlog.py", "core/rows.py"
 PRODUCER, COORDINATOR, SENDER = "broker/producer.py", "broker/coordinator.py", "worker/sender.py"
@@ -697,7 +698,7 @@ MUTANTS = [
     ),
     _one(
         "a copy of what was refused for its callback fires",
-        VERDICTS,
+        ACCEPTING,
         "            if partition.refuses_callback(future.copy.offset):\n",
         "            if False:\n",
     ),
@@ -709,7 +710,7 @@ MUTANTS = [
     ),
     _one(
         "a seal does not tell of far callbacks, of which the lake sends copies",
-        VERDICTS,
+        ACCEPTING,
         "topics=topics, has_callbacks=has_callbacks\n",
         "topics=topics, has_callbacks=has_callbacks and bool(rows)\n",
     ),
@@ -845,13 +846,13 @@ MUTANTS = [
     ),
     _one(
         "an ignored request is kept",
-        VERDICTS,
+        ACCEPTING,
         "if at not in decided.dropped and at not in decided.ignored]",
         "if at not in decided.dropped]",
     ),
     _one(
         "what may be late is kept in batches",
-        VERDICTS,
+        ACCEPTING,
         "    if due is None or min(due.values(), default=partition.scanned_ms) < partition.scanned_ms:\n",
         "    if due is None:\n",
     ),

@@ -14,12 +14,12 @@ from typing import Any, cast
 import pytest
 from rocksdict import Options, Rdict
 
+from kafka_timers.core.accepting import accept
 from kafka_timers.core.changes import Scan
 from kafka_timers.core.contents import Contents, digest_of
 from kafka_timers.core.keys import first_key, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
-from kafka_timers.core.verdicts import accept
 from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of
 from kafka_timers.worker.store import TimerStore
 from kafka_timers.worker.store_memory import StoreMemory

@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Self
 
-from kafka_timers.core import decisions, reconcile, takeover, tick_clock, verdicts
+from kafka_timers.core import accepting, decisions, reconcile, takeover, tick_clock
 from kafka_timers.core.backlog import Tally
 from kafka_timers.core.changes import Changes, Head, Scan
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.keys import Copied, copied_in, first_key, late_key, parts_of
 from kafka_timers.core.partition import Partition
+from kafka_timers.core.verdicts import judged
 from kafka_timers.core.versions import Decided, Effect, Original, TimerRecord, Version
-from kafka_timers.core.wire import Future, Sealed, end_ms_of, is_complete, is_far
+from kafka_timers.core.wire import Condition, Future, Sealed, end_ms_of, is_complete, is_far
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +403,7 @@ def _original(change: Callable[[TimerRecord, Original], Original]) -> Callable[[
 
 def _far_copies_are_left(take: Any) -> Any:
     def changed(record: Any, now: Partition, partitions: int, kept: Any) -> None:
-        due_ms, future = verdicts.judged(record, now.number, partitions)
+        due_ms, future = judged(record, now.number, partitions)
         is_copy = isinstance(future, Future) and future.HasField("copy")
         if not (is_copy and is_far((due_ms or 0) // 1000, record.timestamp // 1000, now.horizon_s)):
             take(record, now, partitions, kept)
@@ -412,7 +413,7 @@ def _far_copies_are_left(take: Any) -> Any:
 
 def _absent_when_done(holds: Any) -> Any:
     def changed(record: TimerRecord, before: Version | None, *more: Any) -> bool:
-        is_absent = record.condition == verdicts.Condition.IF_ABSENT and before is not None
+        is_absent = record.condition == Condition.IF_ABSENT and before is not None
         if is_absent and before is not None and record.appended_ms >= before.second_ms:
             return True
         return bool(holds(record, before, *more))
@@ -422,7 +423,7 @@ def _absent_when_done(holds: Any) -> Any:
 
 def _excepts_what_waits(holds: Any) -> Any:
     def changed(record: TimerRecord, before: Version | None, *more: Any) -> bool:
-        is_absent = record.condition == verdicts.Condition.IF_ABSENT and before is not None
+        is_absent = record.condition == Condition.IF_ABSENT and before is not None
         if is_absent and before is not None and before.offset == record.expected:
             return True
         return bool(holds(record, before, *more))
@@ -518,7 +519,7 @@ CORE_RULES: dict[str, Rule] = {
     "forgotten": Rule("what nobody can tell any more is not told", _ForgottenIsTooLate),
     "answered before": Rule("what a seal covers is not answered again", _AnswersAgain),
     "remembered": Rule(
-        "chunks with ids are remembered for an hour", patches=[(verdicts, "decide", _deciding(_remember_nothing))]
+        "chunks with ids are remembered for an hour", patches=[(accepting, "decide", _deciding(_remember_nothing))]
     ),
     "remembered when reconciled": Rule(
         "what others have done is remembered too", patches=[(reconcile, "reconcile", _no_memory_of_done)]
@@ -591,11 +592,11 @@ LAKE_CORE_RULES: dict[str, Rule] = {
     ),
     "done copies are known": Rule(
         "a copy that is done is known all the same, by its original",
-        patches=[(verdicts, "decide", _without_done_copies)],
+        patches=[(accepting, "decide", _without_done_copies)],
         **_LAKE,
     ),
     "a copy is never far": Rule(
-        "a copy is kept however far ahead it comes", patches=[(verdicts, "_take", _far_copies_are_left)], **_LAKE
+        "a copy is kept however far ahead it comes", patches=[(accepting, "_take", _far_copies_are_left)], **_LAKE
     ),
     "forgotten by its own offset": Rule(
         "an id is not forgotten with the original of its copy",
@@ -604,19 +605,19 @@ LAKE_CORE_RULES: dict[str, Rule] = {
     ),
     "overtaken": Rule(
         "a copy means nothing if there is a record of its id that its decision did not know",
-        patches=[(verdicts, "timer_record", _original(lambda record, of: of._replace(decided=record.offset)))],
+        patches=[(accepting, "timer_record", _original(lambda record, of: of._replace(decided=record.offset)))],
         **_LAKE,
     ),
     "repeated": Rule(
         "a copy means nothing if there is one of the same original",
-        patches=[(verdicts, "decide", _without_names_of_copies)],
+        patches=[(accepting, "decide", _without_names_of_copies)],
         **_LAKE,
     ),
     "stale": Rule(
         "a copy means nothing half an hour after its decision",
         patches=[
             (
-                verdicts,
+                accepting,
                 "timer_record",
                 _original(lambda record, of: of._replace(decided_s=record.appended_ms // 1000)),
             )
@@ -625,12 +626,12 @@ LAKE_CORE_RULES: dict[str, Rule] = {
     ),
     "unheld cancels": Rule(
         "a cancel of an id that is not held is remembered",
-        patches=[(verdicts, "decide", _deciding(_forget_cancels))],
+        patches=[(accepting, "decide", _deciding(_forget_cancels))],
         **_LAKE,
     ),
     "last record": Rule(
         "of an id that has a request, a cancel behind it is remembered too",
-        patches=[(verdicts, "decide", _deciding(_forget_last_records))],
+        patches=[(accepting, "decide", _deciding(_forget_last_records))],
         **_LAKE,
     ),
 }

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from kafka_timers.broker.batches import Batch
 from kafka_timers.clock import Clock
+from kafka_timers.core.accepting import Accepted, accept
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.verdicts import Accepted, accept
 from kafka_timers.core.versions import Version
 from kafka_timers.core.wire import Future
 from kafka_timers.testing import ManualClock

@@ -9,8 +9,8 @@ from stand_ins import DUE_MS, ROOMY, Known, slice_to
 
 from kafka_timers.core.callbacks import Target
 from kafka_timers.core.keys import batch_key, row_key
+from kafka_timers.core.refused import Reason
 from kafka_timers.core.rows import framed, pack
-from kafka_timers.core.verdicts import Reason
 from kafka_timers.core.wire import Future
 from kafka_timers.settings import WorkerSettings
 from kafka_timers.worker.history import History

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 from stand_ins import DUE_MS, SECOND, Record, accepted, asked
 
+from kafka_timers.core import accepting, verdicts, wire
 from kafka_timers.core import rows as batches
-from kafka_timers.core import verdicts, wire
+from kafka_timers.core.accepting import Accepted, accept
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import Known, decide
 from kafka_timers.core.keys import REFUSED_MS, Copied, copied_in, count_of, is_late, parts_of
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason, pack_refused, unpack_refused
 from kafka_timers.core.routing import hash_of, partition_of
-from kafka_timers.core.verdicts import Accepted, accept, expected_in, judged, second_of, timer_record
+from kafka_timers.core.verdicts import expected_in, judged, second_of, timer_record
 from kafka_timers.core.versions import Decided, KnownFromError, Original, TimerRecord, Version
 from kafka_timers.core.wire import COPY_STALE_S, Callback, Condition, Copy, Forwarded, Future, Sealed, future_from
 
@@ -630,7 +631,7 @@ def test_a_record_that_cannot_be_judged_is_set_aside_and_its_neighbours_are_kept
             raise ZeroDivisionError("judged")
         return judged(record, number, partitions)
 
-    monkeypatch.setattr(verdicts, "judged", fail_on_6)
+    monkeypatch.setattr(accepting, "judged", fail_on_6)
     partition = Partition(0)
     partition.acquire([Sealed(last=SECOND, fence=5)], None)
     assert_only_6_is_set_aside(accepted(three(), partition), "judged")
@@ -646,7 +647,7 @@ def test_a_record_that_cannot_be_decided_on_is_set_aside_and_its_neighbours_are_
             raise ZeroDivisionError("decide")
         return decide(records, known, partition)
 
-    monkeypatch.setattr(verdicts, "decide", fail_on_6)
+    monkeypatch.setattr(accepting, "decide", fail_on_6)
     out = accepted(three() if at_once else three(replyTopic="", condition=ABSENT), judging())
     assert_only_6_is_set_aside(out, "decide")
     assert sorted(out.decided.versions) == [b"5", b"7"]
@@ -673,7 +674,7 @@ def test_of_several_records_on_which_the_code_fails_each_is_set_aside(monkeypatc
             raise ZeroDivisionError
         return decide(records, known, partition)
 
-    monkeypatch.setattr(verdicts, "decide", fail_on_even)
+    monkeypatch.setattr(accepting, "decide", fail_on_even)
     out = accepted([asked(offset, timerId="a") for offset in range(6)], Partition(0))
     assert sorted(out.faults) == [0, 2, 4]
     assert (out.refused, out.offsets) == ({Reason.UNREADABLE: 3}, [0, 1, 2, 3, 4, 5])

@@ -33,7 +33,7 @@ from rules import switched_off
 
 from kafka_timers.core import backlog, decisions, ignored, memory_store, partition, reconcile, tick_clock
 from kafka_timers.core import rows as batches
-from kafka_timers.core import verdicts as judging
+from kafka_timers.core.accepting import accept
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
 from kafka_timers.core.decisions import true_by_now
@@ -207,7 +207,7 @@ class Owner:
         if self._held:
             self._held.append((records, position))
             return
-        accepted = judging.accept(records, self.partition, 1, self.disk.versions)
+        accepted = accept(records, self.partition, 1, self.disk.versions)
         if accepted.faults:
             raise next(iter(accepted.faults.values()))
         held = records[accepted.count :]

@@ -19,7 +19,8 @@ The rules of the service: the meaning of records. Pure: no Kafka, no store, no c
     judging        the offset from which owners apply rules that earlier versions do not know
     ignored        how long seals name requests whose condition did not hold
     refused        why a request is refused, and its row
-    verdicts       accepts a record on `timer-request`, or refuses it with a reason
+    verdicts       the timer that a record on `timer-request` asks for, or the reason to refuse it
+    accepting      accepts records of `timer-request` into a partition
     rows           requests of one moment that are kept as one row
     callbacks      whether a topic takes a callback
     outcomes       the fate of each record of a timer id

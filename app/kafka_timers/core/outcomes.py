@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from kafka_timers.core import rows as batches
+from kafka_timers.core.accepting import IN_TIME, LATE, Accepted, accept
 from kafka_timers.core.callbacks import Shown
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.contents import Contents
@@ -24,7 +25,7 @@ from kafka_timers.core.keys import REFUSED_MS, parts_of
 from kafka_timers.core.memory_store import MemoryStore
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.refused import Reason
-from kafka_timers.core.verdicts import IN_TIME, LATE, Accepted, accept, judged
+from kafka_timers.core.verdicts import judged
 from kafka_timers.core.versions import Answer
 from kafka_timers.core.wire import Future, Record, Reply, Sealed, end_ms_of, future_from, is_complete, unframed
 from kafka_timers.errors import WireError

@@ -9,11 +9,11 @@ from bisect import bisect
 from collections.abc import Iterable, Mapping
 
 from kafka_timers.core import rows as batches
+from kafka_timers.core.accepting import Lookup
 from kafka_timers.core.backlog import chunk_of, chunks_of
 from kafka_timers.core.changes import Changes, Head, Mark, Row
 from kafka_timers.core.keys import copied_in, counted_under, first_key, is_batch, parts_of
 from kafka_timers.core.partition import Partition
-from kafka_timers.core.verdicts import Lookup
 from kafka_timers.core.wire import ID_MEMORY_MS
 
 

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from kafka_timers.clock import Clock
+from kafka_timers.core.accepting import Accepted, accept
 from kafka_timers.core.changes import Changes
 from kafka_timers.core.partition import Partition
 from kafka_timers.core.reconcile import reconcile, unreconciled
-from kafka_timers.core.verdicts import Accepted, accept
 from kafka_timers.core.wire import ReadRecord, Sealed
 from kafka_timers.worker.faults import Fault, FaultError, RequestLogError, StoreBehindError
 from kafka_timers.worker.metrics import WorkerMetrics
