@@ -11,7 +11,7 @@ from campaign import topics
 from campaign.clocks import Clocks
 from campaign.faults import Fault
 from campaign.load import Load
-from campaign.oracle import Callback, Expected, Verdict, expected, judge
+from campaign.oracle import Answer, Callback, Verdict, expected, judge
 from campaign.stage import Stage
 from kafka_timers.dev.broker import EmbeddedKafka
 from kafka_timers.dev.cluster import EmbeddedCluster
@@ -129,8 +129,15 @@ def _verdict(stage: Stage, fault_ms: int) -> Verdict:
         topics.reading(bootstrap, stage.callbacks) as callback_reader,
         topics.reading(bootstrap, stage.prefix + "timer-reply") as reply_reader,
     ):
-        callbacks = _fired(told, callback_reader, last_s + _DRAIN_S)
-        answers = reply_reader.more(topics.answer_of)
+        callbacks: list[Callback] = []
+        answers: list[Answer] = []
+        unfired, unanswered = told.must_fire(), {*told.outcomes}
+        while (unfired or unanswered) and time.time() < last_s + _DRAIN_S:
+            fired, given = callback_reader.more(topics.callback_of), reply_reader.more(topics.answer_of)
+            unfired -= {callback.request for callback in fired}
+            unanswered -= {answer.asked for answer in given}
+            callbacks += fired
+            answers += given
         time.sleep(_AFTER_S)
         callbacks += callback_reader.more(topics.callback_of)
         answers += reply_reader.more(topics.answer_of)
@@ -148,15 +155,3 @@ def _skew(stage: Stage) -> Callable[[int, int, int], int]:
         for topic in (stage.prefix + "oscillator", stage.callbacks)
     )
     return lambda asked, fired, appended_ms: clocks.skew_ms(ticks[asked], callbacks[fired], appended_ms)
-
-
-def _fired(told: Expected, reader: topics.Reader, until_s: float) -> list[Callback]:
-    """Return the callbacks, once all came that must, or at *until_s*."""
-    callbacks = reader.more(topics.callback_of)
-    left = told.must_fire() - {callback.request for callback in callbacks}
-    while left and time.time() < until_s:
-        time.sleep(0.5)
-        more = reader.more(topics.callback_of)
-        left -= {callback.request for callback in more}
-        callbacks += more
-    return callbacks

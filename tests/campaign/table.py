@@ -31,7 +31,7 @@ such a broker in the middle of a transaction, Kafka 4.3.1 may double the records
 
 **Words of the table**
 
-- *Missing*: not fired 90 s after the last timer was due.
+- *Missing*, *unanswered*: not fired, and no answer, 90 s after the last timer was due.
 - *Strange*: a callback that no request asked for, or with another key or value.
 - *Wrong*: an answer that contradicts the log, another answer, or the callbacks.
 - *Overruled*: a cancel or a move in time that was answered `TOO_LATE`. Its timer fired, because a worker could not read

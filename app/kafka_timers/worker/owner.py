@@ -45,6 +45,7 @@ _PAUSE_FULL_S = 1.0
 # By then a heartbeat has shown whether another worker has the partition.
 _PAUSE_PERHAPS_S = 2.0
 _FORGET_EVERY_S = 1.0
+_LEAST_WAIT_S = 1e-6
 # Pauses in the search for a leader of the request log that has all requests which were fired from it.
 _LOOKS_S = (0.1, 0.5, 1.0, 1.0)
 
@@ -424,7 +425,8 @@ class Owner:
             await self._news.wait()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(until_s - self._ports.clock.elapsed_s()):
+            # Less than the loop's clock can tell apart would be no wait at all.
+            async with asyncio.timeout(max(until_s - self._ports.clock.elapsed_s(), _LEAST_WAIT_S)):
                 await self._news.wait()
 
     async def _forget(self) -> None:
